@@ -781,7 +781,7 @@ CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, k
 --
 -- Runs with the rights of the owner, since an application may read no key of others, and change none.
 CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
     WITH given AS (
         SELECT new.*,

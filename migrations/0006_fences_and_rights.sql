@@ -223,7 +223,7 @@ CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, k
 --
 -- Runs with the rights of the owner, since an application may read no key of others, and change none.
 CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
     WITH given AS (
         SELECT new.*,
@@ -292,6 +292,7 @@ BEGIN
             ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
             -- Operators.
             ('queues', 'DELETE', 'INSERT ON cancelled_claims'),
+            ('queues', 'DELETE', 'INSERT (staged_by) ON staged_jobs'),
             -- Inspection.
             ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims')
         ) AS may (relation, privilege, rights)

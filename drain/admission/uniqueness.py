@@ -21,7 +21,7 @@ With a quiet time the one that stands waits until none has come for so long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
@@ -163,6 +163,7 @@ def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[C
 
 def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
     """Write what was decided; returns how many jobs gave way, and how many rows wait on."""
+    verdicts = _with_free(connection, verdicts)
     stands = {
         verdict.stands: Stand(max(*verdict.staged, *verdict.in_flight, 0), verdict.expires_at)
         for verdict in verdicts
@@ -179,3 +180,16 @@ def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, 
     if superseded:
         failpoint(FailurePoint.SUPERSEDED)
     return superseded, unique.postpone(connection, waits)
+
+
+def _with_free(connection: Connection, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Leave out what another session has locked: a job that does not give way must not be noted as one that has."""
+    free = unique.lock(connection, [id_ for each in verdicts for id_ in (*each.staged, *each.in_flight)])
+    return [
+        replace(
+            each,
+            staged=[id_ for id_ in each.staged if id_ in free],
+            in_flight=[id_ for id_ in each.in_flight if id_ in free],
+        )
+        for each in verdicts
+    ]

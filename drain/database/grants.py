@@ -219,8 +219,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("Which jobs had finished before they were cancelled.", "SELECT (id)", "finished_jobs"),
         Grant("Schedules ...", "SELECT, INSERT, UPDATE, DELETE", "crons"),
         Grant(
-            "... one of whose jobs `drain cron run` stages.",
-            f"INSERT ({STAGED_BY_APPLICATIONS})",
+            "... one of whose jobs `drain cron run` stages; requests that a cancel stages again.",
+            f"INSERT ({STAGED_BY_APPLICATIONS}, staged_by)",
             "staged_jobs",
         ),
     ),

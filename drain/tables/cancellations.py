@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from drain.database.postgres import Connection, fetch_one, home_of
 from drain.database.qualified import within
-from drain.tables.columns import ATTEMPTS, DEAD, JOB, STAGEABLE, id_array
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, REQUEST, id_array
 from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
@@ -25,10 +25,10 @@ _VALUES = ", ".join(
 )
 # The latest request that gave way to a cancelled job is staged again, unless it is selected itself: as a new job, since
 # its own has ended, and due now.
-_REQUESTED = STAGEABLE.replace("scheduled_at", "now()")
+_REQUESTED = REQUEST.removeprefix("id, ")
 _STAGE_REQUESTS = f"""
-    INSERT INTO staged_jobs ({STAGEABLE})
-    SELECT {_REQUESTED} FROM (
+    INSERT INTO staged_jobs ({_REQUESTED})
+    SELECT {_REQUESTED.replace("scheduled_at", "now()")} FROM (
         SELECT request.* FROM gone, LATERAL pg_catalog.jsonb_populate_record(
             (SELECT job FROM staged_jobs AS job LIMIT 0), gone.stands_for) AS request
         WHERE gone.stands_for IS NOT NULL) AS requests

@@ -14,6 +14,8 @@ from drain.database.grants import STAGED_BY_APPLICATIONS
 STAGEABLE = STAGED_BY_APPLICATIONS
 # Columns that a job brings along from `staged_jobs` to `inflight_jobs` and `dead_jobs`.
 JOB = f"id, {STAGEABLE}, staged_at, fencing_token, history, salt, staged_by, stands_for"
+# Columns that `stands_for` keeps of a job that gave way.
+REQUEST = f"id, {STAGEABLE}, staged_by"
 # Columns of `dead_jobs` for a job that has been in flight; the others have defaults.
 DEAD = f"{JOB}, attempts, last_error, reason, explanation"
 # Columns of a claimed job that its worker reads, between its id and its attempts; JSON as texts.

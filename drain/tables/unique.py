@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from drain.database.postgres import Connection
 from drain.tables.columns import (
     NOT_CLAIMED,
-    STAGEABLE,
+    REQUEST,
     SUPERSEDED,
     SUPERSEDED_IN_FLIGHT,
     SUPERSEDED_STAGED,
@@ -89,6 +89,21 @@ def read_candidates(
     return found
 
 
+LOCK_STAGED = "SELECT id FROM staged_jobs WHERE id = ANY (%s::bigint[]) FOR UPDATE SKIP LOCKED"
+LOCK_IN_FLIGHT = f"""
+SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED
+"""
+
+
+def lock(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Lock the rows of waiting jobs until the transaction ends; returns the ids of those that no other session has."""
+    if not ids:
+        return set()
+    parameters = (id_array(ids),)
+    statements = (LOCK_STAGED, LOCK_IN_FLIGHT)
+    return {id_ for statement in statements for (id_,) in connection.execute(statement, parameters)}
+
+
 _FINISH = f"INSERT INTO finished_jobs ({SUPERSEDED}) SELECT {{values}}, superseded_by FROM gone JOIN pairs USING (id)"
 _PAIRS = """
 WITH pairs AS (
@@ -156,8 +171,8 @@ def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
 _REQUEST = f"""
     SELECT CASE WHEN (request.stands_for ->> 'id'::text)::bigint > id THEN request.stands_for
         ELSE pg_catalog.to_jsonb(request) - 'stands_for'::text END
-    FROM (SELECT id, {STAGEABLE}, stands_for FROM staged_jobs WHERE id = wanted.latest
-        UNION ALL SELECT id, {STAGEABLE}, stands_for FROM inflight_jobs WHERE id = wanted.latest) AS request"""
+    FROM (SELECT {REQUEST}, stands_for FROM staged_jobs WHERE id = wanted.latest
+        UNION ALL SELECT {REQUEST}, stands_for FROM inflight_jobs WHERE id = wanted.latest) AS request"""
 _STANDS = f"""
 SET stands_for = CASE WHEN wanted.latest < (stands_for ->> 'id'::text)::bigint THEN stands_for ELSE ({_REQUEST}) END,
     expires_at = CASE WHEN expires_at IS NOT NULL AND wanted.seconds IS NOT NULL

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 import drain
+from drain.admission import uniqueness
 from drain.tables import claims, dead, finishes, staged
 from tests.helpers import ROOT, ids_in, query
 from tests.hostility import Place
@@ -117,6 +118,26 @@ def test_a_dead_job_that_is_retried_still_belongs_to_the_role_that_staged_it(app
     assert seen_by(applications, "application", ids[3:]) == ["waiting"]
 
 
+def test_a_job_that_a_cancel_stages_again_still_belongs_to_the_role_that_staged_it(
+    applications: Place,
+) -> None:
+    with applications.connected("application") as first, applications.connected("rival") as rival:
+        stands = drain.stage(first, "m.f", ["first"], unique_key="doc:42")
+        gone = drain.stage(rival, "m.f", ["rival"], unique_key="doc:42")
+    with applications.connected("enqueuer") as leader:
+        rows = [
+            staged.DueJob(each, "default", "m.f", None, expired=False, priority=0, unique_key="doc:42")
+            for each in (stands, gone)
+        ]
+        uniqueness.settle(leader, rows)
+    with applications.connected("operator") as operator:
+        assert drain.cancel(operator, stands).count == 1
+
+    (again,) = ids_in(applications.url, "staged_jobs")
+    assert seen_by(applications, "rival", [again]) == ["waiting"]
+    assert seen_by(applications, "application", [again]) == [None]
+
+
 def test_an_idempotency_key_that_another_role_took_first_is_still_free(applications: Place) -> None:
     with applications.connected("rival") as rival:
         taken = drain.stage(rival, "m.f", [1], run_at=datetime(9990, 1, 1, tzinfo=UTC), idempotency_key=KEY)
@@ -150,6 +171,13 @@ def test_a_key_from_before_the_upgrade_is_that_of_every_role_until_it_expires(ap
 def test_a_key_is_checked_before_the_role_is_added(applications: Place, key: str) -> None:
     with applications.connected("application") as application, pytest.raises(psycopg.errors.CheckViolation):
         application.execute('SELECT drain_stage_once(%s, 9, \'{"job_name": "m.f"}\')', [key])
+
+
+def test_a_key_means_the_same_job_whatever_the_session_quotes(applications: Place) -> None:
+    with applications.connected("application") as application:
+        job_id = drain.stage(application, "m.f", [1], idempotency_key=KEY)
+        application.execute("SET quote_all_identifiers = on")
+        assert drain.stage(application, "m.f", [1], idempotency_key=KEY) == job_id
 
 
 def test_digests_of_the_same_arguments_differ(applications: Place) -> None:

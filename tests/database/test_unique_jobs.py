@@ -174,6 +174,7 @@ def test_one_that_a_worker_is_claiming_runs_and_does_not_give_way(shop: Shop) ->
         worker.execute("SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE", [first])
         shop.drain()
     assert shop.waiting == [first, last]
+    assert_stands_for_none(shop, last)
 
 
 def test_one_that_is_claimed_while_the_leader_decides_runs_and_does_not_give_way(
@@ -378,6 +379,13 @@ def test_nothing_gives_way_to_one_that_is_claimed_while_its_expiry_is_put_off(
     assert shop.superseded == {}
 
 
+def assert_stands_for_none(shop: Shop, job_id: int) -> None:
+    """A job that did not give way is not staged again by a cancel of the one that came later."""
+    with psycopg.connect(shop.url) as connection:
+        assert cancel(connection, job_id).count == 1
+    assert query(shop.url, "SELECT FROM staged_jobs") == []
+
+
 @pytest.mark.parametrize("waits", ["staged", "in flight", "running"])
 @pytest.mark.parametrize("keep", ["first", "last"])
 def test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again(
@@ -388,6 +396,7 @@ def test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_t
         shop.drain()
     shop.stage(2, keep=keep, queue="slow")
     last = shop.stage(3, keep=keep, tag="request", key="k", max_attempts=7)
+    query(shop.url, "UPDATE staged_jobs SET staged_by = 'other ' || id")
     shop.drain()
     stands, gone = (first, last) if keep == "first" else (last, 2)
     if waits == "running":
@@ -400,6 +409,7 @@ def test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_t
     columns = "job_args, queue, tag, key, unique_key, keep"
     expected = ([3], "default", "request", "k") if keep == "first" else ([2], "slow", None, None)
     assert query(shop.url, f"SELECT {columns} FROM staged_jobs") == [(*expected, "a", keep)]
+    assert query(shop.url, "SELECT staged_by FROM staged_jobs") == [(f"other {gone}",)]
     assert shop.superseded[gone] == stands
     shop.drain()
     (again,) = shop.waiting

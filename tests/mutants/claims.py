@@ -278,6 +278,20 @@ MUTANTS = (
         ("test_attempt.py::test_the_registration_says_which_errors_are_retried",),
     ),
     Mutant(
+        "note a job that a worker is claiming as one that gave way",
+        "drain/admission/uniqueness.py",
+        "    verdicts = _with_free(connection, verdicts)\n",
+        "",
+        ("test_unique_jobs.py::test_one_that_a_worker_is_claiming_runs_and_does_not_give_way",),
+    ),
+    Mutant(
+        "give a job that a cancel stages again to the role that cancels",
+        "drain/tables/columns.py",
+        'REQUEST = f"id, {STAGEABLE}, staged_by"',
+        'REQUEST = f"id, {STAGEABLE}"',
+        ("test_unique_jobs.py::test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again",),
+    ),
+    Mutant(
         "cancel a job without a new fencing token",
         "drain/tables/cancellations.py",
         '"least(fencing_token, 9223372036854775806) + 1" if',
