@@ -1,8 +1,8 @@
-"""Order within a key: which keys of an ordered queue are held, by a dead job or by one that waits to be tried again."""
+"""Order within a key: which keys of an ordered queue are held, by a dead job or by an earlier one that waits."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from time import monotonic
 
@@ -71,4 +71,13 @@ class Ordering:
         asked = [key for key in keys if key]
         if not asked:
             return set()
-        return keyed.held_keys(self._connection, self._queue, asked, dead=self._hold, waiting=waiting)
+        held = keyed.held_keys(self._connection, self._queue, asked, dead=self._hold, waiting=waiting)
+        waits = {key: job_id for key, job_id in held.items() if job_id is not None}
+        return held.keys() - self.staged_before(waits)
+
+    def staged_before(self, waits: Mapping[str, int]) -> set[str]:
+        """Find the keys of which a staged and due job has a lower id than the one that waits for its next attempt."""
+        if not waits:
+            return set()
+        first = keyed.first_of_keys(self._connection, self._queue, list(waits))
+        return {key for key, found in first.items() if found.id < waits[key]}

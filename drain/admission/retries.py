@@ -109,7 +109,8 @@ class DueRetries:
     def _first_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
         """In an ordered queue, replace retries by the one of their key that goes first, if that may begin.
 
-        It is the one with the lowest id, due or not. It may have come due too late to be among these.
+        It is the one with the lowest id, due or not, and may have come due too late to be among these. A staged job
+        that is due and has a lower id goes before it.
         """
         if self._ordering is None:
             return rows
@@ -117,9 +118,10 @@ class DueRetries:
         dead = self._ordering.dead(keys)
         self._dead = dead.union(self._dead)
         first = running.first_retries(self._connection, self._queue, keys - dead, self._paused)
+        behind = self._ordering.staged_before({key: job_id for key, (job_id, _) in first.items()})
         chosen: dict[int, str] = {}
         for job_id, key in rows:
             first_id, may_begin = first.get(key, (job_id, not key))
-            if may_begin:
+            if may_begin and key not in behind:
                 chosen[first_id] = key
         return list(chosen.items())

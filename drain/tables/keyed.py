@@ -134,15 +134,20 @@ WITH recent AS MATERIALIZED (SELECT id, queue FROM staged_jobs_ready WHERE id > 
 SELECT queue, max(id) FROM recent GROUP BY queue
 """
 _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
-# Keys with a dead job, or with one that waits for its next attempt. Each subquery is one index look-up for each key.
+# Keys with a dead job, or with one that waits for its next attempt, and the lowest id of those that wait. Each subquery
+# is one index look-up for each key; OFFSET keeps it from being asked twice.
 HELD_KEYS = """
-SELECT wanted.key FROM unnest(%(keys)s::text[]) AS wanted (key)
-WHERE %(dead)s AND (
-    SELECT true FROM dead_jobs AS job
-    WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND reason <> 'cancelled' LIMIT 1)
-OR %(waiting)s AND (
-    SELECT true FROM inflight_jobs AS job
-    WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL LIMIT 1)
+SELECT key, is_dead, waiting FROM (
+    SELECT wanted.key, %(dead)s AND coalesce((
+            SELECT true FROM dead_jobs AS job
+            WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND reason <> 'cancelled'
+            LIMIT 1), false) AS is_dead,
+        CASE WHEN %(waiting)s THEN (
+            SELECT id FROM inflight_jobs AS job
+            WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL
+            ORDER BY id LIMIT 1) END AS waiting
+    FROM unnest(%(keys)s::text[]) AS wanted (key) OFFSET 0) AS held
+WHERE is_dead OR waiting IS NOT NULL
 """
 LOCK = """
 SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND queue = %s FOR UPDATE SKIP LOCKED
@@ -333,18 +338,21 @@ def last_id(connection: Connection) -> int:
 
 def held_keys(
     connection: Connection, queue: str, keys: Sequence[str], *, dead: bool, waiting: bool
-) -> set[str]:
-    """Find the keys of a queue among these that are held.
+) -> dict[str, int | None]:
+    """Find the keys of a queue among these that are held; by key, the lowest id of the jobs that wait for an attempt.
+
+    None for a key that a dead job holds: it holds all jobs of its key.
 
     Args:
         connection: The leader's.
         queue: Name of the queue.
         keys: Keys to look at.
         dead: A dead job holds its key, unless it was cancelled.
-        waiting: So does a job that waits for its next attempt.
+        waiting: A job that waits for its next attempt holds those with higher ids.
     """
     parameters = {"queue": queue, "keys": list(keys), "dead": dead, "waiting": waiting}
-    return {key for (key,) in connection.execute(HELD_KEYS, parameters, binary=True)}
+    rows = connection.execute(HELD_KEYS, parameters, binary=True)
+    return {key: None if is_dead else job_id for key, is_dead, job_id in rows}
 
 
 def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:

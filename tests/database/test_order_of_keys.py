@@ -181,6 +181,32 @@ def test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key(database_url: s
         assert (ids_of(first), again, in_turn(leader, database_url, 1)) == (staged[:1], ids, staged[1:])
 
 
+@pytest.mark.parametrize("seconds", [60, -1])
+def test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due(
+    database_url: str, seconds: float
+) -> None:
+    early, late, last = stage(database_url, 3, key="a")
+    query(database_url, "UPDATE staged_jobs SET scheduled_at = now() + interval '1 h' WHERE id = %s", early)
+    with without_sweeps(database_url) as leader:
+        assert ids_of(leader.admit_all(1)) == [late]
+        retry_later(database_url, [late], seconds=seconds)
+        assert leader.settle(0.1) == []
+        query(
+            database_url,
+            "UPDATE staged_jobs SET scheduled_at = now() - interval '1 s', matured_at = now() WHERE id = %s",
+            early,
+        )
+
+        assert leader.redeliver(1) == []
+        assert ids_of(leader.admit_all(1)) == [early]
+        finish(database_url, [early])
+        assert leader.settle(0.1) == []
+        retry_later(database_url, [late], seconds=-1)
+        assert wait_until(lambda: [leader.queue.look(), *leader.redeliver(1)][1:]) == [late]
+        finish(database_url, [late])
+        assert ids_of(leader.admit_all(1)) == [last]
+
+
 def test_a_key_goes_on_when_the_retry_that_holds_it_has_gone(database_url: str) -> None:
     ids = stage(database_url, 2, key="a")
     with admitting(database_url, ORDERED) as leader:
@@ -197,7 +223,7 @@ def test_held_keys_are_looked_at_between_batches_some_at_a_time(
     asked: list[tuple[TransactionStatus, int]] = []
     held_keys = keyed.held_keys
 
-    def note(connection: Any, queue: str, keys: Collection[str], **options: Any) -> set[str]:
+    def note(connection: Any, queue: str, keys: Collection[str], **options: Any) -> dict[str, int | None]:
         asked.append((connection.info.transaction_status, len(keys)))
         return held_keys(connection, queue, list(keys), **options)
 

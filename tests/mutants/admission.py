@@ -4,6 +4,20 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "let a waiting retry hold the staged jobs with lower ids too",
+        "drain/admission/ordering.py",
+        "return held.keys() - self.staged_before(waits)",
+        "return set(held)",
+        ("test_order_of_keys.py::test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due",),
+    ),
+    Mutant(
+        "let a retry go before staged jobs with lower ids",
+        "drain/admission/retries.py",
+        "if may_begin and key not in behind:",
+        "if may_begin:",
+        ("test_order_of_keys.py::test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due",),
+    ),
+    Mutant(
         "admit one job more than the limit of a queue",
         "drain/admission/allowances.py",
         "free = self._rules.running - self._running.total if self._rules.running else _NO_LIMIT",

@@ -289,7 +289,9 @@ MUTANTS = (
         "drain/tables/columns.py",
         'REQUEST = f"id, {STAGEABLE}, staged_by"',
         'REQUEST = f"id, {STAGEABLE}"',
-        ("test_unique_jobs.py::test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again",),
+        (
+            "test_unique_jobs.py::test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again",
+        ),
     ),
     Mutant(
         "cancel a job without a new fencing token",
