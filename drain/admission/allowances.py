@@ -79,6 +79,15 @@ class Allowances:
         # Keys of due retries that have to wait, and until when room is kept for them.
         self._kept: Collection[str] = frozenset()
         self._kept_until = 0.0
+        self._is_filled = False
+        self._unclaimed_since = 0
+
+    def keep_buckets_of(self, earlier: Allowances) -> None:
+        """Go on with the buckets of earlier rules of the queue, if its rates are the same."""
+        rates = (self._rules.rate, self._rules.rate_per_key, self._rules.burst)
+        if rates == (earlier._rules.rate, earlier._rules.rate_per_key, earlier._rules.burst):
+            self.bucket, self.key_buckets = earlier.bucket, earlier.key_buckets
+            self._is_filled = earlier._is_filled
 
     @property
     def looks_at_running(self) -> bool:
@@ -157,8 +166,25 @@ class Allowances:
         if self.key_buckets and key:
             self.key_buckets.take(key, 1, now)
 
+    def reserve(self, connection: Connection) -> None:
+        """Keep tokens for delivered jobs that no worker has claimed: they may all begin at once, however late."""
+        if not self.has_rates:
+            return
+        counts, self._unclaimed_since = running.unclaimed(
+            connection, self._rules.queue, self._unclaimed_since
+        )
+        now = self._clock.now()
+        if self.bucket:
+            self.bucket.reserve(_QUEUE, sum(counts.values()), now)
+        if self.key_buckets:
+            for key, count in counts.items():
+                self.key_buckets.reserve(key, count, now)
+
     def refill(self, connection: Connection) -> None:
-        """Fill the buckets by what has begun lately, as the tables have it."""
+        """Fill the buckets by what has begun lately, as the tables have it; once."""
+        if self._is_filled:
+            return
+        self._is_filled = True
         now = self._clock.now()
         for buckets in filter(None, (self.bucket, self.key_buckets)):
             seconds = buckets.memory_seconds

@@ -54,6 +54,12 @@ class Buckets:
             self._full_at = {name: at for name, at in self._full_at.items() if at > now}
             self._forget_above = max(_MANY, 2 * len(self._full_at))
 
+    def reserve(self, key: str, count: int, now: float) -> None:
+        """Let a bucket lack at least so many tokens: those of jobs that were let go and have not begun."""
+        full_at = now + count * self._interval
+        if full_at > self._full_at.get(key, self._others_full_at):
+            self._full_at[key] = full_at
+
     def next_token_at(self, key: str, now: float) -> float:
         """Return the time at which a bucket has at least one token."""
         return max(now, self._full_at.get(key, self._others_full_at) - (self.burst - 1) * self._interval)

@@ -54,10 +54,15 @@ class RuledQueue:
         self._paused = Paused()
         self._paused_keys: Mapping[str, datetime | None] = {}
         self._clock = DatabaseClock()
-        self.change(rules)
+        self._follow(rules)
 
     def change(self, rules: Rules) -> None:
         """Follow other rules of the same queue."""
+        earlier = self._allowances
+        self._follow(rules)
+        self._allowances.keep_buckets_of(earlier)
+
+    def _follow(self, rules: Rules) -> None:
         self.rules = rules
         self._running = RunningJobs(self._connection, rules.queue)
         self._allowances = Allowances(rules, self._running, self._clock)
@@ -149,6 +154,7 @@ class RuledQueue:
         self._aside = set()
         if not self._is_rebuilt:
             return []
+        self._allowances.reserve(self._connection)
         rows = self._streams.select(min(room, self._allowances.of_queue()))
         if skip_locked and rows:
             free = keyed.lock(self._connection, self.rules.queue, [row.id for row in rows])
@@ -179,6 +185,7 @@ class RuledQueue:
         """Find up to `limit` due retries that may be admitted now, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
+        self._allowances.reserve(self._connection)
         found = self._retries.find(min(limit, self._allowances.of_queue_with_retries()))
         if len(found) < limit:
             self._allowances.keep_for_retries(self._retries.keys_left())

@@ -25,15 +25,15 @@ _MOST_NAMED = 5
 # All workers count as busy once none has begun a job for so many seconds.
 _A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("nothing starts until a leader runs")
-# An earlier job of the key that is in flight, or that was cancelled and has not ended; one that is dead; and the number
-# of those that are staged.
+# A job of the key that is in flight, an earlier one that waits for its next attempt, or one that was cancelled and has
+# not ended; one that is dead; and the number of those that are staged.
 _KEY_IN_FLIGHT = f"""
 SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at), false FROM (
     (SELECT * FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
      ORDER BY queue, next_run_at LIMIT {MOST})
     UNION ALL
     (SELECT * FROM inflight_jobs WHERE id = ANY (%(running)s::bigint[]))
-) AS job WHERE key = %(key)s AND id <> %(id)s::bigint
+) AS job WHERE key = %(key)s AND id <> %(id)s::bigint AND (next_run_at IS NULL OR id < %(id)s::bigint)
 UNION ALL
 SELECT id, claimed_by, NULL, true, claimed_at, true FROM cancelled_claims WHERE {HAS_PLACE} AND key = %(key)s
 ORDER BY 1 LIMIT 1

@@ -73,6 +73,11 @@ SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::big
     UNION ALL
     SELECT dropped_before::timestamp AT TIME ZONE 'UTC' FROM drain_state) AS bounds
 """
+# Jobs that no worker has claimed yet, by key, from a delivery on: dead rows of earlier ones are not stepped over.
+UNCLAIMED = f"""
+SELECT coalesce(key, ''), count(*), min(delivery) FROM inflight_jobs
+WHERE {DELIVERED} AND queue = %(queue)s AND delivery >= %(since)s GROUP BY key
+"""
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
@@ -129,6 +134,21 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
     microseconds = counts.pop(None, None)
     covered = seconds if microseconds is None else min(seconds, microseconds / 1e6)
     return {key: count for key, count in counts.items() if key is not None}, covered
+
+
+def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[str, int], int]:
+    """Count the delivered jobs of each key of a queue that no worker has claimed; '' is that of jobs without a key.
+
+    Args:
+        connection: The leader's.
+        queue: Name of the queue.
+        since: First delivery that is looked at: the result of the look before, or 0.
+
+    Returns:
+        Counts by key, and the first delivery to look at next time.
+    """
+    rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
+    return {key: count for key, count, _ in rows}, min((first for _, _, first in rows), default=since)
 
 
 def clock(connection: Connection) -> float:

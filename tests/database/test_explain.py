@@ -365,8 +365,11 @@ def test_an_ordered_queue_waits_for_a_retry_and_for_a_dead_job_of_the_key(led: S
     led.execute("UPDATE queues SET on_dead = 'skip'")
     assert led.cause(job_id) == "next"
     retry = led.in_flight(key="acme", next_run_at=datetime.now().astimezone() + timedelta(hours=1))
+    # A later one does not hold it.
+    assert led.cause(job_id) == "next"
+    led.execute("UPDATE inflight_jobs SET id = %s WHERE id = %s", dead, retry)
     found = led.explain(job_id)
-    assert (found["cause"], found["details"]["held_by"]) == ("order", retry)
+    assert (found["cause"], found["details"]["held_by"]) == ("order", dead)
 
 
 def test_a_limit_that_is_full_names_the_jobs_that_fill_it(led: System) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from tests.admitting import (
     Leader,
     admitting,
     bury,
+    claim,
     finish,
     ids_of,
     retry_later,
@@ -231,7 +233,9 @@ def test_no_more_jobs_of_a_key_begin_than_its_rate_allows(database_url: str) -> 
     stage(database_url, 2, key="b")
     with admitting(database_url, Rules(QUEUE, rate_per_key=Rate.parse("20/s"), burst=4)) as leader:
         first = leader.admit()
-        leader.admit_all(6)
+        claim(database_url, first)
+        for _ in range(6):
+            claim(database_url, leader.admit_all(1))
 
         assert Counter(keys_of(first)) == {"a": 4, "b": 2}
     begun = [
@@ -256,12 +260,13 @@ def test_the_next_leader_exceeds_no_rate(database_url: str) -> None:
     with admitting(database_url, rules) as leader:
         leader.queue.pause([], {"c": None})
         second = leader.settle(0.1, least=6)
-    query(database_url, "UPDATE inflight_jobs SET moved_at = now() - interval '2 hours'")
-    query(
-        database_url,
-        "UPDATE finished_jobs SET moved_at = now() - interval '2 hours', "
-        "claimed_at = now() - interval '2 hours'",
-    )
+    claim(database_url, [*first[3:], *second])
+    for table in ("inflight_jobs", "finished_jobs"):
+        query(
+            database_url,
+            f"UPDATE {table} SET moved_at = now() - interval '2 hours', "
+            "claimed_at = now() - interval '2 hours'",
+        )
     with admitting(database_url, rules) as leader:
         third = leader.settle(0.1, least=17)
 
@@ -501,3 +506,29 @@ def buffers(leader: Leader) -> int:
         "WHERE relname LIKE 'staged_jobs_ready_%'"
     ).fetchall()
     return int(blocks)
+
+
+RATES = [{"rate": Rate(50, 1.0), "burst": 2}, {"rate_per_key": Rate(50, 1.0), "burst": 2}]
+
+
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+def test_jobs_that_wait_for_a_worker_keep_their_tokens(database_url: str, rule: dict[str, Any]) -> None:
+    ids = stage(database_url, 6, key="a")
+    with admitting(database_url, Rules(QUEUE, **rule)) as leader:
+        waiting = leader.admit_all(2)
+        assert leader.settle(0.2) == []
+        finish(database_url, waiting)
+        assert ids_of(leader.admit_all(2)) == ids[2:4]
+        assert leader.settle(0.2) == []
+
+
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+def test_other_rules_at_the_same_rate_fill_no_bucket(database_url: str, rule: dict[str, Any]) -> None:
+    slow = {**rule, next(iter(rule)): Rate(2, 3600.0)}
+    stage(database_url, 4, key="a")
+    with admitting(database_url, Rules(QUEUE, **slow)) as leader:
+        finish(database_url, leader.admit_all(2))
+        # What a leader cannot count: a job that was moved.
+        query(database_url, "UPDATE finished_jobs SET queue = 'other'")
+        leader.queue.change(Rules(QUEUE, **slow, running=100))
+        assert leader.settle(0.1) == []

@@ -4,18 +4,29 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "fill the tokens of jobs that wait for a worker",
+        "drain/admission/keyed_queue.py",
+        "        self._allowances.reserve(self._connection)\n        rows =",
+        "        rows =",
+        ("test_limits.py::test_jobs_that_wait_for_a_worker_keep_their_tokens",),
+    ),
+    Mutant(
         "let a waiting retry hold the staged jobs with lower ids too",
         "drain/admission/ordering.py",
         "return held.keys() - self.staged_before(waits)",
         "return set(held)",
-        ("test_order_of_keys.py::test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due",),
+        (
+            "test_order_of_keys.py::test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due",
+        ),
     ),
     Mutant(
         "let a retry go before staged jobs with lower ids",
         "drain/admission/retries.py",
         "if may_begin and key not in behind:",
         "if may_begin:",
-        ("test_order_of_keys.py::test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due",),
+        (
+            "test_order_of_keys.py::test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due",
+        ),
     ),
     Mutant(
         "admit one job more than the limit of a queue",
@@ -105,8 +116,8 @@ MUTANTS = (
     Mutant(
         "overtake an ordered job that waits for its retry",
         "drain/tables/keyed.py",
-        "OR %(waiting)s AND (",
-        "OR NOT %(waiting)s AND (",
+        "CASE WHEN %(waiting)s THEN (",
+        "CASE WHEN NOT %(waiting)s THEN (",
         (
             "test_limits.py::test_a_retry_that_waits_keeps_its_key_under_the_next_leader_too",
             "test_order_of_keys.py::test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key",
