@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
-from drain.errors import ConfigError, DrainError
-from pipeline.datasources.columns import JSON
+from drain.errors import DrainError
+from pipeline.sides import Columns, Pair, key_names, same_columns, value_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    # Two columns: one of the source, and one of the target.
-    _Both: TypeAlias = tuple[Column, Column]
 
 MISSING = "missing in target"
 DIFFERENT = "different in target"
@@ -34,32 +31,8 @@ REASONS = (MISSING, DIFFERENT, DELETED, SAME)
 _NO_KEY = "no key"
 _REPEATED = "repeated"
 
-_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 _COUNTED = ("source_rows", "target_rows")
 _VERSIONS = ("source_version", "target_version")
-
-
-class Pair(NamedTuple):
-    """Column by its name in the source and its name in the target."""
-
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Columns that identify a row, and a version of it.
-
-    Attributes:
-        key: Columns that together identify a row; none of them is ever null.
-        version: Column that is equal on both sides if the target is up to date; two nulls are equal too.
-        compare: Without a version: columns that are all equal if the target is up to date. Hashes of 64 bits are
-            compared, so one difference in 10^19 goes unseen.
-    """
-
-    key: Sequence[Pair]
-    version: Pair | None = None
-    compare: Sequence[Pair] = ()
 
 
 @dataclass(frozen=True)
@@ -68,17 +41,15 @@ class Comparison:
 
     Attributes:
         counts: Number of keys for each of `REASONS`.
-        differences: Rows of `key_0`, `key_1`, …, `reason`, `source_version` and `target_version`, one for each key that
-            is not up to date. They can be read any number of times.
+        changed: Number of keys for each compared column whose values differ, by the column's name.
+        differences: Rows of `key_0`, `key_1`, …, `reason` and `changed`, one for each key that is not up to date; with
+            a version also `source_version` and `target_version`. `changed` lists the compared columns that differ, and
+            is null unless the key is on both sides. The rows can be read any number of times.
     """
 
     counts: Mapping[str, int]
+    changed: Mapping[str, int]
     differences: DataFrame
-
-
-def key_names(columns: Columns) -> list[str]:
-    """List the names of the key's columns in `Comparison.differences`."""
-    return [f"key_{number}" for number in range(len(columns.key))]
 
 
 @contextmanager
@@ -91,19 +62,30 @@ def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator
     """
     from pyspark.sql import functions as f
 
-    source_columns, target_columns = _same_columns(source, target, columns)
-    names = key_names(columns)
+    ours, theirs = same_columns(source, target, columns)
+    versions = _VERSIONS if columns.version else ()
+    names, values = key_names(columns), ["changed", *versions]
     with ExitStack() as stack:
-        kept_target = _kept(stack, target.select(target_columns))
+        kept_target = _kept(stack, theirs)
         kept_target.count()
-        groups = _classified(_grouped(source.select(source_columns), kept_target, names), names)
-        found = _kept(stack, _collapsed(groups, names))
-        counted = {
-            row.reason: row.keys for row in found.groupBy("reason").agg(f.sum("keys").alias("keys")).collect()
-        }
+        groups = _classified(_grouped(ours, kept_target, columns), columns)
+        found = _kept(stack, _collapsed(groups, [*names, *values, *_COUNTED]))
+        counted = _sums(found, "reason")
         _refuse_unusable_keys(found, counted, columns)
-        differences = found.where(f.col("reason") != SAME).select(*names, "reason", *_VERSIONS)
-        yield Comparison({reason: counted.get(reason, 0) for reason in REASONS}, differences)
+        changed = _sums(found.withColumn("name", f.explode("changed")), "name")
+        yield Comparison(
+            {reason: counted.get(reason, 0) for reason in REASONS},
+            {str(pair): changed.get(str(pair), 0) for pair in columns.values},
+            found.where(f.col("reason") != SAME).select(*names, "reason", *values),
+        )
+
+
+def _sums(found: DataFrame, name: str) -> dict[str, int]:
+    """Count the keys for each value of a column."""
+    from pyspark.sql import functions as f
+
+    rows = found.groupBy(name).agg(f.sum("keys").alias("keys")).collect()
+    return {row[name]: row["keys"] for row in rows}
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
@@ -121,108 +103,55 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
     return kept
 
 
-def _same_columns(
-    source: DataFrame, target: DataFrame, columns: Columns
-) -> tuple[list[Column], list[Column]]:
-    """Select the key and the version of each side, with the same names and types."""
-    keys = [_same_type(source, target, pair) for pair in columns.key]
-    if columns.version is not None:
-        versions = _same_type(source, target, columns.version)
-    else:
-        compared_columns = [_comparable(source, _same_type(source, target, pair)) for pair in columns.compare]
-        versions = (
-            _hash([each for each, _ in compared_columns]),
-            _hash([each for _, each in compared_columns]),
-        )
-    return _side(keys, versions, 0), _side(keys, versions, 1)
-
-
-def _side(keys: Sequence[_Both], versions: _Both, side: int) -> list[Column]:
-    """Select the columns of one side: 0 for the source, 1 for the target."""
+def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFrame:
+    """Group by key: the number of rows on each side, and each side's values."""
     from pyspark.sql import functions as f
 
-    named = [both[side].alias(f"key_{number}") for number, both in enumerate(keys)]
-    return [*named, versions[side].alias("version"), f.lit(side == 0).alias("is_source")]
-
-
-def _hash(columns: Sequence[Column]) -> Column:
-    from pyspark.sql import functions as f
-
-    # Spark's hash skips nulls: (null, 'a') and ('a', null) would have the same hash.
-    return f.xxhash64(*(each for column in columns for each in (column.isNull(), column)))
-
-
-def _comparable(source: DataFrame, both: _Both) -> _Both:
-    """Turn nested values into text: a hash ignores the nulls within, and where one list ends."""
-    from pyspark.sql import functions as f
-
-    if not _type(source, both[0]).startswith(("struct", "array", "map")):
-        return both
-    ours, theirs = (f.to_json(f.struct(column.alias("v")), JSON) for column in both)
-    return ours, theirs
-
-
-def _same_type(source: DataFrame, target: DataFrame, pair: Pair) -> _Both:
-    ours, theirs = _column(source, pair.source, "source"), _column(target, pair.target, "target")
-    our_type, their_type = _type(source, ours), _type(target, theirs)
-    if our_type == their_type:
-        return ours, theirs
-    if {our_type, their_type} <= _INTEGERS:
-        return ours.cast("bigint"), theirs.cast("bigint")
-    raise ConfigError(
-        f"{pair.source} is {our_type} in the source and {pair.target} is {their_type} in the target; "
-        "cast one of them, such as by 'sql:SELECT id::text AS id, …'"
-    )
-
-
-def _type(rows: DataFrame, column: Column) -> str:
-    return rows.select(column).schema[0].dataType.simpleString()
-
-
-def _column(rows: DataFrame, name: str, side: str) -> Column:
-    if name in rows.columns:
-        quoted = name.replace("`", "``")
-        return rows[f"`{quoted}`"]
-    # A field of a struct is spelled author.name.
-    if name.partition(".")[0] in rows.columns:
-        return rows[name]
-    raise ConfigError(f"the {side} has no column {name!r}; it has {', '.join(rows.columns) or 'none'}")
-
-
-def _grouped(source: DataFrame, target: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Group by key: the number of rows on each side, and their versions."""
-    from pyspark.sql import functions as f
-
-    of_source = f.col("is_source")
+    names, of_source = key_names(columns), f.col("is_source")
+    values = [
+        f.max(f.when(condition, f.col(name))).alias(f"{side}_{name}")
+        for name in value_names(columns)
+        for side, condition in (("source", of_source), ("target", ~of_source))
+    ]
     return (
-        target.unionByName(source)
+        target.withColumn("is_source", f.lit(False))  # noqa: FBT003  (a literal of Spark's)
+        .unionByName(source.withColumn("is_source", f.lit(True)))  # noqa: FBT003
         # Without it each task would first group its own rows, where equal keys are rare: work without effect.
         .repartition(*names)
         .groupBy(*names)
-        .agg(
-            f.count_if(of_source).alias("source_rows"),
-            f.count_if(~of_source).alias("target_rows"),
-            f.max(f.when(of_source, f.col("version"))).alias("source_version"),
-            f.max(f.when(~of_source, f.col("version"))).alias("target_version"),
-        )
+        .agg(f.count_if(of_source).alias("source_rows"), f.count_if(~of_source).alias("target_rows"), *values)
     )
 
 
-def _classified(groups: DataFrame, names: Sequence[str]) -> DataFrame:
+def _classified(groups: DataFrame, columns: Columns) -> DataFrame:
     from pyspark.sql import functions as f
 
     no_key = f.lit(False)  # noqa: FBT003  (a literal of Spark's)
-    for name in names:
+    for name in key_names(columns):
         no_key |= f.col(name).isNull()
-    return groups.withColumn(
-        "reason",
+    reason = (
         f.when(no_key, _NO_KEY)
         .when((f.col("source_rows") > 1) | (f.col("target_rows") > 1), _REPEATED)
         .when(f.col("target_rows") == 0, MISSING)
         .when(f.col("source_rows") == 0, DELETED)
-        .when(f.col("source_version").eqNullSafe(f.col("target_version")), SAME)
-        .otherwise(DIFFERENT),
+        .when(f.size("differing") == 0, SAME)
+        .otherwise(DIFFERENT)
     )
+    rows = groups.withColumn("differing", _differing(columns)).withColumn("reason", reason)
+    changed = f.when(f.col("reason") == DIFFERENT, f.col("differing"))
+    rows = rows.withColumn("changed", changed)
+    return rows.withColumnsRenamed({f"{side}_value_0": f"{side}_version" for side in ("source", "target")})
+
+
+def _differing(columns: Columns) -> Column:
+    """List the compared columns whose values differ."""
+    from pyspark.sql import functions as f
+
+    named = [
+        f.when(~f.col(f"source_{name}").eqNullSafe(f.col(f"target_{name}")), f.lit(str(pair)))
+        for name, pair in zip(value_names(columns), columns.values, strict=True)
+    ]
+    return f.array_compact(f.array(*named))
 
 
 def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -230,7 +159,7 @@ def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as f
 
     is_different = f.col("reason") != SAME
-    kept = [f.when(is_different, f.col(name)).alias(name) for name in (*names, *_COUNTED, *_VERSIONS)]
+    kept = [f.when(is_different, f.col(name)).alias(name) for name in names]
     return groups.groupBy("reason", *kept).agg(f.count("*").alias("keys"))
 
 

@@ -32,8 +32,9 @@ from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.tables import bulk
 from pipeline import arguments, history, runs
-from pipeline.comparison import DELETED, DIFFERENT, MISSING, Columns, Comparison, compared, key_names
+from pipeline.comparison import DELETED, DIFFERENT, MISSING, Comparison, compared
 from pipeline.failures import explained
+from pipeline.sides import Columns, key_names
 from pipeline.sources import Source
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Result:
     Attributes:
         run_id: Identifier of the run.
         reasons: Number of keys by reason; empty if an earlier call had staged the jobs, and nothing was compared.
+        changed: Number of keys by compared column whose values differ; empty as `reasons`.
         staged: Number of jobs staged, by this call or an earlier one; after `count`, the number that would be staged.
         waiting: Number of keys left out because such a job waits already.
         seconds: Duration of this call.
@@ -100,6 +102,7 @@ class Result:
 
     run_id: str
     reasons: Mapping[str, int]
+    changed: Mapping[str, int]
     staged: int
     waiting: int
     seconds: float
@@ -128,7 +131,7 @@ def count(
         if due:
             with history.instant(database_url) as now:
                 staged = _without_waiting(_jobs(found.differences, plan), now, plan, spark).count()
-        return Result(plan.run_id, found.counts, staged, due - staged, monotonic() - began)
+        return Result(plan.run_id, found.counts, found.changed, staged, due - staged, monotonic() - began)
 
 
 def run(
@@ -150,7 +153,7 @@ def run(
     with _exclusive(database_url, plan) as connection:
         before = bulk.rows_of(connection, plan.run_id)
         if before is not None:
-            return Result(plan.run_id, {}, before, 0, monotonic() - began)
+            return Result(plan.run_id, {}, {}, before, 0, monotonic() - began)
         names = plan.job_for.values()
         runs.check_stageable(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
         try:
@@ -168,7 +171,9 @@ def run(
         bulk.abandon(connection, plan.run_id)
     if due and staged is None:
         raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")
-    return Result(plan.run_id, found.counts, staged or 0, due - (staged or 0), monotonic() - began)
+    return Result(
+        plan.run_id, found.counts, found.changed, staged or 0, due - (staged or 0), monotonic() - began
+    )
 
 
 @contextmanager
@@ -191,8 +196,7 @@ def _mark(plan: Plan) -> str:
 
 def _write_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> None:
     pairs = zip(key_names(plan.columns), plan.columns.key, strict=True)
-    keys = [differences[name].alias(pair.source) for name, pair in pairs]
-    rows = differences.select(*keys, "reason", "source_version", "target_version")
+    rows = differences.withColumnsRenamed({name: pair.source for name, pair in pairs})
     history.make_empty(spark, str(plan.report), _mark(plan))
     rows.write.mode("append").parquet(str(plan.report))
 

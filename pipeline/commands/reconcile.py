@@ -16,7 +16,8 @@ from drain.terminal.commandline import as_json_option, settings_options
 from pipeline import reconcile as work
 from pipeline import runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options
-from pipeline.comparison import DELETED, Columns, Pair
+from pipeline.comparison import DELETED, DIFFERENT
+from pipeline.sides import Columns, Pair
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -168,6 +169,8 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     table.add_column(justify="right")
     for reason, keys in result.reasons.items():
         table.add_row(reason, f"{keys:,}")
+        for column, changed in result.changed.items() if reason == DIFFERENT else ():
+            table.add_row(f"  {column}", f"{changed:,}")
     Console(highlight=False, markup=False).print(table)
     waiting = f"; for {result.waiting:,} more a job waits already" if result.waiting else ""
     if dry_run:

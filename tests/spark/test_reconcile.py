@@ -171,7 +171,7 @@ def test_a_search_index_that_was_tampered_with_is_right_again(
     }
     assert (found["staged"], found["waiting"]) == (350, 0)
     report = spark.read.parquet(str(tmp_path / "report"))
-    assert report.columns == ["id", "reason", "source_version", "target_version"]
+    assert report.columns == ["id", "reason", "changed"]
     assert {row.id for row in report.where("reason = 'different in target'").collect()} == set(ids[100:200])
 
     again = stores.reconcile()
@@ -326,6 +326,32 @@ def test_columns_are_compared_each_with_its_own_and_null_with_null(database_url:
     rows = sides(ours, theirs, "id, name, text")
     outcome(database_url, *rows, "--key", "id", "--compare", "name,text")
     assert staged(database_url) == [(JOB, [1]), (JOB, [3]), (JOB, [4])]
+
+
+def test_the_columns_that_differ_are_reported_for_each_key_and_counted(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    ours = "(1, 'a', 'x'), (2, 'b', NULL), (3, 'c', 'z'), (4, 'd', 'd'), (5, 'e', 'e')"
+    theirs = "(1, 'a', 'x'), (2, 'b', 'y'), (3, 'C', NULL), (4, 'D', 'd'), (6, 'f', 'f')"
+    rows = sides(ours, theirs, "id, name, text")
+    words = [*rows, "--key", "id", "--compare", "name,text", "--report", str(tmp_path / "report")]
+    found = outcome(database_url, *words)
+    assert found["changed"] == {"name": 2, "text": 2}
+    report = {row.id: row.changed for row in spark.read.parquet(str(tmp_path / "report")).collect()}
+    assert report == {2: ["text"], 3: ["name", "text"], 4: ["name"], 5: None, 6: None}
+
+
+def test_a_report_with_a_version_has_it_of_both_sides(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    words = [*sides("(1, 5), (2, 1)", "(1, 4)"), *BY_VERSION, "--report", str(tmp_path / "report")]
+    assert outcome(database_url, *words)["changed"] == {"version": 1}
+    report = spark.read.parquet(str(tmp_path / "report")).orderBy("id")
+    assert report.columns == ["id", "reason", "changed", "source_version", "target_version"]
+    assert [tuple(row) for row in report.collect()] == [
+        (1, "different in target", ["version"], 5, 4),
+        (2, "missing in target", None, 1, None),
+    ]
 
 
 def test_nested_values_are_compared_with_all_their_nulls_and_limits(

@@ -18,7 +18,7 @@ from pipeline.commands.backfill import _show_preview
 from pipeline.commands.reconcile import _show as show_differences
 from pipeline.commands.stats import _show as show_stats
 from pipeline.commands.stats import about
-from pipeline.comparison import DELETED
+from pipeline.comparison import DELETED, DIFFERENT
 from pipeline.progress import Step
 from pipeline.stats.question import Question
 from pipeline.stats.report import Finished, Group, Period, Report, Times
@@ -92,11 +92,14 @@ def test_stats_show_tables(width: int, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(("staged", "said"), [(1, "1 job staged"), (1200, "1,200 jobs staged")])
 def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     plan: Any = type("Plan", (), {"queue": "default", "delete_job": None})
-    result: Any = type("Result", (), {"reasons": {"missing in target": staged, DELETED: 3}})
+    result: Any = type("Result", (), {"reasons": {"missing in target": staged, DIFFERENT: 2, DELETED: 3}})
     result.run_id, result.staged, result.waiting, result.seconds = "nightly", staged, 1, 61.2
+    result.changed = {"name": 0, "text=body": 2}
     show_differences(plan, result, dry_run=False)
     text = capsys.readouterr().out
     assert f"{said} on queue default in 1m 1s; for 1 more a job waits already" in text
+    shown = [line.split() for line in text.splitlines()]
+    assert shown[1:4] == [["different", "in", "target", "2"], ["name", "0"], ["text=body", "2"]]
 
 
 def test_numbers_and_times_are_worded_alike_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
