@@ -16,6 +16,7 @@ The modules, from the command line down to Spark:
     reconcile       reconcile: a job for each difference between a source and a target
     comparison      the comparison that reconcile is made of
     sides           the columns that it compares, with the same names and types on both sides
+    numbers         exact numbers of different types, compared by value
     archive         archive: closed days, one after the other
     follow          continuous archive: finished jobs, as a stream
     files           the archive's files: appending, flushing and comparing rows

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from drain.errors import ConfigError
+from pipeline import numbers
 from pipeline.datasources.columns import JSON
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
     # Two columns: one of the source, and one of the target.
     _Both: TypeAlias = tuple[Column, Column]
-
-_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 
 
 class Pair(NamedTuple):
@@ -62,10 +62,13 @@ def value_names(columns: Columns) -> list[str]:
 def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[DataFrame, DataFrame]:
     """Select key and values of each side, with the same names and types.
 
+    Integers and decimals of any width have a common type that holds all their values. Where none is wide enough, and
+    between decimals and text, values are compared as the text of the number: 1.10 equals 1.1.
+
     Raises:
         ConfigError: A column is missing, or of another type on the other side.
     """
-    keys = [_same_type(source, target, pair) for pair in columns.key]
+    keys = [_same_type(source, target, pair, is_key=True) for pair in columns.key]
     values = [_same_type(source, target, pair) for pair in columns.values]
     if columns.version is None:
         values = [_hashes(source, both) for both in values]
@@ -88,27 +91,31 @@ def _comparable(source: DataFrame, both: _Both) -> _Both:
     """Turn nested values into text: a hash ignores the nulls within, and where one list ends."""
     from pyspark.sql import functions as f
 
-    if not _type(source, both[0]).startswith(("struct", "array", "map")):
+    if _type(source, both[0]).typeName() not in ("struct", "array", "map"):
         return both
     ours, theirs = (f.to_json(f.struct(column.alias("v")), JSON) for column in both)
     return ours, theirs
 
 
-def _same_type(source: DataFrame, target: DataFrame, pair: Pair) -> _Both:
+def _same_type(source: DataFrame, target: DataFrame, pair: Pair, *, is_key: bool = False) -> _Both:
     ours, theirs = _column(source, pair.source, "source"), _column(target, pair.target, "target")
     our_type, their_type = _type(source, ours), _type(target, theirs)
-    if our_type == their_type:
+    if our_type.simpleString() == their_type.simpleString():
         return ours, theirs
-    if {our_type, their_type} <= _INTEGERS:
-        return ours.cast("bigint"), theirs.cast("bigint")
+    common = numbers.common_type(our_type, their_type)
+    if common is not None:
+        return ours.cast(common), theirs.cast(common)
+    # Not for a key: the jobs' arguments would be text where the source has numbers.
+    if not is_key and numbers.are_comparable_as_text(our_type, their_type):
+        return numbers.as_text(ours, our_type), numbers.as_text(theirs, their_type)
     raise ConfigError(
-        f"{pair.source} is {our_type} in the source and {pair.target} is {their_type} in the target; "
-        "cast one of them, such as by 'sql:SELECT id::text AS id, …'"
+        f"{pair.source} is {our_type.simpleString()} in the source and {pair.target} is "
+        f"{their_type.simpleString()} in the target; cast one of them, such as by 'sql:SELECT id::text AS id, …'"
     )
 
 
-def _type(rows: DataFrame, column: Column) -> str:
-    return rows.select(column).schema[0].dataType.simpleString()
+def _type(rows: DataFrame, column: Column) -> DataType:
+    return rows.select(column).schema[0].dataType
 
 
 def _column(rows: DataFrame, name: str, side: str) -> Column:

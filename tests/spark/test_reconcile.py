@@ -22,6 +22,7 @@ from drain import stage
 from drain.errors import DrainError
 from drain.terminal.commandline import Group
 from pipeline.commands.reconcile import reconcile
+from pipeline.session import temporarily
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -352,6 +353,80 @@ def test_a_report_with_a_version_has_it_of_both_sides(
         (1, "different in target", ["version"], 5, 4),
         (2, "missing in target", None, 1, None),
     ]
+
+
+def parquet(spark: SparkSession, path: Path, query: str) -> str:
+    """Write the rows of a query on Spark as Parquet."""
+    spark.sql(query).write.parquet(str(path))
+    return str(path)
+
+
+LONG = "12345678901234567890123456789012345678"
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("decimal(10,2)", "decimal(12,4)"),
+        ("decimal(38,0)", "decimal(38,30)"),
+        ("decimal(38,30)", "int"),
+        ("bigint", "decimal(5,1)"),
+    ],
+)
+def test_decimals_are_compared_by_value_whatever_their_precision_and_scale(
+    spark: SparkSession, database_url: str, tmp_path: Path, source: str, target: str
+) -> None:
+    rows = (
+        "SELECT id, CAST(price AS {}) AS price "
+        "FROM VALUES (1, {}), (2, 0), (3, -7), (4, NULL), (5, {}) AS r(id, price)"
+    )
+    ours = parquet(spark, tmp_path / "ours.parquet", rows.format(source, 3, 1))
+    theirs = parquet(spark, tmp_path / "theirs.parquet", rows.format(target, 3, 2))
+    outcome(database_url, "--source", ours, "--target", theirs, "--key", "id", "--compare", "price")
+    assert staged(database_url) == [(JOB, [5])]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("scale", "equal", "different"),
+    [
+        (8, {"1.10": "1.1", "-0.50": "-0.5", "-0.0": "0", "0.000000100": "0.0000001"}, {"2.5": "2.51"}),
+        (0, {f"{LONG}.00": LONG, "100": "100"}, {f"{LONG}9": LONG, f"{LONG}.1": LONG, "NaN": "1", "-3": "3"}),
+    ],
+)
+def test_numeric_of_postgres_is_compared_by_value_with_decimals_of_parquet(
+    spark: SparkSession,
+    database_url: str,
+    tmp_path: Path,
+    scale: int,
+    equal: dict[str, str],
+    different: dict[str, str],
+    ansi: str,
+) -> None:
+    pairs = list(enumerate({**equal, **different}.items()))
+    ours = ", ".join(f"({id_}, '{numeric}'::numeric)" for id_, (numeric, _) in pairs)
+    theirs = ", ".join(f"({id_}, '{number}')" for id_, (_, number) in pairs)
+    decimals = f"SELECT id, CAST(price AS decimal(38,{scale})) AS price FROM VALUES {theirs} AS r(id, price)"
+    target = parquet(spark, tmp_path / "target.parquet", decimals)
+    source = f"sql:SELECT * FROM (VALUES {ours}) AS rows (id, price)"
+    with temporarily(spark, {"spark.sql.ansi.enabled": ansi}):
+        outcome(database_url, "--source", source, "--target", target, "--key", "id", "--compare", "price")
+    assert staged(database_url) == [(JOB, [id_]) for id_, _ in pairs[len(equal) :]]
+
+
+def test_a_key_may_be_a_decimal_of_another_scale_and_never_text_on_one_side(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    rows = "SELECT CAST(id AS {}) AS id, 1 AS version FROM VALUES ('1.5'), ('2') AS r(id)"
+    ours = parquet(spark, tmp_path / "ours.parquet", rows.format("decimal(3,1)") + " WHERE id < '2'")
+    theirs = parquet(spark, tmp_path / "theirs.parquet", rows.format("decimal(12,4)"))
+    words = ["--source", ours, "--target", theirs, "--delete-job", "m.g", *BY_VERSION]
+    assert outcome(database_url, *words)["reasons"]["up to date"] == 1
+    assert staged(database_url) == [("m.g", [2])]
+    query(database_url, "DELETE FROM staged_jobs")
+    text = "sql:SELECT 2::numeric AS id, 1 AS version"
+    refused = refusal(database_url, "--source", text, "--target", theirs, *BY_VERSION)
+    assert "id is string in the source and id is decimal(12,4) in the target; cast one of them" in refused
 
 
 def test_nested_values_are_compared_with_all_their_nulls_and_limits(
