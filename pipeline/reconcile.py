@@ -34,7 +34,7 @@ from drain.tables import bulk
 from pipeline import arguments, history, runs
 from pipeline.comparison import DELETED, DIFFERENT, MISSING, Comparison, compared
 from pipeline.failures import explained
-from pipeline.sides import Columns, key_names
+from pipeline.sides import Columns, key_names, with_columns
 from pipeline.sources import Source
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Plan:
     Attributes:
         source: Source of truth.
         target: Data set that has to follow the source.
+        source_columns: Columns to add to the source's, each an expression in Spark's SQL.
+        target_columns: Columns to add to the target's.
         columns: Keys and versions of both. The key becomes the jobs' positional arguments, with the source's types.
         job_name: Name of the job for a key that is missing or different in the target.
         delete_job: Name of the job for a key that was deleted at the source; None: such keys are only counted.
@@ -71,6 +73,8 @@ class Plan:
     source: Source
     target: Source
     columns: Columns
+    source_columns: Mapping[str, str] = field(default_factory=dict)
+    target_columns: Mapping[str, str] = field(default_factory=dict)
     job_name: str
     delete_job: str | None = None
     queue: str = "default"
@@ -183,7 +187,9 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
     # Refused before the comparison and not after it. A report that an earlier attempt of this run has left is replaced.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
         raise ConfigError(f"{plan.report} exists already; --report writes to a new path")
-    with compared(plan.source.load(spark), plan.target.load(spark), plan.columns) as found:
+    source = with_columns(plan.source.load(spark), plan.source_columns, "--source-column")
+    target = with_columns(plan.target.load(spark), plan.target_columns, "--target-column")
+    with compared(source, target, plan.columns) as found:
         if plan.report:
             _write_report(spark, found.differences, plan)
         yield found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from drain.errors import ConfigError
 from pipeline import numbers
 from pipeline.datasources.columns import JSON
+from pipeline.failures import explanation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,6 +58,31 @@ def key_names(columns: Columns) -> list[str]:
 def value_names(columns: Columns) -> list[str]:
     """List the names of the compared values: of versions as they are, of other columns as hashes."""
     return [f"value_{number}" for number in range(len(columns.values))]
+
+
+def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -> DataFrame:
+    """Add columns to a side, or replace some.
+
+    Args:
+        rows: Rows of the side.
+        expressions: Expression in Spark's SQL for each column's name; it sees the columns as the side has them.
+        option: Option that the expressions were given by, for errors.
+
+    Raises:
+        ConfigError: Spark refuses an expression; the text names it.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    for name, text in expressions.items():
+        try:
+            rows.withColumn(name, f.expr(text))
+        except PySparkException as error:
+            reason = explanation(str(error))
+            raise ConfigError(
+                f"{option} {name}={text} is not an expression on the side's columns: {reason}"
+            ) from None
+    return rows.withColumns({name: f.expr(text) for name, text in expressions.items()})
 
 
 def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[DataFrame, DataFrame]:
@@ -110,7 +136,8 @@ def _same_type(source: DataFrame, target: DataFrame, pair: Pair, *, is_key: bool
         return numbers.as_text(ours, our_type), numbers.as_text(theirs, their_type)
     raise ConfigError(
         f"{pair.source} is {our_type.simpleString()} in the source and {pair.target} is "
-        f"{their_type.simpleString()} in the target; cast one of them, such as by 'sql:SELECT id::text AS id, …'"
+        f"{their_type.simpleString()} in the target; cast one of them, such as by "
+        f"--target-column '{pair.target}=cast({pair.target} as {our_type.simpleString()})'"
     )
 
 

@@ -64,6 +64,20 @@ if TYPE_CHECKING:
     help="Most connections that copy to Postgres at the same time.",
 )
 @click.option(
+    "--source-column",
+    "source_columns",
+    multiple=True,
+    metavar="NAME=EXPRESSION",
+    help="Column to add to the source, or replace, in Spark's SQL; may be repeated.",
+)
+@click.option(
+    "--target-column",
+    "target_columns",
+    multiple=True,
+    metavar="NAME=EXPRESSION",
+    help="Column to add to the target, or replace; may be repeated.",
+)
+@click.option(
     "--source-option",
     "source_options",
     multiple=True,
@@ -95,6 +109,8 @@ def reconcile(
     key: str,
     version: str | None,
     compare: str,
+    source_columns: tuple[str, ...],
+    target_columns: tuple[str, ...],
     source_options: tuple[str, ...],
     target_options: tuple[str, ...],
     register: tuple[str, ...],
@@ -106,7 +122,8 @@ def reconcile(
 
     Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such
     files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
-    A column with another name in the target is given as id=document_id.
+    A column with another name in the target is given as id=document_id; one that has to be computed is defined by
+    --source-column or --target-column, and then named like any other.
 
     A job gets the key, and has to bring the target to what the source holds when the job runs; a delete job has to
     check that the source still lacks the key. A key whose job waits already is left out, so running this command twice
@@ -119,6 +136,9 @@ def reconcile(
     drain reconcile --source lake.parquet --target shop_index:/var/lib/index \\
         --register shop.spark:IndexSource --key id --compare name,text \\
         --job shop.index --queue bulk --report differences.parquet
+    drain reconcile --source accounts.csv --target crm.parquet --key id \\
+        --source-column 'email=lower(trim(email))' --compare email \\
+        --job crm.update
     """  # noqa: D301
     if bool(version) == bool(compare):
         raise click.UsageError("give --version, one column, or --compare, one or more; not both")
@@ -133,6 +153,8 @@ def reconcile(
             version=_columns(version, "--version", most=1)[0] if version else None,
             compare=_columns(compare, "--compare") if compare else (),
         ),
+        source_columns=pairs(source_columns, "--source-column"),
+        target_columns=pairs(target_columns, "--target-column"),
         **given,
     )
     with progress.show() as step:

@@ -429,6 +429,24 @@ def test_a_key_may_be_a_decimal_of_another_scale_and_never_text_on_one_side(
     assert "id is string in the source and id is decimal(12,4) in the target; cast one of them" in refused
 
 
+def test_a_side_may_have_columns_that_are_computed_for_the_comparison(database_url: str) -> None:
+    rows = sides("(1, 'A@x', '1'), (2, 'B@x', '2')", "(1, 'a@x', '1'), (2, 'c@x', '2')", "id, email, number")
+    words = ["--source-column", "email=lower(email)", "--source-column", "count=cast(number as int) + 0"]
+    words += ["--target-column", "n=length(email) - 3 + id", "--compare", "email,count=n", "--key", "id"]
+    found = outcome(database_url, *rows, *words)
+    assert found["changed"] == {"email": 1, "count=n": 0}
+    assert staged(database_url) == [(JOB, [2])]
+
+
+@pytest.mark.parametrize("expression", ["lower(nowhere)", "lower(", "sum(version)", ""])
+def test_an_expression_that_spark_refuses_is_named(database_url: str, expression: str) -> None:
+    words = [*sides("(1, 1)", "(1, 1)"), *BY_VERSION, "--target-column", f"version={expression}"]
+    refused = refusal(database_url, *words)
+    assert (
+        f"--target-column version={expression} is not an expression on the side's columns: Spark: " in refused
+    )
+
+
 def test_nested_values_are_compared_with_all_their_nulls_and_limits(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
