@@ -10,12 +10,14 @@ is counted as missing in the target, though its own job is under way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from drain.errors import DrainError
+from drain.errors import ConfigError, DrainError
 from pipeline.sides import Columns, Pair, key_names, same_columns, value_names
 
 if TYPE_CHECKING:
@@ -78,6 +80,40 @@ def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator
             {str(pair): changed.get(str(pair), 0) for pair in columns.values},
             found.where(f.col("reason") != SAME).select(*names, "reason", *values),
         )
+
+
+def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
+    """Say why so many keys are not to be deleted; None if they may be.
+
+    Args:
+        counts: Number of keys by reason.
+        most: Upper bound; see `most_deletes`.
+    """
+    deleted = counts[DELETED]
+    keys = deleted + counts[DIFFERENT] + counts[SAME]
+    if deleted <= most_deletes(most, keys):
+        return None
+    return (
+        f"the source lacks {deleted:,} of the target's {keys:,} keys, more than --max-deletes {most} allows: "
+        "check that the source is complete, or allow more"
+    )
+
+
+def most_deletes(text: str, keys: int) -> int:
+    """Work out how many of a target's keys may be deleted.
+
+    Args:
+        text: Number of keys, such as 500, or percentage of the target's, such as 1%.
+        keys: Number of the target's keys.
+
+    Raises:
+        ConfigError: The text is neither.
+    """
+    if not re.fullmatch(r"[0-9]+|[0-9]+(\.[0-9]+)?%", text):
+        raise ConfigError(
+            f"--max-deletes is a number of keys or a percentage, such as 500 or 1%, not {text!r}"
+        )
+    return int(keys * Decimal(text[:-1]) / 100) if text.endswith("%") else int(text)
 
 
 def _sums(found: DataFrame, name: str) -> dict[str, int]:

@@ -31,7 +31,7 @@ from drain.database import locks
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.tables import bulk
-from pipeline import arguments, history, runs
+from pipeline import arguments, comparison, history, runs
 from pipeline.comparison import DELETED, DIFFERENT, MISSING, Comparison, compared
 from pipeline.failures import explained
 from pipeline.sides import Columns, key_names, with_columns
@@ -50,6 +50,10 @@ _WILL_RUN = "job_kwargs = '{}'::jsonb AND expires_at IS NULL"
 _WAITING = {"staged_jobs": _WILL_RUN, "inflight_jobs": f"{_WILL_RUN} AND lease_expires_at IS NULL"}
 
 
+# Most keys that a run deletes by default. A source that is empty or was cut short lacks more of them, as a rule.
+MAX_DELETES = "10%"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Sides that are compared, and jobs that are staged.
@@ -62,6 +66,7 @@ class Plan:
         columns: Keys and versions of both. The key becomes the jobs' positional arguments, with the source's types.
         job_name: Name of the job for a key that is missing or different in the target.
         delete_job: Name of the job for a key that was deleted at the source; None: such keys are only counted.
+        max_deletes: Most keys that a run stages `delete_job` for: a number, or a percentage of the target's keys.
         queue: Queue of the jobs.
         priority: Priority of the jobs: lower runs first; applications' own jobs have 0.
         tag: Note for people on where the jobs come from.
@@ -77,12 +82,16 @@ class Plan:
     target_columns: Mapping[str, str] = field(default_factory=dict)
     job_name: str
     delete_job: str | None = None
+    max_deletes: str = MAX_DELETES
     queue: str = "default"
     priority: int = 100
     tag: str | None = None
     report: str | None = None
     run_id: str = field(default_factory=lambda: runs.new_run_id("reconcile"))
     max_connections: int = 8
+
+    def __post_init__(self) -> None:
+        comparison.most_deletes(self.max_deletes, 0)
 
     @property
     def job_for(self) -> dict[str, str]:
@@ -101,6 +110,7 @@ class Result:
         changed: Number of keys by compared column whose values differ; empty as `reasons`.
         staged: Number of jobs staged, by this call or an earlier one; after `count`, the number that would be staged.
         waiting: Number of keys left out because such a job waits already.
+        refused: After `count`, the reason why `run` would stage nothing; None if it would stage.
         seconds: Duration of this call.
     """
 
@@ -109,6 +119,7 @@ class Result:
     changed: Mapping[str, int]
     staged: int
     waiting: int
+    refused: str | None
     seconds: float
 
 
@@ -131,11 +142,11 @@ def count(
     """
     began = monotonic()
     with session() as spark, explained(), _compared(spark, plan, report) as found:
-        due, staged = _correctable(found, plan), 0
-        if due:
+        staged = 0
+        if _correctable(found, plan):
             with history.instant(database_url) as now:
                 staged = _without_waiting(_jobs(found.differences, plan), now, plan, spark).count()
-        return Result(plan.run_id, found.counts, found.changed, staged, due - staged, monotonic() - began)
+        return _result(plan, found, staged, began)
 
 
 def run(
@@ -157,11 +168,13 @@ def run(
     with _exclusive(database_url, plan) as connection:
         before = bulk.rows_of(connection, plan.run_id)
         if before is not None:
-            return Result(plan.run_id, {}, {}, before, 0, monotonic() - began)
+            return Result(plan.run_id, {}, {}, before, 0, None, monotonic() - began)
         names = plan.job_for.values()
         runs.check_stageable(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
         try:
             with session() as spark, explained(), _compared(spark, plan, report) as found:
+                if refused := _refused(found, plan):
+                    raise DrainError(f"{refused}; nothing was staged")
                 due = _correctable(found, plan)
                 if due:
                     report(f"staging up to {wording.count(due, 'job')}")
@@ -175,9 +188,7 @@ def run(
         bulk.abandon(connection, plan.run_id)
     if due and staged is None:
         raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")
-    return Result(
-        plan.run_id, found.counts, found.changed, staged or 0, due - (staged or 0), monotonic() - began
-    )
+    return _result(plan, found, staged or 0, began)
 
 
 @contextmanager
@@ -210,6 +221,17 @@ def _write_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> No
 def _correctable(found: Comparison, plan: Plan) -> int:
     """Count the differences that have a job."""
     return sum(found.counts[reason] for reason in plan.job_for)
+
+
+def _result(plan: Plan, found: Comparison, staged: int, began: float) -> Result:
+    waiting = _correctable(found, plan) - staged
+    refused, seconds = _refused(found, plan), monotonic() - began
+    return Result(plan.run_id, found.counts, found.changed, staged, waiting, refused, seconds)
+
+
+def _refused(found: Comparison, plan: Plan) -> str | None:
+    """Say why nothing is staged; None if the jobs are."""
+    return comparison.too_many_deletes(found.counts, plan.max_deletes) if plan.delete_job else None
 
 
 def _jobs(differences: DataFrame, plan: Plan) -> DataFrame:

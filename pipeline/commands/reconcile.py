@@ -45,6 +45,13 @@ if TYPE_CHECKING:
 @click.option(
     "--delete-job", help="Job for a key that was deleted at the source; by default it is only counted."
 )
+@click.option(
+    "--max-deletes",
+    default=work.MAX_DELETES,
+    show_default=True,
+    metavar="NUMBER|PERCENT%",
+    help="Most keys to stage --delete-job for, as a number or a share of the target's keys.",
+)
 @click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
     "--priority",
@@ -127,7 +134,7 @@ def reconcile(
 
     A job gets the key, and has to bring the target to what the source holds when the job runs; a delete job has to
     check that the source still lacks the key. A key whose job waits already is left out, so running this command twice
-    does no harm. Exits 0 whether or not there are differences.
+    does no harm. Exits 0 whether or not there are differences, and 1 if --max-deletes refuses the run.
 
     \b
     drain reconcile --source 'sql:SELECT id, version FROM documents' \\
@@ -195,7 +202,9 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
             table.add_row(f"  {column}", f"{changed:,}")
     Console(highlight=False, markup=False).print(table)
     waiting = f"; for {result.waiting:,} more a job waits already" if result.waiting else ""
-    if dry_run:
+    if result.refused:
+        click.echo(f"a run would stage nothing: {result.refused}")
+    elif dry_run:
         click.echo(f"{jobs} would be staged{waiting}; nothing was")
     else:
         click.echo(f"{jobs} staged on queue {plan.queue} in {wording.duration(result.seconds)}{waiting}")

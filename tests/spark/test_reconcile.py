@@ -106,7 +106,7 @@ class Stores:
         self.words = [
             *("--source", "sql:SELECT id, name, text FROM documents", "--target", f"docsearch_index:{path}"),
             *("--register", "docsearch.spark:IndexSource", "--key", "id", "--compare", "name,text"),
-            *("--delete-job", "docsearch.index_document", "--queue", "index"),
+            *("--delete-job", "docsearch.index_document", "--max-deletes", "50%", "--queue", "index"),
         ]
 
     def save(self, count: int) -> list[int]:
@@ -292,7 +292,8 @@ def test_deleted_keys_get_the_delete_job_and_without_one_are_only_counted(databa
     only_counted = run(database_url, *words, "--tag", "sync")
     assert "there is no --delete-job" in only_counted.output
     assert staged(database_url) == [(JOB, [1]), (JOB, [2])]
-    found = outcome(database_url, *words, "--delete-job", "m.remove", "--queue", "bulk", "--priority", "7")
+    delete = ["--delete-job", "m.remove", "--max-deletes", "1"]
+    found = outcome(database_url, *words, *delete, "--queue", "bulk", "--priority", "7")
     assert (found["staged"], found["waiting"]) == (1, 2)
     columns = "job_name, job_args, queue, priority, tag"
     rows = query(database_url, f"SELECT {columns} FROM staged_jobs ORDER BY job_name, job_args")
@@ -301,6 +302,47 @@ def test_deleted_keys_get_the_delete_job_and_without_one_are_only_counted(databa
         (JOB, [2], "default", 100, "sync"),
         ("m.remove", [3], "bulk", 7, None),
     ]
+
+
+ONE_OF_TEN_IS_LEFT = [
+    *sides("(1, 1)", ", ".join(f"({id_}, 1)" for id_ in range(1, 11))),
+    *(*BY_VERSION, "--delete-job", "m.remove"),
+]
+
+
+@pytest.mark.parametrize("most", [None, "8", "89.9%"])
+def test_a_run_that_would_delete_too_many_keys_stages_nothing(database_url: str, most: str | None) -> None:
+    words = [*ONE_OF_TEN_IS_LEFT, *(["--max-deletes", most] if most else [])]
+    reason = (
+        f"the source lacks 9 of the target's 10 keys, more than --max-deletes {most or '10%'} allows: "
+        "check that the source is complete, or allow more"
+    )
+    assert refusal(database_url, *words, "--run-id", "nightly") == f"Error: {reason}; nothing was staged"
+    assert f"a run would stage nothing: {reason}" in run(database_url, *words, "--dry-run").output
+    assert outcome(database_url, *words, "--max-deletes", "9", "--run-id", "nightly")["staged"] == 9
+
+
+@pytest.mark.parametrize("most", ["9", "90%", "100%"])
+def test_deletes_up_to_the_bound_are_staged(database_url: str, most: str) -> None:
+    assert outcome(database_url, *ONE_OF_TEN_IS_LEFT, "--max-deletes", most)["staged"] == 9
+
+
+def test_an_empty_source_deletes_nothing_by_default(database_url: str) -> None:
+    empty = ["--source", "sql:SELECT 1 AS id, 1 AS version WHERE false"]
+    refused = refusal(database_url, *ONE_OF_TEN_IS_LEFT, *empty)
+    assert "the source lacks 10 of the target's 10 keys" in refused
+    # One key alone, too.
+    refused = refusal(
+        database_url, *ONE_OF_TEN_IS_LEFT, *empty, "--target", "sql:SELECT 1 AS id, 1 AS version"
+    )
+    assert "the source lacks 1 of the target's 1 keys" in refused
+
+
+@pytest.mark.parametrize("most", ["", "-1", "1.5", "many", "1 %", "%"])
+def test_a_bound_that_is_not_a_number_is_refused(database_url: str, most: str) -> None:
+    assert f"such as 500 or 1%, not {most!r}" in refusal(
+        database_url, *ONE_OF_TEN_IS_LEFT, "--max-deletes", most
+    )
 
 
 def test_several_columns_are_one_key_and_each_side_may_call_them_otherwise(database_url: str) -> None:
@@ -420,7 +462,8 @@ def test_a_key_may_be_a_decimal_of_another_scale_and_never_text_on_one_side(
     rows = "SELECT CAST(id AS {}) AS id, 1 AS version FROM VALUES ('1.5'), ('2') AS r(id)"
     ours = parquet(spark, tmp_path / "ours.parquet", rows.format("decimal(3,1)") + " WHERE id < '2'")
     theirs = parquet(spark, tmp_path / "theirs.parquet", rows.format("decimal(12,4)"))
-    words = ["--source", ours, "--target", theirs, "--delete-job", "m.g", *BY_VERSION]
+    delete = ["--delete-job", "m.g", "--max-deletes", "1"]
+    words = ["--source", ours, "--target", theirs, *delete, *BY_VERSION]
     assert outcome(database_url, *words)["reasons"]["up to date"] == 1
     assert staged(database_url) == [("m.g", [2])]
     query(database_url, "DELETE FROM staged_jobs")

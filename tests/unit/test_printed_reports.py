@@ -94,7 +94,7 @@ def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.Ca
     plan: Any = type("Plan", (), {"queue": "default", "delete_job": None})
     result: Any = type("Result", (), {"reasons": {"missing in target": staged, DIFFERENT: 2, DELETED: 3}})
     result.run_id, result.staged, result.waiting, result.seconds = "nightly", staged, 1, 61.2
-    result.changed = {"name": 0, "text=body": 2}
+    result.refused, result.changed = None, {"name": 0, "text=body": 2}
     show_differences(plan, result, dry_run=False)
     text = capsys.readouterr().out
     assert f"{said} on queue default in 1m 1s; for 1 more a job waits already" in text
