@@ -44,6 +44,7 @@ class Comparison:
     Attributes:
         counts: Number of keys for each of `REASONS`.
         changed: Number of keys for each compared column whose values differ, by the column's name.
+        skipped: Number of rows without a key that were left out, by side: `source` and `target`.
         differences: Rows of `key_0`, `key_1`, …, `reason` and `changed`, one for each key that is not up to date; with
             a version also `source_version` and `target_version`. `changed` lists the compared columns that differ, and
             is null unless the key is on both sides. The rows can be read any number of times.
@@ -51,12 +52,21 @@ class Comparison:
 
     counts: Mapping[str, int]
     changed: Mapping[str, int]
+    skipped: Mapping[str, int]
     differences: DataFrame
 
 
 @contextmanager
-def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator[Comparison]:
+def compared(
+    source: DataFrame, target: DataFrame, columns: Columns, *, skip_null: bool = False
+) -> Iterator[Comparison]:
     """Compare the two sides; the result is on disk while the block runs.
+
+    Args:
+        source: Rows of the source of truth.
+        target: Rows that have to follow it.
+        columns: Columns to compare.
+        skip_null: Leave out rows with null in a column of the key; otherwise they are an error.
 
     Raises:
         ConfigError: A column is missing, or of another type on the other side.
@@ -73,12 +83,16 @@ def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator
         groups = _classified(_grouped(ours, kept_target, columns), columns)
         found = _kept(stack, _collapsed(groups, [*names, *values, *_COUNTED]))
         counted = _sums(found, "reason")
-        _refuse_unusable_keys(found, counted, columns)
+        skipped = _rows_without_key(found)
+        if any(skipped.values()) and not skip_null:
+            raise DrainError(_without_key(skipped, columns))
+        _refuse_repeated_keys(found, counted, columns)
         changed = _sums(found.withColumn("name", f.explode("changed")), "name")
         yield Comparison(
             {reason: counted.get(reason, 0) for reason in REASONS},
             {str(pair): changed.get(str(pair), 0) for pair in columns.values},
-            found.where(f.col("reason") != SAME).select(*names, "reason", *values),
+            skipped,
+            found.where(f.col("reason").isin(MISSING, DIFFERENT, DELETED)).select(*names, "reason", *values),
         )
 
 
@@ -199,15 +213,22 @@ def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
     return groups.groupBy("reason", *kept).agg(f.count("*").alias("keys"))
 
 
-def _refuse_unusable_keys(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> None:
+def _rows_without_key(found: DataFrame) -> dict[str, int]:
+    """Count the rows of each side that have null in a column of the key."""
+    sums = found.where(found.reason == _NO_KEY).groupBy().sum(*_COUNTED).collect()[0]
+    return {"source": sums[0] or 0, "target": sums[1] or 0}
+
+
+def _without_key(rows: Mapping[str, int], columns: Columns) -> str:
+    return (
+        f"rows without a key: {rows['source']} in the source and {rows['target']} in the target have null in "
+        f"{_spelled(columns.key)}; complete them, or leave them out by --on-null skip"
+    )
+
+
+def _refuse_repeated_keys(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> None:
     from pyspark.sql import functions as f
 
-    if _NO_KEY in counted:
-        rows = found.where(found.reason == _NO_KEY).groupBy().sum(*_COUNTED).collect()[0]
-        raise DrainError(
-            f"rows without a key: {rows[0]} in the source and {rows[1]} in the target have null in "
-            f"{_spelled(columns.key)}; leave them out, such as by 'sql:SELECT … WHERE … IS NOT NULL'"
-        )
     if _REPEATED in counted:
         # As text written by Spark: Python has no time after the year 9999.
         key = [f.col(name).cast("string").alias(name) for name in key_names(columns)]

@@ -67,6 +67,7 @@ class Plan:
         job_name: Name of the job for a key that is missing or different in the target.
         delete_job: Name of the job for a key that was deleted at the source; None: such keys are only counted.
         max_deletes: Most keys that a run stages `delete_job` for: a number, or a percentage of the target's keys.
+        on_null: What to do about rows with null in a column of the key: `fail`, or `skip` to leave them out.
         queue: Queue of the jobs.
         priority: Priority of the jobs: lower runs first; applications' own jobs have 0.
         tag: Note for people on where the jobs come from.
@@ -83,6 +84,7 @@ class Plan:
     job_name: str
     delete_job: str | None = None
     max_deletes: str = MAX_DELETES
+    on_null: str = "fail"
     queue: str = "default"
     priority: int = 100
     tag: str | None = None
@@ -108,6 +110,7 @@ class Result:
         run_id: Identifier of the run.
         reasons: Number of keys by reason; empty if an earlier call had staged the jobs, and nothing was compared.
         changed: Number of keys by compared column whose values differ; empty as `reasons`.
+        skipped: Number of rows without a key that were left out, of `source` and `target`; empty as `reasons`.
         staged: Number of jobs staged, by this call or an earlier one; after `count`, the number that would be staged.
         waiting: Number of keys left out because such a job waits already.
         refused: After `count`, the reason why `run` would stage nothing; None if it would stage.
@@ -117,6 +120,7 @@ class Result:
     run_id: str
     reasons: Mapping[str, int]
     changed: Mapping[str, int]
+    skipped: Mapping[str, int]
     staged: int
     waiting: int
     refused: str | None
@@ -168,7 +172,7 @@ def run(
     with _exclusive(database_url, plan) as connection:
         before = bulk.rows_of(connection, plan.run_id)
         if before is not None:
-            return Result(plan.run_id, {}, {}, before, 0, None, monotonic() - began)
+            return Result(plan.run_id, {}, {}, {}, before, 0, None, monotonic() - began)
         names = plan.job_for.values()
         runs.check_stageable(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
         try:
@@ -200,7 +204,7 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
         raise ConfigError(f"{plan.report} exists already; --report writes to a new path")
     source = with_columns(plan.source.load(spark), plan.source_columns, "--source-column")
     target = with_columns(plan.target.load(spark), plan.target_columns, "--target-column")
-    with compared(source, target, plan.columns) as found:
+    with compared(source, target, plan.columns, skip_null=plan.on_null == "skip") as found:
         if plan.report:
             _write_report(spark, found.differences, plan)
         yield found
@@ -226,7 +230,8 @@ def _correctable(found: Comparison, plan: Plan) -> int:
 def _result(plan: Plan, found: Comparison, staged: int, began: float) -> Result:
     waiting = _correctable(found, plan) - staged
     refused, seconds = _refused(found, plan), monotonic() - began
-    return Result(plan.run_id, found.counts, found.changed, staged, waiting, refused, seconds)
+    counts = found.counts, found.changed, found.skipped
+    return Result(plan.run_id, *counts, staged, waiting, refused, seconds)
 
 
 def _refused(found: Comparison, plan: Plan) -> str | None:

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     metavar="NUMBER|PERCENT%",
     help="Most keys to stage --delete-job for, as a number or a share of the target's keys.",
 )
+@click.option(
+    "--on-null",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do about rows with null in a column of the key.",
+)
 @click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
     "--priority",
@@ -201,6 +208,9 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
         for column, changed in result.changed.items() if reason == DIFFERENT else ():
             table.add_row(f"  {column}", f"{changed:,}")
     Console(highlight=False, markup=False).print(table)
+    if any(result.skipped.values()):
+        rows = " and ".join(f"{number:,} in the {side}" for side, number in result.skipped.items())
+        click.echo(f"rows without a key, skipped: {rows}")
     waiting = f"; for {result.waiting:,} more a job waits already" if result.waiting else ""
     if result.refused:
         click.echo(f"a run would stage nothing: {result.refused}")

@@ -509,12 +509,31 @@ def test_nested_values_are_compared_with_all_their_nulls_and_limits(
     [
         ("(1, 1), (1, 2)", "(1, 1)", "1, 2 times in the source and 1 times in the target"),
         ("(1, 1)", "(3, 1), (3, 1)", "3, 0 times in the source and 2 times in the target"),
-        ("(1, 1), (NULL, 1)", "(1, 1)", "1 in the source and 0 in the target have null in id"),
+        (
+            "(1, 1), (NULL, 1)",
+            "(1, 1)",
+            "1 in the source and 0 in the target have null in id; complete them, or leave them out by --on-null skip",
+        ),
         ("('1', 1)", "(1, 1)", "id is string in the source and id is int in the target"),
     ],
 )
 def test_what_is_no_key_is_refused(database_url: str, source: str, target: str, reason: str) -> None:
     assert reason in refusal(database_url, *sides(source, target), *BY_VERSION)
+
+
+def test_rows_without_a_key_are_skipped_and_counted_if_asked_for(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    rows = sides(
+        "(1, 1, 1), (1, NULL, 1), (NULL, 2, 1), (2, 2, 1)", "(1, 1, 1), (1, NULL, 1)", "a, b, version"
+    )
+    words = [*rows, "--key", "a,b", "--version", "version"]
+    words += ["--on-null", "skip", "--report", str(tmp_path / "report")]
+    shown = run(database_url, *words)
+    assert "rows without a key, skipped: 2 in the source and 1 in the target" in shown.output
+    assert staged(database_url) == [(JOB, [2, 2])]
+    assert spark.read.parquet(str(tmp_path / "report")).count() == 1
+    assert outcome(database_url, *words[:-2])["skipped"] == {"source": 2, "target": 1}
 
 
 def test_a_key_that_is_there_twice_is_named_though_python_has_no_such_time(

@@ -94,6 +94,7 @@ def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.Ca
     plan: Any = type("Plan", (), {"queue": "default", "delete_job": None})
     result: Any = type("Result", (), {"reasons": {"missing in target": staged, DIFFERENT: 2, DELETED: 3}})
     result.run_id, result.staged, result.waiting, result.seconds = "nightly", staged, 1, 61.2
+    result.skipped = {"source": 0, "target": 0}
     result.refused, result.changed = None, {"name": 0, "text=body": 2}
     show_differences(plan, result, dry_run=False)
     text = capsys.readouterr().out
