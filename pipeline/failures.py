@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drain.errors import DrainError
-from pipeline import interruption
+from pipeline import interruption, jvm
 
 # job-drain's own error in another process of Spark: it arrives as the last line of a traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _CLASS_OF_ERROR = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
 _CAUSE = re.compile(r"^Caused by: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError: (.+)")
 _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MULTILINE)
 
 
@@ -21,7 +22,7 @@ def explained() -> Iterator[None]:
     """Turn an exception of Spark's into a DrainError with one line that says what went wrong.
 
     Raises:
-        DrainError: Spark failed; it replaces Spark's exception.
+        DrainError: Spark failed, or its JVM was killed; it replaces Spark's exception.
         KeyboardInterrupt: SIGINT cancelled Spark's jobs; see `pipeline.interruption`.
         SystemExit: SIGTERM or SIGHUP cancelled Spark's jobs.
     """
@@ -30,9 +31,10 @@ def explained() -> Iterator[None]:
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         # An interruption is no failure of one day: after a DrainError the archive would go on with the next.
         interruption.check()
+        jvm.check(error)
         raise DrainError(explanation(str(error))) from error
 
 
@@ -41,6 +43,9 @@ def explanation(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
+    memory = _OUT_OF_MEMORY.findall(text)
+    if memory:
+        return f"Spark ran out of memory ({memory[0].strip()}): give it more, such as --conf spark.driver.memory=2g"
     causes = _LAST_OF_A_TRACEBACK.findall(text) or _CAUSE.findall(text)
     line = causes[-1] if causes else next((line for line in text.splitlines() if line.strip()), "no reason")
     line = _CLASS_OF_ERROR.sub("", line.strip())

