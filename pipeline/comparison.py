@@ -97,7 +97,7 @@ def compared(
 
 
 def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
-    """Say why so many keys are not to be deleted; None if they may be.
+    """Explain why too many keys would be deleted; None if they are few enough.
 
     Args:
         counts: Number of keys by reason.

@@ -112,7 +112,7 @@ def running() -> Process | None:
 
 
 def check(error: BaseException) -> None:
-    """Raise if the JVM that `started` has started is dead, which is then the reason of the error.
+    """Raise if an error is due to the end of the JVM that `started` has started.
 
     Raises:
         DrainError: The JVM has ended; the text says how, and what to do.

@@ -19,7 +19,10 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)$"
 
 
 def common_type(one: DataType, other: DataType) -> str | None:
-    """Name a type that holds every value of two types of exact numbers; None if there is no such type."""
+    """Name the narrowest type that holds all values of two types.
+
+    Returns None if no type is wide enough, or if one of the two is not an exact number: an integer or a decimal.
+    """
     ours, theirs = _shape(one), _shape(other)
     if ours is None or theirs is None:
         return None
@@ -30,14 +33,16 @@ def common_type(one: DataType, other: DataType) -> str | None:
 
 
 def are_comparable_as_text(one: DataType, other: DataType) -> bool:
-    """Check that `as_text` compares two types by value: exact numbers, or decimals and text."""
+    """Check that `as_text` can compare two types by value."""
     if _shape(one) and _shape(other):
         return True
     return {one.typeName(), other.typeName()} == {"decimal", "string"}
 
 
 def as_text(column: Column, kind: DataType) -> Column:
-    """Spell numbers so that equal values have equal texts; a text that is not a number stays as it is.
+    """Spell numbers so that equal values have equal texts.
+
+    A text that is not a number, or has an exponent, stays as it is.
 
     Args:
         column: Integers, decimals or texts.

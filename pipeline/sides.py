@@ -56,7 +56,7 @@ def key_names(columns: Columns) -> list[str]:
 
 
 def value_names(columns: Columns) -> list[str]:
-    """List the names of the compared values: of versions as they are, of other columns as hashes."""
+    """List the names of the compared values, which are versions or hashes."""
     return [f"value_{number}" for number in range(len(columns.values))]
 
 
@@ -86,7 +86,7 @@ def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -
 
 
 def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[DataFrame, DataFrame]:
-    """Select key and values of each side, with the same names and types.
+    """Select key and values of both sides, named and typed alike.
 
     Integers and decimals of any width have a common type that holds all their values. Where none is wide enough, and
     between decimals and text, values are compared as the text of the number: 1.10 equals 1.1.
@@ -108,7 +108,7 @@ def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tupl
 def _hashes(source: DataFrame, both: _Both) -> _Both:
     from pyspark.sql import functions as f
 
-    # Spark's hash of a null is that of no value at all: null and its absence are told apart by the first argument.
+    # The hash of null alone is Spark's seed, which the hash of a value may be too.
     ours, theirs = (f.xxhash64(column.isNull(), column) for column in _comparable(source, both))
     return ours, theirs
 

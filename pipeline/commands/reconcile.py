@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     default=work.MAX_DELETES,
     show_default=True,
     metavar="NUMBER|PERCENT%",
-    help="Most keys to stage --delete-job for, as a number or a share of the target's keys.",
+    help="Most keys of the target to delete: a number or a percentage.",
 )
 @click.option(
     "--on-null",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="What to do about rows with null in a column of the key.",
+    help="Handling of rows with null in the key.",
 )
 @click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
@@ -82,14 +82,14 @@ if TYPE_CHECKING:
     "source_columns",
     multiple=True,
     metavar="NAME=EXPRESSION",
-    help="Column to add to the source, or replace, in Spark's SQL; may be repeated.",
+    help="Computed column of the source, in Spark's SQL; may be repeated.",
 )
 @click.option(
     "--target-column",
     "target_columns",
     multiple=True,
     metavar="NAME=EXPRESSION",
-    help="Column to add to the target, or replace; may be repeated.",
+    help="Computed column of the target; may be repeated.",
 )
 @click.option(
     "--source-option",
