@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Packages that the Spark commands import.
 _NEEDED = ("adbc_driver_postgresql", "pandas", "plotly", "pyarrow", "pyspark")
-# Niceness of a process with low priority.
-_NICE = 10
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Setting with the options of the JVM.
@@ -61,7 +59,7 @@ def session(
     settings: Mapping[str, str] | None = None,
     *,
     verbose: bool = False,
-    low_priority: bool = False,
+    nice: int = 0,
     brief: bool = False,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[SparkSession]:
@@ -73,7 +71,7 @@ def session(
         settings: Spark's settings by name; they win over job-drain's, except over those that the meaning of rows
             depends on.
         verbose: Show Spark's log and progress. Otherwise the log is kept in a file, which is removed at the end.
-        low_priority: If Spark runs on this machine, raise this process' niceness; for a process that does nothing else.
+        nice: Raise this process' niceness by so much, if Spark runs on this machine; it cannot be lowered again.
         brief: On this machine, compile Java code only once and quickly: for work that costs PostgreSQL more than Spark.
         report: Receives a line when Spark starts, which takes seconds.
 
@@ -104,8 +102,8 @@ def session(
         # First, so that options of the user's win.
         options = [_BRIEFLY if brief else "", data.options if data else "", chosen.get(_JAVA_OPTIONS, "")]
         chosen[_JAVA_OPTIONS] = " ".join(options).strip()
-    if low_priority and chosen.get("spark.master", "").startswith("local"):
-        os.nice(_NICE)
+    if chosen.get("spark.master", "").startswith("local"):
+        os.nice(nice)
     report(f"starting Spark ({which.name})")
     with tempfile.TemporaryFile() as log, ExitStack() as stack:
         try:

@@ -124,7 +124,7 @@ def impatient(seconds: Mapping[str, float]) -> dict[str, str]:
 
 def in_a_hurry() -> dict[str, str]:
     """Environment of a process whose Spark does not give way to all that the machine does besides, such as tests."""
-    return impatient({"pipeline.session._NICE": 0})
+    return {"DRAIN_NICE": "0"}
 
 
 class Command:

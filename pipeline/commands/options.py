@@ -28,11 +28,13 @@ class Runtime:
         master: Spark's master URL; None for the default.
         settings: Spark's settings by name.
         verbose: Show Spark's log and progress.
+        nice: Niceness to add to the command's, if Spark runs on this machine.
     """
 
     master: str | None
     settings: Mapping[str, str]
     verbose: bool
+    nice: int
 
     @contextmanager
     def session(
@@ -52,8 +54,15 @@ class Runtime:
                 runs a Python process.
             brief: Compile Java code quickly; see `pipeline.session`.
         """
-        given = {"verbose": self.verbose, "low_priority": True, "brief": brief}
-        with interruptible(session(self.master, self.settings, report=report, **given)) as spark:
+        started = session(
+            self.master,
+            self.settings,
+            verbose=self.verbose,
+            nice=self.nice,
+            brief=brief,
+            report=report,
+        )
+        with interruptible(started) as spark:
             from pipeline import datasources
 
             if ours:
@@ -89,12 +98,24 @@ def spark_options(command: F) -> F:
     """Add the options that say where Spark runs; the command receives one `Runtime`."""
 
     @wraps(command)
-    def with_runtime(*, master: str | None, conf: tuple[str, ...], verbose: bool, **given: Any) -> Any:
-        return command(runtime=Runtime(master, pairs(conf, "--conf"), verbose), **given)
+    def with_runtime(
+        *, master: str | None, conf: tuple[str, ...], verbose: bool, nice: int, **given: Any
+    ) -> Any:
+        return command(runtime=Runtime(master, pairs(conf, "--conf"), verbose, nice), **given)
 
     decorated: Callable[..., Any] = with_runtime
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Show Spark's own log and progress."),
+        click.option(
+            "--nice",
+            type=click.IntRange(0, 19),
+            metavar="N",
+            default=5,
+            show_default=True,
+            envvar="DRAIN_NICE",
+            show_envvar=True,
+            help="Niceness of Spark on this machine; with 0 it does not give way.",
+        ),
         click.option(
             "--conf", multiple=True, metavar="NAME=VALUE", help="Setting of Spark; may be repeated."
         ),

