@@ -96,7 +96,7 @@ def test_nothing_is_sent_to_the_build_but_what_it_copies() -> None:
 def test_each_command_of_the_compose_file_is_understood(words: str) -> None:
     name, *arguments = shlex.split(words.replace('", "', " "))
     command: click.Command = main.commands[name]
-    command.make_parser(click.Context(command)).parse_args(arguments)
+    command.make_parser(click.Context(command, **main.context_settings)).parse_args(arguments)
 
 
 def test_the_documented_image_of_an_application_builds_on_ours_and_ends_as_its_user(image: Image) -> None:

@@ -461,12 +461,12 @@ def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
 def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
     spark: SparkSession, database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work.Archiver.close, "__defaults__", (0.2,))
     name = make_day(database_url, YESTERDAY - timedelta(days=1))
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 5, YESTERDAY - timedelta(days=1))
     finish(database_url, 6, 10)
-    with psycopg.connect(database_url) as reader:
+    with psycopg.connect(database_url) as reader, monkeypatch.context() as patch:
+        patch.setattr(work.Archiver.close, "__defaults__", (0.2,))
         # Somebody writes to this one, and only to this one.
         reader.execute(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE")
         result = archive()

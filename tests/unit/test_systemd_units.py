@@ -48,7 +48,7 @@ def test_the_command_of_a_unit_is_understood(path: Path) -> None:
     program, name, *arguments = line.split()
     assert program == "/opt/job-drain/bin/drain"
     command = main.commands[name]
-    command.make_parser(click.Context(command)).parse_args(arguments)
+    command.make_parser(click.Context(command, **main.context_settings)).parse_args(arguments)
 
 
 @each_service

@@ -23,7 +23,7 @@ def options_of(unit: Path) -> dict[str, object]:
     """What the words of ExecStart come to; the command itself is not called."""
     _, name, *words = shlex.split(settings_of(unit)["ExecStart"])
     command = main.commands[name]
-    context = click.Context(command)
+    context = click.Context(command, **main.context_settings)
     command.parse_args(context, [*words, "--database-url", "postgresql://localhost/shop"])
     return context.params
 
