@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
-from pipeline import arguments, once, progress, runs
+from pipeline import arguments, once, progress, rejects, runs
 from pipeline.failures import explained
+from pipeline.rejects import REASON, RECORD
 from pipeline.sources import Source
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # Number of jobs that a preview shows.
 SHOWN = 10
+# What to do with a row whose argument is null, the default first.
+ON_NULL = ("fail", "skip", "stage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,7 @@ class Plan:
         run_id: Identifier of the run. A run that has been staged stages nothing more.
         rows_per_second: Number of jobs that come due in each second; None: all at once.
         max_connections: Upper bound of connections that copy rows to Postgres at the same time.
+        on_null: What to do with a row whose argument is null: `fail`, `skip` it, or `stage` it.
     """
 
     source: Source
@@ -56,6 +60,7 @@ class Plan:
     run_id: str = field(default_factory=lambda: runs.new_run_id("backfill"))
     rows_per_second: float | None = None
     max_connections: int = 8
+    on_null: str = ON_NULL[0]
 
 
 def preview(spark: SparkSession, plan: Plan) -> tuple[int, list[tuple[str, str]]]:
@@ -108,12 +113,26 @@ def run(
 
 
 def _jobs(spark: SparkSession, plan: Plan) -> DataFrame:
+    return rejects.without_any(_checked(spark, plan))
+
+
+def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
+    """Make a row for each job, with REASON and RECORD for those that cannot be staged."""
     from pyspark.sql import functions as f
 
-    rows = plan.source.load(spark)
-    rows = rows.where(plan.where) if plan.where else rows
+    rows = plan.source.checked(spark)
+    # A reject has no values that a condition could be true for.
+    rows = rows.where(f.col(REASON).isNotNull() | f.expr(plan.where)) if plan.where else rows
     positional = [_column(rows, name) for name in plan.args]
     named = {name: _column(rows, column) for name, column in plan.kwargs.items()}
+    nulls = _nulls(
+        dict(zip(plan.args, positional, strict=True))
+        | dict(zip(plan.kwargs.values(), named.values(), strict=True))
+    )
+    if plan.on_null == "skip":
+        rows = rows.where(f.col(REASON).isNotNull() | nulls.isNull())
+    reason = f.coalesce(REASON, nulls) if plan.on_null == "fail" else f.col(REASON)
+    record = f.when(reason.isNotNull(), f.coalesce(RECORD, arguments.keyword(_by_name(rows))))
     return rows.select(
         f.lit(plan.job_name).alias("job_name"),
         arguments.positional(positional).alias("job_args"),
@@ -121,11 +140,32 @@ def _jobs(spark: SparkSession, plan: Plan) -> DataFrame:
         f.lit(plan.queue).alias("queue"),
         f.lit(plan.priority).alias("priority"),
         f.lit(plan.tag).cast("string").alias("tag"),
+        reason.alias(REASON),
+        record.alias(RECORD),
+    )
+
+
+def _by_name(rows: DataFrame) -> dict[str, Column]:
+    return {name: rows[f"`{name}`"] for name in rows.columns if name not in (REASON, RECORD)}
+
+
+def _nulls(columns: Mapping[str, Column]) -> Column:
+    """Give the reason for refusing a row: the first argument that is null."""
+    from pyspark.sql import functions as f
+
+    nothing = f.lit(None).cast("string")
+    return f.coalesce(
+        nothing,
+        *(
+            f.when(column.isNull(), f"column {name} is null; give --on-null stage or skip")
+            for name, column in columns.items()
+        ),
     )
 
 
 def _column(rows: DataFrame, name: str) -> Column:
     # A field of a struct is spelled author.name.
-    if name.partition(".")[0] not in rows.columns:
-        raise ConfigError(f"the source has no column {name!r}; it has {', '.join(rows.columns)}")
+    columns = _by_name(rows)
+    if name.partition(".")[0] not in columns:
+        raise ConfigError(f"the source has no column {name!r}; it has {', '.join(columns)}")
     return rows[name]

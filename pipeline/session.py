@@ -42,6 +42,11 @@ _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.variable.substitute": "false",
+    # A malformed line must be noticed, whatever the filter says of the columns that it lacks.
+    "spark.sql.csv.filterPushdown.enabled": "false",
+    "spark.sql.json.filterPushdown.enabled": "false",
+    # Encodings by all of Java's names, such as latin1 and cp1252.
+    "spark.sql.legacy.javaCharsets": "true",
 }
 # Defaults on one machine, in one process: no page for a browser, no other host to connect to, and little to shuffle.
 _LOCALLY = {

@@ -7,11 +7,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
 from drain.wording import count
+from pipeline import lines, rejects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +42,37 @@ _NAMED = 5
 _FILE_SYSTEMS = ("file", "hdfs", "dbfs")
 # Option by which a line that cannot be read is an error: by default it would become a job with nulls.
 _STRICT = {"mode": "FAILFAST"}
-# Options by format: the columns of a CSV have their names, and numbers do not sort as text.
-_OPTIONS = {"csv": {"header": "true", "inferSchema": "true"} | _STRICT, "json": _STRICT}
+# Options by format: RFC 4180, as PostgreSQL, Excel and pandas write it. An empty field without quotes is null, as in
+# PostgreSQL; with "" for null, Spark would take a quoted empty field for null too.
+_OPTIONS = {
+    "csv": {
+        "header": "true",
+        "enforceSchema": "false",
+        "escape": '"',
+        "nullValue": "\0",
+        "unescapedQuoteHandling": "RAISE_ERROR",
+        # With it, Spark counts the fields of a line only if all columns are used.
+        "columnPruning": "false",
+    }
+    | _STRICT,
+    "json": _STRICT,
+}
+# Spark's class that lists the options of a format, and the options of all formats of files.
+_KNOWN = {
+    "csv": "org.apache.spark.sql.catalyst.csv.CSVOptions",
+    "json": "org.apache.spark.sql.catalyst.json.JSONOptions",
+    "parquet": "org.apache.spark.sql.execution.datasources.parquet.ParquetOptions",
+    "orc": "org.apache.spark.sql.execution.datasources.orc.OrcOptions",
+}
+_OF_FILES = (
+    "basePath",
+    "ignoreCorruptFiles",
+    "ignoreMissingFiles",
+    "modifiedAfter",
+    "modifiedBefore",
+    "pathGlobFilter",
+    "recursiveFileLookup",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +83,28 @@ class Source:
         format: Spark's name of the format; `postgres_query` for a query.
         path: Path of the data; empty for formats that need only options.
         options: Options of the format.
+        columns: Names and types of columns of CSV or JSON, such as `id bigint, zip text`.
     """
 
     format: str
     path: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    columns: str = ""
 
     @classmethod
-    def of(cls, text: str, options: Mapping[str, str] | None = None, *, database_url: str = "") -> Source:
+    def of(
+        cls, text: str, options: Mapping[str, str] | None = None, *, database_url: str = "", columns: str = ""
+    ) -> Source:
         """Parse a source as a person writes it; see `SPELLING`.
 
         Args:
             text: Source as the person wrote it.
             options: Further options of the format.
             database_url: Database that a query runs on, unless the options name another.
+            columns: Names and types of columns of CSV or JSON; other columns of a CSV are texts.
 
         Raises:
-            ConfigError: The format cannot be guessed.
+            ConfigError: The format cannot be guessed, or has types of its own where `columns` are given.
         """
         given = dict(options or {})
         prefix, colon, rest = text.partition(":")
@@ -78,10 +114,25 @@ class Source:
             format_, path = _FORMATS.get(f".{prefix.lower()}", prefix), rest
         else:
             format_, path = _guessed_format(text), text
-        return cls(format=format_, path=path, options=_OPTIONS.get(format_, {}) | given)
+        if columns and format_ not in lines.FORMATS:
+            raise ConfigError(f"--columns is for CSV and JSON; {format_} has types of its own")
+        return cls(
+            format=format_,
+            path=path,
+            options=_with_defaults(_OPTIONS.get(format_, {}), given),
+            columns=columns,
+        )
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Return the rows; Spark reads them each time they are used, and not before.
+        """Return the rows; Spark reads them each time they are used, and fails at one that cannot be used.
+
+        Raises:
+            DrainError: The source is missing, or cannot be read.
+        """
+        return rejects.without_any(self.checked(spark))
+
+    def checked(self, spark: SparkSession) -> DataFrame:
+        """Return the rows with REASON and RECORD of `pipeline.rejects`: rows that cannot be used have a reason.
 
         Raises:
             DrainError: The source is missing, or cannot be read.
@@ -89,8 +140,31 @@ class Source:
         from pipeline.failures import explained
 
         with explained():
+            _refuse_unknown(spark, self.format, self.options)
+            if self.format in lines.FORMATS:
+                return lines.load(spark, self.format, self.path, self.options, self.columns)
             reader = spark.read.format(self.format).options(**self.options)
-            return reader.load(self.path) if self.path else reader.load()
+            return rejects.none(reader.load(self.path) if self.path else reader.load())
+
+
+def _with_defaults(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Merge options; Spark's names of options have no case."""
+    names = {name.lower(): name for name in defaults}
+    return {**defaults, **{names.get(name.lower(), name): value for name, value in given.items()}}
+
+
+def _refuse_unknown(spark: SparkSession, format_: str, options: Mapping[str, str]) -> None:
+    """Refuse an option that Spark would ignore."""
+    if format_ not in _KNOWN:
+        return
+    # A class of the JVM that pyspark has no name for.
+    of_format = attrgetter(_KNOWN[format_])(spark._jvm).getAllOptions().mkString(",").split(",")
+    known = {name.lower() for name in (*of_format, *_OF_FILES)}
+    for name in options:
+        if name.lower() not in known:
+            raise ConfigError(
+                f"Spark's {format_} has no option {name!r} and would ignore it; --columns names columns and types"
+            )
 
 
 def _is_url(scheme: str, rest: str) -> bool:

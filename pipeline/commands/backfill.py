@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 @click.option(
     "--kwargs", "kwargs", metavar="NAME=COLUMN,…", default="", help="Keyword arguments: user=author."
 )
+@click.option(
+    "--columns",
+    metavar="NAME TYPE,…",
+    default="",
+    help="Types of columns of CSV and JSON: id bigint, zip text.",
+)
+@click.option(
+    "--on-null",
+    type=click.Choice(work.ON_NULL),
+    default=work.ON_NULL[0],
+    show_default=True,
+    help="Action for a row whose argument is null.",
+)
 @click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
     "--priority",
@@ -76,6 +89,7 @@ def backfill(
     source: str,
     args: str,
     kwargs: str,
+    columns: str,
     options: tuple[str, ...],
     register: tuple[str, ...],
     dry_run: bool,
@@ -103,7 +117,9 @@ def backfill(
     if given["where"] is not None and not given["where"].strip():
         raise click.UsageError("--where is empty; leave it out for all rows")
     plan = work.Plan(
-        source=sources.Source.of(source, pairs(options, "--option"), database_url=settings.database_url),
+        source=sources.Source.of(
+            source, pairs(options, "--option"), database_url=settings.database_url, columns=columns
+        ),
         args=_names(args),
         kwargs=pairs(_names(kwargs), "--kwargs"),
         **given,

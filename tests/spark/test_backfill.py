@@ -57,7 +57,13 @@ def test_each_row_becomes_a_job_whose_arguments_keep_their_types(
     database_url: str, backfill: Backfill, documents: Path
 ) -> None:
     result = backfill(
-        documents, "--args", "id,author,price,tags,at.city", "--kwargs", "user=author, where=at"
+        documents,
+        "--args",
+        "id,author,price,tags,at.city",
+        "--kwargs",
+        "user=author, where=at",
+        "--on-null",
+        "stage",
     )
     assert result.exit_code == 0, result.output
     assert query(database_url, JOBS) == [
@@ -110,7 +116,9 @@ def test_any_format_of_sparks_is_a_source_and_a_directory_is_known_by_its_files(
     rows = spark.createDataFrame([(1, "a,b", 1), (2, "c", 2)], "id bigint, name string, day int")
     writer = rows.write.format(kind).option("header", "true")
     (writer.partitionBy("day") if days else writer).save(str(tmp_path / "rows"))
-    result = backfill(f"{kind}:{tmp_path / 'rows'}" if colon else tmp_path / "rows", "--args", "id,name")
+    source = f"{kind}:{tmp_path / 'rows'}" if colon else tmp_path / "rows"
+    types = ["--columns", "id bigint"] if kind == "CSV" else []
+    result = backfill(source, "--args", "id,name", *types)
     assert result.exit_code == 0, result.output
     assert query(database_url, "SELECT job_args FROM staged_jobs ORDER BY job_args -> 0") == [
         ([1, "a,b"],),
@@ -165,7 +173,8 @@ def test_a_line_that_cannot_be_read_fails_the_run_unless_that_is_wanted(
     path.write_text(text)
     assert backfill(path, "--args", columns).exit_code == 1
     assert query(database_url, "SELECT FROM staged_jobs") == []
-    assert backfill(path, "--args", columns, "--option", "mode=PERMISSIVE").exit_code == 0
+    permissive = ["--option", "mode=PERMISSIVE", "--on-null", "stage"]
+    assert backfill(path, "--args", columns, *permissive).exit_code == 0
 
 
 def test_a_dry_run_counts_and_shows_ten_and_stages_nothing(
@@ -173,14 +182,15 @@ def test_a_dry_run_counts_and_shows_ten_and_stages_nothing(
 ) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id\n" + "".join(f"{number}\n" for number in range(30)))
-    result = backfill(path, "--args", "id", "--where", "id < 25", "--dry-run", "--queue", "bulk")
+    typed = ["--args", "id", "--columns", "id bigint", "--dry-run"]
+    result = backfill(path, *typed, "--where", "id < 25", "--queue", "bulk")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         *(f"tests.act  [{number}]" for number in range(10)),
         "...",
         "25 jobs on queue bulk with priority 100; nothing was staged",
     ]
-    answer = json.loads(backfill(path, "--args", "id", "--dry-run", "--json").stdout)
+    answer = json.loads(backfill(path, *typed, "--json").stdout)
     assert answer["jobs"] == 30
     assert answer["shown"][0] == {"job_args": [0], "job_kwargs": {}}
     assert query(database_url, "SELECT FROM staged_jobs") == []

@@ -1,0 +1,164 @@
+"""CSV and JSON lines: each row as its file has it, or with the reason why it cannot be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from drain.errors import ConfigError, DrainError
+from pipeline.rejects import REASON, RECORD, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# Formats that are text.
+FORMATS = ("csv", "json")
+# Mode in which a line that cannot be read is a reject; any other mode is left to Spark.
+_STRICT = "FAILFAST"
+_LINE = "_drain_line"
+# Character that Spark puts in the place of bytes that the encoding does not have.
+_REPLACEMENT = "\ufffd"
+# Names of PostgreSQL's types that Spark does not know.
+_TYPES = {
+    "text": "string",
+    "uuid": "string",
+    "json": "string",
+    "jsonb": "string",
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "timestamptz": "timestamp",
+}
+# Name and first word of the type of each column; the rest of decimal(10, 2) matches nothing.
+_COLUMN = re.compile(r"((?:^|,)\s*(?:\w+|`[^`]+`)\s+)(\w+)")
+# Options that say which files are read.
+_OF_FILES = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "linesep")
+
+
+def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str], columns: str) -> DataFrame:
+    """Return the rows with the columns REASON and RECORD of `pipeline.rejects`.
+
+    Args:
+        spark: Session.
+        format_: `csv` or `json`.
+        path: Path of the files.
+        options: Options of the format.
+        columns: Names and types such as `id bigint, zip text`; empty for none. Other columns of a CSV are strings;
+            JSON then has no others.
+
+    Raises:
+        ConfigError: `columns` cannot be read, or names a missing column.
+        DrainError: A quoted field has a newline, which only `multiLine` can read.
+    """
+    from pyspark.sql import functions as f
+
+    strict = options["mode"] == _STRICT
+    given = dict(options) | ({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _LINE} if strict else {})
+    if format_ == "json" and _encoding(options):
+        # Spark demands it for other encodings than its own.
+        given = {"lineSep": "\n"} | given
+    reader = spark.read.format(format_).options(**given)
+    types = _types(columns)
+    schema = types if types is not None and format_ == "json" else reader.load(path).schema
+    names = [name for name in schema.names if name != _LINE]
+    _check_names(types, names)
+    if strict and format_ == "csv":
+        _refuse_open_quotes(spark, path, options)
+    if strict and _LINE not in schema.names:
+        schema = schema.add(_LINE, "string")
+    rows = reader.schema(schema).load(path)
+    # Spark adds columns of partitions to the schema that it is given.
+    names = [name for name in rows.columns if name != _LINE]
+    raw = {name: rows[f"`{name}`"] for name in names}
+    typed = dict(raw)
+    line = [rows[_LINE]] if strict else []
+    reasons = [_undecodable([*raw.values(), *line], options)]
+    reasons += [f.when(each.isNotNull(), f.concat(f.lit("malformed line "), shown(each))) for each in line]
+    for field in types if types is not None and format_ == "csv" else []:
+        typed[field.name], reason = _cast(raw[field.name], field.name, field.dataType.simpleString())
+        reasons.append(reason)
+    reason = f.coalesce(*reasons)
+    record = f.coalesce(*line, f.to_json(f.struct(*raw.values())))
+    return rows.select(
+        *(column.alias(name) for name, column in typed.items()),
+        reason.alias(REASON),
+        f.when(reason.isNotNull(), record).alias(RECORD),
+    )
+
+
+def _types(columns: str) -> StructType | None:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if not columns.strip():
+        return None
+    spelled = _COLUMN.sub(lambda found: found[1] + _TYPES.get(found[2].lower(), found[2]), columns)
+    try:
+        return cast("StructType", StructType.fromDDL(spelled))
+    except PySparkException:
+        raise ConfigError(
+            f"columns {columns!r} cannot be read: give names and types, such as 'id bigint, zip text'"
+        ) from None
+
+
+def _check_names(types: StructType | None, names: list[str]) -> None:
+    for name in types.names if types is not None else []:
+        if name not in names:
+            raise ConfigError(f"the source has no column {name!r} of --columns; it has {', '.join(names)}")
+
+
+def _cast(column: Column, name: str, kind: str) -> tuple[Column, Column]:
+    """Cast a text; the second column is the reason why it cannot be cast."""
+    from pyspark.sql import functions as f
+
+    # An empty field, quoted or not, is text only in a column of texts.
+    value = column if kind == "string" else f.nullif(column, f.lit(""))
+    typed = value.try_cast(kind)
+    refused = value.isNotNull() & typed.isNull()
+    if kind.startswith("decimal"):
+        # A cast rounds. A double tells 1.239 from 1.24, and takes 1.20 for 1.2.
+        refused = refused | (typed.cast("double") != value.try_cast("double"))
+    words = f.concat(f.lit(f"column {name} holds "), shown(value), f.lit(f", which is not {kind}"))
+    return typed, f.when(refused, words)
+
+
+def _undecodable(columns: list[Column], options: Mapping[str, str]) -> Column:
+    from pyspark.sql import functions as f
+
+    text = f.concat_ws("", *(column.cast("string") for column in columns))
+    named = _encoding(options) or "UTF-8"
+    words = f"bytes that are not valid {named}: name the encoding, such as --option encoding=latin1, in "
+    # A malformed line of JSON keeps its bytes.
+    undecodable = text.contains(_REPLACEMENT) | ~f.is_valid_utf8(text)
+    return f.when(undecodable, f.concat(f.lit(words), shown(f.make_valid_utf8(text))))
+
+
+def _encoding(options: Mapping[str, str]) -> str:
+    return next((value for name, value in options.items() if name.lower() in ("encoding", "charset")), "")
+
+
+def _refuse_open_quotes(spark: SparkSession, path: str, options: Mapping[str, str]) -> None:
+    """Refuse lines with an odd number of quotes: Spark would read them as rows, without a word."""
+    from pyspark.sql import functions as f
+
+    by_name = {name.lower(): value for name, value in options.items()}
+    quote = by_name.get("quote", '"')
+    if (
+        "multiline" in by_name
+        or by_name["escape"] != quote
+        or _encoding(options).lower().startswith("utf-16")
+    ):
+        return
+    files = {name: value for name, value in by_name.items() if name in _OF_FILES}
+    lines = spark.read.options(**files).text(path).select("value")
+    quotes = f.length("value") - f.length(f.replace(f.col("value"), f.lit(quote), f.lit("")))
+    found = lines.where(quotes % 2 == 1).select(shown(f.col("value")).alias("line")).first()
+    if found is not None:
+        raise DrainError(
+            f"a quote is not closed in the line {found.line}: if fields have newlines, give --option multiLine=true"
+        )

@@ -1,0 +1,165 @@
+"""Rows of CSV, JSON and Parquet: each is staged as its file has it, or fails the run with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from drain.__main__ import main
+from tests.helpers import query
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.every_python
+
+Backfill = Callable[..., Result]
+
+
+@pytest.fixture
+def backfill(spark: SparkSession, database_url: str, tmp_path: Path) -> Backfill:
+    """Backfill from a file with this name and content."""
+
+    def act(name: str, content: str | bytes, *options: str) -> Result:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        words = ["backfill", str(path), "--database-url", database_url, "--job", "tests.act", *options]
+        return CliRunner().invoke(main, words, catch_exceptions=False)
+
+    return act
+
+
+def staged(database_url: str) -> list[list[Any]]:
+    return [args for (args,) in query(database_url, "SELECT job_args FROM staged_jobs ORDER BY job_args")]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ('id,note\n1,"say ""hi"" now"\n', (), [["1", 'say "hi" now']]),
+        ('id,note\r\n1,"back\\slash"\r\n', (), [["1", "back\\slash"]]),
+        ("id,note\n01067,x\noops,y\n", (), [["01067", "x"], ["oops", "y"]]),
+        ("id,note\n01067,01067\n", ("--columns", "id int8, note text"), [[1067, "01067"]]),
+        ('id,note\n7,""\n', (), [["7", ""]]),
+        ('id,note\n1,"a\nb"\n2,c\n', ("--option", "multiLine=true"), [["1", "a\nb"], ["2", "c"]]),
+        ("id,note\n7,1.20\n", ("--columns", "note decimal(10, 2), id bigint"), [[7, 1.2]]),
+        ("id,note\n7,\n8,x\n", ("--on-null", "skip"), [["8", "x"]]),
+        ("id,note\n7,\n", ("--on-null", "stage"), [["7", None]]),
+        ("id,note\n1,é\n".encode("latin1"), ("--option", "encoding=latin1"), [["1", "é"]]),
+        ('id,note\n1,"say \\"hi\\""\n', ("--option", "escape=\\"), [["1", 'say "hi"']]),
+        ("id,note\n1,€\n".encode("cp1252"), ("--option", "encoding=cp1252"), [["1", "€"]]),
+    ],
+)
+def test_a_field_of_a_csv_is_staged_as_the_file_has_it(
+    database_url: str, backfill: Backfill, text: str | bytes, options: tuple[str, ...], expected: list[Any]
+) -> None:
+    result = backfill("rows.csv", text, "--args", "id,note", *options)
+    assert result.exit_code == 0, result.output
+    assert staged(database_url) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("id,note\n1,x\n500\n", (), "malformed line '500'"),
+        ("id,note\n1,x\n500,a,b,c\n", (), "malformed line '500,a,b,c'"),
+        ("id,note\n1,x\n500\n", ("--where", "note IS NOT NULL"), "malformed line '500'"),
+        ("id,note\n1,x\noops,y\n", ("--columns", "id bigint"), "column id holds 'oops', which is not bigint"),
+        (
+            "id,note\n1.239,y\n",
+            ("--columns", "id decimal(5,2)"),
+            "column id holds '1.239', which is not decimal(5,2)",
+        ),
+        ("id,note\n,y\n", (), "column id is null; give --on-null stage or skip"),
+        ('id,note\n"",y\n', ("--columns", "id int4"), "column id is null"),
+        (
+            "id,note\n1,é\n".encode("latin1"),
+            (),
+            "not valid UTF-8: name the encoding, such as --option encoding=latin1",
+        ),
+        (
+            'id,note\n1,"a\n2,b"\n',
+            (),
+            "in the line '1,\"a': if fields have newlines, give --option multiLine=true",
+        ),
+        ('id,note\n1,"say \\"hi\\""\n', (), "double it, or name the escape, such as --option escape=\\"),
+        (
+            "id,note\n1,x\n",
+            ("--option", "schema=id int"),
+            "no option 'schema' and would ignore it; --columns names",
+        ),
+        (
+            "id,note\n1,x\n",
+            ("--columns", "id nope"),
+            "columns 'id nope' cannot be read: give names and types",
+        ),
+        (
+            "id,note\n1,x\n",
+            ("--columns", "nope int"),
+            "the source has no column 'nope' of --columns; it has id, note",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_staged_as_it_is_fails_the_run(
+    database_url: str, backfill: Backfill, text: str | bytes, options: tuple[str, ...], words: str
+) -> None:
+    result = backfill("rows.csv", text, "--args", "id", *options)
+    assert result.exit_code == 1, result.output
+    assert words in result.stderr.splitlines()[-1]
+    assert staged(database_url) == query(database_url, "SELECT FROM bulk_runs") == []
+
+
+@pytest.mark.parametrize("columns", ["", "id"])
+def test_a_malformed_line_fails_a_run_whatever_columns_it_uses(
+    database_url: str, backfill: Backfill, columns: str
+) -> None:
+    assert backfill("rows.csv", "id,note\n1,x\n500\n", "--args", columns).exit_code == 1
+    assert backfill("rows.jsonl", '{"id": 1}\n{"id": 2\n', "--args", columns).exit_code == 1
+    assert staged(database_url) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"id": 1}\n{"id": "oops"}\n', "malformed line"),
+        (b'{"id": 1}\n{}\n', "column id is null"),
+        (b'{"id": 1, "note": "\xe9"}\n', "bytes that are not valid UTF-8"),
+    ],
+)
+def test_a_line_of_json_that_does_not_fit_fails_the_run(
+    database_url: str, backfill: Backfill, text: bytes, words: str
+) -> None:
+    result = backfill("rows.jsonl", text, "--args", "id", "--columns", "id bigint, note text")
+    assert result.exit_code == 1, result.output
+    assert words in result.stderr.splitlines()[-1]
+    assert staged(database_url) == []
+
+
+def test_json_lines_have_an_encoding(database_url: str, backfill: Backfill) -> None:
+    latin1 = ["--args", "note", "--option", "encoding=latin1"]
+    assert backfill("rows.jsonl", '{"note": "é"}\n'.encode("latin1"), *latin1).exit_code == 0
+    assert staged(database_url) == [["é"]]
+
+
+def test_files_whose_headers_differ_fail_the_run(
+    database_url: str, backfill: Backfill, tmp_path: Path
+) -> None:
+    (tmp_path / "other.csv").write_text("note,id\nx,1\n")
+    result = backfill("rows.csv", "id,note\n1,x\n", "--args", "id")
+    assert result.exit_code == 0, result.output
+    words = [
+        "backfill",
+        f"csv:{tmp_path}/*.csv",
+        "--database-url",
+        database_url,
+        "--job",
+        "tests.act",
+        "--args",
+        "id",
+    ]
+    assert CliRunner().invoke(main, words, catch_exceptions=False).exit_code == 1
+    assert staged(database_url) == [["1"]]
