@@ -961,11 +961,13 @@ CREATE OR REPLACE FUNCTION drain_stage(job_name text, args jsonb DEFAULT '[]', o
 
 
 -- bulk_runs: runs that have staged jobs in bulk, each in one commit. A run that is repeated finds its row, and stages
--- nothing.
+-- nothing; one that has staged no jobs may run again.
 CREATE TABLE IF NOT EXISTS bulk_runs (
     run_id       text        PRIMARY KEY,
     rows         bigint      NOT NULL,
     committed_at timestamptz NOT NULL DEFAULT now(),
+    -- What the run has staged: another plan under its id is refused. Null before version 6, and for reconcile and replay.
+    plan         text,
     CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
 );
 

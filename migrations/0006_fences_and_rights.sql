@@ -29,7 +29,8 @@ $$;
 -- before the second (deadlock_timeout) after which PostgreSQL would look for a deadlock, and end the transaction of
 -- somebody else.
 SET LOCAL statement_timeout = '900ms';
-LOCK TABLE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, queues, idempotency_keys IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, queues, idempotency_keys, bulk_runs
+    IN ACCESS EXCLUSIVE MODE;
 SET LOCAL statement_timeout TO DEFAULT;
 
 -- Ordered queues: a job that waits for its next attempt holds its key. Few rows wait, and the others are in lists that
@@ -90,6 +91,9 @@ ALTER TABLE staged_jobs ALTER COLUMN staged_by
 ALTER TABLE inflight_jobs ADD COLUMN staged_by text;
 ALTER TABLE finished_jobs ADD COLUMN staged_by text;
 ALTER TABLE dead_jobs ADD COLUMN staged_by text;
+
+-- The plan of a bulk run: another one under the same run id is refused.
+ALTER TABLE bulk_runs ADD COLUMN plan text;
 
 -- What gave way to a unique job, for the case that this one is cancelled.
 ALTER TABLE staged_jobs ADD COLUMN stands_for jsonb;

@@ -28,6 +28,7 @@ The modules, from the command line down to Spark:
     arguments       columns of a row as the JSON arguments of a job
     sources         sources that a command can read: files, queries, any format of Spark's
     lines           CSV and JSON lines: each row checked
+    parquet         timestamps of nanoseconds in Parquet
     rejects         rows that cannot be used, and why
     datasources     the job tables and queries as Spark data sources
     session         the Spark session, and its settings

@@ -6,6 +6,7 @@ everything. After the commit, repeating it stages nothing more.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -100,7 +101,10 @@ def run(
         )
 
     run_of = once.Run(
-        run_id=plan.run_id, rows_per_second=plan.rows_per_second, max_connections=plan.max_connections
+        run_id=plan.run_id,
+        rows_per_second=plan.rows_per_second,
+        max_connections=plan.max_connections,
+        plan=_description(plan),
     )
     return once.stage(
         database_url,
@@ -110,6 +114,22 @@ def run(
         check=check,
         report=report,
     )
+
+
+def _description(plan: Plan) -> str:
+    """Describe all that decides which jobs a run stages."""
+    given = {
+        **plan.source.description(),
+        "where": plan.where,
+        "job": plan.job_name,
+        "args": list(plan.args),
+        "kwargs": dict(plan.kwargs),
+        "queue": plan.queue,
+        "priority": plan.priority,
+        "tag": plan.tag,
+        "on_null": plan.on_null,
+    }
+    return json.dumps({name: value for name, value in given.items() if value not in (None, "", [], {})})
 
 
 def _jobs(spark: SparkSession, plan: Plan) -> DataFrame:

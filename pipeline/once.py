@@ -48,11 +48,13 @@ class Run:
         run_id: Identifier of the run. A run that has been staged stages nothing more.
         rows_per_second: Number of jobs that come due in each second; None: all at once.
         max_connections: Upper bound of connections that copy rows to Postgres at the same time.
+        plan: Description of the jobs. A run that has staged another plan is refused; None: any plan is accepted.
     """
 
     run_id: str
     rows_per_second: float | None = None
     max_connections: int = 8
+    plan: str | None = None
 
 
 def stage(
@@ -81,7 +83,8 @@ def stage(
     began = monotonic()
     with runs.exclusive(database_url, run.run_id) as connection:
         before = bulk.rows_of(connection, run.run_id)
-        if before is not None:
+        if before:
+            _refuse_another_plan(connection, run)
             return Result(run.run_id, before, before=True, seconds=monotonic() - began)
         check(connection)
         try:
@@ -104,10 +107,20 @@ def stage(
     return Result(run.run_id, staged, before=False, seconds=monotonic() - began)
 
 
+def _refuse_another_plan(connection: Connection, run: Run) -> None:
+    noted = bulk.plan_of(connection, run.run_id)
+    if None not in (noted, run.plan) and noted != run.plan:
+        raise DrainError(
+            f"run {run.run_id} has staged another plan: {noted}; this plan needs another --run-id: {run.plan}"
+        )
+
+
 def _write(jobs: DataFrame, database_url: str, run: Run) -> None:
     from pipeline.datasources.staging import stage as write
 
     given = {"run_id": run.run_id, "max_connections": str(run.max_connections)}
     if run.rows_per_second is not None:
         given["rows_per_second"] = str(run.rows_per_second)
+    if run.plan is not None:
+        given["plan"] = run.plan
     write(jobs, database_url, given)

@@ -171,7 +171,7 @@ def run(
     began = monotonic()
     with _exclusive(database_url, plan) as connection:
         before = bulk.rows_of(connection, plan.run_id)
-        if before is not None:
+        if before:
             return Result(plan.run_id, {}, {}, {}, before, 0, None, monotonic() - began)
         names = plan.job_for.values()
         runs.check_stageable(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)

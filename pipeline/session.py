@@ -45,6 +45,8 @@ _REQUIRED = {
     # A malformed line must be noticed, whatever the filter says of the columns that it lacks.
     "spark.sql.csv.filterPushdown.enabled": "false",
     "spark.sql.json.filterPushdown.enabled": "false",
+    # `pipeline.parquet` converts timestamps of nanoseconds, which Spark refuses otherwise, used or not.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
     # Encodings by all of Java's names, such as latin1 and cp1252.
     "spark.sql.legacy.javaCharsets": "true",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,10 @@ from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from drain.database.url import describe
 from drain.errors import ConfigError
 from drain.wording import count
-from pipeline import lines, rejects
+from pipeline import lines, parquet, rejects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +59,8 @@ _OPTIONS = {
     | _STRICT,
     "json": _STRICT,
 }
+# Names of options that hold secrets.
+_SECRET = re.compile(r"(?i)password|secret|token|credential|^url$|key")
 # Spark's class that lists the options of a format, and the options of all formats of files.
 _KNOWN = {
     "csv": "org.apache.spark.sql.catalyst.csv.CSVOptions",
@@ -123,6 +127,13 @@ class Source:
             columns=columns,
         )
 
+    def description(self) -> dict[str, object]:
+        """Describe the source in words that are the same each time, and without passwords."""
+        defaults = _OPTIONS.get(self.format, {})
+        given = {name: value for name, value in sorted(self.options.items()) if defaults.get(name) != value}
+        options = {name: _described(name, value) for name, value in given.items()}
+        return {"source": f"{self.format}:{self.path}", "options": options, "columns": self.columns}
+
     def load(self, spark: SparkSession) -> DataFrame:
         """Return the rows; Spark reads them each time they are used, and fails at one that cannot be used.
 
@@ -144,7 +155,15 @@ class Source:
             if self.format in lines.FORMATS:
                 return lines.load(spark, self.format, self.path, self.options, self.columns)
             reader = spark.read.format(self.format).options(**self.options)
-            return rejects.none(reader.load(self.path) if self.path else reader.load())
+            rows = reader.load(self.path) if self.path else reader.load()
+            return rejects.none(parquet.in_microseconds(rows) if self.format == "parquet" else rows)
+
+
+def _described(name: str, value: str) -> str:
+    # The name of the database: its server may have several names.
+    if name.lower() == "database_url":
+        return describe(value).rpartition("/")[2]
+    return "***" if _SECRET.search(name) else value
 
 
 def _with_defaults(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

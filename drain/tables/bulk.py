@@ -23,7 +23,12 @@ TASK = "task"
 # Upper bound of the characters of a row that an error message shows.
 _SHOWN_CHARACTERS = 200
 _FIND_RUN = "SELECT rows FROM bulk_runs WHERE run_id = %s"
-_NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_FIND_PLAN = "SELECT plan FROM bulk_runs WHERE run_id = %s"
+# A run that has staged no jobs does not use its id up.
+_NOTE_RUN = """
+INSERT INTO bulk_runs (run_id, rows, plan) VALUES (%s, %s, %s) ON CONFLICT (run_id) DO UPDATE
+SET rows = excluded.rows, plan = excluded.plan, committed_at = excluded.committed_at WHERE bulk_runs.rows = 0
+"""
 _CREATE = "SELECT drain_create_side_table(%s::text)"
 _DROP = "SELECT drain_drop_side_table(%s::text)"
 _DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
@@ -55,6 +60,12 @@ def rows_of(connection: Connection, run_id: str) -> int | None:
     """Return the number of jobs that the run has staged; None if it has not."""
     found = connection.execute(_FIND_RUN, (run_id,)).fetchone()
     return None if found is None else int(found[0])
+
+
+def plan_of(connection: Connection, run_id: str) -> str | None:
+    """Return the plan that the run has staged; None if there is no such run, or its plan was not noted."""
+    found = connection.execute(_FIND_PLAN, (run_id,)).fetchone()
+    return None if found is None else found[0]
 
 
 def try_to_run(connection: Connection, run_id: str) -> bool:
@@ -102,6 +113,7 @@ def stage(
     tasks: Sequence[Task],
     *,
     rows_per_second: float | None = None,
+    plan: str | None = None,
 ) -> int:
     """Stage the rows that these tasks have copied, in a transaction of its own, unless the run has been staged.
 
@@ -112,6 +124,7 @@ def stage(
         side_table: Name of the side table with the rows. It is dropped, and so are all others of this run.
         tasks: Tasks whose rows count.
         rows_per_second: Number of rows that come due in each second from now on; None: all at once.
+        plan: Description of what the run stages; see `plan_of`.
 
     Returns:
         Number of jobs that the run has staged, now or before.
@@ -123,7 +136,7 @@ def stage(
     numbers = [task.number for task in tasks]
     try:
         with connection.transaction():
-            if connection.execute(_NOTE_RUN, (run_id, expected)).rowcount:
+            if connection.execute(_NOTE_RUN, (run_id, expected, plan)).rowcount:
                 rows = staged.insert_from(connection, side_table, numbers, rows_per_second=rows_per_second)
                 if rows != expected:
                     raise StageError(

@@ -69,7 +69,7 @@ class Staging(DataSourceArrowWriter):
     the rows of exactly those tasks that Spark reports, together with a note that this run has been staged.
 
     Options: `run_id` (required), `database_url`, `max_connections` (8), `rows_per_second` (number of jobs that come due
-    in each second; all at once by default).
+    in each second; all at once by default), `plan` (description of the jobs, noted with the run).
 
     Raises:
         ConfigError: An option or a column is missing or unknown.
@@ -88,9 +88,10 @@ class Staging(DataSourceArrowWriter):
         self._connections = options.whole(given, "max_connections", _MAX_CONNECTIONS)
         rate = options.positive(given, "rows_per_second", 0.0)
         self._rows_per_second = rate or None
+        self._plan = given.get("plan")
         self._names = _stageable(schema)
         with self._control() as connection:
-            done = bulk.rows_of(connection, self._run_id) is not None
+            done = bool(bulk.rows_of(connection, self._run_id))
             self._side_table = None if done else bulk.create_side_table(connection, self._run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
@@ -122,7 +123,7 @@ class Staging(DataSourceArrowWriter):
 
     def _is_staged(self) -> bool:
         with self._control() as connection:
-            return bulk.rows_of(connection, self._run_id) is not None
+            return bool(bulk.rows_of(connection, self._run_id))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Stage the rows that these tasks have copied, and note the run, in one transaction."""
@@ -131,7 +132,12 @@ class Staging(DataSourceArrowWriter):
         tasks = [Task(each.task, each.rows) for each in messages if isinstance(each, Copied) and each.rows]
         with self._control() as connection:
             bulk.stage(
-                connection, self._run_id, self._side_table, tasks, rows_per_second=self._rows_per_second
+                connection,
+                self._run_id,
+                self._side_table,
+                tasks,
+                rows_per_second=self._rows_per_second,
+                plan=self._plan,
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002  (Spark's own)

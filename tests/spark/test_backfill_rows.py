@@ -163,3 +163,41 @@ def test_files_whose_headers_differ_fail_the_run(
     ]
     assert CliRunner().invoke(main, words, catch_exceptions=False).exit_code == 1
     assert staged(database_url) == [["1"]]
+
+
+def test_nanoseconds_of_pandas_become_microseconds_and_unused_columns_do_not_matter(
+    database_url: str, backfill: Backfill, tmp_path: Path
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    moments = pandas.to_datetime(["2026-01-02 03:04:05.123456999", "1969-12-31 23:59:59.999999999"])
+    frame = pandas.DataFrame({"id": [1, 2], "at": moments, "zoned": moments.tz_localize("UTC")})
+    frame["span"] = [[moment] for moment in moments]
+    frame.to_parquet(tmp_path / "made.parquet")
+    result = backfill("rows.parquet", (tmp_path / "made.parquet").read_bytes(), "--args", "id,at,zoned")
+    assert result.exit_code == 0, result.output
+    assert staged(database_url) == [
+        [1, "2026-01-02T03:04:05.123456", "2026-01-02T03:04:05.123456Z"],
+        [2, "1969-12-31T23:59:59.999999", "1969-12-31T23:59:59.999999Z"],
+    ]
+
+
+def test_another_plan_under_a_run_id_is_refused_and_shown(database_url: str, backfill: Backfill) -> None:
+    run = ["--run-id", "spring", "--args"]
+    assert backfill("rows.csv", "id,note\n1,x\n", *run, "id").exit_code == 0
+    assert backfill("rows.csv", "id,note\n1,x\n", *run, "id").exit_code == 0
+    result = backfill("rows.csv", "id,note\n1,x\n", *run, "id,note")
+    assert result.exit_code == 1
+    assert "run spring has staged another plan" in result.stderr
+    assert '"args": ["id"]' in result.stderr
+    assert '"args": ["id", "note"]' in result.stderr
+    query(database_url, "UPDATE bulk_runs SET plan = NULL RETURNING run_id")
+    assert backfill("rows.csv", "id,note\n1,x\n", *run, "id,note").exit_code == 0
+    assert staged(database_url) == [["1"]]
+
+
+def test_a_run_that_matched_no_rows_does_not_use_its_id_up(database_url: str, backfill: Backfill) -> None:
+    run = ["--run-id", "spring", "--args", "id"]
+    result = backfill("rows.csv", "id\n1\n", *run, "--where", "id = '2'")
+    assert (result.exit_code, result.stdout[:28]) == (0, "run spring has staged 0 jobs")
+    assert backfill("rows.csv", "id\n1\n", *run).exit_code == 0
+    assert staged(database_url) == [["1"]]
