@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
 from pipeline import arguments, once, progress, rejects, runs
 from pipeline.failures import explained
-from pipeline.rejects import REASON, RECORD
+from pipeline.rejects import REASON, RECORD, Rejects
 from pipeline.sources import Source
 
 if TYPE_CHECKING:
@@ -64,16 +63,33 @@ class Plan:
     on_null: str = ON_NULL[0]
 
 
-def preview(spark: SparkSession, plan: Plan) -> tuple[int, list[tuple[str, str]]]:
-    """Count the jobs that a run would stage, and show the arguments of the first ten, as JSON.
+@dataclass(frozen=True)
+class Preview:
+    """Jobs that a run would stage.
+
+    Attributes:
+        jobs: Number of jobs.
+        duplicates: Number of jobs that have the arguments of another one.
+        shown: Arguments of the first ten, as JSON.
+    """
+
+    jobs: int
+    duplicates: int
+    shown: list[tuple[str, str]]
+
+
+def preview(spark: SparkSession, plan: Plan, refused: Rejects) -> Preview:
+    """Count the jobs that a run would stage; the source is read once.
 
     Raises:
-        DrainError: The source cannot be read, or lacks a column of the plan.
+        DrainError: The source cannot be read, lacks a column of the plan, or has too many rejects.
     """
-    with explained():
-        jobs = _jobs(spark, plan)
-        shown = [(row.job_args, row.job_kwargs) for row in jobs.limit(SHOWN).collect()]
-        return jobs.count(), shown
+    with explained(), rejects.kept(_checked(spark, plan)) as rows:
+        refused.take(rows)
+        good = rows.where(f"{REASON} IS NULL").select("job_args", "job_kwargs")
+        shown = [(row.job_args, row.job_kwargs) for row in good.limit(SHOWN).collect()]
+        jobs = good.count()
+        return Preview(jobs, jobs - good.distinct().count(), shown)
 
 
 def run(
@@ -81,6 +97,8 @@ def run(
     plan: Plan,
     session: Callable[[], AbstractContextManager[SparkSession]],
     report: progress.Reporter | None = None,
+    *,
+    refused: Rejects | None = None,
 ) -> once.Result:
     """Stage the jobs. When it returns, all of them have been committed, now or before.
 
@@ -89,6 +107,7 @@ def run(
         plan: Jobs to stage.
         session: Makes the Spark session; called only if the run was not staged before.
         report: Receives the progress as a line, twice a second; None: no progress.
+        refused: What becomes of rows that cannot be staged; None: the first one fails the run.
 
     Raises:
         DrainError: Nothing was staged, and the text says why.
@@ -110,7 +129,7 @@ def run(
         database_url,
         run_of,
         session,
-        lambda spark: nullcontext(_jobs(spark, plan)),
+        lambda spark: rejects.separated(_checked(spark, plan), refused or Rejects()),
         check=check,
         report=report,
     )
@@ -130,10 +149,6 @@ def _description(plan: Plan) -> str:
         "on_null": plan.on_null,
     }
     return json.dumps({name: value for name, value in given.items() if value not in (None, "", [], {})})
-
-
-def _jobs(spark: SparkSession, plan: Plan) -> DataFrame:
-    return rejects.without_any(_checked(spark, plan))
 
 
 def _checked(spark: SparkSession, plan: Plan) -> DataFrame:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from drain.errors import DrainError
+from drain.wording import count
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -12,6 +21,77 @@ REASON = "_drain_reason"
 RECORD = "_drain_record"
 # Upper bound of the characters of a value that a reason shows.
 _SHOWN_CHARACTERS = 200
+
+
+@dataclass
+class Rejects:
+    """Rejects of one run.
+
+    Attributes:
+        path: File that they are written to, as JSON lines with `reason` and `record`; None for none.
+        most: Upper bound of the rejects that a run goes on with.
+        found: Number of rejects.
+    """
+
+    path: Path | None = None
+    most: int = 0
+    found: int = 0
+
+    def take(self, rows: DataFrame) -> None:
+        """Write the rejects among these rows to the file.
+
+        Raises:
+            DrainError: There are more than `most`, or the file cannot be written.
+        """
+        from pyspark.sql import functions as f
+
+        first = ""
+        with self._file() as file:
+            refused = rows.where(f.col(REASON).isNotNull()).select(REASON, RECORD)
+            for self.found, (reason, record) in enumerate(refused.toLocalIterator(), 1):
+                first = first or reason
+                file.write(json.dumps({"reason": reason, "record": record}, ensure_ascii=False) + "\n")
+        if self.found > self.most:
+            kept = f", in {self.path}" if self.path else ""
+            words = count(self.found, "row cannot", "rows cannot")
+            raise DrainError(f"{words} be staged{kept}, and --max-rejects is {self.most}; the first: {first}")
+
+    @contextmanager
+    def _file(self) -> Iterator[IO[str]]:
+        try:
+            with Path(self.path or os.devnull).open("w", encoding="utf-8") as file:
+                yield file
+        except OSError as error:
+            raise DrainError(f"the rejects cannot be written to {self.path}: {error.strerror}") from None
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """Keep rows on the disk while the block runs, so that the source is read once."""
+    from pyspark import StorageLevel
+
+    stored = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield stored
+    finally:
+        # The session may have ended.
+        with suppress(Exception):
+            stored.unpersist()
+
+
+@contextmanager
+def separated(rows: DataFrame, rejects: Rejects) -> Iterator[DataFrame]:
+    """Yield the good rows; write the others first, if there is a file for them.
+
+    Raises:
+        DrainError: As `Rejects.take`.
+    """
+    if rejects.path is None:
+        yield without_any(rows)
+        return
+    with kept(rows) as stored:
+        rejects.take(stored)
+        yield without_any(stored.where(f"{REASON} IS NULL"))
 
 
 def without_any(rows: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from drain.database.url import describe
 from drain.errors import ConfigError
@@ -25,6 +27,8 @@ SPELLING = (
     "FORMAT:PATH for any other format of Spark's, such as parquet:s3a://bucket/documents; or sql:SELECT … on Postgres"
 )
 
+# Variable with the database that a query reads; it has no option, since others would see its password in `ps`.
+DATABASE_VARIABLE = "DRAIN_SOURCE_DATABASE_URL"
 # Spark's format for each ending of a file's name.
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 # Kind of a directory that is no partition, in the place of an ending.
@@ -157,6 +161,17 @@ class Source:
             reader = spark.read.format(self.format).options(**self.options)
             rows = reader.load(self.path) if self.path else reader.load()
             return rejects.none(parquet.in_microseconds(rows) if self.format == "parquet" else rows)
+
+
+def database_of_queries(default: str) -> str:
+    """Return the URL of the database that queries read: DRAIN_SOURCE_DATABASE_URL, or else the default."""
+    return os.environ.get(DATABASE_VARIABLE, "").strip() or default
+
+
+def holds_password(options: Mapping[str, str]) -> bool:
+    """Return whether the option `database_url` holds a password."""
+    url = urlsplit(options.get("database_url", ""))
+    return bool(url.password or "password=" in url.query)
 
 
 def _described(name: str, value: str) -> str:

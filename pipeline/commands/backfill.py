@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from drain.visible import visible
 from pipeline import backfill as work
 from pipeline import datasources, runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options
+from pipeline.rejects import Rejects
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -79,6 +81,19 @@ if TYPE_CHECKING:
     metavar="MODULE:CLASS",
     help="Python data source to read with; may be repeated.",
 )
+@click.option(
+    "--reject",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File for rows that cannot be staged, as JSON lines.",
+)
+@click.option(
+    "--max-rejects",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Most rejects that the run goes on with.",
+)
 @click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
 @spark_options
 @as_json_option
@@ -92,6 +107,8 @@ def backfill(
     columns: str,
     options: tuple[str, ...],
     register: tuple[str, ...],
+    reject: Path | None,
+    max_rejects: int,
     dry_run: bool,
     as_json: bool,
     **given: Any,
@@ -116,9 +133,22 @@ def backfill(
         given["run_id"] = runs.new_run_id("backfill")
     if given["where"] is not None and not given["where"].strip():
         raise click.UsageError("--where is empty; leave it out for all rows")
+    if max_rejects and reject is None:
+        raise click.UsageError("--max-rejects needs --reject, the file that the rejects are written to")
+    refused = Rejects(reject, max_rejects)
+    of_source = pairs(options, "--option")
+    if sources.holds_password(of_source):
+        click.echo(
+            f"other users of this machine can see the password in --option database_url: "
+            f"set {sources.DATABASE_VARIABLE} instead",
+            err=True,
+        )
     plan = work.Plan(
         source=sources.Source.of(
-            source, pairs(options, "--option"), database_url=settings.database_url, columns=columns
+            source,
+            of_source,
+            database_url=sources.database_of_queries(settings.database_url),
+            columns=columns,
         ),
         args=_names(args),
         kwargs=pairs(_names(kwargs), "--kwargs"),
@@ -130,8 +160,8 @@ def backfill(
     if dry_run:
         with progress.show() as step, session(step) as spark:
             step("counting the rows")
-            count, shown = work.preview(spark, plan)
-        _show_preview(plan, count, shown, as_json=as_json)
+            found = work.preview(spark, plan, refused)
+        _show_preview(plan, found, refused.found, as_json=as_json)
         return
     # Printed before the start, so that a failed run can be repeated.
     click.echo(f"run {plan.run_id}", err=True)
@@ -141,7 +171,10 @@ def backfill(
             plan,
             lambda: session(step),
             step if sys.stderr.isatty() else None,
+            refused=refused,
         )
+    if refused.found:
+        click.echo(f"{wording.count(refused.found, 'reject')} in {reject}", err=True)
     if as_json:
         click.echo(json.dumps(vars(result)))
         return
@@ -156,15 +189,21 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _show_preview(plan: work.Plan, count: int, shown: list[tuple[str, str]], *, as_json: bool) -> None:
+def _show_preview(plan: work.Plan, found: work.Preview, rejects: int, *, as_json: bool) -> None:
     if as_json:
-        jobs = [{"job_args": json.loads(args), "job_kwargs": json.loads(kwargs)} for args, kwargs in shown]
-        click.echo(json.dumps({"jobs": count, "job_name": plan.job_name, "shown": jobs}))
+        jobs = [
+            {"job_args": json.loads(args), "job_kwargs": json.loads(kwargs)} for args, kwargs in found.shown
+        ]
+        counts = {"jobs": found.jobs, "duplicates": found.duplicates, "rejects": rejects}
+        click.echo(json.dumps({**counts, "job_name": plan.job_name, "shown": jobs}))
         return
-    for args, kwargs in shown:
+    for args, kwargs in found.shown:
         click.echo(visible(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}"))
-    if count > len(shown):
+    if found.jobs > len(found.shown):
         click.echo("...")
+    for number, words in ((found.duplicates, "duplicate"), (rejects, "reject")):
+        if number:
+            click.echo(wording.count(number, words))
     click.echo(
-        f"{wording.count(count, 'job')} on queue {plan.queue} with priority {plan.priority}; nothing was staged"
+        f"{wording.count(found.jobs, 'job')} on queue {plan.queue} with priority {plan.priority}; nothing was staged"
     )

@@ -160,7 +160,9 @@ def reconcile(
         given["run_id"] = runs.new_run_id("reconcile")
     url = settings.database_url
     plan = work.Plan(
-        source=sources.Source.of(source, pairs(source_options, "--source-option"), database_url=url),
+        source=sources.Source.of(
+            source, pairs(source_options, "--source-option"), database_url=sources.database_of_queries(url)
+        ),
         target=sources.Source.of(target, pairs(target_options, "--target-option"), database_url=url),
         columns=Columns(
             key=_columns(key, "--key"),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from psycopg.conninfo import conninfo_to_dict
 
 from drain.__main__ import main
-from tests.helpers import query
+from tests.helpers import in_a_hurry, query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +115,8 @@ def test_a_row_that_cannot_be_staged_as_it_is_fails_the_run(
     result = backfill("rows.csv", text, "--args", "id", *options)
     assert result.exit_code == 1, result.output
     assert words in result.stderr.splitlines()[-1]
-    assert staged(database_url) == query(database_url, "SELECT FROM bulk_runs") == []
+    assert staged(database_url) == []
+    assert query(database_url, "SELECT FROM bulk_runs") == []
 
 
 @pytest.mark.parametrize("columns", ["", "id"])
@@ -201,3 +207,92 @@ def test_a_run_that_matched_no_rows_does_not_use_its_id_up(database_url: str, ba
     assert (result.exit_code, result.stdout[:28]) == (0, "run spring has staged 0 jobs")
     assert backfill("rows.csv", "id\n1\n", *run).exit_code == 0
     assert staged(database_url) == [["1"]]
+
+
+REJECTED = b"id,note\n1,x\n500\noops,y\n2,\xe9\n,z\n1,x\n"
+
+
+def test_rejects_are_written_with_their_reasons_and_the_others_are_staged(
+    database_url: str, backfill: Backfill, tmp_path: Path
+) -> None:
+    path = tmp_path / "rejects.jsonl"
+    options = ["--args", "id", "--columns", "id bigint", "--reject", str(path), "--max-rejects"]
+    result = backfill("rows.csv", REJECTED, *options, "3")
+    assert result.exit_code == 1
+    assert (
+        f"4 rows cannot be staged, in {path}, and --max-rejects is 3; the first: malformed" in result.stderr
+    )
+    assert staged(database_url) == []
+    result = backfill("rows.csv", REJECTED, *options, "4")
+    assert result.exit_code == 0, result.output
+    assert f"4 rejects in {path}" in result.stderr
+    assert staged(database_url) == [[1], [1]]
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [each["record"] for each in found] == [
+        "500",
+        '{"id":"oops","note":"y"}',
+        '{"id":"2","note":"\ufffd"}',
+        '{"id":null,"note":"z"}',
+    ]
+    assert [each["reason"].partition(" ")[0] for each in found] == ["malformed", "column", "bytes", "column"]
+
+
+def test_a_dry_run_counts_duplicates_and_rejects(
+    database_url: str, backfill: Backfill, tmp_path: Path
+) -> None:
+    options = ["--args", "id", "--columns", "id bigint", "--dry-run", "--reject", str(tmp_path / "rejects")]
+    result = backfill("rows.csv", REJECTED, *options, "--max-rejects", "9")
+    assert result.stdout.splitlines()[-3:] == [
+        "1 duplicate",
+        "4 rejects",
+        "2 jobs on queue default with priority 100; nothing was staged",
+    ]
+    assert backfill("rows.csv", REJECTED, *options).exit_code == 1
+    assert backfill("rows.csv", REJECTED, "--args", "id", "--max-rejects", "9").exit_code == 2
+
+
+def test_a_query_reads_the_database_of_the_environment_and_a_password_in_an_option_gets_a_warning(
+    spark: SparkSession, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "backfill",
+        "sql:SELECT 1 AS id",
+        "--database-url",
+        database_url,
+        "--job",
+        "tests.act",
+        "--args",
+        "id",
+    ]
+    monkeypatch.setenv("DRAIN_SOURCE_DATABASE_URL", "postgresql:///nowhere?host=/nowhere")
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "PostgreSQL at /nowhere:5432/nowhere cannot be used" in result.stderr
+    option = f"database_url={database_url}&password=secret"
+    result = CliRunner().invoke(main, [*words, "--option", option], catch_exceptions=False)
+    assert (result.exit_code, staged(database_url)) == (0, [[1]])
+    assert "can see the password in --option database_url: set DRAIN_SOURCE_DATABASE_URL" in result.stderr
+    assert "secret" not in result.output
+    assert "secret" not in str(query(database_url, "SELECT plan FROM bulk_runs"))
+
+
+def test_a_service_file_names_the_database_of_a_query(database_url: str, tmp_path: Path) -> None:
+    given = conninfo_to_dict(database_url)
+    entries = "".join(f"{name}={value}\n" for name, value in given.items())
+    (tmp_path / "services").write_text(f"[warehouse]\n{entries}")
+    program = [sys.executable, "-c", "from drain.__main__ import main; main()"]
+    words = ["backfill", "sql:SELECT current_database() AS name", "--job", "tests.act", "--args", "name"]
+    environment = {
+        "DRAIN_DATABASE_URL": database_url,
+        "DRAIN_SOURCE_DATABASE_URL": "postgresql:///?service=warehouse",
+        "PGSERVICEFILE": str(tmp_path / "services"),
+    }
+    done = subprocess.run(
+        [*program, *words, "--master", "local[1]"],
+        env=os.environ | in_a_hurry() | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert staged(database_url) == [[given["dbname"]]]

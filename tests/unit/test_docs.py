@@ -174,6 +174,7 @@ def test_the_reference_of_settings_has_each_variable_with_its_option() -> None:
         "DRAIN_TEST_REDIS",
         # No option: others would see it on the command line.
         "DRAIN_WEB_TOKEN",
+        "DRAIN_SOURCE_DATABASE_URL",
     }
     for name, options in found.items():
         given = options or {"--" + name.removeprefix("DRAIN_").lower().replace("_", "-")}
