@@ -13,6 +13,7 @@ from drills.report import Result as DrillResult
 from drills.verdict import Evidence, Verdict
 
 from pipeline.archive import Archived
+from pipeline.backfill import Preview
 from pipeline.commands.archive import _show as show_archived
 from pipeline.commands.backfill import _show_preview
 from pipeline.commands.reconcile import _show as show_differences
@@ -106,7 +107,7 @@ def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.Ca
 def test_numbers_and_times_are_worded_alike_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     show_archived(Archived(date(2026, 11, 20), 1, late=False, seconds=0.5), as_json=False)
     plan: Any = type("Plan", (), {"queue": "bulk", "priority": 100, "job_name": "m.f"})
-    _show_preview(plan, 1, [("[1]", "{}")], as_json=False)
+    _show_preview(plan, Preview(1, 0, [("[1]", "{}")]), 0, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "2026-11-20  1 row  archived, partition dropped",
         "m.f  [1]",
