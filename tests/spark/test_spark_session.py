@@ -93,7 +93,9 @@ def test_a_terminal_sees_nothing_but_the_answer_and_a_java_that_is_not_there_is_
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == ("tests.act  [1]\n1 job on queue default with priority 100; nothing was staged\n")
+    assert result.stdout == (
+        'tests.act  ["1"]\n1 job on queue default with priority 100; nothing was staged\n'
+    )
     assert int((tmp_path / "niceness").read_text()) == min(19, os.nice(0) + niceness)
 
 
