@@ -110,15 +110,11 @@ WITH pairs AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(stand)s::bigint[]) AS pair (id, superseded_by)
 )"""
 SUPERSEDE_STAGED = f"""{_PAIRS}, gone AS (
-    DELETE FROM staged_jobs WHERE id = ANY (ARRAY (
-        SELECT id FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
-    RETURNING *
+    DELETE FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING *
 )
 {_FINISH.format(values=SUPERSEDED_STAGED)}"""
 SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
-    DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (
-        SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED))
-    RETURNING *
+    DELETE FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING *
 )
 {_FINISH.format(values=SUPERSEDED_IN_FLIGHT)}"""
 
@@ -127,18 +123,18 @@ def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:
     """Record staged jobs as superseded, and delete their rows; returns how many there were.
 
     Args:
-        connection: The leader's.
-        stands: For each id, the id of the job that stands for it.
+        connection: The leader's, in the transaction of `lock`.
+        stands: For each id that is locked, the id of the job that stands for it.
     """
     return _supersede(connection, SUPERSEDE_STAGED, stands)
 
 
 def supersede_in_flight(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Record jobs in flight as superseded, but for those that a worker has claimed; returns how many there were.
+    """Record jobs in flight as superseded, and delete their rows; returns how many there were.
 
     Args:
-        connection: The leader's.
-        stands: For each id, the id of the job that stands for it.
+        connection: The leader's, in the transaction of `lock`.
+        stands: For each id that is locked, the id of the job that stands for it.
     """
     return _supersede(connection, SUPERSEDE_IN_FLIGHT, stands)
 

@@ -206,8 +206,8 @@ MUTANTS = (
     Mutant(
         "supersede a unique job that a worker has just claimed",
         "drain/tables/unique.py",
-        "WHERE id = ANY (%(ids)s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED",
-        "WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED",
+        "WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED\n",
+        "WHERE id = ANY (%s::bigint[]) FOR UPDATE SKIP LOCKED\n",
         (
             "test_unique_jobs.py::test_one_that_is_claimed_while_the_leader_decides_runs_and_does_not_give_way",
         ),
