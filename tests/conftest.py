@@ -7,6 +7,9 @@ import json
 import os
 import signal
 import sys
+
+# pytest imports it for the first warning of a destructor, and fails if two threads have one at once.
+import tracemalloc  # noqa: F401
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
