@@ -121,7 +121,7 @@ def _cast(column: Column, name: str, kind: str) -> tuple[Column, Column]:
     typed = value.try_cast(kind)
     refused = value.isNotNull() & typed.isNull()
     if kind.startswith("decimal"):
-        # A cast rounds. A double tells 1.239 from 1.24, and takes 1.20 for 1.2.
+        # A cast rounds. A double distinguishes 1.239 from 1.24, and takes 1.20 for 1.2.
         refused = refused | (typed.cast("double") != value.try_cast("double"))
     words = f.concat(f.lit(f"column {name} holds "), shown(value), f.lit(f", which is not {kind}"))
     return typed, f.when(refused, words)

@@ -181,7 +181,7 @@ class Allowances:
                 self.key_buckets.reserve(key, count, now)
 
     def refill(self, connection: Connection) -> None:
-        """Fill the buckets by what has begun lately, as the tables have it; once."""
+        """Fill the buckets from the attempts that the tables show as begun lately; once."""
         if self._is_filled:
             return
         self._is_filled = True

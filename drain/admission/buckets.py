@@ -55,7 +55,7 @@ class Buckets:
             self._forget_above = max(_MANY, 2 * len(self._full_at))
 
     def reserve(self, key: str, count: int, now: float) -> None:
-        """Let a bucket lack at least so many tokens: those of jobs that were let go and have not begun."""
+        """Hold back so many tokens of a bucket, for jobs that were delivered and have not begun."""
         full_at = now + count * self._interval
         if full_at > self._full_at.get(key, self._others_full_at):
             self._full_at[key] = full_at

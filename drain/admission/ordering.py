@@ -76,7 +76,7 @@ class Ordering:
         return held.keys() - self.staged_before(waits)
 
     def staged_before(self, waits: Mapping[str, int]) -> set[str]:
-        """Find the keys of which a staged and due job has a lower id than the one that waits for its next attempt."""
+        """Find the keys that have a staged, due job with a lower id than the one that waits for its next attempt."""
         if not waits:
             return set()
         first = keyed.first_of_keys(self._connection, self._queue, list(waits))

@@ -264,7 +264,7 @@ MUTANTS = (
         ("test_retry.py::test_listed_waits_lie_between_the_attempts",),
     ),
     Mutant(
-        "try a subclass of an error again that is to be given up",
+        "retry a subclass of an error in give_up_on",
         "drain/jobs/options.py",
         "if issubclass(kind, self.give_up_on or ()):",
         "if kind in (self.give_up_on or ()):",

@@ -72,7 +72,7 @@ def test_all_layouts_are_read_together_without_spark(
     assert list(archive.rows(str(ARCHIVE), ["id"], queue="other")) == []
 
 
-def told(*words: str, **env: str) -> dict[str, Any]:
+def answer_of(*words: str, **env: str) -> dict[str, Any]:
     result = CliRunner().invoke(main, [*words, "--json"], env=env, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
@@ -85,7 +85,7 @@ def test_each_command_reads_an_archive_whose_oldest_file_lacks_newer_columns(
 ) -> None:
     env = environment(database_url, redis_url, DRAIN_ARCHIVE=str(ARCHIVE))
     stage_jobs(database_url, 1, queue="mail")
-    assert told("forecast", "mail", "--workers", "1", **env)["run_times"] == len(IDS)
+    assert answer_of("forecast", "mail", "--workers", "1", **env)["run_times"] == len(IDS)
     words = ("replay", "--job", "m.f", "--where", "id > 0", "--dry-run")
-    assert told(*words, **env)["jobs"] == len(IDS)
-    assert told("stats", **env)["total"]["finished"] == len(IDS)
+    assert answer_of(*words, **env)["jobs"] == len(IDS)
+    assert answer_of("stats", **env)["total"]["finished"] == len(IDS)
