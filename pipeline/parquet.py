@@ -5,8 +5,6 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import LongType
-
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -18,6 +16,8 @@ def in_microseconds(rows: DataFrame) -> DataFrame:
 
     A column that holds nanoseconds within a struct, a list or a map is left out: its numbers would be taken for others.
     """
+    from pyspark.sql.types import LongType
+
     if not any("bigint" in field.dataType.simpleString() for field in rows.schema):
         return rows
     found = _nanoseconds(rows)
