@@ -10,7 +10,7 @@ RUN useradd --system --uid 10001 drain
 COPY deploy/requirements.txt /src/
 RUN pip install --no-cache-dir --require-hashes --requirement /src/requirements.txt
 
-COPY pyproject.toml README.md LICENSE schema.sql drain_command.py /src/
+COPY pyproject.toml README.md LICENSE schema.sql /src/
 COPY migrations /src/migrations
 COPY drain /src/drain
 COPY workers /src/workers

@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
-.PHONY: install demo test test-all test-pythons test-oldest-rq mutants coverage durations check lock bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-pythons test-oldest-rq mutants coverage figures durations check lock bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
@@ -86,6 +86,10 @@ coverage: install
 	rm -rf .coverage && mkdir .coverage
 	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/coverage run -m pytest $(OPTIONS) $(TESTS); \
 	  $(BIN)/coverage combine --quiet --keep; $(BIN)/coverage report --sort=miss > .coverage/report; tail -n 1 .coverage/report
+
+# How much a reader of the code has to hold in the head: lines, rooms, arrows, words.
+figures: install
+	$(BIN)/python -m benchmarks.structure
 
 # Writes tests/durations.json: tests/conftest.py starts with the slowest files.
 durations: install

@@ -960,64 +960,20 @@ CREATE OR REPLACE FUNCTION drain_stage(job_name text, args jsonb DEFAULT '[]', o
     RETURN drain_stage_of('staged_jobs', job_name, args, options);
 
 
--- bulk_runs: runs that have staged jobs in bulk, each in one commit. A run that is repeated finds its row, and stages
--- nothing; one that has staged no jobs may run again.
+-- bulk_runs: runs that stage jobs in bulk. A run that is repeated finds its row, and stages nothing more; one that has
+-- staged no jobs may run again.
 CREATE TABLE IF NOT EXISTS bulk_runs (
     run_id       text        PRIMARY KEY,
     rows         bigint      NOT NULL,
-    committed_at timestamptz NOT NULL DEFAULT now(),
-    -- What the run has staged: another plan under its id is refused. Null before version 6, and for reconcile and replay.
+    -- Of the last commit; NULL until then.
+    committed_at timestamptz          DEFAULT now(),
+    -- What the run stages: another plan under its id is refused. NULL before version 6, and for reconcile and replay.
     plan         text,
+    begun_at     timestamptz          DEFAULT now(),
+    -- Where a run that commits several times goes on.
+    position     text,
     CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
 );
-
--- bulk_side_tables: side tables, into which the tasks of a run copy their rows before the commit, one for each
--- driver that has begun a run.
-CREATE TABLE IF NOT EXISTS bulk_side_tables (
-    name       text        PRIMARY KEY,
-    run_id     text        NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now()
-);
-
-CREATE OR REPLACE FUNCTION drain_drop_side_table_of(register regclass, side_table text) RETURNS void LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF side_table ~ '^bulk_[0-9a-f]{32}$' THEN
-        EXECUTE format('DROP TABLE IF EXISTS %s.%I',
-            (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = register), side_table);
-        EXECUTE format('DELETE FROM %s WHERE name = $1', register) USING side_table;
-    END IF;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION drain_drop_side_table(side_table text) RETURNS void LANGUAGE sql
-    RETURN drain_drop_side_table_of('bulk_side_tables', side_table);
-
-CREATE OR REPLACE FUNCTION drain_create_side_table_of(register regclass, run text) RETURNS text LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = register);
-    name text := 'bulk_' || replace(gen_random_uuid()::text, '-', '');
-BEGIN
-    EXECUTE format('SELECT %s.drain_drop_side_table(name) FROM %s WHERE created_at < now() - make_interval(days => 1)',
-        home, register);
-    EXECUTE format(
-        'CREATE UNLOGGED TABLE %s.%I (task bigint NOT NULL, job_name text, job_args text, job_kwargs text, queue text, '
-        'priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer, '
-        'timeout_seconds integer, context text, key text, unique_key text, keep text, quiet_seconds double precision) '
-        'WITH (autovacuum_enabled = off)', home, name);
-    EXECUTE format('INSERT INTO %s (name, run_id) VALUES ($1, $2)', register) USING name, run;
-    RETURN name;
-END
-$$;
-
--- Makes a side table and returns its name. The table is not logged, since a crash ends the run. Side tables that are
--- older than a day are dropped: their drivers have died. Each row has the number of the task that copied it, since a
--- task may be repeated, or be killed half-way and commit all the same.
-CREATE OR REPLACE FUNCTION drain_create_side_table(run text) RETURNS text LANGUAGE sql
-    RETURN drain_create_side_table_of('bulk_side_tables', run);
 
 
 -- drain_state: state of the enqueuer, in one row, which the leader writes on the connection that holds its lock.
@@ -1143,8 +1099,7 @@ REVOKE ALL ON FUNCTION
     drain_truncate_if_empty(regclass), drain_finish(bigint, bigint), drain_make_days(integer),
     drain_finish(bigint, bigint, bigint, text, jsonb),
     drain_make_days_of(regclass, integer), drain_checksum_of(regclass), drain_checksum_of_late(date),
-    drain_drop_day(regclass, bigint, numeric), drain_create_side_table(text), drain_drop_side_table(text),
-    drain_create_side_table_of(regclass, text), drain_drop_side_table_of(regclass, text), drain_wake_enqueuer(),
+    drain_drop_day(regclass, bigint, numeric), drain_wake_enqueuer(),
     drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer),
     drain_stage_once(text, double precision, jsonb), drain_finish_with_result(bigint, bigint, jsonb),
     drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),

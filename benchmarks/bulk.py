@@ -44,8 +44,8 @@ assert rows == {rows}, rows
 READ = """
 import os, sys
 from time import perf_counter
-from pipeline import datasources
-from pipeline.session import session
+from drain.pipeline import datasources
+from drain.pipeline.session import session
 with session("local[*]") as spark:
     datasources.register(spark)
     reader = spark.read.format("finished_jobs").option("columns", "{columns}")
@@ -100,7 +100,9 @@ def make(services: Services, directory: Path, statements: Sequence[str]) -> None
         for name, statement in (each.split(": ", 1) for each in statements)
     )
     program(
-        services, "-c", f"from pipeline.session import session\nwith session('local[*]') as spark:\n{lines}"
+        services,
+        "-c",
+        f"from drain.pipeline.session import session\nwith session('local[*]') as spark:\n{lines}",
     )
 
 

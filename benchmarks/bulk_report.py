@@ -114,10 +114,9 @@ def _backfill(started: Services, directory: Path, rows: int, rounds: int) -> str
     )
     return (
         f"## Backfill of {rows:,} rows\n\n{table}\n\n{ratios}\n\nA backfill of no rows, the start of Spark, takes "
-        f"{statistics.median(measured['start']):.1f} s of it: the JVM and its session. The rest is two passes: a copy "
-        "to a side table by all cores, then one `INSERT … SELECT`, which makes all rows appear in one commit and, with "
-        "its checks and two indexes on one core, costs what `COPY` "
-        f"does. All processes of the command together had {memory:,.0f} MB at the most."
+        f"{statistics.median(measured['start']):.1f} s of it: the JVM and its session. The rest is one `COPY`, "
+        "in a transaction of its own on one core, while Spark encodes the next rows. "
+        f"All processes of the command together had {memory:,.0f} MB at the most."
     )
 
 
@@ -194,11 +193,11 @@ def stats(started: Services, directory: Path, rows: int) -> bulk.Run:
     """Measure `drain stats` over this number of archived jobs."""
     archive = directory / f"archive{rows}"
     script = (
-        "from pipeline.session import session\n"
+        "from drain.pipeline.session import session\n"
         "with session('local[*]') as spark:\n"
         "    spark.conf.set('spark.sql.parquet.outputTimestampType', 'TIMESTAMP_MICROS')\n"
         f"    rows = spark.sql({_ARCHIVED.format(rows=rows)!r})\n"
-        f"    rows.write.partitionBy('finished_date', 'queue').parquet({str(archive)!r})\n"
+        f"    rows.write.partitionBy('finished_date').parquet({str(archive)!r})\n"
     )
     if not archive.exists():
         bulk.program(started, "-c", script)

@@ -60,7 +60,8 @@ def look(started: Services, seconds: float) -> Figures:
     with (
         psycopg.connect(started.database_url, autocommit=True) as connection,
         redis.Redis.from_url(started.redis_url) as client,
-        command(started, "run", "--metrics-port", "0"),
+        # Each round but the first begins with a Redis that has lost its data.
+        command(started, "run", "--metrics-port", "0", "--thin-queues", "*"),
         command(started, "work", "default", "--processes", "2", jobs=_JOBS),
     ):
         before = _number(connection, _FINISHED)

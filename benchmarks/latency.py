@@ -13,7 +13,7 @@ import redis
 
 from benchmarks.processes import command
 from drain import stage
-from workers import job
+from drain.workers import job
 
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue

@@ -27,9 +27,9 @@ from benchmarks import servers
 from drain import hooks, job, stage
 from drain.tables.claims import Claim
 from drain.telemetry.opentelemetry import DrainInstrumentor
-from workers.context.current import Attempt
-from workers.execution.attempt import run
-from workers.lease.heartbeat import Heartbeat
+from drain.workers.context.current import Attempt
+from drain.workers.execution.attempt import run
+from drain.workers.lease.heartbeat import Heartbeat
 
 _NOWHERE = "postgresql://nowhere"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from workers import current_job, job
+from drain.workers import current_job, job
 
 
 @job(queue="mail")

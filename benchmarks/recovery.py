@@ -19,7 +19,7 @@ from benchmarks.peers.processes import family
 from benchmarks.processes import command
 from benchmarks.rates import refill
 from drain import stage
-from workers import job
+from drain.workers import job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

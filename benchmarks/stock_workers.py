@@ -47,7 +47,7 @@ KINDS: Kinds = {
 MODULES = f"{stock_jobs.__name__},{stock_plain.__name__}"
 # Jobs at the begin of a burst that do not count, since they fill caches.
 WARM_UP = 5
-IMPORTS = ("from drain import job", "from workers import job", "import workers.entry")
+IMPORTS = ("from drain import job", "from drain.workers import job", "import workers.entry")
 _BASE = "import rq, psycopg"
 
 

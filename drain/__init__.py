@@ -11,12 +11,12 @@ All that an application needs is imported from here: `job`, `stage` and `stage_m
 `current_job`, `transaction` and `async_transaction`; what a job raises, `Retry`, `Defer`, `RateLimited` and `Dead`;
 `queues`, for the rules of queues; and the errors.
 
-The packages, in the order in which a job passes:
+The packages of `drain`, in the order in which a job passes:
 
-    drain.jobs            `@job` registers a function under a name; `stage` inserts a row into `staged_jobs`
-    drain.tables          every statement that moves a row from table to table, by the table that the row leaves
-    drain.enqueuer        one leader moves rows that are committed and due, pushes them, and pushes again what was lost
-    drain.wire            RQ's keys and formats: the enqueuer's producer, and the workers' consumer
+    jobs                  `@job` registers a function under a name; `stage` inserts a row into `staged_jobs`
+    tables                every statement that moves a row from table to table, by the table that the row leaves
+    enqueuer              one leader moves rows that are committed and due, pushes them, and pushes again what was lost
+    wire                  RQ's keys and formats: the enqueuer's producer, and the workers' consumer
     workers.process       fetches ids from Redis in batches, and claims the jobs in PostgreSQL
     workers.lease         keeps the claim of a job alive until its outcome is recorded
     workers.execution     one attempt: call the function, decide what its outcome means, record that
@@ -27,28 +27,29 @@ The packages, in the order in which a job passes:
 
 Beside that way:
 
-    drain.django          Django: backend of tasks, `drain.django.transaction()`, programs of manage.py, admin
-    drain.database        connections to PostgreSQL, poolers, locks, schema, roles
-    drain.service         HTTP and systemd, for the programs that watch a long-running process
-    drain.audit           the proof that no job is lost, doubled or stuck
-    drain.check           one look at the whole system, for a program that watches it
-    drain.events          events of jobs, as they happen
-    drain.explain         the one thing for which a job waits now
-    drain.slo             service level objectives: rules for Prometheus, and how many jobs have met them lately
-    drain.scaling         the number of workers that a queue needs now
-    drain.capacity        free and busy workers of queues: the definitions
-    drain.forecast        when a backlog ends, simulated
-    drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
-    drain.queues          rules and pauses of queues, changed in the transaction of an application
-    drain.commands        the command line, which `drain.__main__` puts together
-    drain.terminal        how the commands read their options and print for people
-    drain.alembic         job-drain's tables among the migrations of an application that has Alembic
-    drain.dev             `drain dev`: all programs in one terminal
-    drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
-    drain.web             `drain web`: the page, for a browser, or mounted in an application
-    drain.rehearsal       today's code on jobs that have ended, always rolled back
-    drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
-    drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
+    django                Django: backend of tasks, `drain.django.transaction()`, programs of manage.py, admin
+    database              connections to PostgreSQL, poolers, locks, schema, roles
+    service               HTTP and systemd, for the programs that watch a long-running process
+    audit                 the proof that no job is lost, doubled or stuck
+    check                 one look at the whole system, for a program that watches it
+    events                events of jobs, as they happen
+    explain               the one thing for which a job waits now
+    slo                   service level objectives: rules for Prometheus, and how many jobs have met them lately
+    scaling               the number of workers that a queue needs now
+    capacity              free and busy workers of queues: the definitions
+    forecast              when a backlog ends, simulated
+    admission             which of the due rows may leave `staged_jobs` now, as the rules of their queues say
+    queues                rules and pauses of queues, changed in the transaction of an application
+    commands              the command line, which `drain.__main__` puts together
+    script                the installed command
+    terminal              how the commands read their options and print for people
+    alembic               job-drain's tables among the migrations of an application that has Alembic
+    dev                   `drain dev`: all programs in one terminal
+    telemetry             jobs in OpenTelemetry and in Sentry, for applications that ask for it
+    web                   `drain web`: the page, for a browser, or mounted in an application
+    rehearsal             today's code on jobs that have ended, always rolled back
+    testing               jobs in tests, within the test's own transaction; a plugin of pytest
+    embedded              PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
     pipeline              work on millions of jobs at once, on Spark
 
@@ -60,9 +61,9 @@ Modules that every package may use:
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     buckets               upper bounds of the buckets of workers' histograms
-    archive               rows of the archive, read without Spark
+    archive               files of the archive, and their rows, read without Spark
+    stores                file systems of archives and sources: this machine's, and object stores
     failpoints            instants at which a test kills a process
-    packages              applications whose packages have the names of ours
     extras                the command that installs an optional package
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal
     wakeup                ends the wait of one thread, without a lock
@@ -71,122 +72,192 @@ Modules that every package may use:
 
 What always holds: no job is seen before its transaction has committed, nor after it has rolled back; every committed
 job ends in `finished_jobs` or `dead_jobs`, whatever process or server dies on the way; it is finished once. Redis holds
-nothing that could not be rebuilt from `inflight_jobs`. The modules of `drain` never import `workers` or `pipeline`; the
-command line alone does.
+nothing that could not be rebuilt from `inflight_jobs`. No other module of `drain` imports `drain.workers` or
+`drain.pipeline`; the command line alone does.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from drain.errors import (
-    DeadJobError,
-    DrainError,
-    IdempotencyConflictError,
-    NoResultError,
-    NotFinishedError,
-    ResultError,
-    SelectionError,
-    StageError,
-    UnknownJobError,
-)
-from drain.health import HealthChange, on_recovery, on_unhealthy
-from drain.hooks import around, on_dead, on_finish, on_stage
-from drain.jobs.async_staging import astage, astage_many
-from drain.jobs.cancelling import Cancelled, cancel
-from drain.jobs.codecs import codec
-from drain.jobs.registry import job
-from drain.jobs.results import JobState, aresult, astate, result, state
-from drain.jobs.schedules import schedule, unschedule
-from drain.jobs.staging import stage, stage_many
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from drain import queues as queues
-    from drain.jobs.progress import Progress, progress
-    from workers import (
-        CurrentJob,
-        Dead,
-        Defer,
-        JobCancelledError,
-        JobTimeoutError,
-        LeaseLostError,
-        NoCurrentJobError,
-        RateLimited,
-        Retry,
-        TransactionError,
-        UnfitResultError,
-        async_psycopg_transaction,
-        async_transaction,
-        current_job,
-        psycopg_transaction,
-        transaction,
+    from drain.errors import (
+        DeadJobError as DeadJobError,
+    )
+    from drain.errors import (
+        DrainError as DrainError,
+    )
+    from drain.errors import (
+        IdempotencyConflictError as IdempotencyConflictError,
+    )
+    from drain.errors import (
+        NoResultError as NoResultError,
+    )
+    from drain.errors import (
+        NotFinishedError as NotFinishedError,
+    )
+    from drain.errors import (
+        ResultError as ResultError,
+    )
+    from drain.errors import (
+        SelectionError as SelectionError,
+    )
+    from drain.errors import (
+        StageError as StageError,
+    )
+    from drain.errors import (
+        UnknownJobError as UnknownJobError,
+    )
+    from drain.health import (
+        HealthChange as HealthChange,
+    )
+    from drain.health import (
+        on_recovery as on_recovery,
+    )
+    from drain.health import (
+        on_unhealthy as on_unhealthy,
+    )
+    from drain.hooks import around as around
+    from drain.hooks import on_dead as on_dead
+    from drain.hooks import on_finish as on_finish
+    from drain.hooks import on_stage as on_stage
+    from drain.jobs.async_staging import astage as astage
+    from drain.jobs.async_staging import astage_many as astage_many
+    from drain.jobs.cancelling import Cancelled as Cancelled
+    from drain.jobs.cancelling import cancel as cancel
+    from drain.jobs.codecs import codec as codec
+    from drain.jobs.progress import Progress as Progress
+    from drain.jobs.progress import progress as progress
+    from drain.jobs.registry import job as job
+    from drain.jobs.results import (
+        JobState as JobState,
+    )
+    from drain.jobs.results import (
+        aresult as aresult,
+    )
+    from drain.jobs.results import (
+        astate as astate,
+    )
+    from drain.jobs.results import (
+        result as result,
+    )
+    from drain.jobs.results import (
+        state as state,
+    )
+    from drain.jobs.schedules import schedule as schedule
+    from drain.jobs.schedules import unschedule as unschedule
+    from drain.jobs.staging import stage as stage
+    from drain.jobs.staging import stage_many as stage_many
+    from drain.workers import (
+        CurrentJob as CurrentJob,
+    )
+    from drain.workers import (
+        Dead as Dead,
+    )
+    from drain.workers import (
+        Defer as Defer,
+    )
+    from drain.workers import (
+        JobCancelledError as JobCancelledError,
+    )
+    from drain.workers import (
+        JobTimeoutError as JobTimeoutError,
+    )
+    from drain.workers import (
+        LeaseLostError as LeaseLostError,
+    )
+    from drain.workers import (
+        NoCurrentJobError as NoCurrentJobError,
+    )
+    from drain.workers import (
+        RateLimited as RateLimited,
+    )
+    from drain.workers import (
+        Retry as Retry,
+    )
+    from drain.workers import (
+        TransactionError as TransactionError,
+    )
+    from drain.workers import (
+        UnfitResultError as UnfitResultError,
+    )
+    from drain.workers import (
+        async_psycopg_transaction as async_psycopg_transaction,
+    )
+    from drain.workers import (
+        async_transaction as async_transaction,
+    )
+    from drain.workers import (
+        current_job as current_job,
+    )
+    from drain.workers import (
+        psycopg_transaction as psycopg_transaction,
+    )
+    from drain.workers import (
+        transaction as transaction,
     )
 
-__all__ = [
-    "Cancelled",
-    "CurrentJob",
-    "Dead",
-    "DeadJobError",
-    "Defer",
-    "DrainError",
-    "HealthChange",
-    "IdempotencyConflictError",
-    "JobCancelledError",
-    "JobState",
-    "JobTimeoutError",
-    "LeaseLostError",
-    "NoCurrentJobError",
-    "NoResultError",
-    "NotFinishedError",
-    "Progress",
-    "RateLimited",
-    "ResultError",
-    "Retry",
-    "SelectionError",
-    "StageError",
-    "TransactionError",
-    "UnfitResultError",
-    "UnknownJobError",
-    "aresult",
-    "around",
-    "astage",
-    "astage_many",
-    "astate",
-    "async_psycopg_transaction",
-    "async_transaction",
-    "cancel",
-    "codec",
-    "current_job",
-    "job",
-    "on_dead",
-    "on_finish",
-    "on_recovery",
-    "on_stage",
-    "on_unhealthy",
-    "progress",
-    "psycopg_transaction",
-    "queues",
-    "result",
-    "schedule",
-    "stage",
-    "stage_many",
-    "state",
-    "transaction",
-    "unschedule",
-]
+    __all__: list[str]
+else:
+    # At runtime a name is imported at its first use: `import drain` takes milliseconds.
+    _HOME = {
+        "DeadJobError": "drain.errors",
+        "DrainError": "drain.errors",
+        "IdempotencyConflictError": "drain.errors",
+        "NoResultError": "drain.errors",
+        "NotFinishedError": "drain.errors",
+        "ResultError": "drain.errors",
+        "SelectionError": "drain.errors",
+        "StageError": "drain.errors",
+        "UnknownJobError": "drain.errors",
+        "HealthChange": "drain.health",
+        "on_recovery": "drain.health",
+        "on_unhealthy": "drain.health",
+        "around": "drain.hooks",
+        "on_dead": "drain.hooks",
+        "on_finish": "drain.hooks",
+        "on_stage": "drain.hooks",
+        "astage": "drain.jobs.async_staging",
+        "astage_many": "drain.jobs.async_staging",
+        "Cancelled": "drain.jobs.cancelling",
+        "cancel": "drain.jobs.cancelling",
+        "codec": "drain.jobs.codecs",
+        "Progress": "drain.jobs.progress",
+        "progress": "drain.jobs.progress",
+        "job": "drain.jobs.registry",
+        "JobState": "drain.jobs.results",
+        "aresult": "drain.jobs.results",
+        "astate": "drain.jobs.results",
+        "result": "drain.jobs.results",
+        "state": "drain.jobs.results",
+        "schedule": "drain.jobs.schedules",
+        "unschedule": "drain.jobs.schedules",
+        "stage": "drain.jobs.staging",
+        "stage_many": "drain.jobs.staging",
+        "CurrentJob": "drain.workers",
+        "Dead": "drain.workers",
+        "Defer": "drain.workers",
+        "JobCancelledError": "drain.workers",
+        "JobTimeoutError": "drain.workers",
+        "LeaseLostError": "drain.workers",
+        "NoCurrentJobError": "drain.workers",
+        "RateLimited": "drain.workers",
+        "Retry": "drain.workers",
+        "TransactionError": "drain.workers",
+        "UnfitResultError": "drain.workers",
+        "async_psycopg_transaction": "drain.workers",
+        "async_transaction": "drain.workers",
+        "current_job": "drain.workers",
+        "psycopg_transaction": "drain.workers",
+        "transaction": "drain.workers",
+    }
+    __all__ = [*_HOME, "queues"]  # noqa: PLE0604
 
-# Type checkers see the imports above: each name has its own type, and an unknown one is an error.
-if not TYPE_CHECKING:
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
-    def __getattr__(name: str) -> Any:
-        """Import at its first use a name that an application does not need to stage."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "queues":
-            return importlib.import_module("drain.queues")
-        if name in ("Progress", "progress"):
-            return getattr(importlib.import_module("drain.jobs.progress"), name)
-        # Imported by name: the modules of `drain` do not depend on `workers`.
-        from drain import packages
-
-        value = globals()[name] = getattr(packages.own("workers"), name)
+            return import_module("drain.queues")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
         return value

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import click
 
-from drain.commands.audit import audit_jobs
-from drain.commands.cancel import cancel
-from drain.commands.check import check
-from drain.commands.cron import cron
-from drain.commands.dead import dead
-from drain.commands.demo import demo, drill
-from drain.commands.dev import dev
-from drain.commands.events import events
-from drain.commands.explain import explain_job
-from drain.commands.forecast import forecast
-from drain.commands.jobs import list_jobs, show
-from drain.commands.move import jobs
-from drain.commands.prune import prune
-from drain.commands.queue import queue
-from drain.commands.rehearse import rehearse
-from drain.commands.run import run
-from drain.commands.setup import init, show_roles
-from drain.commands.slo import slo
-from drain.commands.stack import stack
-from drain.commands.status import status
-from drain.commands.top import top
-from drain.commands.trace import trace
-from drain.commands.web import web
-from drain.commands.work import work
 from drain.terminal.commandline import Group
-from pipeline.commands import COMMANDS
+from drain.terminal.lazy_commands import LazyCommands
 
+# Commands of the core, each with the object to import; the others are entry points of the group `drain.commands`.
+_CORE = {
+    "init": "drain.commands.setup:init",
+    "roles": "drain.commands.setup:show_roles",
+    "run": "drain.commands.run:run",
+    "work": "drain.commands.work:work",
+    "status": "drain.commands.status:status",
+    "top": "drain.commands.top:top",
+    "list": "drain.commands.jobs:list_jobs",
+    "show": "drain.commands.jobs:show",
+    "explain": "drain.commands.explain:explain_job",
+    "trace": "drain.commands.trace:trace",
+    "stack": "drain.commands.stack:stack",
+    "audit": "drain.commands.audit:audit_jobs",
+    "queue": "drain.commands.queue:queue",
+    "cron": "drain.commands.cron:cron",
+    "cancel": "drain.commands.cancel:cancel",
+    "jobs": "drain.commands.move:jobs",
+    "dead": "drain.commands.dead:dead",
+    "prune": "drain.commands.prune:prune",
+}
 # Headings of `drain --help`, each with its commands.
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
@@ -44,7 +41,12 @@ _SECTIONS = {
 }
 
 
-@click.group(cls=Group, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Group,
+    commands=LazyCommands(_CORE),
+    sections=_SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="job-drain", prog_name="drain")
 def main() -> None:
     """Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
@@ -52,39 +54,6 @@ def main() -> None:
     `drain COMMAND --help` explains a command and has examples. Exit codes: 0 done; 1 not done, and one line on
     standard error says why (a setting that cannot be used is one reason); 2 wrong usage.
     """
-
-
-for command in (
-    init,
-    show_roles,
-    run,
-    work,
-    status,
-    top,
-    list_jobs,
-    show,
-    explain_job,
-    forecast,
-    trace,
-    stack,
-    events,
-    slo,
-    audit_jobs,
-    check,
-    web,
-    cron,
-    cancel,
-    jobs,
-    dead,
-    rehearse,
-    queue,
-    prune,
-    dev,
-    demo,
-    drill,
-    *COMMANDS,
-):
-    main.add_command(command)
 
 
 if __name__ == "__main__":

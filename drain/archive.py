@@ -1,20 +1,249 @@
-"""Rows of the archive that `drain archive` writes, read without Spark: the latest days first, up to a bound."""
+"""Archive of finished jobs: its files, which of them count, and their rows, read through PyArrow.
+
+    finished_date=2026-11-20/whole-000001-1-2-….parquet   the day, in two files
+    finished_date=2026-11-20/added-000002-1-1-….parquet   rows that came later
+    finished_date=2026-11-21/hour-13-700-900.parquet      rows of the transactions 701 to 900, around 13:00
+
+A file's name says which files it replaces, so a reader that lists a day while its files are being replaced sees each
+row once. All files of a day with `whole` replace those with a lower number and those of the hours; a file of an hour
+replaces the files of that hour whose transactions are among its own. Other files have the layout of job-drain 0.1,
+`finished_date=2026-11-20/queue=mail/….parquet`, without the column `queue`; they always count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from drain import extras
+from drain import stores
 from drain.errors import ConfigError, DrainError
 
 if TYPE_CHECKING:
-    import pyarrow.dataset
+    import pyarrow as pa
+    import pyarrow.dataset as ds
 
-# Hive's name for the directory of rows without a value.
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+DATE = "finished_date"
+QUEUE = "queue"
+# End of the name of a file that is being written, and is hidden until it is complete.
+UNFINISHED = ".new"
+
+_ENDING = ".parquet"
+_HOUR = re.compile(r"hour-(?P<hour>\d\d)-(?P<start>\d+)-(?P<end>\d+)\.parquet")
+_NUMBERED = re.compile(
+    r"(?P<kind>whole|added)-(?P<number>\d+)-(?P<part>\d+)-(?P<parts>\d+)-\w+\.parquet", re.ASCII
+)
 # Rows that are read at a time.
 _ROWS = 4_096
+
+
+@dataclass(frozen=True)
+class Span:
+    """Transactions of a file that `drain archive --follow` wrote: `start` < number <= `end`.
+
+    Attributes:
+        hour: Hour of its latest row, by UTC.
+        start: Number of the transaction before the first.
+        end: Number of the last transaction.
+    """
+
+    hour: int
+    start: int
+    end: int
+
+    def replaces(self, other: Span) -> bool:
+        """Return whether a file with this span replaces one with the other."""
+        return (
+            self != other and self.hour == other.hour and self.start <= other.start and self.end >= other.end
+        )
+
+
+@dataclass(frozen=True)
+class File:
+    """File of the archive.
+
+    Attributes:
+        path: Path in the archive's file system.
+        day: Day of its rows, such as 2026-11-20.
+        size: Size in bytes.
+        queue: Queue of its rows, if the directory names it; None if it is a column.
+    """
+
+    path: str
+    day: str
+    size: int
+    queue: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name within its directory."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def span(self) -> Span | None:
+        """Transactions of its rows, if `--follow` wrote it."""
+        found = None if self.queue is not None else _HOUR.fullmatch(self.name)
+        return Span(int(found["hour"]), int(found["start"]), int(found["end"])) if found else None
+
+    @property
+    def generation(self) -> tuple[int, str, int] | None:
+        """Number, kind and number of parts of the files that were written together with it, when a day was closed."""
+        found = None if self.queue is not None else _NUMBERED.fullmatch(self.name)
+        return (int(found["number"]), found["kind"], int(found["parts"])) if found else None
+
+
+class Archive:
+    """Directory of an archive, opened.
+
+    Args:
+        place: Path or URL; see `drain.stores.opened`.
+
+    Raises:
+        ConfigError: pyarrow is missing, or knows no such file system.
+    """
+
+    def __init__(self, place: str) -> None:
+        if not place:
+            raise ConfigError("the path of the archive is empty")
+        self.place = place
+        self.system, root = stores.opened(place)
+        self.root = root.rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        """True if it is a directory of this machine's, or mounted on it."""
+        from pyarrow.fs import LocalFileSystem
+
+        return isinstance(self.system, LocalFileSystem)
+
+    def directory(self, day: Any) -> str:
+        """Name the directory of a day's files, in the file system."""
+        return f"{self.root}/{DATE}={day}"
+
+    def exists(self) -> bool:
+        """Return whether a directory is there, even an empty one.
+
+        Raises:
+            DrainError: The bucket does not exist, or the store refuses access or cannot be reached.
+        """
+        from pyarrow.fs import FileSelector
+
+        with self.explained():
+            try:
+                # An object store has no empty directories, and reports a missing bucket only here.
+                self.system.get_file_info(FileSelector(self.root))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def days(self) -> list[str]:
+        """List the days that have a directory, the earliest first."""
+        names = (info.base_name for info in self._list(self.root, recursive=False))
+        return sorted(name.removeprefix(f"{DATE}=") for name in names if name.startswith(f"{DATE}="))
+
+    def all_files(self, day: Any) -> list[File]:
+        """List the files of a day, those that were replaced or are still being written included."""
+        directory = self.directory(day)
+        files = []
+        for info in self._list(directory, recursive=True):
+            above, _, name = info.path.removeprefix(f"{directory}/").rpartition("/")
+            if info.is_file and (name.endswith(UNFINISHED) or not name.startswith((".", "_"))):
+                queue = unquote(above.removeprefix(f"{QUEUE}=")) if above.startswith(f"{QUEUE}=") else None
+                files.append(File(info.path, str(day), info.size, queue))
+        return sorted(files, key=lambda file: file.path)
+
+    def files(self, day: Any) -> list[File]:
+        """List the files of a day that count."""
+        return current(self.all_files(day))
+
+    def batches(
+        self,
+        file: File,
+        columns: Sequence[str],
+        *,
+        where: ds.Expression | None = None,
+        needed: Iterable[str] = (),
+        rows: int = _ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns of a file's rows; those that its version of job-drain did not know are null.
+
+        Args:
+            file: File of this archive.
+            columns: Columns of `finished_jobs`, and `finished_date`.
+            where: Condition on the rows.
+            needed: Further columns that the condition names.
+            rows: Number of rows in a batch.
+        """
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        known = {DATE: file.day} | ({} if file.queue is None else {QUEUE: file.queue})
+        guarantee = reduce(and_, (ds.field(name) == value for name, value in known.items()))
+        fragment = ds.ParquetFileFormat().make_fragment(file.path, self.system, guarantee)
+        fields = [field for field in fragment.physical_schema if field.name not in known]
+        fields += [pa.field(name, pa.string()) for name in known]
+        absent = sorted({*columns, *needed} - {field.name for field in fields})
+        return fragment.to_batches(  # type: ignore[no-any-return]
+            schema=pa.schema([*fields, *((name, pa.null()) for name in absent)]),
+            columns=list(columns),
+            filter=where,
+            batch_size=rows,
+            batch_readahead=1,
+        )
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn an error of PyArrow's into a DrainError with one line.
+
+        Raises:
+            DrainError: The archive cannot be read or written; it replaces PyArrow's exception.
+        """
+        import pyarrow as pa
+
+        try:
+            yield
+        except FileNotFoundError:
+            place = stores.shown(self.place)
+            raise DrainError(
+                f"files of the archive at {place} were replaced meanwhile: run this again"
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            # Also for what cannot be written.
+            text = stores.explanation(self.place, error).replace("cannot be read", "cannot be used", 1)
+            raise DrainError(f"the archive at {text}") from None
+
+    def _list(self, directory: str, *, recursive: bool) -> list[Any]:
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector(directory, recursive=recursive, allow_not_found=True)
+        with self.explained():
+            return list(self.system.get_file_info(selector))
+
+
+def current(files: Sequence[File]) -> list[File]:
+    """Choose the files of a day that count: complete, and not replaced by another one."""
+    files = [file for file in files if file.name.endswith(_ENDING)]
+    spans = [file.span for file in files if file.span]
+    files = [file for file in files if not (file.span and any(other.replaces(file.span) for other in spans))]
+    whole = defaultdict(list)
+    for file in files:
+        if file.generation and file.generation[1] == "whole":
+            whole[file.generation].append(file)
+    for generation in sorted(whole, reverse=True):
+        number, _, parts = generation
+        older = {file for file in files if file.span or (file.generation and file.generation[0] < number)}
+        if len(whole[generation]) == parts:
+            return [file for file in files if file not in older]
+        if older:
+            # The process died while it gave these files their names.
+            files = [file for file in files if file not in whole[generation]]
+    return files
 
 
 def rows(
@@ -34,70 +263,23 @@ def rows(
         ConfigError: pyarrow is missing, or there is no archive at the path.
         DrainError: A file cannot be read.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-    except ImportError:
-        raise ConfigError(f"reading an archive needs pyarrow: {extras.install('spark')}") from None
-    found = _open(ds, pa, path)
-    of_queue = _of_queue(ds, queue)
-    wanted = of_queue & ds.field("superseded_by").is_null()
-    if job_name is not None:
-        wanted &= ds.field("job_name") == job_name
-    try:
-        for day in _days(ds, found):
-            for file in found.get_fragments(filter=of_queue & (ds.field("finished_date") == day)):
-                yield from _rows(pa, file, columns, wanted)
-    except (OSError, pa.ArrowException) as error:
-        raise DrainError(f"the archive at {path} cannot be read: {_line(error)}") from None
+    archive = Archive(path)
+    import pyarrow.dataset as ds
 
-
-def _of_queue(ds: Any, queue: str | None) -> pyarrow.dataset.Expression:
-    if queue is None:
-        return ds.scalar(True)  # noqa: FBT003  (a literal of Arrow's)
-    return ds.field("queue").is_null() if queue == _NO_VALUE else ds.field("queue") == queue
-
-
-def _rows(
-    pa: Any, file: pyarrow.dataset.Fragment, columns: Sequence[str], wanted: pyarrow.dataset.Expression
-) -> Iterator[dict[str, Any]]:
-    there = pa.unify_schemas([file.physical_schema, _directories(pa)])
-    absent = {*columns, "superseded_by"} - set(there.names)
-    batches = file.to_batches(
-        schema=pa.schema([*there, *((name, pa.null()) for name in absent)]),
-        columns=list(columns),
-        filter=wanted,
-        batch_size=_ROWS,
-        batch_readahead=1,
-    )
-    for batch in batches:
-        for row in batch.to_pylist():
-            if "queue" in row and row["queue"] is None:
-                row["queue"] = _NO_VALUE
-            yield row
-
-
-def _directories(pa: Any) -> pyarrow.Schema:
-    """Name the columns by which the archive is divided into directories."""
-    return pa.schema([("finished_date", pa.string()), ("queue", pa.string())])
-
-
-def _open(ds: Any, pa: Any, path: str) -> pyarrow.dataset.Dataset:
-    directories = ds.partitioning(_directories(pa), flavor="hive")
-    try:
-        found = ds.dataset(path, format="parquet", partitioning=directories)
-    except (OSError, pa.ArrowException) as error:
-        line = "nothing is there" if isinstance(error, FileNotFoundError) else _line(error)
-        raise ConfigError(f"there is no archive at {path}: {line}") from None
-    if not {"finished_at", "finished_date"} <= set(found.schema.names):
-        raise ConfigError(f"there is no archive at {path}: `drain archive` makes one")
-    return found
-
-
-def _days(ds: Any, found: Any) -> list[str]:
-    keys = (ds.get_partition_keys(each.partition_expression) for each in found.get_fragments())
-    return sorted({key["finished_date"] for key in keys if key.get("finished_date")}, reverse=True)
-
-
-def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+    days = archive.days()
+    if not days:
+        lacks = "`drain archive` makes one" if archive.exists() else "nothing is there"
+        raise ConfigError(f"there is no archive at {stores.shown(path)}: {lacks}")
+    wanted = ds.field("superseded_by").is_null()
+    for name, value in ((QUEUE, queue), ("job_name", job_name)):
+        if value is not None:
+            wanted &= ds.field(name) == value
+    with archive.explained():
+        for day in reversed(days):
+            for file in archive.files(day):
+                if file.queue in (None, queue) or queue is None:
+                    batches = archive.batches(
+                        file, columns, where=wanted, needed=["superseded_by", QUEUE, "job_name"]
+                    )
+                    for batch in batches:
+                        yield from batch.to_pylist()

@@ -76,10 +76,6 @@ class JobModuleError(ConfigError):
     """A module named in DRAIN_JOBS does not import."""
 
 
-class NameTakenError(DrainError, ImportError):
-    """An application's package has the name of one of job-drain's packages, and Python finds it first."""
-
-
 class EmbeddedError(DrainError):
     """An embedded PostgreSQL or Redis could not be found or started."""
 

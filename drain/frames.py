@@ -12,9 +12,9 @@ from typing import NamedTuple
 _FRAME = re.compile(r'^[ |+-]* File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\n]+)$', re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?t?/")
-_OUR_PACKAGES = ("drain", "workers", "pipeline")
-# Our own directories, where job-drain runs from its repository.
-_OURS = tuple(f"{Path(__file__).parent.parent / name}/" for name in _OUR_PACKAGES)
+_OUR_PACKAGE = "drain"
+# Our own directory, where job-drain runs from its repository.
+_OURS = f"{Path(__file__).parent}/"
 # Components of a path that a short form keeps.
 _COMPONENTS = 3
 
@@ -80,7 +80,7 @@ def _innermost(frames: str, package: str) -> Frame | None:
 
 def _is_ours(path: str) -> bool:
     *_, installed = parts = _INSTALLED.split(path)
-    return path.startswith(_OURS) or (len(parts) > 1 and installed.partition("/")[0] in _OUR_PACKAGES)
+    return path.startswith(_OURS) or (len(parts) > 1 and installed.partition("/")[0] == _OUR_PACKAGE)
 
 
 def _is_own(path: str, package: str) -> bool:
@@ -89,5 +89,5 @@ def _is_own(path: str, package: str) -> bool:
     *_, installed = parts = _INSTALLED.split(path)
     if len(parts) > 1:
         name = installed.partition("/")[0].removesuffix(".py")
-        return name == package and name not in _OUR_PACKAGES
+        return name == package != _OUR_PACKAGE
     return not _STANDARD_LIBRARY.search(path)

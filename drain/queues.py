@@ -189,6 +189,8 @@ def pause(
 ) -> None:
     """Pause a queue, the jobs of a name, or a key: within a second of the commit, nothing of it starts any more.
 
+    A leader has to run: without one, jobs that were delivered before the pause still start.
+
     What is given together has to apply together: a queue and a key pause that key in that queue. Jobs that run already
     go on, and staging goes on. A pause that is there already lasts until the later of both times.
 

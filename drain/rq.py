@@ -11,10 +11,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(name)
     from importlib import import_module
 
-    from drain import packages
-
-    # RQ resolves this name as it fetches a job, in a process that may run the application's own `workers` next. Any
-    # other name is that of a job which begins now.
-    (packages.own if name == "execute" else packages.own_first)("workers")
     # Imported by name, as RQ does: the drain's own modules know nothing of the workers.
-    return import_module("workers.entry").execute
+    return import_module("drain.workers.entry").execute

@@ -12,17 +12,13 @@ import importlib
 import os
 import sys
 
-from drain import packages
 from drain.errors import DrainError
-from drain.wire import ENTRY_POINT
 
 
 def _settings() -> dict[str, str]:
     try:
-        packages.own("workers")
         # Imported by name, as RQ does: the drain's own modules know nothing of the workers.
-        entry = importlib.import_module(ENTRY_POINT.rpartition(".")[0])
-        redis_url = entry.preload().redis_url
+        redis_url = importlib.import_module("drain.workers.entry").preload().redis_url
     except DrainError as error:
         # RQ prints a traceback of every exception but SystemExit.
         sys.exit(f"drain.rq_settings: {error}")

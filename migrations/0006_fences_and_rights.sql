@@ -92,8 +92,18 @@ ALTER TABLE inflight_jobs ADD COLUMN staged_by text;
 ALTER TABLE finished_jobs ADD COLUMN staged_by text;
 ALTER TABLE dead_jobs ADD COLUMN staged_by text;
 
--- The plan of a bulk run: another one under the same run id is refused.
-ALTER TABLE bulk_runs ADD COLUMN plan text;
+-- Bulk runs copy straight into staged_jobs, and note what they stage as they begin. Drivers of an earlier version that
+-- are still at work fail, and have staged nothing.
+ALTER TABLE bulk_runs
+    ADD COLUMN plan text,
+    ADD COLUMN begun_at timestamptz,
+    ADD COLUMN position text,
+    ALTER COLUMN committed_at DROP NOT NULL;
+ALTER TABLE bulk_runs ALTER COLUMN begun_at SET DEFAULT now();
+SELECT drain_drop_side_table(name) FROM bulk_side_tables;
+DROP FUNCTION drain_create_side_table(text), drain_create_side_table_of(regclass, text), drain_drop_side_table(text),
+    drain_drop_side_table_of(regclass, text);
+DROP TABLE bulk_side_tables;
 
 -- What gave way to a unique job, for the case that this one is cancelled.
 ALTER TABLE staged_jobs ADD COLUMN stands_for jsonb;

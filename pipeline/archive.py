@@ -1,9 +1,10 @@
 """Archive: closed days of `finished_jobs` go to Parquet, and then their rows leave Postgres.
 
-For each day, one after the other: rows that its files do not have are appended; every row that Postgres has is looked
-for in the files, where it has to be exactly once and unchanged; and the day's partition is dropped, if it still holds
+For each day, one after the other: rows that its files lack are written, or the whole day is written again if its files
+are many; every row that Postgres has is looked for in the files, where it has to be exactly once and unchanged; the
+files get their names, and those that they replace are removed; and the day's partition is dropped, if it still holds
 exactly these rows. So if a process dies on the way, repeating the command completes the archive, whether nothing, a
-part or all of a day was written before. Late rows, whose day had no partition any more, are archived in the same way.
+part or all of a day was written before. Late rows, whose day had no partition any more, are added in the same way.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from functools import cache
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from psycopg import errors
 
-from drain import wording
+from drain import stores, wording
+from drain.archive import DATE, Archive
 from drain.database import pooler, postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError
+from drain.pipeline import days, files, history
+from drain.pipeline.days import Answer, Order
 from drain.tables import finished
 from drain.tables.finished import Checksum, Day
-from pipeline import files, history
-from pipeline.failures import explained
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -108,7 +111,7 @@ def run(
 
     Args:
         database_url: Database with the job tables.
-        archive: Path of the archive; see `pipeline.history`.
+        archive: Path of the archive; see `drain.pipeline.history`.
         session: Makes the Spark session; called only if there is anything to write.
         keep: Number of the latest closed days that stay in Postgres.
         report: Receives a line at each step.
@@ -122,7 +125,12 @@ def run(
         def started() -> SparkSession:
             return stack.enter_context(session())
 
-        work = Archiver(connection, database_url, archive, started, report)
+        def write(order: Order) -> Answer:
+            return days.archive(started(), order)
+
+        work = Archiver(connection, database_url, archive, write, report)
+        # Once, and not for each day: the archive cannot be reached.
+        Archive(archive).exists()
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
 
@@ -135,7 +143,7 @@ class Archiver:
             `exclusive`.
         database_url: URL of the same database.
         path: Path of the archive.
-        spark: Returns the Spark session; the first call starts it.
+        write: Writes and compares the files of a day; see `drain.pipeline.days.archive`.
         report: Receives a line at each step.
     """
 
@@ -144,13 +152,13 @@ class Archiver:
         connection: Connection,
         database_url: str,
         path: str,
-        spark: Callable[[], SparkSession],
+        write: Callable[[Order], Answer],
         report: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self._connection = connection
         self._database_url = database_url
-        self._path = path
-        self._spark = spark
+        self._archive = Archive(path)
+        self._write = write
         self._report = report
 
     def close(self, day: Day, patience: float = PATIENCE_SECONDS) -> Archived:
@@ -169,7 +177,7 @@ class Archiver:
         began = monotonic()
         rows, problem = 0, None
         try:
-            rows = self._archive(day, patience)
+            rows = self._close(day, patience)
         except NotArchivedError as error:
             problem = str(error)
         except UnavailableError:
@@ -177,50 +185,56 @@ class Archiver:
         except DrainError as error:
             problem = (
                 f"{day.date}: not archived, and nothing was dropped: {error}. If it is about a file, and Postgres "
-                f"still has the whole day, remove {files.directory(self._path, day.date)} and run this again"
+                f"still has the whole day, remove {self._directory(day)} and run this again"
             )
         return Archived(day.date, rows, day.partition == finished.OTHER, monotonic() - began, problem)
 
-    def _archive(self, day: Day, patience: float) -> int:
+    def _close(self, day: Day, patience: float) -> int:
         for _ in range(_TRIES):
-            archived = self._write(day)
+            archived = self._complete(day)
             # After the instant: its locks would keep the partition from being dropped.
             if self._drop(day, archived, patience):
                 return archived.rows
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
-    def _write(self, day: Day) -> Checksum:
-        """Write all rows of the day into the files, and check that the files have them; returns their checksum."""
+    def _complete(self, day: Day) -> Checksum:
+        """Let the files of a day have all of its rows, and check that they do; returns the checksum of the rows."""
+        # Of a process that died; no other one is at work on this archive.
+        files.remove_unused(self._archive, day.date)
         with history.instant(self._database_url) as instant:
             expected = finished.checksum(instant.connection, day)
             if expected.rows:
-                with explained():
-                    self._append(instant, day, expected)
-                    files.flush(self._spark(), self._path, day.date)
-                    self._verify(instant, day, expected)
+                order = Order(
+                    *(self._database_url, instant.snapshot, self._archive.place, str(day.date), uuid4().hex),
+                    size=finished.size(instant.connection, day),
+                    late=day.partition == finished.OTHER,
+                )
+                self._report(f"{day.date}: writing and comparing {wording.count(expected.rows, 'row')}")
+                with self._archive.explained():
+                    self._commit(day, expected, self._write(order), order.run)
         return expected
 
-    def _append(self, instant: history.Instant, day: Day, expected: Checksum) -> None:
-        from pyspark.sql import functions as f
-
-        spark = self._spark()
-        self._report(f"{day.date}: writing {wording.count(expected.rows, 'row')}")
-        rows = instant.table(spark, "finished_jobs", files.COLUMNS, where=_within(day.date))
-        rows = rows.withColumn(history.DATE, f.lit(str(day.date)))
-        files.append(files.without(rows, files.of_days(spark, self._path, [day.date])), self._path)
-
-    def _verify(self, instant: history.Instant, day: Day, expected: Checksum) -> None:
-        spark = self._spark()
-        self._report(f"{day.date}: comparing {wording.count(expected.rows, 'row')}")
-        rows = instant.table(spark, "finished_jobs", files.COLUMNS, where=_within(day.date))
-        found = files.compare(rows, files.of_days(spark, self._path, [day.date]))
+    def _commit(self, day: Day, expected: Checksum, answer: Answer, run: str) -> None:
+        """Give the files of an answer their names, if they have exactly the rows of Postgres."""
+        found = answer.comparison
         if not found.equal or found.rows != expected.rows:
+            files.remove(self._archive, [file.path for file in answer.written])
             raise NotArchivedError(
                 f"{day.date}: files and table disagree: of {wording.count(expected.rows, 'row')} in {day.partition} "
                 f"{found.rows:,} were read; {found.missing:,} are missing in the files, {found.doubled:,} are there "
                 f"more than once, {found.different:,} differ; nothing was dropped. If Postgres still has the whole "
-                f"day, remove {files.directory(self._path, day.date)} and run this again"
+                f"day, remove {self._directory(day)} and run this again"
             )
+        if answer.written:
+            files.add_to_day(self._archive, day.date, answer.written, run, whole=answer.whole)
+        # Before the older files are removed, and after it, so that a power cut neither loses nor doubles rows.
+        files.flush(self._archive, day.date)
+        if answer.replaced:
+            files.remove(self._archive, answer.replaced)
+            files.flush(self._archive, day.date)
+
+    def _directory(self, day: Day) -> str:
+        return f"{stores.shown(self._archive.place).rstrip('/')}/{DATE}={day.date}"
 
     def _drop(self, day: Day, archived: Checksum, patience: float) -> bool:
         self._report(f"{day.date}: dropping {day.partition}")
@@ -235,7 +249,3 @@ class Archiver:
                         "was not dropped; run this again"
                     ) from None
             sleep(_PAUSE_SECONDS)
-
-
-def _within(day: date) -> str:
-    return f"finished_at >= '{day} 00:00:00+00' AND finished_at < '{day + timedelta(days=1)} 00:00:00+00'"

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
-from pipeline import arguments, once, progress, rejects, runs
-from pipeline.failures import explained
-from pipeline.rejects import REASON, RECORD, Rejects
-from pipeline.sources import Source
+from drain.pipeline import arguments, rejects, runs, staging
+from drain.pipeline.failures import explained
+from drain.pipeline.rejects import REASON, RECORD, Rejects
+from drain.pipeline.runs import Limits
+from drain.pipeline.sources import Source
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -45,7 +46,8 @@ class Plan:
         where: Condition in Spark's SQL; rows that do not fulfil it are left out.
         run_id: Identifier of the run. A run that has been staged stages nothing more.
         rows_per_second: Number of jobs that come due in each second; None: all at once.
-        max_connections: Upper bound of connections that copy rows to Postgres at the same time.
+        commit_every: Number of rows after which to commit; None: all in one commit.
+        limits: When to pause between two commits.
         on_null: What to do with a row whose argument is null: `fail`, `skip` it, or `stage` it.
     """
 
@@ -59,7 +61,8 @@ class Plan:
     where: str | None = None
     run_id: str = field(default_factory=lambda: runs.new_run_id("backfill"))
     rows_per_second: float | None = None
-    max_connections: int = 8
+    commit_every: int | None = None
+    limits: Limits = field(default_factory=Limits)
     on_null: str = ON_NULL[0]
 
 
@@ -96,17 +99,17 @@ def run(
     database_url: str,
     plan: Plan,
     session: Callable[[], AbstractContextManager[SparkSession]],
-    report: progress.Reporter | None = None,
+    report: Callable[[str], None] = lambda _line: None,
     *,
     refused: Rejects | None = None,
-) -> once.Result:
+) -> staging.Result:
     """Stage the jobs. When it returns, all of them have been committed, now or before.
 
     Args:
         database_url: Database that the jobs are staged in.
         plan: Jobs to stage.
         session: Makes the Spark session; called only if the run was not staged before.
-        report: Receives the progress as a line, twice a second; None: no progress.
+        report: Receives the progress as a line, twice a second.
         refused: What becomes of rows that cannot be staged; None: the first one fails the run.
 
     Raises:
@@ -119,18 +122,20 @@ def run(
             connection, [plan.job_name], queue=plan.queue, priority=plan.priority, tag=plan.tag
         )
 
-    run_of = once.Run(
-        run_id=plan.run_id,
-        rows_per_second=plan.rows_per_second,
-        max_connections=plan.max_connections,
-        plan=_description(plan),
-    )
-    return once.stage(
+    return staging.stage(
         database_url,
-        run_of,
+        runs.Run(
+            run_id=plan.run_id,
+            rows_per_second=plan.rows_per_second,
+            commit_every=plan.commit_every,
+            limits=plan.limits,
+            priority=plan.priority,
+            plan=_description(plan),
+        ),
         session,
         lambda spark: rejects.separated(_checked(spark, plan), refused or Rejects()),
         check=check,
+        is_divided=plan.source.is_divided,
         report=report,
     )
 
@@ -166,12 +171,14 @@ def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
     )
     if plan.on_null == "skip":
         rows = rows.where(f.col(REASON).isNotNull() | nulls.isNull())
+    args, kwargs = arguments.positional(positional), arguments.keyword(named)
     reason = f.coalesce(REASON, nulls) if plan.on_null == "fail" else f.col(REASON)
+    reason = f.coalesce(reason, arguments.refusal(args, kwargs))
     record = f.when(reason.isNotNull(), f.coalesce(RECORD, arguments.keyword(_by_name(rows))))
     return rows.select(
         f.lit(plan.job_name).alias("job_name"),
-        arguments.positional(positional).alias("job_args"),
-        arguments.keyword(named).alias("job_kwargs"),
+        args.alias("job_args"),
+        kwargs.alias("job_kwargs"),
         f.lit(plan.queue).alias("queue"),
         f.lit(plan.priority).alias("priority"),
         f.lit(plan.tag).cast("string").alias("tag"),

@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError, DrainError
-from pipeline.sides import Columns, Pair, key_names, same_columns, value_names
+from drain.pipeline.sides import Columns, Pair, key_names, same_columns, value_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,11 +12,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError
+from drain.pipeline import history
+from drain.pipeline.failures import explained
+from drain.pipeline.history import Instant
+from drain.pipeline.sources import Source
 from drain.tables import finished
-from pipeline import history
-from pipeline.failures import explained
-from pipeline.history import Instant
-from pipeline.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,17 +6,45 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from drain.archive import DATE
 from drain.errors import DrainError
-from pipeline import interruption, jvm
+from drain.pipeline import interruption, jvm
 
 # job-drain's own error in another process of Spark: it arrives as the last line of a traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 # Reason that a row was refused for.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_UNESCAPED = re.compile(r"Unescaped quote character")
+# What some messages mean, by pattern, with its groups in the text.
+_MEANINGS = {
+    r"\bjava\.lang\.OutOfMemoryError: (.+)": (
+        "Spark ran out of memory ({0}): give it more, such as --conf spark.driver.memory=2g"
+    ),
+    r"\bPython worker exited unexpectedly": (
+        "a Python process of Spark's was killed, as the system does when memory runs out: free memory, "
+        "or use fewer cores, such as --master 'local[1]'"
+    ),
+    r"Unescaped quote character": (
+        "a quoted field of a CSV holds a single quote character: double it, "
+        "or name the escape, such as --option escape=\\"
+    ),
+    r"CSV header does not conform to the schema": (
+        "the first line of a CSV has a name twice or an empty name, or differs from that of another file; "
+        "pandas names its index only with index_label, and leaves it out with index=False"
+    ),
+    r'No FileSystem for scheme "(\w+)"|Class (org\.apache\.hadoop\.fs\.[\w.]*FileSystem) not found': (
+        "Spark: no driver for {0}{1}: name a directory, or give Hadoop's by --conf spark.jars"
+    ),
+    rf"\b(File|Path) .*/{DATE}=.*does not exist|does not exist: .*/{DATE}=": (
+        "files of the archive were replaced meanwhile: run this again"
+    ),
+    r"\bFile (file:\S+) does not exist": (
+        "{0} does not exist where Spark reads it: a cluster needs a path that all machines can read"
+    ),
+}
 _CLASS_OF_ERROR = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
+# Root of a store in `drain.pipeline.gateway`.
+_SERVED = re.compile(r"webhdfs://[^/\s]+/[0-9a-f]{32}/(\w+)/")
 _CAUSE = re.compile(r"^Caused by: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
-_OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError: (.+)")
 _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MULTILINE)
 
 
@@ -26,7 +54,7 @@ def explained() -> Iterator[None]:
 
     Raises:
         DrainError: Spark failed, or its JVM was killed; it replaces Spark's exception.
-        KeyboardInterrupt: SIGINT cancelled Spark's jobs; see `pipeline.interruption`.
+        KeyboardInterrupt: SIGINT cancelled Spark's jobs; see `drain.pipeline.interruption`.
         SystemExit: SIGTERM or SIGHUP cancelled Spark's jobs.
     """
     from py4j.protocol import Py4JError
@@ -41,20 +69,20 @@ def explained() -> Iterator[None]:
         raise DrainError(explanation(str(error))) from error
 
 
+def stored(text: str) -> str:
+    """Name objects in a text by the URL of their store, and not by that of `drain.pipeline.gateway`."""
+    return _SERVED.sub(r"\1://", text)
+
+
 def explanation(text: str) -> str:
     """Find the line of Spark's message that says what went wrong; "Spark: no reason" if there is none."""
     ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
         return str(ours[-1])
-    memory = _OUT_OF_MEMORY.findall(text)
-    if memory:
-        return f"Spark ran out of memory ({memory[0].strip()}): give it more, such as --conf spark.driver.memory=2g"
-    if _UNESCAPED.search(text):
-        return (
-            "a quoted field of a CSV holds a single quote character: double it, "
-            "or name the escape, such as --option escape=\\"
-        )
+    for pattern, meaning in _MEANINGS.items():
+        if found := re.search(pattern, text):
+            return meaning.format(*(group.strip() if group else "" for group in found.groups()))
     causes = _LAST_OF_A_TRACEBACK.findall(text) or _CAUSE.findall(text)
     line = causes[-1] if causes else next((line for line in text.splitlines() if line.strip()), "no reason")
-    line = _CLASS_OF_ERROR.sub("", line.strip())
+    line = stored(_CLASS_OF_ERROR.sub("", line.strip()))
     return f"Spark: {line.partition(' SQLSTATE:')[0]}"

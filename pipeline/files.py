@@ -1,85 +1,184 @@
-"""Files of the archive: rows are appended, left out if they are there, and compared with those of Postgres."""
+"""Files of the archive: written under hidden names through PyArrow, and then given their names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import history
-from pipeline.datasources import columns
-from pipeline.session import temporarily
+from drain.archive import UNFINISHED, Archive, File, current
+from drain.pipeline.datasources import columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from datetime import date
+
+    import pyarrow as pa
 
 COLUMNS = tuple(columns.TABLES["finished_jobs"])
-
-# Settings for writing: times to the microsecond, back to the year 1, which every reader of Parquet can filter by.
-_WRITING = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-}
+# Order of the rows within a row group, and within a file that a closed day consists of.
+ORDER = ("queue", "finished_at")
+# Maximum size of a file, about. Object stores serve parts of large files, and scans are slow with many small ones.
+FILE_BYTES = 128 * 1024 * 1024
+# Size of a row group in memory.
+_GROUP_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Count of rows in Postgres, and of those that are not in the files exactly once and unchanged.
+class Written:
+    """File that is complete, under its hidden name.
 
     Attributes:
-        rows: Number of rows in Postgres.
-        missing: Number of rows that are in no file.
-        doubled: Number of rows that are in the files more than once.
-        different: Number of rows that are in the files once, with another content.
+        path: Path in the archive's file system.
+        rows: Number of rows.
     """
 
+    path: str
     rows: int
-    missing: int
-    doubled: int
-    different: int
+
+
+class Writer:
+    """Writer of one hidden file, which is removed unless `finish` is called.
+
+    Args:
+        archive: Archive.
+        day: Day of the rows.
+        name: Name that no other file of the day has.
+    """
+
+    def __init__(self, archive: Archive, day: date | str, name: str) -> None:
+        import pyarrow.parquet as pq
+
+        directory = archive.directory(day)
+        if archive.is_local:
+            archive.system.create_dir(directory)
+        self._archive = archive
+        self.path = f"{directory}/_{name}{UNFINISHED}"
+        self.rows = 0
+        self.schema = columns.arrow_schema(columns.TABLES["finished_jobs"])
+        self._group: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._sink = archive.system.open_output_stream(self.path)
+        self._parquet = pq.ParquetWriter(self._sink, self.schema, compression="zstd")
+
+    def add(self, batch: pa.RecordBatch, *, sort: bool = False) -> bool:
+        """Append rows; returns whether a row group was written.
+
+        Args:
+            batch: Rows with all columns of `finished_jobs`.
+            sort: Sort each row group; otherwise the rows come in order.
+        """
+        self._group.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes < _GROUP_BYTES:
+            return False
+        self._write(sort=sort)
+        return True
 
     @property
-    def equal(self) -> bool:
-        """True if each row is in the files exactly once, unchanged."""
-        return not (self.missing or self.doubled or self.different)
+    def size(self) -> int:
+        """Size of the file so far."""
+        return int(self._sink.tell())
+
+    def finish(self, *, sort: bool = False) -> Written:
+        """Complete the file."""
+        self._write(sort=sort)
+        self._parquet.close()
+        self._sink.close()
+        return Written(self.path, self.rows)
+
+    def discard(self) -> None:
+        """Remove the file."""
+        with suppress(Exception):
+            self._parquet.close()
+            self._sink.close()
+        self._archive.system.delete_file(self.path)
+
+    def _write(self, *, sort: bool) -> None:
+        import pyarrow as pa
+
+        rows = pa.Table.from_batches(self._group, self.schema) if self._group else None
+        self._group, self._bytes = [], 0
+        if rows is not None:
+            rows = rows.sort_by([(name, "ascending") for name in ORDER]) if sort else rows
+            self._parquet.write_table(rows, row_group_size=max(1, rows.num_rows))
+            self.rows += rows.num_rows
 
 
-def directory(archive: str, day: date) -> str:
-    """Name the directory of a day's files."""
-    return f"{archive.rstrip('/')}/{history.DATE}={day}"
+def write(
+    archive: Archive, day: date | str, name: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Written]:
+    """Write rows that are in order into as many hidden files as they fill."""
+    writer: Writer | None = None
+    try:
+        for number, batch in enumerate(batches):
+            if writer is None:
+                writer = Writer(archive, day, f"{name}-{number}")
+            if writer.add(batch.cast(writer.schema)) and writer.size >= FILE_BYTES:
+                yield writer.finish()
+                writer = None
+        if writer is not None:
+            yield writer.finish()
+            writer = None
+    except BaseException:
+        if writer is not None:
+            writer.discard()
+        raise
 
 
-def append(rows: DataFrame, archive: str) -> None:
-    """Append rows to the archive, by day and queue; they have all columns of `finished_jobs`, and `finished_date`."""
-    with temporarily(rows.sparkSession, _WRITING):
-        (
-            rows.write.mode("append")
-            .partitionBy(history.DATE, history.QUEUE)
-            .option("compression", "zstd")
-            .parquet(archive)
-        )
+def give_names(archive: Archive, names: Sequence[tuple[Written | File, str]]) -> None:
+    """Give hidden files their names, in this order; on this machine's disk they are synced first."""
+    if archive.is_local:
+        for file, _ in names:
+            _sync(Path(file.path))
+    for file, name in names:
+        archive.system.move(file.path, f"{file.path.rpartition('/')[0]}/{name}")
 
 
-def of_days(spark: SparkSession, archive: str, days: Iterable[date]) -> DataFrame | None:
-    """Read the archived rows of these days; None if there are none."""
-    wanted = [directory(archive, day) for day in days]
-    there = [path for path in wanted if history.exists(spark, path)]
-    if not there:
-        return None
-    return history.read(spark, archive, *there)
+def add_to_day(
+    archive: Archive, day: date | str, written: Sequence[Written], run: str, *, whole: bool
+) -> None:
+    """Let hidden files become files of a closed day.
+
+    Args:
+        archive: Archive.
+        day: Day.
+        written: Files.
+        run: Letters and digits that no other call has used.
+        whole: The files replace all numbered files of the day, and those of its hours.
+    """
+    numbers = [file.generation[0] for file in archive.all_files(day) if file.generation]
+    stem = f"{'whole' if whole else 'added'}-{max(numbers, default=0) + 1:06}"
+    names = [f"{stem}-{part}-{len(written)}-{run}.parquet" for part in range(1, len(written) + 1)]
+    give_names(archive, list(zip(written, names, strict=True)))
 
 
-def flush(spark: SparkSession, archive: str, day: date) -> None:
+def remove(archive: Archive, paths: Iterable[str]) -> None:
+    """Remove files, and directories of queues that become empty."""
+    for path in paths:
+        archive.system.delete_file(path)
+        directory = Path(path).parent
+        if directory.name.startswith("queue=") and archive.is_local and not any(directory.glob("*.parquet")):
+            shutil.rmtree(directory)
+
+
+def remove_unused(archive: Archive, day: date | str) -> None:
+    """Remove the files of a day that do not count: replaced ones, and those of a process that died."""
+    files = archive.all_files(day)
+    remove(archive, [file.path for file in set(files) - set(current(files))])
+
+
+def flush(archive: Archive, day: date | str) -> None:
     """Flush the files of a day to this machine's disk; does nothing if the archive is elsewhere.
 
-    Spark closes files without fsync, so the operating system may hold them in memory only. A power cut after the day's
-    partition was dropped would lose the rows.
+    The operating system may hold files and their names in memory only. A power cut after the day's partition was
+    dropped would lose the rows.
     """
-    written = history.local(spark, directory(archive, day))
-    if written is None or not written.exists():
+    written = Path(archive.directory(day))
+    if not archive.is_local or not written.exists():
         return
     for place, _, names in os.walk(written):
         for path in (*(Path(place, name) for name in names), Path(place)):
@@ -94,39 +193,3 @@ def _sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def without(rows: DataFrame, files: DataFrame | None) -> DataFrame:
-    """Leave out the rows whose job is in the files."""
-    return rows if files is None else rows.join(files.select("id"), "id", "left_anti").select(rows.columns)
-
-
-def compare(rows: DataFrame, files: DataFrame | None) -> Comparison:
-    """Compare rows of Postgres with the files, which may have other rows too."""
-    from pyspark.sql import functions as f
-
-    truth = rows.select("id", _checksum(rows).alias("truth"))
-    if files is None:
-        count = truth.count()
-        return Comparison(count, count, 0, 0)
-    kept = files.select("id", _checksum(files).alias("kept"))
-    kept = kept.groupBy("id").agg(f.count("*").alias("copies"), f.min("kept").alias("kept"))
-    copies = f.col("copies")
-    found = (
-        truth.join(kept, "id", "left")
-        .agg(
-            f.count("*").alias("rows"),
-            f.count_if(copies.isNull()).alias("missing"),
-            f.count_if(copies > 1).alias("doubled"),
-            f.count_if((copies == 1) & (f.col("truth") != f.col("kept"))).alias("different"),
-        )
-        .collect()
-    )
-    return Comparison(**found[0].asDict())
-
-
-def _checksum(rows: DataFrame) -> Column:
-    from pyspark.sql import functions as f
-
-    # The hash skips nulls, and ('a', null) must differ from (null, 'a').
-    return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])

@@ -1,47 +1,47 @@
-"""Continuous archive: finished jobs go to the files a few seconds after they finish.
+"""Continuous archive: finished jobs go to the files a few seconds after they finish, and Spark starts to close days.
 
-A batch may be written twice: its driver died after the files were written, and before the checkpoint was. So rows that
-an earlier driver may have written are looked for in the files first; so are rows of closed days, which
-`pipeline.archive` may have written. All other rows cannot be in the files yet, and are appended without a look.
+Following needs no Spark and little memory: rows are read in the order of their transactions, and each batch is a file.
+A thread closes the days that are over, with Spark in a process of its own; meanwhile nothing is written for them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from drain.archive import Archive
+from drain.database import postgres
 from drain.database.postgres import Connection
-from drain.errors import DrainError
+from drain.pipeline.archive import Archived, Archiver, exclusive
+from drain.pipeline.datasources import adbc, transactions
+from drain.pipeline.days import Answer, Order
+from drain.pipeline.files import COLUMNS
+from drain.pipeline.hours import Hours
 from drain.tables import finished
-from pipeline import files, history
-from pipeline.archive import Archived, Archiver, exclusive
-from pipeline.failures import explained
+from drain.tables.finished import Day
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    import pyarrow as pa
 
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-# Interval between two batches, in Spark's words.
-_BATCH_INTERVAL = "2 seconds"
-# Interval between two checks of whether the stream has ended.
-_LOOK_SECONDS = 0.5
-_DAY_SECONDS = 86_400
+# Name of the connections in pg_stat_activity.
+_APPLICATION = "drain archive follow"
+# Interval between two batches, unless more rows than fit into one are waiting.
+_BATCH_SECONDS = 2.0
 # Interval between two attempts to close days.
 _CLOSE_SECONDS = 60.0
+_MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one batch of the stream.
+    """Rows of some transactions.
 
     Attributes:
-        rows: Number of rows, including those that the files had already.
+        rows: Number of rows, those of days that are being closed included.
         behind: Seconds since the last of these jobs finished.
     """
 
@@ -55,24 +55,23 @@ class Plan:
 
     Attributes:
         database_url: Database with the job tables.
-        archive: Path of the archive; see `pipeline.history`.
-        checkpoint: Directory where Spark notes the stream's position.
+        archive: Path of the archive; see `drain.archive`.
         keep: Number of closed days that stay in Postgres after they have been archived.
-        max_rows: Upper bound of the rows of a batch; None: the data source's default.
+        max_rows: Upper bound of the rows of a batch, unless one transaction has more.
     """
 
     database_url: str
     archive: str
-    checkpoint: str
     keep: int = 0
-    max_rows: int | None = None
+    max_rows: int = _MAX_ROWS
 
 
 def run(
     plan: Plan,
-    session: Callable[[], AbstractContextManager[SparkSession]],
+    write: Callable[[Order], Answer],
     stop: threading.Event,
     *,
+    end: Callable[[], None] = lambda: None,
     on_batch: Callable[[Batch], None] = lambda _batch: None,
     on_day: Callable[[Archived], None] = lambda _day: None,
     report: Callable[[str], None] = lambda _step: None,
@@ -81,41 +80,42 @@ def run(
 
     Args:
         plan: Source and destination.
-        session: Makes the Spark session.
+        write: Writes and compares the files of a closed day; see `drain.pipeline.days.archive`. A thread calls it.
         stop: Event that ends the archive; any thread and any signal handler may set it.
+        end: Lets `write` return or fail soon.
         on_batch: Called with each batch that has been written.
         on_day: Called with the result for each closed day.
         report: Receives a line at each step.
 
     Raises:
-        DrainError: The stream has failed. Nothing is lost: the next run continues where this one ended.
+        DrainError: The archive has failed. Nothing is lost: the next run continues where this one ended.
     """
-    with exclusive(plan.database_url) as connection, session() as spark:
-        follower = Follower(plan, connection, spark, on_batch, on_day, report)
-        follower.close_days()
+    with exclusive(plan.database_url) as lock:
+        follower = Follower(plan, lock, write, on_day, report)
         report("following finished_jobs until Ctrl-C")
-        with explained():
-            query = follower.start()
-            try:
-                while not stop.wait(_LOOK_SECONDS) and query.isActive:
-                    follower.close_days_if_due()
-            finally:
-                follower.end(query)
-            failure = None if stop.is_set() else query.exception()
-            if failure is not None:
-                raise failure
+        try:
+            while not stop.is_set():
+                until = monotonic() + _BATCH_SECONDS
+                follower.close_days_if_due()
+                batch = follower.run_once()
+                if batch:
+                    on_batch(batch)
+                is_full = batch is not None and batch.rows >= plan.max_rows
+                follower.merge(0.0 if is_full else until)
+                if not is_full:
+                    stop.wait(max(0.0, until - monotonic()))
+        finally:
+            end()
+            follower.close()
 
 
 class Follower:
-    """Writer of the stream's batches, which closes days between them.
-
-    Spark writes batches from a thread of its own, so a lock keeps batches and the closing of days apart.
+    """Writer of batches, which lets a thread close days.
 
     Args:
         plan: Source and destination.
-        connection: Connection that holds the archive's lock; see `pipeline.archive.exclusive`.
-        spark: Session with the data sources registered.
-        on_batch: Called with each batch that has been written.
+        lock: Connection that holds the archive's lock; see `drain.pipeline.archive.exclusive`.
+        write: Writes and compares the files of a closed day.
         on_day: Called with the result for each closed day; once for the same problem of a day.
         report: Receives a line at each step.
     """
@@ -123,65 +123,103 @@ class Follower:
     def __init__(
         self,
         plan: Plan,
-        connection: Connection,
-        spark: SparkSession,
-        on_batch: Callable[[Batch], None],
-        on_day: Callable[[Archived], None],
+        lock: Connection,
+        write: Callable[[Order], Answer],
+        on_day: Callable[[Archived], None] = lambda _day: None,
         report: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self._plan = plan
-        self._report = report
-        self._connection = connection
-        self._spark = spark
-        self._on_batch = on_batch
+        self._archive = Archive(plan.archive)
+        self._archiver = Archiver(lock, plan.database_url, plan.archive, write, report)
         self._on_day = on_day
-        self._lock = threading.Lock()
-        self._is_stopped = False
-        self._closed_at = 0.0
         self._reported: set[tuple[date, str]] = set()
-        # No earlier driver can have written rows of this transaction or a later one.
-        self._first_transaction = finished.next_transaction(connection)
+        self._connection = postgres.connect(plan.database_url, _APPLICATION)
+        self._thread: threading.Thread | None = None
+        self._is_ended = False
+        self._results: list[Archived] = []
+        self._failure: Exception | None = None
+        self._close_at = 0.0
+        since = min([day.date for day in finished.days(lock)], default=finished.today(lock))
+        with self._archive.explained():
+            # Reports a bucket that does not exist.
+            self._archive.exists()
+            self._hours = Hours(self._archive, since, finished.next_transaction(lock))
 
-    def start(self) -> StreamingQuery:
-        """Start the stream."""
-        source = self._spark.readStream.format("finished_jobs").option(
-            "database_url", self._plan.database_url
-        )
-        if self._plan.max_rows is not None:
-            source = source.option("max_rows", str(self._plan.max_rows))
-        return (
-            source.load()
-            .writeStream.foreachBatch(self._write_batch)
-            .option("checkpointLocation", self._plan.checkpoint)
-            .trigger(processingTime=_BATCH_INTERVAL)
-            .start()
-        )
+    def run_once(self) -> Batch | None:
+        """Write the next batch; None if there is nothing new."""
+        plan, start = self._plan, self._hours.position
+        end = transactions.latest(self._connection, start, plan.max_rows)
+        if end == start:
+            return None
+        rows = 0
+        with (
+            self._archive.explained(),
+            adbc.connect(plan.database_url, _APPLICATION) as connection,
+        ):
 
-    def end(self, query: StreamingQuery) -> None:
-        """Stop the stream after the current batch."""
-        with self._lock:
-            self._is_stopped = True
-        # Without the lock: stop() waits for the stream's thread, which may be waiting for the lock.
-        query.stop()
+            def counted() -> Iterator[pa.RecordBatch]:
+                nonlocal rows
+                for batch in transactions.read(connection, start, end, COLUMNS):
+                    rows += batch.num_rows
+                    yield batch
+
+            latest = self._hours.write(counted(), end)
+        return Batch(rows, finished.clock(self._connection) - latest / 1e6)
+
+    def merge(self, until: float) -> None:
+        """Merge files of hours that are over, until the monotonic clock shows `until`, and at least a little."""
+        with self._archive.explained():
+            self._hours.merge(finished.clock(self._connection), until)
 
     def close_days_if_due(self) -> None:
-        """Close days, if a minute has passed since the last time."""
-        if monotonic() - self._closed_at >= _CLOSE_SECONDS:
-            self.close_days()
+        """Let a thread close days, if a minute has passed since the last time, and report what it has closed.
 
-    def close_days(self) -> None:
-        """Complete, compare and drop the days that are over."""
-        with self._lock:
-            plan = self._plan
-            archiver = Archiver(
-                self._connection, plan.database_url, plan.archive, lambda: self._spark, self._report
-            )
-            for day in finished.closed_days(self._connection, self._plan.keep):
-                # Without patience: the transactions that use the partition now have ended a minute from now.
-                self._report_day(archiver.close(day, patience=0))
-            self._closed_at = monotonic()
+        Raises:
+            UnavailableError: The thread has lost the database.
+        """
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread = None
+            self._report_results()
+            self._close_at = monotonic() + _CLOSE_SECONDS
+        elif monotonic() >= self._close_at:
+            self._close_at = monotonic() + _CLOSE_SECONDS
+            days = finished.closed_days(self._connection, self._plan.keep)
+            if days:
+                self._hours.leave({day.date for day in days})
+                self._thread = threading.Thread(target=self._close_days, args=(days,), daemon=True)
+                self._thread.start()
 
-    def _report_day(self, day: Archived) -> None:
+    def close(self) -> None:
+        """Stop, with no file half written; a day that is being closed stays as it is."""
+        self._is_ended = True
+        self._hours.close()
+        if self._thread is not None:
+            self._thread.join()
+        for day in self._results:
+            if day.problem is None:
+                self._report(day)
+        self._connection.close()
+
+    def _close_days(self, days: list[Day]) -> None:
+        try:
+            with postgres.reachable(self._plan.database_url):
+                for day in days:
+                    if not self._is_ended:
+                        # Without patience: the transactions that use the partition now have ended a minute from now.
+                        self._results.append(self._archiver.close(day, patience=0))
+        except Exception as error:  # noqa: BLE001  (raised by the thread that looks at the results)
+            self._failure = error
+
+    def _report_results(self) -> None:
+        results, self._results = self._results, []
+        for day in results:
+            self._report(day)
+        if self._failure is not None:
+            raise self._failure
+
+    def _report(self, day: Archived) -> None:
         if day.problem is None:
             # A problem that comes back after a success is a new one.
             self._reported = {(other, problem) for other, problem in self._reported if other != day.day}
@@ -190,47 +228,3 @@ class Follower:
         else:
             self._reported.add((day.day, day.problem))
         self._on_day(day)
-
-    def _write_batch(self, batch: DataFrame, _number: int) -> None:
-        with self._lock:
-            if self._is_stopped:
-                # Not a return: Spark would note the rows as written.
-                raise DrainError("the stream has been stopped")
-            rows = batch.withColumn(history.DATE, _day_of(batch)).persist()
-            try:
-                self._write(rows)
-            finally:
-                rows.unpersist()
-
-    def _write(self, rows: DataFrame) -> None:
-        from pyspark.sql import functions as f
-
-        days = (
-            rows.groupBy(history.DATE)
-            .agg(
-                f.count("*").alias("rows"),
-                f.min("finished_xid").alias("first"),
-                f.max(f.unix_micros("finished_at")).alias("latest"),
-            )
-            .collect()
-        )
-        if not days:
-            return
-        archived = files.of_days(rows.sparkSession, self._plan.archive, self._perhaps_written(days))
-        files.append(files.without(rows, archived), self._plan.archive)
-        behind = finished.clock(self._connection) - max(day.latest for day in days) / 1e6
-        self._on_batch(Batch(sum(day["rows"] for day in days), behind))
-
-    def _perhaps_written(self, days: Sequence[Any]) -> list[date]:
-        """List the days of the batch of which the files may have rows already."""
-        today = finished.today(self._connection)
-        dated = ((date.fromisoformat(day[history.DATE]), day["first"]) for day in days)
-        return [day for day, first in dated if day < today or first < self._first_transaction]
-
-
-def _day_of(rows: DataFrame) -> Any:
-    from pyspark.sql import functions as f
-
-    # Not date_format(), whose result depends on the session's time zone.
-    days = f.floor(f.unix_seconds(rows["finished_at"]) / _DAY_SECONDS).cast("int")
-    return f.date_add(f.lit(date(1970, 1, 1)), days).cast("string")

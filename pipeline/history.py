@@ -1,37 +1,35 @@
 """History of jobs as of one instant: the four tables, and the archive behind `finished_jobs`.
 
-The archive is a directory, on any file system that Spark can write to, with Parquet files in
-`finished_date=2026-11-20/queue=mail/`: the columns of `finished_jobs`, JSON as its text, days by UTC. While a day's
-partition is still in Postgres, the archive may hold none, some or all of its rows; once it is gone, the archive holds
-all of them.
+`drain.archive` describes the files of the archive. While a day's partition is still in Postgres, the archive may hold
+none, some or all of its rows; once it is gone, the archive holds all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from drain import archive as archives
+from drain import stores
+from drain.archive import Archive, File
 from drain.database import postgres
 from drain.database.postgres import Connection
+from drain.pipeline.datasources import columns, snapshot
+from drain.pipeline.failures import explained
 from drain.tables import finished
-from pipeline.datasources import columns, snapshot
-from pipeline.failures import explained
 
 if TYPE_CHECKING:
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
 
-# Columns by which the archive is divided into directories.
-DATE = "finished_date"
-QUEUE = "queue"
-
-# Hive's name for the directory of rows without a value; Spark reads it as null.
-_NO_QUEUE = "__HIVE_DEFAULT_PARTITION__"
+DATE = archives.DATE
 
 # Upper bound of the time from a job's finish, by the clock of its row, to its commit.
 _LONGEST_TRANSACTION = timedelta(days=1)
@@ -64,13 +62,7 @@ class Instant:
         self, spark: SparkSession, name: str, names: Sequence[str], *, where: str | None = None
     ) -> DataFrame:
         """Read these columns of a job table, of rows that fulfil a condition in Postgres' SQL."""
-        reader = (
-            spark.read.format(name)
-            .option("database_url", self.database_url)
-            .option("snapshot", self.snapshot)
-            .option("columns", ",".join(names))
-        )
-        return (reader.option("where", where) if where else reader).load()
+        return table(spark, self.database_url, self.snapshot, name, names, where=where)
 
     def finished(
         self,
@@ -94,21 +86,25 @@ class Instant:
 
         needed = list(dict.fromkeys([*names, "id", "finished_at"]))
         live = self.table(spark, "finished_jobs", needed, where=where)
-        if archive is None or not exists(spark, archive):
+        if archive is None or not Archive(archive).exists():
             return live.select(*names)
-        archived = read(spark, archive).where(where or "true")
-        if since is not None:
-            archived = archived.where(archived[DATE] >= since.isoformat())
-        if self.days:
-            archived = archived.where(~archived[DATE].isin([day.isoformat() for day in self.days]))
+        archived = read(
+            spark,
+            archive,
+            [*dict.fromkeys([*needed, "finished_xid"])],
+            where=where or "true",
+            since=since,
+            without=self.days,
+        )
         # Rows that were finished and archived after the instant are left out. Older rows stay, whatever their
         # transaction numbers: they may be those of a server that this database was on before.
         xid = f.coalesce(archived["finished_xid"], f.lit(0))
         unseen = (xid >= self.xmax) | xid.isin(list(self.unseen))
         archived = archived.where(~(unseen & (archived["finished_at"] > self.at - _LONGEST_TRANSACTION)))
         # A late row, finished when its day had been archived, may be in both until Postgres' copy is deleted.
-        late = self.table(spark, "finished_jobs", ["id"], where="tableoid = 'finished_jobs_other'::regclass")
-        if not late.isEmpty():
+        if finished.may_be_late(self.connection):
+            where = f"tableoid = '{finished.OTHER}'::regclass"
+            late = self.table(spark, "finished_jobs", ["id"], where=where)
             live = live.join(archived.select("id").join(late, "id", "left_semi"), "id", "left_anti")
         return live.select(*names).unionByName(archived.select(*names))
 
@@ -130,16 +126,103 @@ def instant(database_url: str) -> Iterator[Instant]:
         yield Instant(connection, database_url, name, days, *finished.visible_transactions(connection))
 
 
-def read(spark: SparkSession, archive: str, *parts: str) -> DataFrame:
-    """Read the archive, or these directories of it, with the columns of `finished_jobs` and `finished_date`."""
-    from pyspark.sql import functions as f
+def table(
+    spark: SparkSession,
+    database_url: str,
+    snapshot_name: str,
+    name: str,
+    names: Sequence[str],
+    *,
+    where: str | None = None,
+) -> DataFrame:
+    """Read columns of a job table as of an exported snapshot; see `Instant.table`."""
+    reader = (
+        spark.read.format(name)
+        .option("database_url", database_url)
+        .option("snapshot", snapshot_name)
+        .option("columns", ",".join(names))
+    )
+    return (reader.option("where", where) if where else reader).load()
 
-    schema = columns.spark_schema("finished_jobs", list(columns.TABLES["finished_jobs"]))
-    # Strings, not Spark's guess: a queue named 007 is no number.
-    reader = spark.read.schema(f"{schema}, {DATE} string").option("basePath", archive)
-    # Every row has a queue, so null can only be the queue that is named as Hive's directory of rows without a value.
-    queue = f.coalesce(f.col(QUEUE), f.lit(_NO_QUEUE))
-    return reader.parquet(*(parts or (archive,))).withColumn(QUEUE, queue)
+
+def read(
+    spark: SparkSession,
+    place: str,
+    names: Sequence[str] = tuple(columns.ARCHIVED),
+    *,
+    where: str = "true",
+    since: date | None = None,
+    without: Collection[date] = (),
+) -> DataFrame:
+    """Read columns of the archive, of all days since `since` but for some.
+
+    Args:
+        spark: Session with the data sources registered.
+        place: Path of the archive.
+        names: Columns of `finished_jobs`, and `finished_date`.
+        where: Condition in Spark's SQL; if it excludes days, their files are not read.
+        since: First day; None: all days.
+        without: Days that are left out.
+
+    Raises:
+        DrainError: The archive cannot be listed.
+    """
+    archive = Archive(place)
+    left_out = {str(day) for day in without}
+    days = [day for day in archive.days() if day not in left_out and day >= str(since or "")]
+    files = [file for day in _chosen(spark, days, where) for file in archive.files(day)]
+    needed = list(dict.fromkeys([*names, *_named(where)]))
+    return _read(spark, archive, files, needed).where(where).select(*names)
+
+
+def _chosen(spark: SparkSession, days: list[str], where: str) -> list[str]:
+    """Leave out the days that a condition excludes: it demands something of `finished_date` alone."""
+    parser = attrgetter("_jsparkSession")(spark).sessionState().sqlParser()
+    demands = [parser.parseExpression(where)]
+    for demand in demands:
+        if demand.getClass().getSimpleName() == "And":
+            demands += [demand.left(), demand.right()]
+        elif _named(text := demand.sql()) == [DATE]:
+            chosen = spark.createDataFrame([(day,) for day in days], f"{DATE} string").where(text)
+            days = sorted(row[0] for row in chosen.collect())
+    return days
+
+
+def _named(condition: str) -> list[str]:
+    """List the columns of the archive that a condition in SQL names, or that its texts contain."""
+    return [name for name in columns.ARCHIVED if re.search(rf"\b{name}\b", condition, re.IGNORECASE)]
+
+
+def _read(spark: SparkSession, archive: Archive, files: Sequence[File], names: Sequence[str]) -> DataFrame:
+    """Read columns of files by Spark's own reader where it can, and else as `read_files` does.
+
+    Its reader hands no rows through Python: statistics of ten million jobs took 9.9 s with it, and 17.0 s without.
+    """
+    own = [file for file in files if _spark_reads(archive, file)]
+    if not own:
+        return read_files(spark, archive, files, names)
+    schema = columns.spark_schema(columns.ARCHIVED, names)
+    reader = spark.read.schema(schema).option("basePath", f"file://{archive.root}")
+    rows = reader.parquet(*(f"file://{file.path}" for file in own)).select(*names)
+    other = [file for file in files if not _spark_reads(archive, file)]
+    return rows.unionByName(read_files(spark, archive, other, names)) if other else rows
+
+
+def _spark_reads(archive: Archive, file: File) -> bool:
+    """Return whether Spark's own reader finds a file by its path, and all columns in it or in its directory's name."""
+    is_literal = not stores.WILDCARD.search(file.path) and "\\" not in file.path
+    return archive.is_local and file.queue is None and is_literal
+
+
+def read_files(
+    spark: SparkSession, archive: Archive, files: Sequence[File], names: Sequence[str]
+) -> DataFrame:
+    """Read columns of these files of an archive, which may have hidden names."""
+    reader = spark.read.format("archived_jobs").option("path", archive.place)
+    reader = reader.option("files", json.dumps([astuple(file) for file in files])).option(
+        "columns", ",".join(names)
+    )
+    return reader.load()
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -158,17 +241,6 @@ def make_empty(spark: SparkSession, path: str, mark: str) -> None:
     where, system = _resolve(spark, path)
     system.delete(where, True)  # noqa: FBT003  (Hadoop's)
     system.create(_resolve(spark, mark)[0]).close()
-
-
-def local(spark: SparkSession, path: str) -> Path | None:
-    """Resolve a path on this machine; None if it is on another file system.
-
-    Raises:
-        DrainError: As for `exists`.
-    """
-    with explained():
-        where, system = _resolve(spark, path)
-        return Path(str(where.toUri().getPath())) if system.getUri().getScheme() == "file" else None
 
 
 def _resolve(spark: SparkSession, path: str) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipeline import jvm
+from drain.pipeline import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -62,7 +62,7 @@ def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iter
 
     Args:
         settings: Spark's settings by name, including those that the JVM itself starts with.
-        class_data: File that the JVM writes as it ends; see `pipeline.class_data`. A block that ends without an
+        class_data: File that the JVM writes as it ends; see `drain.pipeline.class_data`. A block that ends without an
             exception does not wait for it.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from drain.errors import ConfigError, DrainError
-from pipeline.rejects import REASON, RECORD, shown
+from drain.pipeline.rejects import REASON, RECORD, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,6 +34,10 @@ _TYPES = {
     "float8": "double",
     "timestamptz": "timestamp",
 }
+# What follows an object that is not the last thing in its line, or is in an array or in a text.
+_NOT_LAST = r"\}\s*(,\s*\{|[^\s,\]}])"
+# Half of a surrogate pair, behind an even number of backslashes.
+_HALF = r"(?i)(?<!\\)(?:\\\\)*(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f])"
 # Name and first word of the type of each column; the rest of decimal(10, 2) matches nothing.
 _COLUMN = re.compile(r"((?:^|,)\s*(?:\w+|`[^`]+`)\s+)(\w+)")
 # Options that say which files are read.
@@ -41,7 +45,7 @@ _OF_FILES = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifie
 
 
 def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str], columns: str) -> DataFrame:
-    """Return the rows with the columns REASON and RECORD of `pipeline.rejects`.
+    """Return the rows with the columns REASON and RECORD of `drain.pipeline.rejects`.
 
     Args:
         spark: Session.
@@ -64,11 +68,13 @@ def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str
         given = {"lineSep": "\n"} | given
     reader = spark.read.format(format_).options(**given)
     types = _types(columns)
-    schema = types if types is not None and format_ == "json" else reader.load(path).schema
+    schema = _read_as(types) if types is not None and format_ == "json" else reader.load(path).schema
     names = [name for name in schema.names if name != _LINE]
     _check_names(types, names)
     if strict and format_ == "csv":
         _refuse_open_quotes(spark, path, options)
+    elif strict:
+        _refuse_lines_that_change(spark, path, options)
     if strict and _LINE not in schema.names:
         schema = schema.add(_LINE, "string")
     rows = reader.schema(schema).load(path)
@@ -79,7 +85,9 @@ def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str
     line = [rows[_LINE]] if strict else []
     reasons = [_undecodable([*raw.values(), *line], options)]
     reasons += [f.when(each.isNotNull(), f.concat(f.lit("malformed line "), shown(each))) for each in line]
-    for field in types if types is not None and format_ == "csv" else []:
+    for field in types if types is not None else []:
+        if field.dataType == schema[field.name].dataType:
+            continue
         typed[field.name], reason = _cast(raw[field.name], field.name, field.dataType.simpleString())
         reasons.append(reason)
     reason = f.coalesce(*reasons)
@@ -106,6 +114,18 @@ def _types(columns: str) -> StructType | None:
         ) from None
 
 
+def _read_as(types: StructType) -> StructType:
+    """Return the types that JSON is read with: Spark would round a decimal, which is cast from its text instead."""
+    from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+
+    return StructType(
+        [
+            StructField(each.name, StringType()) if isinstance(each.dataType, DecimalType) else each
+            for each in types
+        ]
+    )
+
+
 def _check_names(types: StructType | None, names: list[str]) -> None:
     for name in types.names if types is not None else []:
         if name not in names:
@@ -121,8 +141,16 @@ def _cast(column: Column, name: str, kind: str) -> tuple[Column, Column]:
     typed = value.try_cast(kind)
     refused = value.isNotNull() & typed.isNull()
     if kind.startswith("decimal"):
-        # A cast rounds. A double distinguishes 1.239 from 1.24, and takes 1.20 for 1.2.
+        # A cast rounds: no digit but 0 may follow those of the scale. A double is exact enough for an exponent.
+        scale = kind.rpartition(",")[2].rstrip(")")
+        refused = refused | value.rlike(rf"\.\d{{{scale}}}\d*[1-9]\d*\s*$")
         refused = refused | (typed.cast("double") != value.try_cast("double"))
+    elif kind in ("float", "double"):
+        # A number that is too large becomes infinity.
+        refused = refused | (value.rlike(r"\d") & typed.cast("string").contains("Infinity"))
+    elif kind == "date":
+        # A cast ignores all that follows a space.
+        refused = refused | value.contains("BC")
     words = f.concat(f.lit(f"column {name} holds "), shown(value), f.lit(f", which is not {kind}"))
     return typed, f.when(refused, words)
 
@@ -154,11 +182,39 @@ def _refuse_open_quotes(spark: SparkSession, path: str, options: Mapping[str, st
         or _encoding(options).lower().startswith("utf-16")
     ):
         return
-    files = {name: value for name, value in by_name.items() if name in _OF_FILES}
-    lines = spark.read.options(**files).text(path).select("value")
+    lines = _lines(spark, path, by_name)
     quotes = f.length("value") - f.length(f.replace(f.col("value"), f.lit(quote), f.lit("")))
     found = lines.where(quotes % 2 == 1).select(shown(f.col("value")).alias("line")).first()
     if found is not None:
         raise DrainError(
             f"a quote is not closed in the line {found.line}: if fields have newlines, give --option multiLine=true"
         )
+
+
+def _refuse_lines_that_change(spark: SparkSession, path: str, options: Mapping[str, str]) -> None:
+    """Refuse lines that Spark would read as something else.
+
+    Of several objects it ignores all but the first, and half of a surrogate pair becomes a question mark.
+    """
+    from pyspark.sql import functions as f
+
+    by_name = {name.lower(): value for name, value in options.items()}
+    if "multiline" in by_name or _encoding(options):
+        return
+    line = f.col("value")
+    is_read = f.from_json(line, "map<string,string>").isNotNull()
+    objects = f.size(f.from_json(f.concat(f.lit("["), line, f.lit("]")), "array<string>"))
+    several = line.rlike(_NOT_LAST) & is_read & ~objects.eqNullSafe(1)
+    half = f.lower(line).contains(r"\ud") & line.rlike(_HALF)
+    reason = f.when(several, "goes on after its object; each object needs a line of its own").when(
+        half, "has an escape such as \\ud83d that is half of a character"
+    )
+    lines = _lines(spark, path, by_name).select(shown(line).alias("line"), reason.alias("reason"))
+    found = lines.where("reason IS NOT NULL").first()
+    if found is not None:
+        raise DrainError(f"a line of JSON {found.reason}: {found.line}")
+
+
+def _lines(spark: SparkSession, path: str, options: Mapping[str, str]) -> DataFrame:
+    files = {name: value for name, value in options.items() if name in _OF_FILES}
+    return spark.read.options(**files).text(path).select("value")

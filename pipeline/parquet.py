@@ -2,52 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+# Kinds of nanoseconds, each by its path in the file's schema, below a column.
+_Kinds: TypeAlias = Mapping[tuple[str, ...], str]
 
 _NANOSECONDS = "TIMESTAMP(NANOS,"
 
 
 def in_microseconds(rows: DataFrame) -> DataFrame:
-    """Convert columns of nanoseconds to timestamps of microseconds, rounded down.
+    """Convert nanoseconds to timestamps of microseconds, rounded down, also within structs and lists.
 
-    A column that holds nanoseconds within a struct, a list or a map is left out: its numbers would be taken for others.
+    A column that has them elsewhere is left out, as in a map: its numbers would be taken for others.
     """
-    from pyspark.sql.types import LongType
-
     if not any("bigint" in field.dataType.simpleString() for field in rows.schema):
         return rows
     found = _nanoseconds(rows)
-    converted = {
-        name: _timestamp(rows[f"`{name}`"], kind)
-        for name, kind in found.items()
-        if name in rows.columns and isinstance(rows.schema[name].dataType, LongType)
-    }
-    nested = [name for name in found if name not in converted]
-    return rows.withColumns(converted).drop(*nested) if found else rows
+    converted, unknown = {}, []
+    for name, type_ in ((field.name, field.dataType) for field in rows.schema if _below(found, field.name)):
+        try:
+            converted[name] = _converted(rows[f"`{name}`"], type_, _below(found, name))
+        except KeyError:
+            unknown.append(name)
+    return rows.withColumns(converted).drop(*unknown) if found else rows
 
 
-def _nanoseconds(rows: DataFrame) -> dict[str, str]:
-    """Find the columns with nanoseconds, in the file that Spark has taken the schema from, each with its kind."""
+def _nanoseconds(rows: DataFrame) -> _Kinds:
+    """Find the nanoseconds in the file that Spark has taken the schema from."""
     files = rows.inputFiles()
     if not files:
         return {}
     jvm = attrgetter("_jvm.org.apache")(rows.sparkSession)
     conf = rows.sparkSession._jsc.hadoopConfiguration()
+    # Spark names it as a URI: a space in a file's name is %20.
+    path = jvm.hadoop.fs.Path(attrgetter("_jvm.java.net.URI")(rows.sparkSession)(files[0]))
     reader = jvm.parquet.hadoop.ParquetFileReader.open(
-        jvm.parquet.hadoop.util.HadoopInputFile.fromPath(jvm.hadoop.fs.Path(files[0]), conf)
+        jvm.parquet.hadoop.util.HadoopInputFile.fromPath(path, conf)
     )
     try:
         leaves = [
-            (leaf.getPath()[0], str(leaf.getPrimitiveType().getLogicalTypeAnnotation()))
+            (tuple(leaf.getPath()), str(leaf.getPrimitiveType().getLogicalTypeAnnotation()))
             for leaf in reader.getFileMetaData().getSchema().getColumns()
         ]
     finally:
         reader.close()
-    return {name: kind for name, kind in leaves if kind.startswith(_NANOSECONDS)}
+    return {path: kind for path, kind in leaves if kind.startswith(_NANOSECONDS)}
+
+
+def _below(kinds: _Kinds, *names: str | None) -> _Kinds:
+    """Cut these names off the paths that begin with them; None stands for any name."""
+    return {
+        path[len(names) :]: kind
+        for path, kind in kinds.items()
+        if all(name in (None, part) for name, part in zip(names, path, strict=False))
+    }
+
+
+def _converted(column: Column, type_: DataType, kinds: _Kinds) -> Column:
+    """Convert the nanoseconds at these paths; raises KeyError if there is no number at one of them."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, LongType, StructType
+
+    if not kinds:
+        return column
+    if isinstance(type_, StructType):
+        fields = [
+            _converted(column.getField(each.name), each.dataType, _below(kinds, each.name)).alias(each.name)
+            for each in type_
+        ]
+        return f.when(column.isNotNull(), f.struct(*fields))
+    if isinstance(type_, ArrayType):
+        # The file has two groups for a list: list.element.
+        below = _below(kinds, None, None)
+        return f.transform(column, lambda item: _converted(item, type_.elementType, below))
+    if not isinstance(type_, LongType):
+        raise KeyError(type_.simpleString())
+    return _timestamp(column, kinds[()])
 
 
 def _timestamp(nanoseconds: Column, kind: str) -> Column:

@@ -18,7 +18,7 @@ the lookup afterwards is a superfluous job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from time import monotonic
@@ -30,19 +30,20 @@ from drain import wording
 from drain.database import locks
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
+from drain.pipeline import arguments, comparison, copying, history, runs
+from drain.pipeline.comparison import DELETED, DIFFERENT, MISSING, Comparison, compared
+from drain.pipeline.failures import explained
+from drain.pipeline.session import require_shared
+from drain.pipeline.sides import Columns, key_names, with_columns
+from drain.pipeline.sources import Source
 from drain.tables import bulk
-from pipeline import arguments, comparison, history, runs
-from pipeline.comparison import DELETED, DIFFERENT, MISSING, Comparison, compared
-from pipeline.failures import explained
-from pipeline.sides import Columns, key_names, with_columns
-from pipeline.sources import Source
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline.history import Instant
+    from drain.pipeline.history import Instant
 
 # Condition on jobs that certainly run: a job that may expire does not, and corrective jobs have no keyword arguments.
 _WILL_RUN = "job_kwargs = '{}'::jsonb AND expires_at IS NULL"
@@ -73,7 +74,6 @@ class Plan:
         tag: Note for people on where the jobs come from.
         report: Path of a new directory for the differences as Parquet; a report of the same run is replaced.
         run_id: Identifier of the run. A run that has staged its jobs stages no more.
-        max_connections: Upper bound of connections that copy rows to Postgres at the same time.
     """
 
     source: Source
@@ -90,7 +90,6 @@ class Plan:
     tag: str | None = None
     report: str | None = None
     run_id: str = field(default_factory=lambda: runs.new_run_id("reconcile"))
-    max_connections: int = 8
 
     def __post_init__(self) -> None:
         comparison.most_deletes(self.max_deletes, 0)
@@ -170,29 +169,25 @@ def run(
     """
     began = monotonic()
     with _exclusive(database_url, plan) as connection:
-        before = bulk.rows_of(connection, plan.run_id)
-        if before:
-            return Result(plan.run_id, {}, {}, {}, before, 0, None, monotonic() - began)
+        noted = bulk.find(connection, plan.run_id)
+        if noted is not None and noted.rows:
+            return Result(plan.run_id, {}, {}, {}, noted.rows, 0, None, monotonic() - began)
         names = plan.job_for.values()
         runs.check_stageable(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
-        try:
-            with session() as spark, explained(), _compared(spark, plan, report) as found:
-                if refused := _refused(found, plan):
-                    raise DrainError(f"{refused}; nothing was staged")
-                due = _correctable(found, plan)
-                if due:
-                    report(f"staging up to {wording.count(due, 'job')}")
-                    _stage(spark, found, plan, database_url)
-        except BaseException:
-            with suppress(DrainError):
-                bulk.abandon(connection, plan.run_id)
-            raise
-        staged = bulk.rows_of(connection, plan.run_id)
-        # Tasks of an earlier driver that was killed may still be copying; their rows are never staged.
-        bulk.abandon(connection, plan.run_id)
-    if due and staged is None:
-        raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")
-    return _result(plan, found, staged or 0, began)
+        staged = 0
+        with (
+            runs.begun(connection, runs.Run(run_id=plan.run_id)),
+            session() as spark,
+            explained(),
+            _compared(spark, plan, report) as found,
+        ):
+            if refused := _refused(found, plan):
+                raise DrainError(f"{refused}; nothing was staged")
+            due = _correctable(found, plan)
+            if due:
+                report(f"staging up to {wording.count(due, 'job')}")
+                staged = _stage(spark, found, plan, connection, database_url)
+    return _result(plan, found, staged, began)
 
 
 @contextmanager
@@ -219,6 +214,7 @@ def _write_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> No
     pairs = zip(key_names(plan.columns), plan.columns.key, strict=True)
     rows = differences.withColumnsRenamed({name: pair.source for name, pair in pairs})
     history.make_empty(spark, str(plan.report), _mark(plan))
+    require_shared(spark, _mark(plan))
     rows.write.mode("append").parquet(str(plan.report))
 
 
@@ -272,12 +268,13 @@ def _without_waiting(jobs: DataFrame, now: Instant, plan: Plan, spark: SparkSess
     )
 
 
-def _stage(spark: SparkSession, found: Comparison, plan: Plan, database_url: str) -> None:
-    from pipeline.datasources.staging import stage
-
+def _stage(
+    spark: SparkSession, found: Comparison, plan: Plan, connection: Connection, database_url: str
+) -> int:
     with history.instant(database_url) as now:
         jobs = _without_waiting(_jobs(found.differences, plan), now, plan, spark)
-        stage(jobs, database_url, {"run_id": plan.run_id, "max_connections": str(plan.max_connections)})
+        with copying.dividing(spark, several=False):
+            return copying.stage(connection, jobs, runs.Run(run_id=plan.run_id), is_divided=False)
 
 
 @contextmanager
@@ -286,7 +283,7 @@ def _exclusive(database_url: str, plan: Plan) -> Iterator[Connection]:
     with runs.exclusive(database_url, plan.run_id) as connection:
         for name in sorted(set(plan.job_for.values())):
             # Of two reconciles of a job at a time, each would stage the other's jobs once more.
-            if not locks.try_lock(connection, locks.RECONCILE, name):
+            if not locks.lock_for_command(connection, locks.RECONCILE, name):
                 raise DrainError(
                     f"another reconcile that stages {name} is under way; start this one when it has ended"
                 )

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from drain.archive import Archive
 from drain.errors import ConfigError
-from pipeline import history, once, progress, runs
-from pipeline.failures import explained
+from drain.pipeline import history, runs, staging
+from drain.pipeline.failures import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +49,7 @@ class Plan:
         tag: Note for people; None: that of each job.
     """
 
-    run: once.Run
+    run: runs.Run
     archive: str | None
     finished: bool = False
     where: str
@@ -101,9 +102,9 @@ def run(
     database_url: str,
     plan: Plan,
     session: Callable[[], AbstractContextManager[SparkSession]],
-    report: progress.Reporter | None = None,
-) -> once.Result:
-    """Stage the jobs again; see `once.stage`."""
+    report: Callable[[str], None] = lambda _line: None,
+) -> staging.Result:
+    """Stage the jobs again; see `staging.stage`."""
 
     def check(connection: Connection) -> None:
         runs.check_stageable(
@@ -119,13 +120,13 @@ def run(
         with _past(database_url, spark, plan) as rows:
             yield _jobs(rows, plan)
 
-    return once.stage(database_url, plan.run, session, jobs_of, check=check, report=report)
+    return staging.stage(database_url, plan.run, session, jobs_of, check=check, report=report)
 
 
 @contextmanager
 def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFrame]:
     """Read the jobs that have run, each once. A job that gave way to another one has not run, and is left out."""
-    if plan.archive is not None and not history.exists(spark, plan.archive):
+    if plan.archive is not None and not Archive(plan.archive).exists():
         raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` makes one")
     if plan.finished:
         with history.instant(database_url) as now:
@@ -133,7 +134,7 @@ def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFr
             day = rows["finished_at"].cast("date").cast("string")
             yield _chosen(rows.withColumn(history.DATE, day), plan)
     elif plan.archive is not None:
-        yield _chosen(history.read(spark, plan.archive), plan)
+        yield _chosen(history.read(spark, plan.archive, where=plan.where), plan)
     else:
         raise ConfigError("a replay reads an archive, or finished jobs that are still in Postgres, or both")
 

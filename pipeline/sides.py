@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from drain.errors import ConfigError
-from pipeline import numbers
-from pipeline.datasources.columns import JSON
-from pipeline.failures import explanation
+from drain.pipeline import numbers
+from drain.pipeline.datasources.columns import JSON
+from drain.pipeline.failures import explanation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -9,22 +9,24 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from drain import stores
 from drain.database.url import describe
 from drain.errors import ConfigError
+from drain.pipeline import gateway, lines, parquet, rejects
 from drain.wording import count
-from pipeline import lines, parquet, rejects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPELLING = (
-    "a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such files; "
-    "FORMAT:PATH for any other format of Spark's, such as parquet:s3a://bucket/documents; or sql:SELECT … on Postgres"
+    "a path or an s3:// URL that ends in .parquet, .csv, .json, .jsonl or .orc; a directory with such files; "
+    "FORMAT:PATH for any other format of Spark's; or sql:SELECT … on Postgres"
 )
 
 # Variable with the database that a query reads; it has no option, since others would see its password in `ps`.
@@ -42,6 +44,8 @@ _KINDS = {
     _DIRECTORY: ("directory that is no partition", "directories that are no partitions"),
     "": ("file without an ending", "files without an ending"),
 }
+# Upper bound of the files that a guess looks at; thousands of partitions take minutes to list.
+_SAMPLED = 1000
 # Upper bound of the kinds of files that an error names.
 _NAMED = 5
 # Schemes of file systems that may stand before a colon and one slash, and are no formats.
@@ -57,8 +61,6 @@ _OPTIONS = {
         "escape": '"',
         "nullValue": "\0",
         "unescapedQuoteHandling": "RAISE_ERROR",
-        # With it, Spark counts the fields of a line only if all columns are used.
-        "columnPruning": "false",
     }
     | _STRICT,
     "json": _STRICT,
@@ -99,6 +101,16 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict)
     columns: str = ""
 
+    @property
+    def is_divided(self) -> bool:
+        """True if Spark reads the data in many small parts: it divides these files, unless they are compressed."""
+        if self.format not in lines.FORMATS:
+            return self.format in _FORMATS.values()
+        within = stores.lister(self.path)
+        names = [self.path] if within is None else islice(_names(within, ""), _SAMPLED)
+        is_compressed = any(PurePosixPath(name.lower()).suffix in _COMPRESSED for name in names)
+        return "multiline" not in map(str.lower, self.options) and not is_compressed
+
     @classmethod
     def of(
         cls, text: str, options: Mapping[str, str] | None = None, *, database_url: str = "", columns: str = ""
@@ -124,19 +136,19 @@ class Source:
             format_, path = _guessed_format(text), text
         if columns and format_ not in lines.FORMATS:
             raise ConfigError(f"--columns is for CSV and JSON; {format_} has types of its own")
-        return cls(
-            format=format_,
-            path=path,
-            options=_with_defaults(_OPTIONS.get(format_, {}), given),
-            columns=columns,
-        )
+        merged = _with_defaults(_OPTIONS.get(format_, {}), given)
+        return cls(format=format_, path=path, options=merged, columns=columns)
 
     def description(self) -> dict[str, object]:
         """Describe the source in words that are the same each time, and without passwords."""
         defaults = _OPTIONS.get(self.format, {})
         given = {name: value for name, value in sorted(self.options.items()) if defaults.get(name) != value}
         options = {name: _described(name, value) for name, value in given.items()}
-        return {"source": f"{self.format}:{self.path}", "options": options, "columns": self.columns}
+        return {
+            "source": f"{self.format}:{stores.shown(self.path)}",
+            "options": options,
+            "columns": self.columns,
+        }
 
     def load(self, spark: SparkSession) -> DataFrame:
         """Return the rows; Spark reads them each time they are used, and fails at one that cannot be used.
@@ -147,19 +159,22 @@ class Source:
         return rejects.without_any(self.checked(spark))
 
     def checked(self, spark: SparkSession) -> DataFrame:
-        """Return the rows with REASON and RECORD of `pipeline.rejects`: rows that cannot be used have a reason.
+        """Return the rows with REASON and RECORD of `drain.pipeline.rejects`: rows that cannot be used have a reason.
 
         Raises:
             DrainError: The source is missing, or cannot be read.
         """
-        from pipeline.failures import explained
+        from drain.pipeline.failures import explained
 
         with explained():
             _refuse_unknown(spark, self.format, self.options)
+            path, options = self.path, self.options
+            if self.format in _FORMATS.values():
+                path, options = gateway.reachable(spark, path, options)
             if self.format in lines.FORMATS:
-                return lines.load(spark, self.format, self.path, self.options, self.columns)
-            reader = spark.read.format(self.format).options(**self.options)
-            rows = reader.load(self.path) if self.path else reader.load()
+                return lines.load(spark, self.format, path, options, self.columns)
+            reader = spark.read.format(self.format).options(**options)
+            rows = reader.load(path) if path else reader.load()
             return rejects.none(parquet.in_microseconds(rows) if self.format == "parquet" else rows)
 
 
@@ -206,42 +221,44 @@ def _is_url(scheme: str, rest: str) -> bool:
 
 
 def _guessed_format(path: str) -> str:
-    """Guess the format at a path: from the files of a local directory, or else from the ending of its name."""
+    """Guess the format at a path: from the files of a directory, or else from the ending of its name."""
     by_name = _FORMATS.get(_ending(path.rstrip("/")))
-    place = Path(path.removeprefix("file:"))
-    if not place.is_dir():
-        remote = ", whose files only Spark could list" if "://" in path else ""
+    within = stores.lister(path)
+    if within is None:
         if by_name is None:
-            raise ConfigError(f"cannot detect the format of {path!r}{remote}; give {SPELLING}")
+            raise ConfigError(f"cannot detect the format of {stores.shown(path)!r}; give {SPELLING}")
         return by_name
     for log, format_ in _TABLES.items():
-        if (place / log).is_dir():
+        if (log, True) in within(""):
             return format_
-    found = Counter(_endings(place))
+    found = Counter(map(_ending, islice(_names(within, ""), _SAMPLED)))
     formats = {_FORMATS.get(ending) for ending in found}
     guessed = (formats.pop() if len(formats) == 1 else None) or by_name
     if guessed is None:
         raise ConfigError(
-            f"cannot detect the format of {path!r}, which holds {_counted(found)}; put the format before the path, "
-            f"such as parquet:{path}, or name some of the files, such as {path.rstrip('/')}/*.parquet"
+            f"cannot detect the format of {stores.shown(path)!r}, which holds {_counted(found)}; put the format before "
+            f"the path, such as parquet:{stores.shown(path)}, or name some of the files, such as "
+            f"{stores.shown(path).rstrip('/')}/*.parquet"
         )
     return guessed
 
 
 def _ending(name: str) -> str:
+    if name == _DIRECTORY:
+        return name
     path = PurePosixPath(name.lower())
     return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
 
 
-def _endings(place: Path) -> Iterator[str]:
-    """Collect the endings of the files that Spark would read: in this directory, and in those of partitions."""
-    for each in place.iterdir():
-        if each.name.startswith((".", "_")):
+def _names(within: stores.Lister, path: str) -> Iterator[str]:
+    """Collect the names of the files that Spark would read; _DIRECTORY for a directory that is not a partition."""
+    for name, is_directory in within(path):
+        if name.startswith((".", "_")):
             continue
-        if not each.is_dir():
-            yield _ending(each.name)
-        elif "=" in each.name:
-            yield from _endings(each)
+        if not is_directory:
+            yield name
+        elif "=" in name:
+            yield from _names(within, f"{path}/{name}".lstrip("/"))
         else:
             yield _DIRECTORY
 

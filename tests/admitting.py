@@ -121,7 +121,8 @@ def retry_later(database_url: str, rows: Sequence[DueJob] | Sequence[int], secon
     """Let these jobs wait for their next attempt."""
     query(
         database_url,
-        "UPDATE inflight_jobs SET next_run_at = clock_timestamp() + make_interval(secs => %s), attempts = 1 "
+        "UPDATE inflight_jobs SET next_run_at = clock_timestamp() + make_interval(secs => %s), attempts = 1, "
+        "claimed_at = clock_timestamp() "
         "WHERE id = ANY (%s)",
         seconds,
         ids_of(rows),

@@ -9,8 +9,8 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncSession
 
 import drain.django
-from workers import async_psycopg_transaction, async_transaction, psycopg_transaction, transaction
-from workers.context.current import current_attempt
+from drain.workers import async_psycopg_transaction, async_transaction, psycopg_transaction, transaction
+from drain.workers.context.current import current_attempt
 
 Block = Callable[[], AbstractContextManager[Any]]
 

@@ -96,7 +96,7 @@ class Image:
                 # A directory's content goes into the target, a file beside others.
                 goal = place / (Path(path).name if path == source else Path(path).relative_to(source))
                 goal.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / path, goal)
+                shutil.copyfile(ROOT / path, goal, follow_symlinks=False)
 
     def _run(self, rest: str) -> None:
         done = self._process(["/bin/sh", "-c", self._inside(rest)], {})
@@ -156,7 +156,7 @@ def context() -> Iterator[str]:
     for top in sorted(tops):
         place = ROOT / top
         for path in [place] if place.is_file() else place.rglob("*"):
-            if path.is_file() and _is_let_through(path.relative_to(ROOT), rules):
+            if (path.is_file() or path.is_symlink()) and _is_let_through(path.relative_to(ROOT), rules):
                 yield str(path.relative_to(ROOT))
 
 

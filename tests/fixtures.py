@@ -11,13 +11,13 @@ from drain.config import Settings
 from drain.database import schema
 from drain.embedded import Services
 from drain.jobs import registry
+from drain.workers.entry import Worker
 from tests import hostility, jobs_for_tests
 from tests.databases import copy_of, new_template
 from tests.django_project.site import Site
 from tests.helpers import disconnect, query
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
-from workers.entry import Worker
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ _context.set_forkserver_preload(
         "rq.cli",
         "sqlalchemy.dialects.postgresql",
         "sqlalchemy.orm",
-        "workers.command",
+        "drain.workers.command",
         # If it cannot be imported, the others are loaded nevertheless.
         "drain.__main__",
         # Last: this module hides everything imported so far from the garbage collector.

@@ -36,8 +36,8 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import lanes
 from drain.tables.fences import Fence
 from drain.wire import Producer
+from drain.workers.context import async_kept, kept
 from tests.forked import Forked
-from workers.context import async_kept, kept
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "test"

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from drain import stage
 from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
+from drain.workers import job
+from drain.workers.entry import Worker
 from tests.blocks import InLoop, OfDjango
 from tests.helpers import connected, query, redeliver, wait_until
-from workers import job
-from workers.entry import Worker
 
 NAME = "tests.act"
 # Far beyond the patience of any test: only what interrupts a job ends its sleep earlier.

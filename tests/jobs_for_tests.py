@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import psycopg
 
-from workers import current_job, job, transaction
+from drain.workers import current_job, job, transaction
 
 MODULE = "tests.jobs_for_tests"
 # Far beyond the patience of any test: only a worker that dies or is interrupted leaves the job earlier.

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import sqlalchemy
 
-from tests.jobs_for_tests import _count, _leave, _wait_for, create_effects, effects, leave_effect
-from workers import (
+from drain.workers import (
     Dead,
     Defer,
     Retry,
@@ -22,6 +21,7 @@ from workers import (
     job,
     transaction,
 )
+from tests.jobs_for_tests import _count, _leave, _wait_for, create_effects, effects, leave_effect
 
 __all__ = ["_count", "_leave", "_wait_for", "create_effects", "effects", "leave_effect"]
 

@@ -5,8 +5,8 @@ import signal
 import time
 
 from drain import job
+from drain.workers import Dead, Defer
 from tests.jobs_for_tests import _leave
-from workers import Dead, Defer
 
 HOSTILE = 'a"b\\c{}\n# TYPE drain_leader gauge\ndrain_leader 0é'
 SOON = 0.01

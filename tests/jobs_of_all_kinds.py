@@ -5,7 +5,7 @@ import time
 
 from sqlalchemy import text
 
-from workers import Dead, Defer, current_job, job, psycopg_transaction, transaction
+from drain.workers import Dead, Defer, current_job, job, psycopg_transaction, transaction
 
 MODULE = "tests.jobs_of_all_kinds"
 # Beyond the patience of any test: only the death of its worker ends the job's first attempt.

@@ -61,3 +61,13 @@ def finish(label: str) -> None:
 def finish_grouped(label: str) -> None:
     with drain.django.transaction():
         model().objects.create(label=label)
+
+
+@job(max_attempts=1)
+def fork_and_finish(label: str) -> None:
+    with drain.django.transaction():
+        model().objects.create(label=f"{label} before the fork")
+        if not (child := os.fork()):
+            raise SystemExit
+        os.waitpid(child, 0)
+        model().objects.create(label=f"{label} after the fork")

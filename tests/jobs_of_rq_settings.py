@@ -3,7 +3,7 @@
 import os
 import sys
 
-from workers import job, psycopg_transaction
+from drain.workers import job, psycopg_transaction
 
 MODULE = "tests.jobs_of_rq_settings"
 IMPORTED_IN = os.getpid()
@@ -13,7 +13,7 @@ IMPORTED_IN = os.getpid()
 def tell(label: str) -> None:
     """Leave the three processes: that which imported the module, this one, and its parent; and what is imported."""
     sqlalchemy = "with" if "sqlalchemy" in sys.modules else "without"
-    sessions = "with" if "workers.context.session" in sys.modules else "without"
+    sessions = "with" if "drain.workers.context.session" in sys.modules else "without"
     told = f"{label} {IMPORTED_IN} {os.getpid()} {os.getppid()} {sessions} sessions, {sqlalchemy} SQLAlchemy"
     with psycopg_transaction() as connection:
         connection.execute("INSERT INTO effects (label) VALUES (%s)", [told])

@@ -6,8 +6,8 @@ import time
 import psycopg
 import sqlalchemy
 
-import workers
-from workers import job
+from drain import workers
+from drain.workers import job
 
 MODULE = "tests.jobs_that_crash"
 # Short, so that the next worker need not wait long for a dead one's jobs.

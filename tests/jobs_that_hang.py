@@ -4,8 +4,8 @@ import asyncio
 import re
 import time
 
+from drain.workers import job
 from tests import jobs_in_batches as others
-from workers import job
 
 MODULE = "tests.jobs_that_hang"
 

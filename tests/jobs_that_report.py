@@ -4,8 +4,8 @@ import asyncio
 import logging
 import sys
 
+from drain.workers import current_job, job
 from tests import jobs_in_batches as others
-from workers import current_job, job
 
 MODULE = "tests.jobs_that_report"
 

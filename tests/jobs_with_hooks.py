@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import drain
+from drain.workers import Dead, job
 from tests.jobs_for_tests import leave_effect
-from workers import Dead, job
 
 MODULE = "tests.jobs_with_hooks"
 URL = os.environ.get("DRAIN_DATABASE_URL", "")

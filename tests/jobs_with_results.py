@@ -6,8 +6,8 @@ import os
 # Imported before any process is forked: the main thread and the event loop would import it at the same time.
 import sqlalchemy.ext.asyncio  # noqa: F401
 
+from drain.workers import async_transaction, current_job, job, transaction
 from tests.jobs_for_tests import leave_effect
-from workers import async_transaction, current_job, job, transaction
 
 MODULE = "tests.jobs_with_results"
 

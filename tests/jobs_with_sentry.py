@@ -3,8 +3,8 @@
 import os
 
 from drain.telemetry.sentry import DrainIntegration
+from drain.workers import job
 from tests.envelopes import keeping
-from workers import job
 
 if "ENVELOPES" in os.environ:
     ours = [DrainIntegration()] if "OURS" in os.environ else []

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from drain.telemetry.opentelemetry import DrainInstrumentor
-from workers import job
+from drain.workers import job
 
 
 class ToFile(SpanExporter):

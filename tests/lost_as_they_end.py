@@ -16,13 +16,13 @@ from uuid import UUID
 from drain.database import postgres
 from drain.tables import cancellations, finishes, leases
 from drain.tables.claims import Claim
-from workers import job
-from workers.context.current import Attempt
-from workers.execution.attempt import run
-from workers.execution.outcome import Finished, Lost
-from workers.lease import heartbeat, interruption
-from workers.lease.extension import Extender
-from workers.lease.heartbeat import Heartbeat
+from drain.workers import job
+from drain.workers.context.current import Attempt
+from drain.workers.execution.attempt import run
+from drain.workers.execution.outcome import Finished, Lost
+from drain.workers.lease import heartbeat, interruption
+from drain.workers.lease.extension import Extender
+from drain.workers.lease.heartbeat import Heartbeat
 
 # A busy machine does fewer rounds.
 ROUNDS, MOST_SECONDS = 1500, 30.0

@@ -32,10 +32,10 @@ that is refused changes nothing. Whatever a job raises is recorded, and never st
 """
 
 from drain.jobs.registry import job
-from workers.context.async_transaction import async_psycopg_transaction, async_transaction
-from workers.context.current import CurrentJob, current_job
-from workers.context.transaction import psycopg_transaction, transaction
-from workers.errors import (
+from drain.workers.context.async_transaction import async_psycopg_transaction, async_transaction
+from drain.workers.context.current import CurrentJob, current_job
+from drain.workers.context.transaction import psycopg_transaction, transaction
+from drain.workers.errors import (
     Dead,
     Defer,
     JobCancelledError,

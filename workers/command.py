@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from drain import urls
 from drain.config import VARIABLES, Settings
 from drain.jobs import registry
-from workers import stores
-from workers.context import log_fields
-from workers.context.loading import load
-from workers.context.transaction import load_sessions
-from workers.exits import DONE, STOP_SIGNALS
-from workers.options import WorkOptions
-from workers.plain.check import check_options
-from workers.supervisor.supervisor import Supervisor
+from drain.workers import stores
+from drain.workers.context import log_fields
+from drain.workers.context.loading import load
+from drain.workers.context.transaction import load_sessions
+from drain.workers.exits import DONE, STOP_SIGNALS
+from drain.workers.options import WorkOptions
+from drain.workers.plain.check import check_options
+from drain.workers.supervisor.supervisor import Supervisor
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from time import monotonic
@@ -27,23 +28,26 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leader_progress
 from drain.tables.claims import Claim
-from workers.context import django_connections, log_fields, reporter
-from workers.context.current import Attempt
-from workers.context.transaction import load_sessions
-from workers.execution import ends, rq_calls
-from workers.execution.attempt import run as run_here
-from workers.execution.decision import FINISHED
-from workers.execution.outcome import Outcome
-from workers.execution.recorder import Recorder, log_finished
-from workers.lease.database import Database, prepare
-from workers.lease.heartbeat import Heartbeat
-from workers.stores import Stores
+from drain.workers.context import django_connections, log_fields, reporter
+from drain.workers.context.current import Attempt
+from drain.workers.context.transaction import load_sessions
+from drain.workers.execution import ends, rq_calls
+from drain.workers.execution.attempt import run as run_here
+from drain.workers.execution.decision import FINISHED
+from drain.workers.execution.outcome import Outcome
+from drain.workers.execution.recorder import Recorder, log_finished
+from drain.workers.lease.database import Database, prepare
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.stores import Stores
 
 if TYPE_CHECKING:
     from rq import Retry
     from rq.job import Job
 
 log = logging.getLogger(__name__)
+
+# Deliveries of older versions name this module so, and RQ finds it here even if an application has a package `workers`.
+sys.modules.setdefault("workers.entry", sys.modules[__name__])
 
 FOREIGN = "foreign"
 Runner = Callable[[Attempt], Outcome]
@@ -76,6 +80,8 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     if isinstance(installation, bytes):
         installation = str(UUID(bytes=installation))
     current = get_current_job()
+    if current is not None:
+        rq_calls.register_worker(current)
     queue = current.origin if current is not None else None
     delivery = rq_calls.delivery_of(job_id, current.id) if current is not None else None
     worker = _worker(job_id, current)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from time import monotonic
 
@@ -15,6 +15,7 @@ from drain.admission.hints import Hints
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rules
 from drain.database.postgres import Connection
+from drain.errors import ConfigError
 from drain.tables import rules
 from drain.tables.pauses import FollowedPauses, Pauses
 from drain.tables.rules import RulesRow
@@ -39,6 +40,7 @@ class Admission:
 
     Attributes:
         paused: Pauses that held at the last look.
+        outdated: Queues whose limits have changed. Their unclaimed deliveries must be called back; then `called_back`.
     """
 
     # One thing: the steps of a batch for all queues, in their order; what one queue does has a class of its own.
@@ -52,6 +54,7 @@ class Admission:
         forward_queues: Collection[str],
     ) -> None:
         self.paused = Pauses()
+        self.outdated: set[str] = set()
         self._connection = connection
         self._depths = Depths(redis, fixed=depth, unbounded=forward_queues)
         self._forward_queues = forward_queues
@@ -257,8 +260,26 @@ class Admission:
             if not (row and before and row.same_rules(before)):
                 self._held.release(queue)
                 self._follow_row(queue, row)
+                if self._follow_at:
+                    self._note_outdated(queue, row, before)
         self._held.note(self._rules.rows, changed)
         self._follow_at = monotonic() + _FOLLOW_SECONDS
+
+    def called_back(self) -> None:
+        """Recount the outdated queues after their deliveries have been called back."""
+        for queue in self.outdated:
+            if queue in self._queues.awake:
+                self._queues.awake[queue].count_again()
+        self.outdated.clear()
+
+    def _note_outdated(self, queue: str, row: RulesRow | None, before: RulesRow | None) -> None:
+        if row is None or queue in self._held:
+            return
+        with suppress(ConfigError):
+            earlier = Rules.from_row(before) if before else Rules(queue)
+            wanted = Rules.from_row(row).limits
+            if any(wanted) and wanted != earlier.limits:
+                self.outdated.add(queue)
 
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:
         if row is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from itertools import chain
 from time import monotonic
 
 from drain.admission.buckets import Buckets
@@ -18,6 +20,8 @@ _NO_LIMIT = 1_000_000_000
 _KEPT_SECONDS = 1.5
 # Upper bound of the finished jobs that are read to fill the buckets.
 _MOST_BEGUN = 300_000
+# Upper bound of the time between two looks at delivered jobs.
+_LONGEST_LOOK_SECONDS = 3600.0
 # Name of the only bucket of the queue.
 _QUEUE = ""
 
@@ -62,6 +66,7 @@ class Allowances:
         one_at_a_time: A job that is given up counts as one that begins, since those behind it may have to wait.
         paused: Paused keys, each with the end of its pause; None for no end.
         held: Keys of an ordered queue whose staged jobs wait for a dead job, or for one that waits to be tried again.
+        is_filled: The buckets have been filled; see `refill`.
     """
 
     # One thing: all that keeps a key or a queue back; each method is one question about it, or one change.
@@ -79,15 +84,22 @@ class Allowances:
         # Keys of due retries that have to wait, and until when room is kept for them.
         self._kept: Collection[str] = frozenset()
         self._kept_until = 0.0
-        self._is_filled = False
+        # Until then the next place is for a staged job, since a retry had the last one.
+        self._staged_until = 0.0
+        self.is_filled = False
+        self._earlier: Allowances | None = None
+        # Jobs that were delivered and not claimed at the last look, or have been delivered since, each with its key.
+        self._unclaimed: dict[int, str] = {}
         self._unclaimed_since = 0
 
     def keep_buckets_of(self, earlier: Allowances) -> None:
-        """Go on with the buckets of earlier rules of the queue, if its rates are the same."""
+        """Go on with the buckets of earlier rules of the queue, or with what is missing in them under other rates."""
         rates = (self._rules.rate, self._rules.rate_per_key, self._rules.burst)
         if rates == (earlier._rules.rate, earlier._rules.rate_per_key, earlier._rules.burst):
             self.bucket, self.key_buckets = earlier.bucket, earlier.key_buckets
-            self._is_filled = earlier._is_filled
+            self.is_filled = earlier.is_filled
+            self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
+        self._earlier = earlier if earlier.is_filled else earlier._earlier
 
     @property
     def looks_at_running(self) -> bool:
@@ -106,10 +118,30 @@ class Allowances:
             # A retry whose own key is full can use no place of the queue.
             could_begin = sum(self.of_retries(key) > 0 for key in self._kept)
             kept = min(could_begin, max(1, (self._rules.running or 0) // 2))
-        return max(0, self.of_queue_with_retries() - kept)
+        free = self._free()
+        return max(free - kept, min(free, self._is_turn_of_staged))
 
-    def of_queue_with_retries(self) -> int:
-        """Count the jobs of the queue that may begin, due retries among them."""
+    def retries_of_queue(self, *, staged_wait: bool) -> int:
+        """Count the due retries of the queue that may begin.
+
+        Args:
+            staged_wait: Staged jobs wait that may begin: they get every other place.
+        """
+        return max(0, self._free() - (staged_wait and self._is_turn_of_staged))
+
+    def retries_began(self) -> None:
+        """Note that retries have begun: the next place is for a staged job."""
+        self._staged_until = monotonic() + _KEPT_SECONDS
+
+    def staged_began(self) -> None:
+        """Note that staged jobs have begun: the next place is for a retry."""
+        self._staged_until = 0.0
+
+    @property
+    def _is_turn_of_staged(self) -> bool:
+        return monotonic() < self._staged_until
+
+    def _free(self) -> int:
         free = self._rules.running - self._running.total if self._rules.running else _NO_LIMIT
         return max(0, min(free, self.bucket.tokens(_QUEUE, self._clock.now()) if self.bucket else free))
 
@@ -117,7 +149,8 @@ class Allowances:
         """Count the staged jobs of a key that may begin, if the queue lets them; without a key there are no limits."""
         if key == UNKEYED:
             return _NO_LIMIT
-        return 0 if key in self.held else max(0, self.of_retries(key) - self._is_kept(key))
+        kept = self._is_kept(key) and not self._is_turn_of_staged
+        return 0 if key in self.held else max(0, self.of_retries(key) - kept)
 
     def of_retries(self, key: str) -> int:
         """Count the waiting retries of a key that may begin; in an ordered queue they hold the key for themselves."""
@@ -132,6 +165,11 @@ class Allowances:
         if self.bucket and not self.bucket.tokens(_QUEUE, now):
             return self._clock.monotonic(self.bucket.next_token_at(_QUEUE, now))
         return None
+
+    @property
+    def waits_for_claims(self) -> bool:
+        """True if the queue gets no token before a worker claims a job."""
+        return self.bucket is not None and self.bucket.is_held(_QUEUE)
 
     def next_of_key_at(self, key: str) -> float | None:
         """Return when to look at a key again that may begin nothing; None if only the end of a job or hold can help."""
@@ -158,40 +196,85 @@ class Allowances:
         """True if there are buckets."""
         return bool(self.bucket or self.key_buckets)
 
-    def take(self, key: str) -> None:
-        """Take tokens for a job of a key that has begun."""
-        now = self._clock.now()
-        if self.bucket:
-            self.bucket.take(_QUEUE, 1, now)
-        if self.key_buckets and key:
-            self.key_buckets.take(key, 1, now)
-
-    def reserve(self, connection: Connection) -> None:
-        """Keep tokens for delivered jobs that no worker has claimed: they may all begin at once, however late."""
+    def take(self, job_id: int, key: str) -> None:
+        """Hold tokens back for a job of a key that is being delivered."""
         if not self.has_rates:
             return
-        counts, self._unclaimed_since = running.unclaimed(
+        if job_id in self._unclaimed:
+            # Claimed, ended and back again since the last look.
+            self._charge({job_id: self._unclaimed[job_id]}, {})
+        self._unclaimed[job_id] = key
+        if self.bucket:
+            self.bucket.hold(_QUEUE)
+        if self.key_buckets and key:
+            self.key_buckets.hold(key)
+
+    def settle(self, connection: Connection) -> bool:
+        """Charge jobs that a worker has claimed; those that still wait for one may all begin at once, however late.
+
+        Returns:
+            True if jobs that waited for a worker no longer do.
+        """
+        if not self._unclaimed:
+            return False
+        earlier = self._unclaimed
+        self._look_at_unclaimed(connection)
+        claimed = {job_id: key for job_id, key in earlier.items() if job_id not in self._unclaimed}
+        if not claimed:
+            return False
+        # Always asked: the job may have been called back without a claim, and our clock may be behind.
+        memory = max(each.memory_seconds for each in (self.bucket, self.key_buckets) if each)
+        times = running.claimed_at(connection, claimed, memory + _LONGEST_LOOK_SECONDS)
+        self._charge(claimed, times)
+        return True
+
+    def _charge(self, claimed: Mapping[int, str], times: Mapping[int, float | None]) -> None:
+        """Charge these jobs at their times; at present those without one, which may have begun."""
+        now = self._clock.now()
+        begun = defaultdict(list)
+        for job_id, key in claimed.items():
+            if (at := times.get(job_id, now)) is not None:
+                begun[key].append(at)
+        if self.bucket:
+            self.bucket.begin(_QUEUE, sorted(chain.from_iterable(begun.values())), now)
+        if self.key_buckets:
+            for key in filter(None, begun):
+                self.key_buckets.begin(key, sorted(begun[key]), now)
+
+    def _look_at_unclaimed(self, connection: Connection) -> None:
+        self._unclaimed, self._unclaimed_since = running.unclaimed(
             connection, self._rules.queue, self._unclaimed_since
         )
-        now = self._clock.now()
         if self.bucket:
-            self.bucket.reserve(_QUEUE, sum(counts.values()), now)
+            self.bucket.hold_only({_QUEUE: len(self._unclaimed)})
         if self.key_buckets:
-            for key, count in counts.items():
-                self.key_buckets.reserve(key, count, now)
+            self.key_buckets.hold_only(Counter(filter(None, self._unclaimed.values())))
 
     def refill(self, connection: Connection) -> None:
         """Fill the buckets from the attempts that the tables show as begun lately; once."""
-        if self._is_filled:
+        if self.is_filled:
             return
-        self._is_filled = True
+        self.is_filled = True
+        if not self.has_rates:
+            return
+        # First: a job that is claimed in between counts twice, and not never.
+        self._look_at_unclaimed(connection)
         now = self._clock.now()
-        for buckets in filter(None, (self.bucket, self.key_buckets)):
+        earlier = self._earlier
+        for buckets, owing in (
+            (self.bucket, earlier and earlier.bucket),
+            (self.key_buckets, earlier and earlier.key_buckets),
+        ):
+            if not buckets:
+                continue
             seconds = buckets.memory_seconds
             counts, covered = running.begun(connection, self._rules.queue, seconds, _MOST_BEGUN)
             if buckets is self.bucket:
                 counts = {_QUEUE: sum(counts.values())}
             buckets.refill(counts, now - covered, now)
+            if owing:
+                buckets.owe(owing, now)
+        self._earlier = None
 
     def _is_kept(self, key: str) -> bool:
         return key in self._kept and monotonic() < self._kept_until

@@ -1,7 +1,8 @@
-"""Token buckets: how many jobs of a queue, or of each of its keys, may begin now.
+"""Token buckets: how many jobs of a queue, or of each of its keys, may be delivered now.
 
-A bucket holds up to `burst` tokens and gains them at its rate; each job that begins takes one. A bucket is kept as one
-number: the time at which it will be full. Full buckets are forgotten, so that memory depends on the keys that are busy.
+A bucket holds up to `burst` tokens and gains them at its rate; each job takes one when a worker claims it. A job that
+is delivered holds one back until then, however late that is. A bucket is kept as two numbers: the time at which it will
+be full, and the tokens that are held back. Full buckets are forgotten, so that memory depends on the busy keys alone.
 
 All times are seconds by the database's clock. The caller chooses the zero.
 """
@@ -9,7 +10,8 @@ All times are seconds by the database's clock. The caller chooses the zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from drain.admission.rules import Rate
 from drain.tables.rules import burst_of
@@ -18,6 +20,7 @@ from drain.tables.rules import burst_of
 _MANY = 1000
 # Part of a token that rounding may cost.
 _ROUNDING = 1e-6
+_SECOND = 1_000_000_000
 
 
 class Buckets:
@@ -30,43 +33,58 @@ class Buckets:
 
     def __init__(self, rate: Rate, burst: int | None) -> None:
         self.burst = burst_of(burst, rate.per_second)
-        self._interval = 1 / rate.per_second
+        # In whole nanoseconds, as are all times below: sums of fractions would drift, by tokens a minute at high rates.
+        self._interval = math.ceil(_SECOND / rate.per_second)
         # Time at which a bucket is full; and for buckets that are not here.
-        self._full_at: dict[str, float] = {}
-        self._others_full_at = 0.0
+        self._full_at: dict[str, int] = {}
+        self._others_full_at = 0
+        self._held: Counter[str] = Counter()
         self._forget_above = _MANY
 
     @property
     def memory_seconds(self) -> float:
         """Time in which an empty bucket becomes full: what was taken before that no longer counts."""
-        return self.burst * self._interval
+        return self.burst * self._interval / _SECOND
 
     def tokens(self, key: str, now: float) -> int:
-        """Count the tokens of a bucket."""
-        missing = max(0.0, self._full_at.get(key, self._others_full_at) - now) / self._interval
-        return max(0, math.floor(self.burst - missing + _ROUNDING))
+        """Count the tokens of a bucket that nothing holds back."""
+        return max(0, math.floor(self.burst - self._missing(key, now) + _ROUNDING) - self._held[key])
 
-    def take(self, key: str, count: int, now: float) -> None:
-        """Take tokens out of a bucket; more than there are leave it in debt."""
-        full_at = max(now, self._full_at.get(key, self._others_full_at))
-        self._full_at[key] = full_at + count * self._interval
+    def hold(self, key: str) -> None:
+        """Hold a token back for a job that is delivered."""
+        self._held[key] += 1
+
+    def hold_only(self, held: Mapping[str, int]) -> None:
+        """Set the number of tokens that each bucket holds back; 0 for those that are not named."""
+        self._held = Counter(held)
+
+    def begin(self, key: str, begun: Sequence[float], now: float) -> None:
+        """Take a token for each job that has begun since the last call, at the time at which it began.
+
+        Args:
+            key: Name of the bucket.
+            begun: Begin times, the earliest first.
+            now: Time at present.
+        """
+        for at in begun:
+            self._full_at[key] = max(_nanoseconds(at), self._full_at_of(key)) + self._interval
         if len(self._full_at) > self._forget_above:
-            self._full_at = {name: at for name, at in self._full_at.items() if at > now}
+            self._full_at = {name: at for name, at in self._full_at.items() if at > _nanoseconds(now)}
             self._forget_above = max(_MANY, 2 * len(self._full_at))
 
-    def reserve(self, key: str, count: int, now: float) -> None:
-        """Hold back so many tokens of a bucket, for jobs that were delivered and have not begun."""
-        full_at = now + count * self._interval
-        if full_at > self._full_at.get(key, self._others_full_at):
-            self._full_at[key] = full_at
-
     def next_token_at(self, key: str, now: float) -> float:
-        """Return the time at which a bucket has at least one token."""
-        return max(now, self._full_at.get(key, self._others_full_at) - (self.burst - 1) * self._interval)
+        """Return the time at which a bucket may have a token next, if all jobs begin now that hold one back."""
+        lacking = self._held[key] - self.burst + 1
+        at = max(_nanoseconds(now), self._full_at_of(key)) + lacking * self._interval
+        return max(now, at / _SECOND)
+
+    def is_held(self, key: str) -> bool:
+        """Return True if no token comes with time, but only as jobs begin that hold one back."""
+        return self._held[key] >= self.burst
 
     def empty(self, now: float) -> list[str]:
         """List the buckets that have no token."""
-        return [key for key in self._full_at if not self.tokens(key, now)]
+        return [key for key in self._full_at.keys() | self._held if not self.tokens(key, now)]
 
     def refill(self, taken: Mapping[str, int], since: float, now: float) -> None:
         """Fill the buckets as they may have been, from what was taken: a new leader exceeds no rate.
@@ -78,15 +96,36 @@ class Buckets:
             since: Beginning of the time that `taken` covers.
             now: Time at present.
         """
-        gained = max(0.0, now - since)
-        missing = max(0.0, self.memory_seconds - gained)
-        self._others_full_at = now + missing
+        capacity = self.burst * self._interval
+        gained = max(0, _nanoseconds(now) - _nanoseconds(since))
+        missing = max(0, capacity - gained)
+        self._others_full_at = _nanoseconds(now) + missing
         self._full_at = {
-            key: now + min(self.memory_seconds, missing + count * self._interval)
+            key: _nanoseconds(now) + min(capacity, missing + count * self._interval)
             for key, count in taken.items()
         }
+
+    def owe(self, earlier: Buckets, now: float) -> None:
+        """Let no bucket be fuller than it was under an earlier rate: the tables may have lost what has begun."""
+        self._others_full_at = max(self._others_full_at, self._owed(earlier._others_full_at, earlier, now))
+        for key, full_at in earlier._full_at.items():
+            self._full_at[key] = max(self._full_at_of(key), self._owed(full_at, earlier, now))
+
+    def _owed(self, full_at: int, earlier: Buckets, now: float) -> int:
+        tokens = max(0, full_at - _nanoseconds(now)) / earlier._interval
+        return _nanoseconds(now) + math.ceil(min(self.burst, tokens) * self._interval)
+
+    def _full_at_of(self, key: str) -> int:
+        return self._full_at.get(key, self._others_full_at)
+
+    def _missing(self, key: str, now: float) -> float:
+        return max(0, self._full_at_of(key) - _nanoseconds(now)) / self._interval
 
     @property
     def remembered(self) -> int:
         """Number of the buckets that are not known to be full."""
         return len(self._full_at)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * _SECOND)

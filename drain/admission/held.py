@@ -29,7 +29,7 @@ class HeldError(Exception):
 
 def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
     """Warn of rules that look at what runs, if the queue is in forward mode."""
-    if rules.queue in forward_queues and (rules.running or rules.for_keys):
+    if rules.queue in forward_queues and rules.looks_at_running:
         log.warning(
             "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
             rules.queue,

@@ -17,6 +17,7 @@ from drain.admission.rules import Rules
 from drain.admission.running import RunningJobs
 from drain.admission.sources import UNKEYED
 from drain.admission.streams import Streams
+from drain.admission.turns import Turns
 from drain.database.postgres import Connection
 from drain.tables import keyed, running
 from drain.tables.keyed import Paused
@@ -53,6 +54,7 @@ class RuledQueue:
         self._connection = connection
         self._paused = Paused()
         self._paused_keys: Mapping[str, datetime | None] = {}
+        self._turns = Turns()
         self._clock = DatabaseClock()
         self._follow(rules)
 
@@ -61,6 +63,10 @@ class RuledQueue:
         earlier = self._allowances
         self._follow(rules)
         self._allowances.keep_buckets_of(earlier)
+
+    def count_again(self) -> None:
+        """Count running jobs from the tables again. The buckets stay, since they know more than the tables show."""
+        self._is_rebuilt = False
 
     def _follow(self, rules: Rules) -> None:
         self.rules = rules
@@ -94,8 +100,10 @@ class RuledQueue:
 
     def _begin_again(self) -> None:
         """Forget which rows are due; the next looks find them."""
+        earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
+        self._turns.go_on_from(earlier)
         self._streams = Streams(
-            self._connection, self.rules, self._paused, self._paused_keys, self._allowances
+            *(self._connection, self.rules, self._paused, self._paused_keys, self._allowances), self._turns
         )
         ordering = self._streams.ordering if self.rules.ordered else None
         self._retries = DueRetries(
@@ -118,6 +126,8 @@ class RuledQueue:
             self._clock.set(running.clock(self._connection))
         if self._allowances.looks_at_running and monotonic() >= self._look_at_running_at:
             self._look_at_running()
+        if self._allowances.settle(self._connection):
+            self._changed_at = monotonic()
         # While the queue is full, a look every few milliseconds is one exchange.
         self._streams.look(hint=self._allowances.of_queue() > 0)
         self._set_next_look()
@@ -154,7 +164,6 @@ class RuledQueue:
         self._aside = set()
         if not self._is_rebuilt:
             return []
-        self._allowances.reserve(self._connection)
         rows = self._streams.select(min(room, self._allowances.of_queue()))
         if skip_locked and rows:
             free = keyed.lock(self._connection, self.rules.queue, [row.id for row in rows])
@@ -176,6 +185,7 @@ class RuledQueue:
         moved = [row for row in rows if not row.expired]
         if moved:
             self._changed_at = monotonic()
+            self._allowances.staged_began()
         for row in moved:
             self._begin(row.id, row.key or UNKEYED)
         self._streams.end({row.id for row in moved}, self._aside)
@@ -185,8 +195,9 @@ class RuledQueue:
         """Find up to `limit` due retries that may be admitted now, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
-        self._allowances.reserve(self._connection)
-        found = self._retries.find(min(limit, self._allowances.of_queue_with_retries()))
+        self._allowances.settle(self._connection)
+        most = self._allowances.retries_of_queue(staged_wait=self._streams.has_waiting)
+        found = self._retries.find(min(limit, most))
         if len(found) < limit:
             self._allowances.keep_for_retries(self._retries.keys_left())
         return found
@@ -195,11 +206,12 @@ class RuledQueue:
         """Count these retries as running, after the commit."""
         for job_id in ids:
             self._begin(job_id, self._retries.key_of(job_id))
+            self._allowances.retries_began()
 
     def _begin(self, job_id: int, key: str) -> None:
         if self._allowances.looks_at_running:
             self._running.add(job_id, key)
-        self._allowances.take(key)
+        self._allowances.take(job_id, key)
 
     def _rebuild(self) -> None:
         self._clock.set(running.clock(self._connection))
@@ -246,6 +258,12 @@ class RuledQueue:
         self._look_seconds = self._looked_at - began
 
     @property
+    def _nap_until(self) -> float:
+        """End of a pause that grows while nothing changes."""
+        now = monotonic()
+        return now + min(_NAP_PART * (now - self._changed_at), _LONGEST_NAP_SECONDS)
+
+    @property
     def _look_at_running_at(self) -> float:
         if self._waits_for_slots:
             quiet = _NAP_PART * (self._looked_at - self._changed_at)
@@ -259,5 +277,5 @@ class RuledQueue:
         if self._waits_for_slots:
             times.append(self._look_at_running_at)
         if (at := self._allowances.next_of_queue_at()) is not None:
-            times.append(at)
+            times.append(max(at, self._nap_until) if self._allowances.waits_for_claims else at)
         self.next_look_at = min(times)

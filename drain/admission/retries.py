@@ -18,6 +18,10 @@ _PAUSE = 9
 _SEARCHES = 4
 # Upper bound of the retries whose keys are looked at to keep room for them.
 _KEYS_LEFT = 100
+# Lower bound of the retries that a search reads: those of keys that are kept back must not use it up.
+_LEAST = 100
+# Number of keys whose first retry could not begin that are looked at again in a round.
+_SLICE = 1000
 
 
 class DueRetries:
@@ -47,8 +51,9 @@ class DueRetries:
         self._running = running_jobs
         self._allowances = allowances
         self._ordering = ordering
-        # Keys with due retries behind a dead job.
+        # Keys with due retries behind a dead job; and behind another job, those first that were looked at first.
         self._dead: Collection[str] = ()
+        self._behind: dict[str, None] = {}
         self._next_at = self._look_for_left_at = 0.0
         # Keys of the retries that were found last, and of those that were left.
         self._keys: dict[int, str] = {}
@@ -67,13 +72,15 @@ class DueRetries:
         left: dict[str, int] = {}
         if self._ordering:
             self._dead = self._ordering.dead(self._dead)
-        keep = set(self._paused.keys).union(self._allowances.retries_keep(), self._dead)
+            self._first_of([(0, key) for key in list(self._behind)[:_SLICE]])
+        keep = set(self._paused.keys).union(self._allowances.retries_keep(), self._dead, self._behind)
+        most = max(limit, _LEAST)
         for _ in range(_SEARCHES):
-            rows = self._search(limit, keep)
+            rows = self._search(most, keep)
             self._choose(rows, left, limit)
             # Those with room left have been chosen as often as they were found.
             filled = {key for key, number in left.items() if number <= 0}
-            if len(rows) < limit or len(self._keys) >= limit or filled <= keep:
+            if len(rows) < most or len(self._keys) >= limit or filled <= keep:
                 break
             keep |= filled
         self._next_at = monotonic() + _PAUSE * (monotonic() - began)
@@ -120,8 +127,12 @@ class DueRetries:
         first = running.first_retries(self._connection, self._queue, keys - dead, self._paused)
         behind = self._ordering.staged_before({key: job_id for key, (job_id, _) in first.items()})
         chosen: dict[int, str] = {}
+        for key in keys:
+            self._behind.pop(key, None)
         for job_id, key in rows:
             first_id, may_begin = first.get(key, (job_id, not key))
             if may_begin and key not in behind:
                 chosen[first_id] = key
+            elif key in first:
+                self._behind[key] = None
         return list(chosen.items())

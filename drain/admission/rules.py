@@ -131,6 +131,11 @@ class Rules:
         if contradiction := next(_contradictions(self), None):
             raise ConfigError(f"queue {self.queue}: {contradiction}")
 
+    @property
+    def limits(self) -> tuple[object, ...]:
+        """Rules that decide how many jobs may begin; each is false where it sets no limit."""
+        return self.running, self.running_per_key, self.rate, self.rate_per_key, self.burst, self.ordered
+
     @classmethod
     def from_row(cls, row: RulesRow) -> Rules:
         """Make the rules of a row of `queues`.

@@ -27,11 +27,13 @@ class CountedJobs:
         for job_id, key in jobs:
             self.add(job_id, key)
 
-    def add(self, job_id: int, key: str) -> None:
-        """Add a job, unless it is there."""
-        if job_id not in self.key_of:
-            self.key_of[job_id] = key
-            self.of_key[key] = self.of_key.get(key, 0) + 1
+    def add(self, job_id: int, key: str) -> bool:
+        """Add a job; returns False if it is there already."""
+        if job_id in self.key_of:
+            return False
+        self.key_of[job_id] = key
+        self.of_key[key] = self.of_key.get(key, 0) + 1
+        return True
 
     def remove(self, job_id: int) -> str | None:
         """Take a job out; returns its key, None if it was not there."""
@@ -58,21 +60,23 @@ class RunningJobs:
         self._running = CountedJobs()
         # Cancelled jobs whose workers have not let go of them, by key: all that the last look has found.
         self._cancelled: Counter[str] = Counter()
+        # Jobs that were cancelled, revived and admitted again since the last look, by key: they may run twice.
+        self._again: Counter[str] = Counter()
         # Ids that are still to be asked for in this round.
         self._round: Iterator[int] = iter(())
 
     @property
     def total(self) -> int:
         """Number of the jobs that run."""
-        return len(self._running.key_of) + self._cancelled.total()
+        return len(self._running.key_of) + self._cancelled.total() + self._again.total()
 
     def of_key(self, key: str) -> int:
         """Count the jobs of a key that run."""
-        return self._running.of_key.get(key, 0) + self._cancelled[key]
+        return self._running.of_key.get(key, 0) + self._cancelled[key] + self._again[key]
 
     def keys_with(self, number: int) -> list[str]:
         """List the keys with at least this number of running jobs."""
-        keys = {*self._running.of_key, *self._cancelled}
+        keys = {*self._running.of_key, *self._cancelled, *self._again}
         return [key for key in keys if key and self.of_key(key) >= number]
 
     def rebuild(self) -> None:
@@ -80,10 +84,12 @@ class RunningJobs:
         jobs = running.in_flight(self._connection, self._queue)
         self._running = CountedJobs((job_id, key) for job_id, key in jobs if job_id is not None)
         self._cancelled = Counter(key for job_id, key in jobs if job_id is None)
+        self._again.clear()
 
     def add(self, job_id: int, key: str) -> None:
         """Note that a job runs from now on."""
-        self._running.add(job_id, key)
+        if not self._running.add(job_id, key):
+            self._again[key] += 1
 
     def look(self) -> set[str]:
         """Ask which jobs have ended, of some thousand of those that are known; returns their keys, '' for none.
@@ -91,10 +97,11 @@ class RunningJobs:
         To be called in autocommit mode: what the table shows must not be older than the last look.
         """
         ids = self._next_ids()
-        if not ids and not self._cancelled:
+        if not ids and not self._cancelled and not self._again:
             return set()
         still, cancelled = running.still_running(self._connection, self._queue, ids)
-        before, self._cancelled = self._cancelled, Counter(cancelled)
+        before, self._cancelled = self._cancelled + self._again, Counter(cancelled)
+        self._again.clear()
         ended = set(before - self._cancelled)
         for job_id in set(ids).difference(still):
             key = self._running.remove(job_id)

@@ -35,6 +35,7 @@ class Streams:
         paused: Jobs that are passed over.
         paused_keys: Paused keys, each with the end of its pause; None for no end.
         allowances: How many jobs of each stream may begin.
+        turns: The order of the streams.
     """
 
     # One thing: what becomes of a stream, from its arrival to its end; reads and choices have classes of their own.
@@ -46,11 +47,12 @@ class Streams:
         paused: Paused,
         paused_keys: Mapping[str, datetime | None],
         allowances: Allowances,
+        turns: Turns,
     ) -> None:
         self._rules = rules
         self._paused = paused
         self._allowances = allowances
-        self._turns = Turns(fair=rules.fair, weights=rules.weights)
+        self._turns = turns
         self._source = _source_of(connection, rules, paused)
         # In lanes, paused keys are left out by the statements.
         allowances.paused = paused_keys if isinstance(self._source, Keys) else {}
@@ -64,8 +66,7 @@ class Streams:
     def follow(self, paused: Paused, paused_keys: Mapping[str, datetime | None]) -> bool:
         """Follow other pauses of keys, with all turns as they are; False if only other streams can follow them.
 
-        Jobs that raise `RateLimited` may pause keys several times a second. If each pause began all turns again, the
-        keys that come first would have all of them.
+        Jobs that raise `RateLimited` may pause keys several times a second; a sweep for each would cost too much.
         """
         kind = _kind_of(self._rules, paused)
         names_differ = (paused.names, paused.pairs) != (self._paused.names, self._paused.pairs)

@@ -43,6 +43,12 @@ class Turns:
         self._before: dict[str, Any] | None = None
         self._now_before = 0.0
 
+    def go_on_from(self, earlier: Turns) -> None:
+        """Let the keys of earlier turns, once they enter, go on where they were."""
+        if self.fair and earlier.fair:
+            self._now = earlier._now
+            self._ended = {**earlier._ended, **earlier.waiting}
+
     def enter(self, key: str, place: Any) -> None:
         """Put a key into the order, unless it is there; by place, a key that is there moves up to this place."""
         tag = self.waiting.get(key)

@@ -25,6 +25,7 @@ _ROWS_PER_FETCH = 10_000
 _MISSING = "delivered, not claimed, and not in the list of their queue ({queues})"
 _FORGOTTEN = "; this Redis has forgotten, or never knew, the namespace {namespace}"
 _FED_BY_ANOTHER = "; queue {queue} is fed by another database, {owner}"
+_NO_LIST = "; the Redis key {key} is not a list: rename it"
 _DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {DELIVERED}"
 # A join, which uses the primary key whatever the statistics of the table say. Measured: `id = ANY` of ten thousand ids
 # took twenty seconds on a table that had last been analyzed when it was empty.
@@ -52,6 +53,7 @@ class ListsCheck:
         with suppress(SchemaError):
             redis.identify(*leader_progress.identity(connection))
         self._others: dict[str, Owner] = {}
+        self._not_lists: list[str] = []
         # None before the first look at each.
         self._missing: Deliveries | None = None
         self._orphans: set[Entry] | None = None
@@ -71,6 +73,7 @@ class ListsCheck:
             self._read_lists(missing)
             self._remembers = self._redis.remembers()
             self._others = self._redis.fed_by_others(missing.keys())
+            self._not_lists = self._redis.not_lists(sorted(missing))
             self._problem = self._owned_by_another = None
         except UnavailableError as error:
             self._problem, self._owned_by_another = str(error), None
@@ -98,7 +101,8 @@ class ListsCheck:
         others = "".join(
             _FED_BY_ANOTHER.format(queue=queue, owner=self._others[queue]) for queue in sorted(self._others)
         )
-        explanation = _MISSING.format(queues=queue_names(missing)) + forgotten + others
+        wrong = "".join(_NO_LIST.format(key=key) for key in self._not_lists)
+        explanation = _MISSING.format(queues=queue_names(missing)) + forgotten + others + wrong
         explanation += no_leader_note(self._connection)
         ids = samples(chain.from_iterable(missing.values()))
         return [Breach("redis", explanation, sum(map(len, missing.values())), ids)]

@@ -33,16 +33,5 @@
     database    the connection of a command that asks PostgreSQL
 
 What always holds: an expected error is one line on standard error, with exit code 1; wrong usage has exit code 2; a
-password is never printed. `drain.__main__` puts the commands together, with those of `pipeline.commands`.
+password is never printed. `drain.__main__` puts the commands together, with those of `drain.pipeline.commands`.
 """
-
-import sys
-
-from drain import packages
-from drain.errors import NameTakenError
-
-# Checked before a command imports one of these packages: an application's own would end in a traceback.
-try:
-    packages.require_own()
-except NameTakenError as error:
-    sys.exit(f"Error: {error}")

@@ -14,10 +14,10 @@ from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, a
 from drain.audit import textfile as metrics_file
 from drain.commands.database import database
 from drain.config import Settings
+from drain.pipeline.commands.audit import check_expected
+from drain.pipeline.commands.options import Runtime, spark_options
 from drain.terminal import audit_report, progress
 from drain.terminal.commandline import as_json_option, settings_options
-from pipeline.commands.audit import check_expected
-from pipeline.commands.options import Runtime, spark_options
 
 # Timeout of one statement of an audit, in seconds: one reads all of a hundred million finished jobs.
 _AUDIT_SECONDS = 3600

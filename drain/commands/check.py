@@ -111,21 +111,21 @@ class _Command(click.Command):
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.unattended],
     show_default=True,
-    help="Level of a queue in which jobs wait and which no worker runs.",
+    help="Level if jobs wait in a queue without workers.",
 )
 @click.option(
     "--stalled",
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.stalled],
     show_default=True,
-    help="Level of a queue whose jobs wait for workers, and none has finished for a minute.",
+    help="Level if jobs wait for workers and none has finished for a minute.",
 )
 @click.option(
     "--failing",
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.failing],
     show_default=True,
-    help="Level of a queue all of whose latest attempts have failed.",
+    help="Level if all recent attempts of a queue have failed.",
 )
 @click.option(
     "--timeout",
@@ -149,8 +149,8 @@ def check(
 ) -> None:
     """Look once at everything, and print one line.
 
-    Exit codes, as Nagios has them: 0 OK; 1 WARNING; 2 CRITICAL: above a threshold, no enqueuer leads, a store is away
-    or silent, or the schema has another version; 3 UNKNOWN: a setting, wrong usage or missing rights. The role of
+    Exit codes, as Nagios has them: 0 OK; 1 WARNING; 2 CRITICAL: above a threshold, no enqueuer leads, a store is
+    unavailable, or the schema has another version; 3 UNKNOWN: a setting, wrong usage or missing rights. The role of
     inspection is enough. Without a URL of Redis, workers are not judged.
 
     A threshold is CRITICAL or WARNING,CRITICAL, and either may be empty.

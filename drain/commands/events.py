@@ -55,12 +55,12 @@ def events(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Tell the lives of jobs: staged, moved, claimed, failed, deferred, finished, superseded, dead, cancelled.
+    """Print the events of jobs: staged, moved, claimed, failed, deferred, finished, superseded, dead, cancelled.
 
-    With --follow, from now on, in the order of time, as far as it is known at each look; what commits late is told
-    late. With --id, the life of that job until now, and with both what follows. A state that is shorter than the time
-    between two looks is told from the times that the job's row keeps: its latest claim and its latest failure.
-    Nothing is written; the role of inspection is enough. --json prints one object a line.
+    --follow prints events from now on, ordered by time; those of a transaction that commits late are printed late.
+    --id prints the events of one job until now; with both options, its later events follow. A state that lasts for
+    less than a poll is known from the row's own times: the latest claim and the latest failure. The command only
+    reads; the inspection role is enough. --json prints one object per line.
 
     \b
     drain events --follow

@@ -76,13 +76,13 @@ def forecast(
     archive: str | None,
     as_json: bool,
 ) -> None:
-    """Say when the jobs that wait in a queue end, and how long jobs wait that come meanwhile.
+    """Predict when a queue's backlog ends, and how long jobs that arrive meanwhile will wait.
 
-    With 'backfill' and --rows: the same for jobs that are not staged yet.
+    With 'backfill' and --rows, predict the same for jobs that are not staged yet.
 
-    The next hours are simulated twenty times: with the workers of now, in the order in which they take queues, with
-    run times of jobs that have finished, arrivals as lately, and the limits, rates and pauses of the queues. The
-    answer is the median, and the range of nine in ten. Rules of keys and failed attempts are not simulated.
+    The next hours are simulated twenty times, with the current workers and the order in which they serve queues, run
+    times of finished jobs, recent arrivals, and the limits, rates and pauses of the queues. The answer is the median
+    and the range of nine in ten. Rules of keys and failed attempts are not simulated.
 
     \b
     drain forecast mail

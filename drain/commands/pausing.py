@@ -72,7 +72,7 @@ def pause(
 @settings_options("database_url")
 @named_options
 def resume(settings: Settings, *, name: str | None, job: str | None, key: str | None) -> None:
-    """End the pause of exactly what is named. Jobs that it held start again within a second.
+    """End a pause: name the same queue, job and key. Its jobs start within a second.
 
     \b
     drain queue resume calls

@@ -11,6 +11,7 @@ import click
 
 from drain.commands.database import database
 from drain.config import Settings
+from drain.database import pooler
 from drain.enqueuer import retention
 from drain.errors import DrainError
 from drain.tables import finished
@@ -56,6 +57,7 @@ def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_js
         return
     _confirm(found, yes=yes)
     with database(settings, _STATEMENT_SECONDS) as connection:
+        pooler.require_own_session(connection, settings.database_url)
         dropped = _by_day(retention.prune(connection, keep_days))
         _show(dropped, "dropped", as_json=as_json)
 

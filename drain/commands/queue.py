@@ -57,8 +57,8 @@ _A_RATE = _OrOff(click.STRING)
 def queue() -> None:
     """Edit the rules of queues, pause and resume.
 
-    Rules say how many jobs of a queue run at a time, how many begin in a time, and in which order. The leader
-    follows within a second. A queue without rules is not limited.
+    Rules limit how many jobs of a queue run at once and how many begin per second, minute, hour or day; they also set
+    the order. The leader applies changes within a second. A queue without rules has no limits.
 
     \b
     drain queue set calls --running 50 --rate 100/s

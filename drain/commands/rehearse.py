@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from drain import packages
 from drain.commands.database import database
 from drain.commands.selecting import JOB_OPTIONS
 from drain.config import Settings
@@ -69,12 +68,12 @@ def _job_options(command: Any) -> Any:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> None:
-    """Run dead or archived jobs with the code of today, and say how they end now, and how they ended before.
+    """Run dead or archived jobs with today's code, and compare how they end with how they ended before.
 
-    The transaction of each job (drain.transaction() and its like) is always rolled back; jobs that are staged in it
-    are, too. Nothing is claimed or finished, and no row of ours changes. Whatever else a job does is done FOR REAL:
-    mail, requests, Redis, files; sequences advance. Other connections that it opens through libpq can only read,
-    unless --writes-elsewhere is given.
+    Each job's transaction, drain.transaction() or a variant, is always rolled back, along with the jobs staged in it.
+    No job is claimed or finished, and job-drain's tables stay as they are. Everything else a job does is REAL: mail,
+    requests, Redis, files; sequences advance. Other connections that it opens through libpq are read-only unless
+    --writes-elsewhere is given.
 
     Exit codes, as those of diff: 0 all jobs end as before; 1 some end differently; 2 it could not be done.
 
@@ -171,7 +170,6 @@ def _run(
 
     # As `drain work` does: job modules in the current directory are found.
     sys.path.insert(0, str(Path.cwd()))
-    packages.require_own()
     registry.load(settings.jobs)
     act = rehearse_isolated if isolated else rehearse_here
     rows = []

@@ -96,7 +96,7 @@ def web(
     statistics: Path | None,
     verbose: bool,
 ) -> None:
-    """Serve the page: all queues, jobs, what has failed, schedules and workers; for a browser.
+    """Serve the web page: queues, jobs, failures, schedules and workers.
 
     Whoever reaches the page can read it, arguments of jobs included, unless it is --private. Nobody can write, unless
     a token or a proxy says who may. SIGTERM and SIGINT end it, with exit code 0. Needs the extra [web].

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import psycopg
 
-from drain import log, packages
+from drain import log
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.health_options import health_options
 from drain.commands.rq_options import rq_options
@@ -133,8 +133,8 @@ def work(
     """  # noqa: D301
     # Imported here: RQ takes a quarter of a second to import.
     from drain.jobs import registry, schedules
-    from workers.command import work as work_on
-    from workers.options import Plain, PlainOptions, WorkOptions
+    from drain.workers.command import work as work_on
+    from drain.workers.options import Plain, PlainOptions, WorkOptions
 
     for queue in queues:
         # Not QUEUE_NAME: RQ allows any text as the name of a queue of plain jobs.
@@ -142,10 +142,9 @@ def work(
             raise click.UsageError(f"{queue!r} is not a queue name: it is empty, or cannot be printed")
     # As RQ's own command does: job modules in the current directory are found.
     sys.path.insert(0, str(Path.cwd()))
-    packages.require_own()
     log.configure("INFO")
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
-    logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")
+    logging.getLogger("drain.workers").setLevel("DEBUG" if verbose else "INFO")
     registry.load(settings.jobs)
     chosen = queues or _queues_of(registry.queues())
 

@@ -35,7 +35,10 @@ _COMMIT = b"COMMIT"
 
 
 class _Beginning(Base):
-    """Sends the BEGIN of its connection together with the statement that begins the transaction."""
+    """Sends the BEGIN of its connection together with the statement that begins the transaction.
+
+    After a COMMIT in SQL it calls `refuse_commit` of its connection.
+    """
 
     # True while a statement is on its way that begins a transaction, or that the commit follows.
     _begins = _commits = False
@@ -112,6 +115,13 @@ class _Beginning(Base):
         for each in answers:
             self._check_results(each)
         self._set_results(results)
+
+    def _check_results(self, results: list[PGresult]) -> None:
+        super()._check_results(results)
+        for result in results:
+            if result.command_status == _COMMIT and not self._commits:
+                connection: Any = self._conn
+                connection.refuse_commit()
 
     def _answers(self) -> PQGen[list[list[PGresult]]]:
         """Read the results of each statement of the pipeline, and leave the pipeline."""

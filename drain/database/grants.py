@@ -106,13 +106,13 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "What cannot be delivered, and how much of that there is; which keys a dead job holds, and what has begun.",
-            "INSERT, SELECT (id, queue, key, reason, attempts, died_at)",
+            "INSERT, SELECT (id, queue, key, reason, attempts, fencing_token, died_at)",
             "dead_jobs",
         ),
         Grant(
             "When a queue last finished a job, what has begun lately and for how long; which jobs gave way to others.",
-            "INSERT, SELECT (queue, finished_at, key, attempts, moved_at, claimed_at, superseded_by, finished_by, "
-            "scheduled_at, staged_at)",
+            "INSERT, SELECT (id, queue, finished_at, key, attempts, fencing_token, moved_at, claimed_at, "
+            "superseded_by, finished_by, scheduled_at, staged_at)",
             "finished_jobs",
         ),
         Grant(
@@ -175,6 +175,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "Which queues there are, so that a misspelt one is noticed.",
             f"SELECT ({_LANES})",
             "staged_jobs_ready, staged_jobs_scheduled",
+        ),
+        Grant(
+            "Which queues have rates: their given-back jobs go through the leader.",
+            "SELECT (queue, rate, rate_per_key)",
+            "queues",
         ),
         Grant(
             "Pauses a key, or a queue, for a job that raises RateLimited.",

@@ -7,9 +7,13 @@ spell theirs themselves; tests/unit/test_locks.py compares both.
 
 from __future__ import annotations
 
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
+
+_ENDING_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 
 
 class Lock(NamedTuple):
@@ -60,6 +64,18 @@ def try_lock(connection: Connection, lock: Lock, *names: Any) -> bool:
     """
     (taken,) = fetch_one(connection, f"SELECT pg_try_advisory_lock({lock})", names)
     return bool(taken)
+
+
+def lock_for_command(connection: Connection, lock: Lock, *names: Any) -> bool:
+    """Take a lock as `try_lock` does, and wait a moment for a session that is ending.
+
+    The server still has the locks of a command just after its process has exited: of two commands in a script, the
+    second would sometimes find the first at work.
+    """
+    deadline = monotonic() + _ENDING_SECONDS
+    while not (taken := try_lock(connection, lock, *names)) and monotonic() < deadline:
+        sleep(_LOOK_SECONDS)
+    return taken
 
 
 def unlock(connection: Connection, lock: Lock) -> None:

@@ -13,7 +13,7 @@ _NAME = re.compile(
     r"^CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|INDEX|SEQUENCE|FUNCTION|VIEW) (?:IF NOT EXISTS )?(\w+)",
     re.MULTILINE,
 )
-_LATER = re.compile(r"finished_jobs_\d{8}|bulk_[0-9a-f]{32}")
+_LATER = re.compile(r"finished_jobs_\d{8}")
 _SCHEMA = "SELECT current_schema()"
 # Query for an object of another owner under a name of ours, or under that of a daily partition, which is made later.
 _FOREIGN_OBJECT = r"""
@@ -48,7 +48,7 @@ def tables_in(script: str) -> list[str]:
 
 
 def is_made_later(table: str) -> bool:
-    """Return True if programs make tables of this name: daily partitions, and side tables of bulk runs."""
+    """Return True if programs make tables of this name: daily partitions."""
     return bool(_LATER.fullmatch(table))
 
 

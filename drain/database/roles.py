@@ -121,7 +121,7 @@ FROM pg_catalog.pg_class AS job
     JOIN pg_catalog.pg_roles AS owner ON owner.oid = job.relowner
 WHERE job.oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
 """
-# Query for our tables, with partitions and the side tables of bulk runs, and for our functions. A sequence that belongs
+# Query for our tables, with partitions, and for our functions. A sequence that belongs
 # to a column goes with its table. An object under a name of ours is not ours unless the owner or a superuser has made
 # it: a SECURITY DEFINER function of another role would get the rights of its new owner.
 _OBJECTS = """
@@ -130,12 +130,11 @@ WITH staged AS (
     WHERE oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
 ), named AS (
     SELECT pg_catalog.to_regclass(name)::pg_catalog.oid AS oid
-    FROM pg_catalog.unnest(ARRAY['inflight_jobs', 'dead_jobs', 'stale_finishes', 'bulk_runs', 'bulk_side_tables',
-        'drain_state', 'drain_schema', 'drain_last_delivery', 'drain_pushed_up_to', 'queues', 'queue_pauses', 'crons',
+    FROM pg_catalog.unnest(ARRAY['inflight_jobs', 'dead_jobs', 'stale_finishes', 'bulk_runs', 'drain_state',
+         'drain_schema', 'drain_last_delivery', 'drain_pushed_up_to', 'queues', 'queue_pauses', 'crons',
         'idempotency_keys', 'cancelled_claims']) AS ours (name)
     UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('staged_jobs')
     UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('finished_jobs')
-    UNION ALL SELECT pg_catalog.to_regclass(name)::pg_catalog.oid FROM bulk_side_tables
 ), found AS (
     SELECT 'TABLE' AS kind, job.relnamespace AS home, pg_catalog.quote_ident(job.relname::text) AS name,
         job.relowner AS owner

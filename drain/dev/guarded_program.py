@@ -27,7 +27,7 @@ kill -s KILL -- "-$pid"
 _REGISTER = 'echo "$$" >&0; exec "$@" < /dev/null'
 # Statements of the child: import `drain` from where this process has imported it, before the command adds the current
 # directory to the import path.
-_STATEMENTS = "import sys; sys.path.insert(0, {!r}); import drain, pipeline, workers; del sys.path[0]; {}"
+_STATEMENTS = "import sys; sys.path.insert(0, {!r}); import drain; del sys.path[0]; {}"
 # Timeout for the end of the guard, in seconds.
 _CLOSE_SECONDS = 10.0
 
@@ -53,8 +53,8 @@ class GuardedProgram:
         relay: Callable[[str, str], None],
     ) -> None:
         self.name = name
-        packages = str(Path(__file__).parents[2])
-        self._command = [sys.executable, "-P", "-c", _STATEMENTS.format(packages, statement)]
+        home = str(Path(__file__).parents[2])
+        self._command = [sys.executable, "-P", "-c", _STATEMENTS.format(home, statement)]
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self._relay = relay
         self._process: subprocess.Popen[str] | None = None

@@ -25,8 +25,8 @@ from drain.django.framework import (
 # Keys in the context of a job that is a task: alias of the backend, and the time of `enqueue()`.
 BACKEND, ENQUEUED_AT = "task_backend", "task_enqueued_at"
 # Exceptions that stand for deaths in which the task itself raised nothing, by the reason of the death.
-_CANCELLED = "workers.errors.JobCancelledError"
-_DEAD = "workers.errors.JobDeadError"
+_CANCELLED = "drain.workers.errors.JobCancelledError"
+_DEAD = "drain.workers.errors.JobDeadError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,4 +155,6 @@ def _errors(row: Mapping[str, Any]) -> Iterator[TaskError]:
 
 
 def _path(kind: str) -> str:
+    # Older versions had the workers in a package of their own.
+    kind = f"drain.{kind}" if kind.startswith("workers.errors.") else kind
     return kind if "." in kind else f"builtins.{kind}"

@@ -12,7 +12,6 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from drain import packages
 from drain.config import process_name
 from drain.django.framework import (
     Task,
@@ -80,8 +79,8 @@ class TaskAttempt:
 
     def __init__(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # Imported by name: the modules of `drain` do not depend on `workers`.
-        self._workers = packages.own("workers")
-        self._interruption = import_module("workers.context.current").current_attempt().interruption
+        self._workers = import_module("drain.workers")
+        self._interruption = import_module("drain.workers.context.current").current_attempt().interruption
         self._job = job = self._workers.current_job()
         staged_with = _read(job.context)
         now = timezone.now()
@@ -135,16 +134,16 @@ class TaskAttempt:
         if self._job.finished:
             self._end(TaskResultStatus.SUCCESSFUL)
         elif self._is_last(raised, cause):
-            failure = import_module("workers.errors").failure_of(raised)
+            failure = import_module("drain.workers.errors").failure_of(raised)
             self.result.errors.append(described(failure))
             self._end(TaskResultStatus.FAILED)
 
     def _is_last(self, error: BaseException, cause: Exception | None) -> bool:
-        errors = import_module("workers.errors")
+        errors = import_module("drain.workers.errors")
         taken_away = (errors.LeaseLostError, errors.JobCancelledError, errors.WorkerStoppedError)
         if isinstance(cause, taken_away) or isinstance(error, (*taken_away, KeyboardInterrupt)):
             return False
-        return bool(import_module("workers.execution.attempt").is_last(error))
+        return bool(import_module("drain.workers.execution.attempt").is_last(error))
 
     def _end(self, status: TaskResultStatus) -> None:
         object.__setattr__(self.result, "status", status)

@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, cast
 
-from drain import packages
-
 
 def transaction(using: str = "default") -> AbstractContextManager[Any]:
     """Open a block in which Django's ORM writes; the writes and the job's finish commit together at its end.
@@ -33,6 +31,5 @@ def transaction(using: str = "default") -> AbstractContextManager[Any]:
             together with the finish: it leads to another database, is not psycopg 3, or is within an `atomic()`.
     """
     # Imported by name: the modules of `drain` do not depend on `workers`.
-    packages.own("workers")
-    block = import_module("workers.context.django_transaction").transaction(using)
+    block = import_module("drain.workers.context.django_transaction").transaction(using)
     return cast(AbstractContextManager[Any], block)

@@ -1,4 +1,4 @@
-"""Calls back: what is delivered and not claimed waits again as soon as a pause applies to it."""
+"""Calls back: delivered, unclaimed jobs wait again when a pause or a new limit applies to them."""
 
 from __future__ import annotations
 
@@ -70,6 +70,15 @@ class CallBack:
             self._scans.ran_for(monotonic() - began)
         return total
 
+    def outdated(self, queues: Collection[str]) -> int:
+        """Call back all delivered, unclaimed jobs of queues whose limits have changed; returns their number.
+
+        They begin again as retries do, when the new limits let them.
+        """
+        return self._in_slices(
+            lambda: redeliveries.call_back_all(self._connection, _SLICE, queues), "new limits"
+        )
+
     def leases(self, within: float, ruled: Collection[str]) -> list[int]:
         """Call back jobs whose lease ran out within these last seconds: paused ones, and those of queues with rules.
 
@@ -94,9 +103,13 @@ class CallBack:
         return called_back
 
     def _call_back(self) -> int:
+        queues = self.paused.queues
+        return self._in_slices(lambda: redeliveries.call_back(self._connection, _SLICE, queues), "paused")
+
+    def _in_slices(self, call_back: Callable[[], int], reason: str) -> int:
         total = 0
         while True:
-            number = redeliveries.call_back(self._connection, _SLICE, self.paused.queues)
+            number = call_back()
             total += number
             if number:
                 failpoint(FailurePoint.CALLED_BACK)
@@ -105,6 +118,9 @@ class CallBack:
                 break
         if total:
             log.info(
-                "called back %s: paused", count(total, "job"), extra={"event": "called_back", "jobs": total}
+                "called back %s: %s",
+                count(total, "job"),
+                reason,
+                extra={"event": "called_back", "jobs": total},
             )
         return total

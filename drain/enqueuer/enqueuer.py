@@ -47,6 +47,8 @@ SESSION = (
     "SET jit = off",
     "SET plan_cache_mode = force_generic_plan",
     "SET default_transaction_isolation = 'read committed'",
+    # Arrays are sent as texts, some with NULL in them.
+    "SET array_nulls = on",
 )
 
 
@@ -64,6 +66,9 @@ class Enqueuer:
         alive: Called between statements, so that a batch that takes long is not mistaken for a standstill.
         traces: Gets the times at which jobs were moved and pushed.
         thin_queues: Chooses the queues whose jobs are pushed without hashes; by default what RQ's registry says.
+
+    Attributes:
+        thin_queues: As given.
     """
 
     # One thing: the order of what a batch does; each step has a class of its own.
@@ -94,7 +99,7 @@ class Enqueuer:
         self._due_rows = DueRows(connection, size, alive, self.admission)
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
         self._pusher = Pusher(redis, deliveries, traces)
-        self._thin_queues = thin_queues or ThinQueues(redis)
+        self.thin_queues = thin_queues or ThinQueues(redis)
         self._forwarded = 0
 
     def __enter__(self) -> Self:
@@ -145,10 +150,10 @@ class Enqueuer:
         self._forwarded += len(batch.forwarded)
         if batch.moved:
             self.admission.moved(batch.moved)
-            thin = self._thin_queues.choose({row.queue for row in batch.moved})
+            thin = self.thin_queues.choose({row.queue for row in batch.moved})
             self._pusher.start(batch.moved, batch.last_delivery, thin)
             # After the push, which a lone job waits for.
-            self._thin_queues.look_when_due()
+            self.thin_queues.look_when_due()
         return batch.size
 
     def flush(self) -> None:

@@ -25,7 +25,7 @@ from drain.admission.held import HeldError
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.failing_queues import DueRetries, FailingQueues
-from drain.enqueuer.lost_deliveries import LostDeliveries
+from drain.enqueuer.lost_deliveries import LostDeliveries, Overdue
 from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.renumbering import Renumbering
@@ -108,6 +108,8 @@ class Redelivery:
         """
         self._call_back.run_once()
         remembered = self._redis.remembers()
+        if not remembered and self._deliveries.last_delivery:
+            self.enqueuer.thin_queues.distrust()
         above, up_to = self._deliveries.pushed_up_to if remembered else 0, self._deliveries.last_delivery
         with self._deliveries.held_watermark():
             total = self._push_unclaimed("never pushed" if remembered else "lost", above=above, up_to=up_to)
@@ -127,6 +129,9 @@ class Redelivery:
         self._call_back.run_once()
         # What is called back now must not be moved by a batch that has not heard of the pause.
         self.enqueuer.admission.pause(self.paused)
+        if outdated := self.enqueuer.admission.outdated:
+            self._call_back.outdated(outdated)
+            self.enqueuer.admission.called_back()
         self.is_held_back = False
         return (
             self._push_leases()
@@ -191,18 +196,24 @@ class Redelivery:
 
     def _push_lost(self) -> int:
         if self._redis.remembers():
-            return sum(
-                self._push_unclaimed_of(queue, "lost", above=first - 1, up_to=last)
-                for queue, first, last in self._lost.find()
-            )
+            return sum(self._push_overdue(overdue) for overdue in self._lost.find())
         log.warning(
             "Redis has lost its memory, or a queue was taken over: pushing again what waits",
             extra={"event": "redis_lost"},
         )
+        self.enqueuer.thin_queues.distrust()
         total = self._push_unclaimed("lost", above=0, up_to=self._deliveries.last_delivery)
         failpoint(FailurePoint.RECOVERED)
         self._redis.mark()
         return total
+
+    def _push_overdue(self, overdue: Overdue) -> int:
+        queue, first, last = overdue
+        pushed = self._push_unclaimed_of(queue, "lost", above=first - 1, up_to=last)
+        if pushed:
+            # A stock worker that RQ's registry lacks may have dropped them.
+            self.enqueuer.thin_queues.distrust(queue)
+        return pushed
 
     def _push_unclaimed(self, reason: str, *, above: int, up_to: int) -> int:
         queues = [queue for queue, _ in waiting.oldest_deliveries(self._connection)]

@@ -55,7 +55,7 @@ class Renumbering:
         while True:
             jobs, buried = self._renumber(renumber)
             if len(jobs) > len(buried):
-                pushed = self._push([job for job in jobs if job.id not in buried], reason)
+                pushed = self._push([job for job in jobs if job.id not in buried])
                 total += pushed
                 metrics.REDELIVERED.labels(reason).inc(pushed)
                 if pushed:
@@ -80,7 +80,7 @@ class Renumbering:
             self._deliveries.committed(jobs[-1].delivery)
         return jobs, buried
 
-    def _push(self, jobs: Sequence[Redelivered], reason: str) -> int:
+    def _push(self, jobs: Sequence[Redelivered]) -> int:
         """Push the jobs under their new numbers; returns how many Redis accepted."""
         redis = self._redis
         failpoint(FailurePoint.RENUMBERED)
@@ -95,8 +95,6 @@ class Renumbering:
                 job.timeout_seconds,
                 job.delivery,
                 installation,
-                # An `rq worker` of an older version finds the entry point by this name alone.
-                by_entry=reason == "lost",
             )
             for job in jobs
         ]

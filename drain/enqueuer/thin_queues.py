@@ -3,16 +3,22 @@
 RQ's registry of workers tells, and is read about once a second for the queues that have been pushed to since. A stock
 `rq worker` that comes in between drops the ids that it pops, and redelivery pushes these jobs again, with hashes.
 
+A stock worker registers once, when it starts, and again with each of our jobs that it runs. So the registry may lack it
+after Redis has lost data. Redis then remembers for an hour that the queues get whole deliveries, whoever leads.
+
 Only a job's first delivery is thin: whatever is delivered again, for whatever reason, has a hash that every worker can
 run.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from time import monotonic
 
 from drain.wire import Producer
+
+log = logging.getLogger(__name__)
 
 # Name that stands for all queues.
 ALL = "*"
@@ -58,6 +64,17 @@ class ThinQueues:
             busy, self._busy = self._busy, set()
             self._found = self._redis.need_no_hash(sorted(busy))
             self._looked_at = monotonic()
+
+    def distrust(self, queue: str | None = None) -> None:
+        """Push whole deliveries to a queue, or to all queues, for an hour: RQ's registry may lack a stock worker.
+
+        Raises:
+            UnavailableError: Redis.
+        """
+        self._redis.need_hashes(queue)
+        self._found = set() if queue is None else self._found - {queue}
+        which = "all queues" if queue is None else f"queue {queue}"
+        log.info("%s: deliveries have a hash for an hour", which, extra={"event": "whole_deliveries"})
 
     def _is_set_by_hand(self, queue: str) -> bool:
         return self._is_always(queue) or queue in self._never or ALL in self._never

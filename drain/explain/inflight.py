@@ -70,7 +70,7 @@ def _not_yet(situation: Situation) -> Finding | None:
     when = f"{clock(at)}, {relative(at, situation.now)}"
     details = {"next_run_at": at, "attempts": job["attempts"]}
     if queries.inflight_state(job, situation.now) == "deferred":
-        why = f"it has asked to run later: at {when}"
+        why = f"it has asked to run later, or its worker was stopped; next attempt at {when}"
         return Finding("deferred", why, job["claimed_at"] or job["moved_at"], estimate, details)
     error = job["last_error"] if isinstance(job["last_error"], dict) else {}
     because = f" ({visible(str(error['type']))})" if error.get("type") else ""

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
 from drain.jobs import options as job_options
@@ -242,9 +241,10 @@ def load(modules: Sequence[str]) -> None:
             reason = " ".join(str(error).split())
             place = _place_in(module, error.__traceback__)
             hint = f"look at {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
+            if isinstance(error, ModuleNotFoundError) and error.name in ("workers", "pipeline"):
+                hint = f"job-drain's `{error.name}` is `drain.{error.name}` now"
             raise JobModuleError(
-                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; "
-                f"{packages.hint(error) or hint}"
+                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; {hint}"
             ) from error
 
 

@@ -125,7 +125,14 @@ def _simulation() -> type[CronSim]:
             now = self.dt.astimezone(UTC)
             local = now.astimezone(self.dt.tzinfo)
             if seconds == _HOUR_SECONDS:
-                seconds -= local.minute * 60 + local.second
+                # CronSim goes to the beginning of the hour first. In a gap of the clock that is a time that never was,
+                # and the moment that stands for it may be the next full hour already.
+                begin = self.dt.replace(minute=0, second=0, tzinfo=None)
+                end = begin + timedelta(seconds=_HOUR_SECONDS)
+                seconds = max(0, int((end - local.replace(tzinfo=None)).total_seconds()))
+                if not seconds:
+                    self.dt = local
+                    return
             # The change, if there is one: the first moment with another offset.
             before, after = 0, seconds
             if _offset_at(local, now, after) != local.utcoffset():

@@ -18,8 +18,8 @@ from drain.jobs import registry
 from drain.rehearsal.past import End, PastJob
 from drain.rehearsal.rehearsal import Rehearsed, rehearse
 from drain.rehearsal.session import Rows, Written
-from workers.context import django_connections
-from workers.exits import describe_exit
+from drain.workers.context import django_connections
+from drain.workers.exits import describe_exit
 
 # Time that a process has beyond the limit of its job, in which the job may obey its alarm.
 _GRACE_SECONDS = 5.0
@@ -49,12 +49,12 @@ def rehearse_isolated(database_url: str, job: PastJob, timeout: float | None = N
         os.close(reading)
     if is_killed:
         message = f"it ran for longer than its timeout of {limit:g} s, and was killed"
-        return Rehearsed(job, End("raised", "workers.errors.JobTimeoutError", message, limit))
+        return Rehearsed(job, End("raised", "drain.workers.errors.JobTimeoutError", message, limit))
     try:
         told: dict[str, Any] = json.loads(text)
     except ValueError:
         message = f"its process {describe_exit(status)}"
-        return Rehearsed(job, End("raised", "workers.errors.WorkerDiedError", message))
+        return Rehearsed(job, End("raised", "drain.workers.errors.WorkerDiedError", message))
     if "problem" in told:
         raise DrainError(told["problem"])
     tables = {table: Rows(**rows) for table, rows in told["written"].pop("tables").items()}

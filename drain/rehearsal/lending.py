@@ -13,7 +13,7 @@ from drain.database.cursor import AsyncTransactionCursor, TransactionCursor
 from drain.rehearsal.session import check_as_a_commit
 from drain.testing.lending import Lender
 from drain.testing.nested import LentAsyncConnection, LentConnection, NestedAsyncCursor, NestedCursor
-from workers.errors import TransactionError
+from drain.workers.errors import TransactionError
 
 # Ways to a transaction that may write, behind the one that cannot be committed: the default of the session is no bar.
 _WAYS_OUT = re.compile(r"\bAND\s+CHAIN\b|\bREAD\s+WRITE\b|\btransaction_read_only\b", re.IGNORECASE)

@@ -15,10 +15,18 @@ from drain.rehearsal.past import End, PastJob
 from drain.rehearsal.session import GuardedSession, Written, guarded_session
 from drain.tables.claims import Claim
 from drain.testing.worker import Watcher
-from workers.context.current import Attempt
-from workers.context.lender import lender
-from workers.execution.attempt import run
-from workers.execution.outcome import AlreadyFinished, Deferred, Failed, Finished, GaveUp, Outcome, Unreadable
+from drain.workers.context.current import Attempt
+from drain.workers.context.lender import lender
+from drain.workers.execution.attempt import run
+from drain.workers.execution.outcome import (
+    AlreadyFinished,
+    Deferred,
+    Failed,
+    Finished,
+    GaveUp,
+    Outcome,
+    Unreadable,
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ passes:
     inserts          applications insert, one row or many
     staged           bulk runs insert; rows that are due move in flight, or are given up
     lanes            the due rows of a queue: which queues have any, and the rows at their heads
-    bulk             runs that stage jobs by the million through side tables, all in one commit
+    bulk             runs that stage jobs by the million
     bulk_runs        bulk runs that have staged, or are under way
     unique           waiting jobs that give way to another one with their unique key
     idempotency      keys under which a job is staged once

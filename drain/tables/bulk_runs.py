@@ -13,21 +13,25 @@ from drain.database.postgres import Connection
 _MADE = re.compile(r"([a-z]+)-\d{8}-\d{6}-[0-9a-f]{6}")
 _STAGED = """
 SELECT run_id, rows, committed_at FROM bulk_runs
-WHERE %(at)s::timestamptz IS NULL OR (committed_at, run_id) < (%(at)s::timestamptz, %(run)s::text)
+WHERE committed_at IS NOT NULL
+    AND (%(at)s::timestamptz IS NULL OR (committed_at, run_id) < (%(at)s::timestamptz, %(run)s::text))
 ORDER BY committed_at DESC, run_id DESC LIMIT %(limit)s
 """
-# A driver holds the lock of its run; rows are counted as `bulk.copied_rows` does.
+# The driver holds the lock of its run. Only its own role, and roles that may read all statistics, see how far its COPY
+# has come. A run that was killed before its first commit is listed for a day.
 _UNDER_WAY = f"""
-SELECT side.run_id, min(side.created_at),
-    coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(side.name)) + coalesce((
-        SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(side.name)::oid), 0)),
-        0)::bigint,
-    EXISTS (
-        SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+WITH runs AS (
+    SELECT run_id, begun_at, rows, (
+        SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
             AND classid = {locks.BULK_RUN.first}::oid
-            AND objid::bigint = hashtext(side.run_id)::bigint & 4294967295
-            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
-FROM bulk_side_tables AS side GROUP BY side.run_id ORDER BY min(side.created_at), side.run_id LIMIT %(limit)s
+            AND objid::bigint = hashtext(run_id)::bigint & 4294967295
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1) AS driver
+    FROM bulk_runs WHERE committed_at IS NULL
+)
+SELECT run_id, begun_at, rows + coalesce((
+        SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE pid = driver)::bigint, 0), driver IS NOT NULL
+FROM runs WHERE rows > 0 OR driver IS NOT NULL OR begun_at > now() - make_interval(days => 1)
+ORDER BY begun_at, run_id LIMIT %(limit)s
 """
 # The time of a session is shown to its own role and to those that may read all statistics.
 _HOLDERS = f"""
@@ -42,7 +46,7 @@ ORDER BY session.backend_start LIMIT %(limit)s
 
 
 class StagedRun(NamedTuple):
-    """Run that has staged its jobs, in one commit."""
+    """Run that has staged all its jobs."""
 
     run_id: str
     rows: int
@@ -55,13 +59,13 @@ class StagedRun(NamedTuple):
 
 
 class RunUnderWay(NamedTuple):
-    """Run that has begun and has staged nothing yet.
+    """Run that has begun and has not staged all its jobs.
 
     Attributes:
         run_id: Its name.
         since: When it began.
-        rows: Number of rows that its tasks have copied so far, as far as is known.
-        is_driven: Its driver lives; otherwise what it has copied is dropped when another run begins a day later.
+        rows: Number of rows that it has copied so far, as far as is known.
+        is_driven: Its driver is alive.
     """
 
     run_id: str
@@ -96,7 +100,7 @@ def latest(connection: Connection, limit: int, after: tuple[datetime, str] | Non
 
 
 def under_way(connection: Connection, limit: int) -> list[RunUnderWay]:
-    """List runs that have begun and have staged nothing yet, the oldest first."""
+    """List runs that have begun and have not staged all their jobs, the oldest first."""
     rows: Any = connection.execute(_UNDER_WAY, {"limit": limit}, binary=True)
     return [RunUnderWay._make(row) for row in rows]
 

@@ -18,7 +18,7 @@ from drain.tables.columns import ATTEMPTS, DEAD, JOB, REQUEST, id_array
 from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
-# The token of a job in flight grows, up to the largest number there is.
+# The token of a cancelled job grows, up to the largest number there is.
 _VALUES = ", ".join(
     "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
     for column in JOB.split(", ")
@@ -43,7 +43,7 @@ WITH chosen AS (
     DELETE FROM staged_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING {JOB}
 ), buried AS (
     INSERT INTO dead_jobs ({JOB}, reason, explanation)
-    SELECT {JOB}, 'cancelled', 'it was cancelled before it began' FROM gone
+    SELECT {_VALUES}, 'cancelled', 'it was cancelled before it began' FROM gone
 ), requests AS ({_STAGE_REQUESTS})
 SELECT id, false FROM gone
 """

@@ -43,7 +43,12 @@ def _kept_but(values: Mapping[str, str]) -> str:
 # The token is raised: a worker whose lease ran out before cannot take the row for its own finish.
 _IN_FLIGHT = {"claimed_at": "coalesce(claimed_at, now())", "fencing_token": "fencing_token + 1"}
 SUPERSEDED_IN_FLIGHT = f"{_kept_but(_IN_FLIGHT)}, now(), attempts"
-_STAGED = {"moved_at": "now()", "claimed_at": "now()", "last_error": "NULL::jsonb"}
+_STAGED = {
+    "moved_at": "now()",
+    "claimed_at": "now()",
+    "last_error": "NULL::jsonb",
+    "fencing_token": "fencing_token + 1",
+}
 SUPERSEDED_STAGED = f"{_kept_but(_STAGED)}, now(), 0"
 
 # Condition of the index `staged_jobs_in_lanes`: all rows of `staged_jobs_ready` fulfil it.

@@ -26,6 +26,8 @@ WHERE finished_at < (%s::date)::timestamp AT TIME ZONE 'UTC'
 """
 _CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s::regclass)"
 _CHECKSUM_OF_LATE = "SELECT counted, checksum FROM drain_checksum_of_late(%s::date)"
+_MAY_BE_LATE = f"SELECT pg_relation_size('{OTHER}'::regclass) > 0"
+_SIZE = "SELECT pg_table_size(%s::regclass)"
 _DROP_DAY = "SELECT drain_drop_day(%s::regclass, %s::bigint, %s::numeric)"
 _DROP_OLD_DAY = "SELECT day, jobs FROM drain_drop_old_day(%s::integer)"
 _JOBS_OF_DAY = """
@@ -78,8 +80,14 @@ class Dropped(NamedTuple):
 
 
 def try_to_archive(connection: Connection) -> bool:
-    """Take the lock of `drain archive` for as long as the session lives; False if another session has it."""
-    return locks.try_lock(connection, locks.ARCHIVE)
+    """Take the lock of `drain archive` for as long as the session lives; False if another session keeps it."""
+    return locks.lock_for_command(connection, locks.ARCHIVE)
+
+
+def may_be_late(connection: Connection) -> bool:
+    """Return False if no row can be late: none is outside of the days' partitions. Needs no right on them."""
+    (found,) = fetch_one(connection, _MAY_BE_LATE)
+    return bool(found)
 
 
 def make_days(connection: Connection, ahead: int) -> int:
@@ -116,6 +124,12 @@ def checksum(connection: Connection, day: Day) -> Checksum:
     if day.partition == OTHER:
         return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
     return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
+
+
+def size(connection: Connection, day: Day) -> int:
+    """Return the size in bytes of the table with a day's rows."""
+    (found,) = fetch_one(connection, _SIZE, (day.partition,))
+    return int(found)
 
 
 def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:

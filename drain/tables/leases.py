@@ -39,12 +39,16 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
 
 
 # A job that was claimed in a batch was new, or had failed; in both cases the row gets the state from before the claim.
-# A job that has been paused since is called back, or another worker would start it. The last condition: the lease has
-# not been given back already.
+# A job that has been paused since is called back, or another worker would start it; so is one of a queue with a rate,
+# or it would begin without a token: it had one when it was delivered. The last condition: the lease has not been given
+# back already.
+_HAS_RATE = (
+    "EXISTS (SELECT FROM queues WHERE queues.queue = job.queue AND coalesce(rate, rate_per_key) IS NOT NULL)"
+)
 RELEASE = f"""
 UPDATE inflight_jobs AS job SET
     lease_expires_at = NULL,
-    next_run_at = CASE WHEN {IS_PAUSED} THEN now() END,
+    next_run_at = CASE WHEN {IS_PAUSED} OR {_HAS_RATE} THEN now() END,
     claimed_at = failed_at,
     batched = false,
     attempts = attempts - CASE WHEN batched THEN 0 ELSE 1 END

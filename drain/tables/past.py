@@ -23,7 +23,7 @@ _SELECTED = """
 # The condition is a person's own; a comment at its end must not hide the bracket.
 _DEAD = """
 SELECT id, {claimed}, attempts, max_attempts, timeout_seconds, fencing_token, salt, reason, explanation,
-    last_error ->> 'type' AS error_type,
+    regexp_replace(last_error ->> 'type', '^workers[.]errors[.]', 'drain.workers.errors.') AS error_type,
     last_error ->> 'message' AS message
 FROM dead_jobs WHERE {selected} AND ({where}
 ) ORDER BY died_at DESC, id DESC LIMIT %(limit)s

@@ -156,6 +156,9 @@ CALL_BACK_OF_QUEUES = _CALL_BACK.format(
     is_paused=IS_PAUSED,
     order="queue, delivery",
 )
+CALL_BACK_ALL = _CALL_BACK.format(
+    condition=f"{DELIVERED} AND queue = ANY (%(queues)s::text[])", is_paused="true", order="queue, delivery"
+)
 CALL_BACK_LEASES = _CALL_BACK.format(
     condition=_LEASE_IS_OVER,
     is_paused=f"(queue = ANY (%(queues)s::text[]) OR {IS_PAUSED})",
@@ -173,6 +176,11 @@ def call_back(connection: Connection, limit: int, queues: Collection[str] | None
     """
     statement = CALL_BACK if queues is None else CALL_BACK_OF_QUEUES
     return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
+
+
+def call_back_all(connection: Connection, limit: int, queues: Collection[str]) -> int:
+    """Let up to `limit` delivered, unclaimed jobs of these queues wait; returns their number."""
+    return connection.execute(CALL_BACK_ALL, {"limit": limit, "queues": list(queues)}).rowcount
 
 
 def call_back_leases(

@@ -47,25 +47,27 @@ SELECT wanted.key, first.id, first.may_begin FROM unnest(%(keys)s::text[]) AS wa
     WHERE queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL
     ORDER BY id LIMIT 1) AS first
 """
-# Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
-# of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
-# better than one that is exceeded.
+# Claims of a job that has ended: its token also counts deferred attempts, and grows as it is cancelled or gives way.
+_CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
+_CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
+# Attempts that began within the last seconds. Of a job with several claims only the last one's time is known, and all
+# count. A rate that is not used up is better than one that is exceeded.
 BEGUN = f"""
 WITH ended AS (
-    SELECT key, attempts, greatest(moved_at, claimed_at) AS begun_at, finished_at FROM finished_jobs
-    WHERE queue = %(queue)s AND superseded_by IS NULL
+    SELECT key, {_CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
+    FROM finished_jobs
+    WHERE queue = %(queue)s AND (superseded_by IS NULL OR {_CLAIMS_OF_FINISHED} > 0)
         AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     ORDER BY finished_at DESC LIMIT %(limit)s
 ), begun AS (
-    SELECT key, attempts, begun_at FROM ended
+    SELECT key, claims, begun_at FROM ended
     UNION ALL
-    SELECT key, attempts + (lease_expires_at IS NULL)::integer,
-        CASE WHEN {DELIVERED} AND claimed_at IS NOT NULL THEN now() ELSE greatest(moved_at, claimed_at) END
-    FROM inflight_jobs WHERE queue = %(queue)s
+    SELECT key, greatest(attempts, fencing_token), greatest(moved_at, claimed_at)
+    FROM inflight_jobs WHERE queue = %(queue)s AND (claimed_at IS NOT NULL OR greatest(attempts, fencing_token) > 0)
     UNION ALL
-    SELECT key, attempts, died_at FROM dead_jobs WHERE queue = %(queue)s AND attempts > 0
+    SELECT key, {_CLAIMS_OF_DEAD}, died_at FROM dead_jobs WHERE queue = %(queue)s AND {_CLAIMS_OF_DEAD} > 0
 )
-SELECT coalesce(key, ''), sum(greatest(attempts, 1))::bigint FROM begun
+SELECT coalesce(key, ''), sum(least(greatest(claims, 1), 1000000))::bigint FROM begun
 WHERE begun_at > now() - make_interval(secs => %(seconds)s::float8) GROUP BY key
 UNION ALL
 SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::bigint FROM (
@@ -73,10 +75,24 @@ SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::big
     UNION ALL
     SELECT dropped_before::timestamp AT TIME ZONE 'UTC' FROM drain_state) AS bounds
 """
-# Jobs that no worker has claimed yet, by key, from a delivery on: dead rows of earlier ones are not stepped over.
+# Jobs that no worker has claimed yet, from a delivery on: dead rows of earlier ones are not stepped over.
 UNCLAIMED = f"""
-SELECT coalesce(key, ''), count(*), min(delivery) FROM inflight_jobs
-WHERE {DELIVERED} AND queue = %(queue)s AND delivery >= %(since)s GROUP BY key
+SELECT id, coalesce(key, ''), delivery FROM inflight_jobs
+WHERE {DELIVERED} AND queue = %(queue)s AND delivery >= %(since)s
+"""
+# When jobs were last claimed; NULL of those that never were. Of a dead one only its end is known, and of one that was
+# revived that it has begun.
+CLAIMED_AT = f"""
+SELECT id, extract(epoch FROM at)::float8 FROM (
+    SELECT id, claimed_at AS at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
+    UNION ALL
+    SELECT id, CASE WHEN superseded_by IS NULL OR {_CLAIMS_OF_FINISHED} > 0 THEN claimed_at END
+    FROM finished_jobs
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
+    UNION ALL
+    SELECT id, CASE WHEN {_CLAIMS_OF_DEAD} > 0 THEN died_at END FROM dead_jobs WHERE id = ANY (%(ids)s::bigint[])
+    UNION ALL
+    SELECT id, CASE WHEN fencing_token > 0 THEN now() END FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[])) AS job
 """
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
@@ -136,8 +152,8 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
     return {key: count for key, count in counts.items() if key is not None}, covered
 
 
-def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[str, int], int]:
-    """Count the delivered jobs of each key of a queue that no worker has claimed; '' is that of jobs without a key.
+def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, str], int]:
+    """Find the delivered jobs of a queue that no worker has claimed, each with its key or ''.
 
     Args:
         connection: The leader's.
@@ -145,10 +161,21 @@ def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[str,
         since: First delivery that is looked at: the result of the look before, or 0.
 
     Returns:
-        Counts by key, and the first delivery to look at next time.
+        Keys by id, and the first delivery to look at next time.
     """
     rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
-    return {key: count for key, count, _ in rows}, min((first for _, _, first in rows), default=since)
+    return {job_id: key for job_id, key, _ in rows}, min((delivery for _, _, delivery in rows), default=since)
+
+
+def claimed_at(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, float | None]:
+    """Return when jobs were last claimed, in seconds since 1970, None if never; without those that are in no table.
+
+    Args:
+        connection: The leader's.
+        ids: The jobs.
+        seconds: Time within which those of them have finished that are found.
+    """
+    return dict(connection.execute(CLAIMED_AT, {"ids": id_array(ids), "seconds": seconds}).fetchall())
 
 
 def clock(connection: Connection) -> float:

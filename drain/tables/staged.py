@@ -192,46 +192,43 @@ def truncate_idle(connection: Connection, larger_than: int) -> int:
     return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
 
 
-# Columns that can be staged -> their values in a row of a side table of `bulk`, with the defaults of `staged_jobs`.
-_DEFAULTS = {
-    "job_name": "job_name",
-    "job_args": "coalesce(job_args, '[]')::jsonb",
-    "job_kwargs": "coalesce(job_kwargs, '{}')::jsonb",
-    "queue": "coalesce(queue, 'default')",
-    "priority": "coalesce(priority, 0)",
-    "scheduled_at": "coalesce(scheduled_at, now()) + make_interval(secs => coalesce(quiet_seconds, 0))",
-    "expires_at": "expires_at",
-    "tag": "tag",
-    "max_attempts": "max_attempts",
-    "timeout_seconds": "timeout_seconds",
-    "context": "context::jsonb",
-    "key": "key",
-    "unique_key": "unique_key",
-    "keep": "keep",
-    "quiet_seconds": "quiet_seconds",
-}
+# Defaults of columns that must not be null.
+IF_NULL = {"job_args": "[]", "job_kwargs": "{}", "queue": "default", "priority": 0}
+# Rows of a bulk run until its transaction stages them. The session's own, since it is gone with the transaction.
+_ASIDE = "pg_temp.drain_bulk"
+_PUT_ASIDE = (
+    f"CREATE TEMPORARY TABLE {_ASIDE} ON COMMIT DROP AS SELECT {{names}} FROM staged_jobs WITH NO DATA"
+)
+_DUE = "coalesce({scheduled_at}, now()) + make_interval(secs => coalesce({quiet_seconds}, 0))"
+# From the statement on: its transaction may have copied for hours before.
 _SPREAD = """
-greatest({scheduled_at}, now() + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
+greatest({due}, statement_timestamp()
+    + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
 """
 
 
-def insert_from(
-    connection: Connection, side_table: str, tasks: Sequence[int], *, rows_per_second: float | None = None
-) -> int:
-    """Stage the rows that these tasks have copied to a side table; returns how many.
+def put_aside(connection: Connection, names: Sequence[str]) -> str:
+    """Make a temporary table with these columns, for rows that `insert_put_aside` will stage; returns its name."""
+    columns = ", ".join(Identifier(name).as_string() for name in names)
+    connection.execute(_PUT_ASIDE.format(names=columns).encode())
+    return _ASIDE
+
+
+def insert_put_aside(
+    connection: Connection, names: Sequence[str], *, rows_per_second: float | None = None
+) -> None:
+    """Stage the rows of the temporary table, in its transaction.
 
     Args:
-        connection: Any, with a transaction open.
-        side_table: A table with the columns of `columns.STAGEABLE`, and `task`.
-        tasks: Numbers of the tasks whose rows count.
+        connection: The one that has called `put_aside`.
+        names: Columns of the table.
         rows_per_second: Number of rows that come due in each second from now on; None: all at once.
     """
-    values = dict(_DEFAULTS)
-    if rows_per_second is not None:
-        values["scheduled_at"] = _SPREAD.format_map(_DEFAULTS)
-    announce_bulk(connection)
+    values = {name: Identifier(name).as_string() for name in names}
+    given = {name: values.get(name, "NULL") for name in ("scheduled_at", "quiet_seconds")}
+    due = _DUE.format(**given)
+    values["scheduled_at"] = due if rows_per_second is None else _SPREAD.format(due=due)
     statement = (
-        f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} "
-        f"FROM {Identifier(side_table).as_string()} WHERE task = ANY (%(tasks)s)"
+        f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {_ASIDE}"
     )
-    return connection.execute(statement, {"tasks": list(tasks), "rate": rows_per_second}).rowcount
+    connection.execute(statement.encode(), {"rate": rows_per_second})

@@ -6,8 +6,6 @@ import json
 from importlib import import_module
 from typing import Any
 
-from drain import packages
-
 FAILED, DEFERRED, INTERRUPTED = "failed", "deferred", "interrupted"
 
 
@@ -39,10 +37,9 @@ def failure_of(error: BaseException) -> BaseException:
 
 def is_last(error: BaseException) -> bool:
     """Return whether the running job is dead once this error has ended its attempt."""
-    return bool(import_module("workers.execution.attempt").is_last(error))
+    return bool(import_module("drain.workers.execution.attempt").is_last(error))
 
 
 def _errors() -> Any:
     # Imported by name: the modules of `drain` do not depend on `workers`.
-    packages.own("workers")
-    return import_module("workers.errors")
+    return import_module("drain.workers.errors")

@@ -38,7 +38,7 @@ _ORIGIN = "auto.queue.drain"
 _STAGED_AT = "sentry-staged-at"
 # Origin of the transaction that Sentry's own integration begins for a job of `rq worker`.
 _RQ_ORIGIN = "auto.queue.rq"
-_RECORDER = "workers.execution.recorder"
+_RECORDER = "drain.workers.execution.recorder"
 # Upper bound of the time for which a forked process waits until its events are sent.
 _FLUSH_SECONDS = 2.0
 # Jobs whose last exceptions were sent, the latest last: the log line of the death would be a second event.

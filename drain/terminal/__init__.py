@@ -1,6 +1,7 @@
 """The terminal: how every command reads its options and prints for people.
 
     commandline     the group of commands, options that they share, errors as one line, exit codes
+    lazy_commands   commands that are imported when they are needed, those of other packages too
     progress        progress on standard error of a command that takes long
     values          values of fields as text
     fitted_table    a table that fits the width of the terminal
@@ -9,7 +10,7 @@
     cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
     explanation     why one job waits
-    stack             where a running job is
+    stack           where a running job is
     trace_table     when one job passed which process
     status_report   the whole system at a glance
     forecast_report when a backlog ends, and who waits meanwhile

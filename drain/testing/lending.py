@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 from psycopg.pq.abc import PGconn
 
 from drain.testing.nested import LentAsyncConnection, LentConnection, Nested
-from workers.context import async_kept
-from workers.context.async_connection import JobAsyncConnection
-from workers.context.connection import JobConnection
-from workers.context.kept import driver_of
+from drain.workers.context import async_kept
+from drain.workers.context.async_connection import JobAsyncConnection
+from drain.workers.context.connection import JobConnection
+from drain.workers.context.kept import driver_of
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Nested)
 
 
 class Lender:
-    """Lends the session of a test to its jobs; `workers.context` asks it.
+    """Lends the session of a test to its jobs; `drain.workers.context` asks it.
 
     Args:
         pgconn: The session, in the transaction of the test.

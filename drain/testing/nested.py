@@ -17,9 +17,9 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
 from drain.database.cursor import AsyncTransactionCursor, TransactionCursor
-from workers.context.async_connection import JobAsyncConnection
-from workers.context.connection import JobConnection
-from workers.context.once import too_early
+from drain.workers.context.async_connection import JobAsyncConnection
+from drain.workers.context.connection import JobConnection
+from drain.workers.context.once import too_early
 
 _COMMIT = b"COMMIT"
 _numbers = count(1)

@@ -24,12 +24,12 @@ from drain.tables.claims import Claim
 from drain.testing.adopted import Adopted
 from drain.testing.lending import Lender
 from drain.testing.nested import LeaderConnection
-from workers.context.current import Attempt
-from workers.context.lender import lender
-from workers.execution.attempt import run, run_in_loop
-from workers.execution.outcome import AlreadyFinished, Outcome
-from workers.execution.recorder import Recorder
-from workers.lease.database import Database
+from drain.workers.context.current import Attempt
+from drain.workers.context.lender import lender
+from drain.workers.execution.attempt import run, run_in_loop
+from drain.workers.execution.outcome import AlreadyFinished, Outcome
+from drain.workers.execution.recorder import Recorder
+from drain.workers.lease.database import Database
 
 T = TypeVar("T")
 

@@ -23,10 +23,12 @@ from uuid import UUID
 
 import redis
 
-# Dotted path of the function that runs a tracked job.
-ENTRY_POINT = "workers.entry.execute"
 # Module each attribute of which is the entry point, so that RQ's tools can show a job by a name of its own.
 NAMED = "drain.rq"
+# Dotted path of the entry point: the function that runs a tracked job.
+ENTRY_POINT = f"{NAMED}.execute"
+# Its path in older versions, whose deliveries may still be in Redis.
+_OLD_ENTRY_POINT = "workers.entry.execute"
 # Pickle of (name, None, (job id, installation), {}): a template, so that nothing has to be pickled for each job. The id
 # is an integer of five bytes, the installation the 16 bytes of its UUID: with a value of more than 64 bytes Redis keeps
 # a hash in a form that takes 2.5 times the memory; measured, a third fewer jobs pushed a second.
@@ -37,17 +39,16 @@ _LONGEST_NAME = 64 - len(_CALL % (0, b"")) - 5 - len(_CALL_END % bytes(16)) - le
 LARGEST_ID = 2**39 - 1
 # Names that can follow the module's. Every name that Python itself finds in a module begins with two underscores.
 _SHOWABLE = re.compile(r"(?!__)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-# Call of the entry point by its own name, with the id in decimal: for workers of a version without `drain.rq`.
+# Call of the entry point by its own name, with the id in decimal.
 _CALL_BY_ENTRY = b"(\x8c%c%bNI%%d\nC\x10%%b\x86}t." % (len(ENTRY_POINT), ENTRY_POINT.encode())
 # Call as older versions wrote it: the id alone, in the textual protocol.
 _CALL_BY_ID = b"(V%b\nN(I%%d\nt(dt." % ENTRY_POINT.encode()
 
 # Pattern of all these calls.
-_ENTRY = re.escape(ENTRY_POINT.encode())
-_NAME = rb"(?:%b|%b\.[^\n]{1,60})" % (_ENTRY, re.escape(NAMED.encode()))
+_NAME = rb"(?:%b|%b\.[^\n]{1,60})" % (re.escape(_OLD_ENTRY_POINT.encode()), re.escape(NAMED.encode()))
 _TRACKED = re.compile(
     rb"\(\x8c.(?P<name>%b)N(?:I(?P<decimal>\d{1,18})\n|\x8a\x05(?P<binary>.{5}))C\x10(?P<installation>.{16})\x86}t\.|"
-    rb"\(V%b\nN\(I(?P<alone>\d{1,18})\nt\(dt\." % (_NAME, _ENTRY),
+    rb"\(V%b\nN\(I(?P<alone>\d{1,18})\nt\(dt\." % (_NAME, _NAME),
     re.DOTALL,
 )
 # Upper bound of the bytes of such a call.

@@ -29,7 +29,7 @@ FAILED_TTL_SECONDS = 86_400
 # Pickled reference to the entry point, for the field in which RQ once kept results. A worker reads the field before it
 # forks, so that every child finds the entry point imported: a third of what a job costs an `rq worker` without
 # settings. RQ passes over a field that it cannot read, so tools that lack this package show our jobs all the same.
-IMPORTS_ENTRY_POINT = f"c{NAMED}\n{ENTRY_POINT.rpartition('.')[2]}\n."
+IMPORTS_ENTRY_POINT = f"c{NAMED}\n{ENTRY_POINT.removeprefix(f'{NAMED}.')}\n."
 
 
 class Delivery(NamedTuple):
@@ -60,8 +60,6 @@ def tracked(
     timeout_seconds: int | None,
     delivery: int,
     installation: str = "",
-    *,
-    by_entry: bool = False,
 ) -> Delivery:
     """Make the RQ job of a row in `inflight_jobs`: a call of our one entry point with the row's id.
 
@@ -74,10 +72,9 @@ def tracked(
         delivery: Delivery number, last part of the RQ id.
         installation: UUID of the row's database, so that no worker of another database claims the id there; "" for
             a call as older versions wrote it.
-        by_entry: Call the entry point by its own name instead of the job's, which only this version resolves.
     """
     shown, before_id, after_id = _template(job_name, installation)
-    if by_entry or not installation or not 0 <= job_id <= LARGEST_ID:
+    if not installation or not 0 <= job_id <= LARGEST_ID:
         data = call_by_entry_point(job_id, installation)
     else:
         data = before_id + job_id.to_bytes(5, "little") + after_id

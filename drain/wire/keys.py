@@ -41,6 +41,9 @@ job-drain's own:
     drain:bounds:<namespace>
                             hash, name of a queue -> upper bound of the length of its list: the queues for which rows
                             have lately waited until their lists have room. Expires while none wait
+    drain:whole:<namespace>, drain:whole:<namespace>:<queue>
+                            strings: RQ's workers that the sets above do not name may listen on all queues, or on this
+                            one, so deliveries there are whole. Expires after an hour
     drain:trace:<namespace>:<id>
                             hash, hop -> seconds since 1970: when a job passed the processes; expires after an hour
     drain:ended:<id>        channel: an attempt at a job with a kept result has ended, for those who wait for the result
@@ -152,6 +155,11 @@ def queue_workers_key(queue: str) -> str:
 def bounds_key(namespace: str) -> str:
     """Upper bounds of the lists of a namespace."""
     return f"drain:bounds:{namespace}"
+
+
+def whole_key(namespace: str, queue: str | None = None) -> str:
+    """Mark of a queue, or of all queues, whose deliveries are whole for a while."""
+    return f"drain:whole:{namespace}" if queue is None else f"drain:whole:{namespace}:{queue}"
 
 
 def namespace_key(namespace: str) -> str:

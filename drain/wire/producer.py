@@ -103,6 +103,10 @@ class Producer(QueueReader):
         """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""
         return self._thin.need_no_hash(queues)
 
+    def need_hashes(self, queue: str | None = None) -> None:
+        """Leave a queue, or all queues, out of the answers of `need_no_hash` for an hour, under each leader."""
+        self._thin.need_hashes(queue)
+
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
         """Write and append jobs in one call: all of them or none.
 

@@ -121,6 +121,15 @@ class QueueReader(RedisConnection):
                 heads += self._heads(keys, [_LOOK_AHEAD])
         return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
+    def not_lists(self, queues: Sequence[str]) -> list[str]:
+        """Return the keys of those of these queues whose key holds something else than a list."""
+        types = self._of_each(queues, lambda pipeline, key: pipeline.type(key))
+        return [
+            queue_key(queue)
+            for queue, kind in zip(queues, types, strict=True)
+            if kind not in (b"list", b"none")
+        ]
+
     def listed(self, queue: str) -> Iterator[list[tuple[int, int]]]:
         """Job id and delivery number of all tracked jobs of ours in the queue's list, in pages.
 

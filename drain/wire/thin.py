@@ -16,13 +16,15 @@ import redis
 from drain.wire import scripts
 from drain.wire.connection import reachable
 from drain.wire.jobs import tracked
-from drain.wire.keys import job_key, namespace_key, queue_workers_key
+from drain.wire.keys import job_key, namespace_key, queue_workers_key, whole_key
 from drain.wire.owners import Ownership, read_owner
 
 # Upper bound of the ids of one call: three milliseconds of Redis' time. Lua takes at most 8000 arguments at once.
 IDS_PER_CALL = 5000
 # Field of a worker's hash: the namespace whose ids the worker needs no hash for.
 NEEDS_NO_HASH = "drain"
+# How long RQ's registry is not trusted. A stock worker enters it again with the first job that it runs.
+_WHOLE_SECONDS = 3600
 
 
 class ThinDeliveries:
@@ -36,6 +38,7 @@ class ThinDeliveries:
     """
 
     def __init__(self, client: redis.Redis, where: str, namespace: str, owners: Ownership) -> None:
+        self._redis = client
         self._where = where
         self._namespace = namespace
         self._owners = owners
@@ -51,11 +54,17 @@ class ThinDeliveries:
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
         """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""
+        keys = [whole_key(self._namespace)]
+        for queue in queues:
+            keys += queue_workers_key(queue), whole_key(self._namespace, queue)
         with reachable(self._where):
-            answers: Any = self._read_listeners(
-                keys=[queue_workers_key(queue) for queue in queues], args=[NEEDS_NO_HASH, self._namespace]
-            )
+            answers: Any = self._read_listeners(keys=keys, args=[NEEDS_NO_HASH, self._namespace])
         return {queue for queue, answer in zip(queues, answers, strict=True) if answer}
+
+    def need_hashes(self, queue: str | None = None) -> None:
+        """Leave a queue, or all queues, out of the answers of `need_no_hash` for an hour, under each leader."""
+        with reachable(self._where):
+            self._redis.set(whole_key(self._namespace, queue), "", ex=_WHOLE_SECONDS)
 
 
 def write_hash(

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain.errors import ConfigError
+from drain.pipeline import archive as work
+from drain.pipeline import follow as following
+from drain.pipeline.closing import Closer
+from drain.pipeline.commands.options import Runtime, spark_options
+from drain.pipeline.session import BRIEF
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import count, duration
-from pipeline import archive as work
-from pipeline import follow as following
-from pipeline.commands.options import Runtime, spark_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from drain.config import Settings
 
 
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Count the rows of each day, and change nothing.")
 @click.option("--follow", is_flag=True, help="Run on, and archive each job seconds after it finishes.")
-@click.option(
-    "--checkpoint", metavar="PATH", help="Where --follow notes its position; PATH/_checkpoint by default."
-)
 @spark_options
 @as_json_option
 def archive(
@@ -55,22 +52,21 @@ def archive(
     keep_days: int,
     dry_run: bool,
     follow: bool,
-    checkpoint: str | None,
     as_json: bool,
 ) -> None:
     """Move closed days of finished jobs from Postgres to Parquet files in PATH, or DRAIN_ARCHIVE.
 
-    A day, by UTC, is closed when it is over. Its rows are written to PATH/finished_date=2026-11-20/queue=mail/, and
-    read again and compared; then its partition is dropped. After an interruption, run the command again. Exits 1 if a
-    day could not be archived; all others are archived.
+    A day, by UTC, is closed when it is over. Its rows are written to PATH/finished_date=2026-11-20/, and read again
+    and compared; then its partition is dropped. After an interruption, run the command again. Exits 1 if a day could
+    not be archived; all others are archived.
 
     With --follow each finished job is in the files a few seconds later, and days are dropped when they are closed,
-    until SIGINT or SIGTERM.
+    until SIGINT or SIGTERM. Spark runs only while a day is closed.
 
     \b
     drain archive /var/lib/jobs --dry-run
-    drain archive s3a://lake/jobs --keep-days 7
-    drain archive s3a://lake/jobs --follow
+    drain archive s3://lake/jobs --keep-days 7
+    drain archive s3://lake/jobs --follow
     """  # noqa: D301
     if Path(path.removeprefix("file:")).is_file():
         raise ConfigError(
@@ -81,10 +77,7 @@ def archive(
     if dry_run:
         _count(settings.database_url, keep_days, as_json=as_json)
     elif follow:
-        plan = following.Plan(
-            settings.database_url, path, checkpoint or f"{path.rstrip('/')}/_checkpoint", keep_days
-        )
-        _follow(plan, runtime, as_json=as_json)
+        _follow(following.Plan(settings.database_url, path, keep_days), runtime, as_json=as_json)
     else:
         _archive(settings.database_url, path, runtime, keep_days, as_json=as_json)
 
@@ -106,7 +99,9 @@ def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, 
     def report(step: str) -> None:
         reporters[-1](step)
 
-    found = work.run(database_url, path, lambda: runtime.session(report), keep=keep_days, report=report)
+    found = work.run(
+        database_url, path, lambda: runtime.session(report, java_options=BRIEF), keep=keep_days, report=report
+    )
     while True:
         # Not around _show: on a terminal the progress display captures standard output.
         with progress.show() as step:
@@ -135,15 +130,12 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
         if terminal:
             click.echo(step, err=True)
 
-    @contextmanager
-    def session() -> Iterator[SparkSession]:
-        with runtime.session(report) as spark, _ended_by_signals(stop):
-            yield spark
-
     def show_day(day: work.Archived) -> None:
         _show(day, as_json=as_json)
 
-    following.run(plan, session, stop, on_batch=show_batch, on_day=show_day, report=report)
+    closer = Closer(runtime.arguments)
+    with _ended_by_signals(stop):
+        following.run(plan, closer, stop, end=closer.end, on_batch=show_batch, on_day=show_day, report=report)
     click.echo("stopped", err=True)
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from drain.pipeline import conservation
+from drain.pipeline.commands.options import warn_if_absent
+from drain.pipeline.sources import Source
+from drain.pipeline.stats.question import literal
 from drain.terminal import progress
-from pipeline import conservation
-from pipeline.commands.options import warn_if_absent
-from pipeline.sources import Source
-from pipeline.stats.question import literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drain.config import Settings
-    from pipeline.commands.options import Runtime
+    from drain.pipeline.commands.options import Runtime
 
 
 def check_expected(
@@ -35,7 +35,7 @@ def check_expected(
     Args:
         settings: Settings, of which the database's URL is read.
         runtime: Settings of the Spark session.
-        expected: Source of the list; see `pipeline.sources.SPELLING`.
+        expected: Source of the list; see `drain.pipeline.sources.SPELLING`.
         key: Column of the list with the ids.
         archive: Path of the archive.
         only: Columns of jobs, each with the value that all jobs in the list have; None: any value.
@@ -44,7 +44,7 @@ def check_expected(
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
     with progress.show() as step, runtime.session(step) as spark:
-        warn_if_absent(spark, archive)
+        warn_if_absent(archive)
         step("comparing the list with the tables")
         report = conservation.check(
             spark,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain import wording
+from drain.pipeline import backfill as work
+from drain.pipeline import datasources, runs, sources
+from drain.pipeline.commands.options import Runtime, pairs, spark_options
+from drain.pipeline.rejects import Rejects
+from drain.pipeline.runs import Limits
+from drain.pipeline.session import SMALL
 from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
-from pipeline import backfill as work
-from pipeline import datasources, runs, sources
-from pipeline.commands.options import Runtime, pairs, spark_options
-from pipeline.rejects import Rejects
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -62,11 +63,26 @@ if TYPE_CHECKING:
     help="Number of jobs that come due in each second, from the commit on.",
 )
 @click.option(
-    "--max-connections",
-    type=click.IntRange(1, 1000),
-    default=8,
+    "--commit-every",
+    type=click.IntRange(min=1),
+    metavar="ROWS",
+    help="Rows after which to commit; one commit by default.",
+)
+@click.option(
+    "--max-lag",
+    type=FiniteRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=Limits.lag_seconds,
     show_default=True,
-    help="Most connections that copy to Postgres at the same time.",
+    help="With --commit-every, lag of a replica that pauses the run.",
+)
+@click.option(
+    "--max-wal",
+    type=FiniteRange(min=0, min_open=True),
+    metavar="MB",
+    default=Limits.wal_bytes / 2**20,
+    show_default=True,
+    help="With --commit-every, WAL kept for replication slots that pauses the run.",
 )
 @click.option(
     "--option",
@@ -109,13 +125,19 @@ def backfill(
     register: tuple[str, ...],
     reject: Path | None,
     max_rejects: int,
+    max_lag: float,
+    max_wal: float,
     dry_run: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Stage a job for each row of SOURCE, all of them in one commit, or none.
 
-    SOURCE is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such files;
+    --commit-every is for runs so large that one transaction would hold back vacuum for hours. After an interruption,
+    the same command goes on where it ended. The run pauses while a replica or a replication slot falls behind, and
+    while jobs with a lower priority number wait more than twice as long as before it.
+
+    SOURCE is a path or an s3:// URL that ends in .parquet, .csv, .json, .jsonl or .orc; a directory with such files;
     FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
 
     Repeating a run with the same --run-id stages nothing if the run was staged, and all of it if it was not. Redis
@@ -126,7 +148,7 @@ def backfill(
         --where "author = 'ann'"
     drain backfill 'sql:SELECT id, author FROM documents' --job shop.index \\
         --args id --kwargs user=author --queue bulk
-    drain backfill parquet:s3a://lake/documents --job shop.index --args id \\
+    drain backfill s3://lake/documents --job shop.index --args id \\
         --max-rows-per-second 500
     """  # noqa: D301
     if given["run_id"] is None:
@@ -152,10 +174,11 @@ def backfill(
         ),
         args=_names(args),
         kwargs=pairs(_names(kwargs), "--kwargs"),
+        limits=Limits(lag_seconds=max_lag, wal_bytes=max_wal * 2**20),
         **given,
     )
     session = partial(
-        runtime.session, register=register, ours=plan.source.format in datasources.NAMES, brief=True
+        runtime.session, register=register, ours=plan.source.format in datasources.NAMES, java_options=SMALL
     )
     if dry_run:
         with progress.show() as step, session(step) as spark:
@@ -170,7 +193,7 @@ def backfill(
             settings.database_url,
             plan,
             lambda: session(step),
-            step if sys.stderr.isatty() else None,
+            step,
             refused=refused,
         )
     if refused.found:

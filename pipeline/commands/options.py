@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drain.archive import Archive
+from drain.pipeline.interruption import interruptible
+from drain.pipeline.session import session
+from drain.pipeline.sources import register_by_name
 from drain.terminal.commandline import F
-from pipeline import history
-from pipeline.interruption import interruptible
-from pipeline.session import session
-from pipeline.sources import register_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,16 @@ class Runtime:
     verbose: bool
     nice: int
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `drain.pipeline.session.session`."""
+        return {
+            "master": self.master,
+            "settings": dict(self.settings),
+            "verbose": self.verbose,
+            "nice": self.nice,
+        }
+
     @contextmanager
     def session(
         self,
@@ -43,7 +53,7 @@ class Runtime:
         register: Sequence[str] = (),
         *,
         ours: bool = True,
-        brief: bool = False,
+        java_options: str = "",
     ) -> Iterator[SparkSession]:
         """Start a session with these settings and data sources; the first signal cancels its jobs.
 
@@ -52,18 +62,11 @@ class Runtime:
             register: Further data sources, each named as `module:Class`.
             ours: Register job-drain's data sources. The first one that is registered costs a second, for which Spark
                 runs a Python process.
-            brief: Compile Java code quickly; see `pipeline.session`.
+            java_options: Options of the JVM; see `drain.pipeline.session`.
         """
-        started = session(
-            self.master,
-            self.settings,
-            verbose=self.verbose,
-            nice=self.nice,
-            brief=brief,
-            report=report,
-        )
+        started = session(**self.arguments, java_options=java_options, report=report)
         with interruptible(started) as spark:
-            from pipeline import datasources
+            from drain.pipeline import datasources
 
             if ours:
                 datasources.register(spark)
@@ -71,13 +74,13 @@ class Runtime:
             yield spark
 
 
-def warn_if_absent(spark: SparkSession, archive: str | None) -> None:
+def warn_if_absent(archive: str | None) -> None:
     """Warn if there is no archive at the path.
 
     Raises:
-        DrainError: Spark has no driver for the path's file system, or cannot reach it.
+        DrainError: The path's file system is unknown or cannot be reached.
     """
-    if archive is not None and not history.exists(spark, archive):
+    if archive is not None and not Archive(archive).exists():
         click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
 
 

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from drain import wording
+from drain.pipeline import reconcile as work
+from drain.pipeline import runs, sources
+from drain.pipeline.commands.options import Runtime, pairs, spark_options
+from drain.pipeline.comparison import DELETED, DIFFERENT
+from drain.pipeline.sides import Columns, Pair
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
-from pipeline import reconcile as work
-from pipeline import runs, sources
-from pipeline.commands.options import Runtime, pairs, spark_options
-from pipeline.comparison import DELETED, DIFFERENT
-from pipeline.sides import Columns, Pair
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -70,13 +70,6 @@ if TYPE_CHECKING:
 @click.option("--tag", help="Note for people on where the jobs come from.")
 @click.option("--report", metavar="PATH", help="Directory to write the differences to, as Parquet.")
 @click.option("--run-id", help="Identifier of the run; generated and printed by default.")
-@click.option(
-    "--max-connections",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
-    help="Most connections that copy to Postgres at the same time.",
-)
 @click.option(
     "--source-column",
     "source_columns",
@@ -134,7 +127,7 @@ def reconcile(
 ) -> None:
     """Compare a source of truth with a target, and stage a job for each difference, all of them in one commit.
 
-    Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such
+    Each side is a path or an s3:// URL that ends in .parquet, .csv, .json, .jsonl or .orc; a directory with such
     files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
     A column with another name in the target is given as id=document_id; one that has to be computed is defined by
     --source-column or --target-column, and then named like any other.

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from drain import wording
+from drain.pipeline import replay as work
+from drain.pipeline import runs
+from drain.pipeline.commands.options import Runtime, spark_options
+from drain.pipeline.session import SMALL
 from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
-from pipeline import once
-from pipeline import replay as work
-from pipeline.commands.options import Runtime, spark_options
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -49,13 +49,6 @@ if TYPE_CHECKING:
     type=FiniteRange(min=0, min_open=True),
     help="Number of jobs that come due in each second, from the commit on.",
 )
-@click.option(
-    "--max-connections",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
-    help="Most connections that copy to Postgres at the same time.",
-)
 @click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
 @spark_options
 @as_json_option
@@ -65,7 +58,6 @@ def replay(
     *,
     run_id: str | None,
     rows_per_second: float | None,
-    max_connections: int,
     dry_run: bool,
     as_json: bool,
     **given: Any,
@@ -88,10 +80,10 @@ def replay(
         --where "finished_at > '2026-11-22 08:00'" --run-id index-v2
     """  # noqa: D301
     _check(given, run_id, dry_run=dry_run)
-    run = once.Run(run_id=run_id or "", rows_per_second=rows_per_second, max_connections=max_connections)
+    run = runs.Run(run_id=run_id or "", rows_per_second=rows_per_second)
     plan = work.Plan(run=run, **given)
     if dry_run:
-        with progress.show() as step, runtime.session(step, ours=plan.finished, brief=True) as spark:
+        with progress.show() as step, runtime.session(step, ours=plan.finished, java_options=SMALL) as spark:
             step("counting the jobs")
             found = work.preview(settings.database_url, spark, plan)
         _show_preview(plan, found, as_json=as_json)
@@ -100,8 +92,8 @@ def replay(
         result = work.run(
             settings.database_url,
             plan,
-            lambda: runtime.session(step, ours=plan.finished, brief=True),
-            step if sys.stderr.isatty() else None,
+            lambda: runtime.session(step, ours=plan.finished, java_options=SMALL),
+            step,
         )
     if as_json:
         click.echo(json.dumps(vars(result)))

@@ -11,19 +11,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from drain.pipeline.commands.options import Runtime, spark_options, warn_if_absent
+from drain.pipeline.session import SMALL
+from drain.pipeline.stats import page, tables, words
+from drain.pipeline.stats.as_json import as_json as plain
+from drain.pipeline.stats.measures import measure
+from drain.pipeline.stats.question import PERIODS, Question, parse_time
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import clock
-from pipeline.commands.options import Runtime, spark_options, warn_if_absent
-from pipeline.stats import page, tables, words
-from pipeline.stats.as_json import as_json as plain
-from pipeline.stats.measures import measure
-from pipeline.stats.question import PERIODS, Question, parse_time
 
 if TYPE_CHECKING:
     from drain.config import Settings
-    from pipeline.stats.report import Report
+    from drain.pipeline.stats.report import Report
 
 # Upper bound of the periods that a terminal shows; a page shows all of them.
 _LATEST = 24
@@ -81,15 +82,15 @@ def stats(
     job finished after more than one attempt; "per job" is the mean number of attempts of a finished job.
 
     \b
-    drain stats --since 7d --per hour --html week.html
-    drain stats --archive s3a://lake/jobs --queue mail --json
+    drain stats --since 14d --per hour --html weeks.html
+    drain stats --archive s3://lake/jobs --queue mail --json
     """  # noqa: D301
     question = Question(since=parse_time(since) if since is not None else None, queue=queue, job=job, per=per)
     if file is not None:
         page.check(file)
     with progress.show() as step:
-        with runtime.session(step) as spark:
-            warn_if_absent(spark, archive)
+        with runtime.session(step, java_options=SMALL) as spark:
+            warn_if_absent(archive)
             step("reading finished jobs")
             report = measure(spark, settings.database_url, question, archive=archive)
         if file is not None:

@@ -1,4 +1,4 @@
-"""Arrow batches out of PostgreSQL and into it, through ADBC."""
+"""Arrow batches out of PostgreSQL, through ADBC."""
 
 from __future__ import annotations
 
@@ -52,12 +52,3 @@ def batches(connection: Connection, statement: str, schema: pa.Schema) -> Iterat
         for batch in cursor.fetch_record_batch():
             if batch.num_rows:
                 yield batch.cast(schema)
-
-
-def copy(connection: Connection, table: str, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Append batches to a table by one binary COPY; returns how many rows."""
-    import pyarrow as pa
-
-    with connection.cursor() as cursor:
-        reader = pa.RecordBatchReader.from_batches(schema, rows)
-        return int(cursor.adbc_ingest(table, reader, mode="append"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from drain.archive import DATE
 from drain.errors import ConfigError
 from drain.tables import columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 _JOB = {
     "id": "bigint",
@@ -75,8 +77,20 @@ TABLES = {
     },
 }
 
+# Columns of the archive, each with its kind.
+ARCHIVED = TABLES["finished_jobs"] | {DATE: "string"}
+
 # Columns of `staged_jobs` that can be written, each with its kind.
 STAGEABLE = {name: TABLES["staged_jobs"][name] for name in columns.STAGEABLE.split(", ")}
+
+# Spark's types that are accepted for each kind of column.
+_ACCEPTED = {
+    "string": ("string",),
+    "json": ("string",),
+    "int": ("int", "bigint", "smallint", "tinyint"),
+    "timestamp": ("timestamp",),
+    "double": ("double", "float", "int", "bigint", "smallint", "tinyint"),
+}
 
 # Options of Spark's JSON functions: no field is left out, and times keep their microseconds.
 JSON = {
@@ -86,9 +100,8 @@ JSON = {
 }
 
 
-def spark_schema(table: str, names: Sequence[str]) -> str:
-    """Describe the columns as a Spark schema."""
-    kinds = TABLES[table]
+def spark_schema(kinds: Mapping[str, str], names: Sequence[str]) -> str:
+    """Describe columns, whose kinds are given by name, as a Spark schema."""
     return ", ".join(f"{name} {'string' if kinds[name] == 'json' else kinds[name]}" for name in names)
 
 
@@ -126,6 +139,27 @@ def chosen(table: str, text: str | None) -> list[str]:
         if name not in known:
             raise ConfigError(f"{table} has no column {name!r}; it has {', '.join(known)}")
     return names
+
+
+def stageable(schema: StructType) -> list[str]:
+    """Return the names of the columns of rows to stage.
+
+    Raises:
+        ConfigError: A column cannot be staged, or has another type; or `job_name` is missing.
+    """
+    kinds = STAGEABLE
+    if "job_name" not in schema.names:
+        raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")
+    for field in schema.fields:
+        if field.name not in kinds:
+            raise ConfigError(f"column {field.name!r} cannot be staged; columns that can: {', '.join(kinds)}")
+        given = field.dataType.simpleString()
+        if given not in _ACCEPTED[kinds[field.name]]:
+            hint = "; to_json(array(…)) makes one" if kinds[field.name] == "json" else ""
+            raise ConfigError(
+                f"column {field.name} is {given} and must be {_ACCEPTED[kinds[field.name]][0]}{hint}"
+            )
+    return list(schema.names)
 
 
 def _selected(name: str, kind: str) -> str:

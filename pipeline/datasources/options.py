@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from urllib.parse import quote, urlencode
 
 from drain.config import VARIABLES, Settings
+from drain.database import postgres
 from drain.errors import ConfigError
+
+# Parameters that each connection adds, or that name a file of this machine.
+_NOT_KEPT = ("application_name", "client_encoding", "passfile", "service", "servicefile")
 
 
 def database_url(options: Mapping[str, str]) -> str:
@@ -17,7 +22,19 @@ def database_url(options: Mapping[str, str]) -> str:
     """
     given = options.get("database_url") or os.environ.get(VARIABLES["database_url"])
     schema = os.environ.get(VARIABLES["schema"])
-    return Settings.from_texts({"database_url": given, "schema": schema}).database_url
+    return for_all_machines(Settings.from_texts({"database_url": given, "schema": schema}).database_url)
+
+
+def for_all_machines(database_url: str) -> str:
+    """Return a URL with what libpq reads on this machine alone: its variables, service file and password file.
+
+    Raises:
+        UnavailableError: The database cannot be reached.
+    """
+    with postgres.dial(database_url, "drain spark", settings={}) as connection:
+        given = {**connection.info.get_parameters(), "password": connection.info.password}
+    kept = {name: value for name, value in given.items() if value and name not in _NOT_KEPT}
+    return f"postgresql:///?{urlencode(kept, quote_via=quote)}"
 
 
 def whole(options: Mapping[str, str], name: str, default: int) -> int:

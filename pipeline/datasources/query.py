@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from drain.errors import ConfigError, DrainError
-from pipeline.datasources import adbc, snapshot
-from pipeline.datasources import options as given_options
+from drain.pipeline.datasources import adbc, snapshot
+from drain.pipeline.datasources import options as given_options
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Bounds of the years 1 to 9999, which Python can represent. Infinity arrives as a number outside of them.
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
+# Types that ADBC or Spark reads as something else: money as a number of cents.
+_TEXTS = (b"money", b"time", b"interval")
 # Name of the connections in pg_stat_activity.
 _APPLICATION = "drain spark query"
 
@@ -99,11 +101,24 @@ def _refuse_times_out_of_range(batch: pa.RecordBatch) -> None:
 def _readable(connection: Connection, query: str) -> str:
     """Wrap the query so that types unknown to ADBC, such as uuid, json and numeric, become text."""
     names = (
-        f"{name}::text AS {name}" if isinstance(field.type, pa.BaseExtensionType) else name
+        f"{name}::text AS {name}" if _is_to_be_text(field) else name
         for field in adbc.schema_of(connection, query)
         for name in [Identifier(field.name).as_string()]
     )
     return f"SELECT {', '.join(names)} FROM ({query}\n) AS given"
+
+
+def _is_to_be_text(field: pa.Field) -> bool:
+    if pa.types.is_struct(field.type) or isinstance(
+        getattr(field.type, "value_type", None), pa.BaseExtensionType
+    ):
+        raise ConfigError(
+            f"column {field.name} has a type that cannot be read: select to_jsonb({field.name})"
+        )
+    return (
+        isinstance(field.type, pa.BaseExtensionType)
+        or (field.metadata or {}).get(b"POSTGRESQL:type") in _TEXTS
+    )
 
 
 def _spark_compatible(schema: pa.Schema) -> pa.Schema:

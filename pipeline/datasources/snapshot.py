@@ -16,7 +16,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from pipeline.datasources import adbc
+from drain.pipeline.datasources import adbc
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection as ArrowConnection
@@ -95,7 +95,7 @@ def hold(database_url: str, table: str, unused_seconds: float) -> str:
         "spark": os.getppid(),
     }
     holder = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.datasources.snapshot_holder"],
+        [sys.executable, "-m", "drain.pipeline.datasources.snapshot_holder"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

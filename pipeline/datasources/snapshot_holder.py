@@ -11,7 +11,7 @@ from typing import Any
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import DrainError
-from pipeline.datasources import snapshot
+from drain.pipeline.datasources import snapshot
 
 # Interval between two looks for readers.
 _LOOK_SECONDS = 1.0

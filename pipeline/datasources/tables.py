@@ -9,10 +9,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from drain.database import postgres
-from pipeline.datasources import adbc, columns, conditions, snapshot
-from pipeline.datasources import options as given_options
-from pipeline.datasources.follow import FinishedJobsStream
-from pipeline.datasources.staging import Staging
+from drain.errors import ConfigError
+from drain.pipeline.datasources import adbc, columns, conditions, snapshot
+from drain.pipeline.datasources import options as given_options
+from drain.pipeline.datasources.follow import FinishedJobsStream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,9 @@ class JobTable(DataSource):
 
     def schema(self) -> str:
         """Describe the chosen columns."""
-        return columns.spark_schema(self.table, columns.chosen(self.table, self.options.get("columns")))
+        return columns.spark_schema(
+            columns.TABLES[self.table], columns.chosen(self.table, self.options.get("columns"))
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read the table."""
@@ -71,13 +73,15 @@ class JobTable(DataSource):
 
 
 class StagedJobs(JobTable):
-    """Data source for `staged_jobs`, the only one that can be written to; see `Staging`."""
+    """Data source for `staged_jobs`; `drain.pipeline.staging.stage_rows` stages jobs."""
 
     table = "staged_jobs"
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  (Spark's own)
-        """Stage a job for each row."""
-        return Staging(self.database_url, dict(self.options), schema, overwrite=overwrite)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002, FBT001  (Spark's own)
+        """Refuse to write."""
+        raise ConfigError(
+            "staged_jobs cannot be written to: stage jobs by pipeline.staging.stage_rows(rows, run_id)"
+        )
 
 
 class InflightJobs(JobTable):

@@ -9,6 +9,10 @@
 `details`                the counts of each period, by `queue` and `job_name`
 `slowest`                `queue` and `job_name`, by p95 of `processing`
 `most_failing`           `queue` and `job_name`, by dead jobs and failed attempts
+`weeks`                  of each `queue`, null for all: `finished`, `dead` without the cancelled, `failed_attempts`,
+                         `waiting_p50`, `waiting_p95`, `processing_p95`, each with `this` week (the last seven days),
+                         `last` week and `change_percent`, or null; `weeks` is null if the report covers less
+`errors`                 most frequent errors of dead jobs: `text`, `jobs`, `job_names`, `last_seen`
 
 `waiting` and `processing` are null, or in seconds: `jobs` (the number of jobs), `avg`, `min`, `max`, `p50`, `p90`,
 `p95`, `p99`. Times are ISO 8601 in UTC.
@@ -17,9 +21,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.stats.report import Ended, Finished, Group, Period, Report
+from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, Weeks
 
 
 def as_json(report: Report, top: int) -> dict[str, Any]:
@@ -35,7 +40,21 @@ def as_json(report: Report, top: int) -> dict[str, Any]:
         "details": [_start(period) | _name(period) | _counts(period) for period in report.details],
         "slowest": [_name(job) for job in report.slowest(top)],
         "most_failing": [_name(job) for job in report.most_failing(top)],
+        "weeks": [_weeks(weeks) for weeks in report.weeks] if report.covers_weeks else None,
+        "errors": [asdict(error) | {"last_seen": _utc(error.last_seen)} for error in report.errors],
     }
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()
+
+
+def _weeks(weeks: Weeks) -> dict[str, Any]:
+    changes = {
+        name: {"this": change.this, "last": change.last, "change_percent": change.percent}
+        for name, change in weeks.changes.items()
+    }
+    return {"queue": weeks.queue, **changes}
 
 
 def _name(of: Ended) -> dict[str, Any]:

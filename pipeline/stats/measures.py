@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drain.database.postgres import fetch_one
+from drain.pipeline import history
+from drain.pipeline.failures import explained
+from drain.pipeline.stats import counts
+from drain.pipeline.stats.counts import ALL, Key, Unfinished
+from drain.pipeline.stats.question import WEEK, Question
+from drain.pipeline.stats.report import PERCENTILES, Ended, Finished, Group, Period, Report, Times, Weeks
 from drain.tables import finished
-from pipeline import history
-from pipeline.failures import explained
-from pipeline.stats import counts
-from pipeline.stats.counts import ALL, Key, Unfinished
-from pipeline.stats.question import Question
-from pipeline.stats.report import PERCENTILES, Finished, Group, Period, Report, Times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -35,27 +35,39 @@ _GROWTH = (1 + _ACCURACY) / (1 - _ACCURACY)
 # would seem to have waited for a week.
 _TIMED = """
 SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS period,
+    least(greatest({now} - unix_micros(finished_at), 0) div {week}, 2) AS week,
     CASE WHEN fencing_token = 1 AND history IS NULL
         THEN greatest(unix_micros(claimed_at) - unix_micros(greatest(staged_at, scheduled_at)), 0) END AS waited,
     greatest(unix_micros(finished_at) - unix_micros(claimed_at), 0) AS ran
 FROM {rows} WHERE superseded_by IS NULL
 """
-# Counts by bucket: each job counts in seven groups. The result has at most some hundred buckets for each name and each
-# period. A microsecond is added to each time, since 0 has no logarithm.
+# Counts by name, period, week and bucket: each job counts twice. The result has at most some hundred buckets for each
+# name and period. A microsecond is added to each time, since 0 has no logarithm.
 _COUNTED = """
-SELECT queue, job_name, period, waited_bucket, ran_bucket, grouping(waited_bucket) = 0 AS by_waited,
+SELECT queue, job_name, period, week, waited_bucket, ran_bucket, grouping(waited_bucket) = 0 AS by_waited,
     count(*) AS jobs, count_if(attempts > 1) AS retried, sum(greatest(attempts, 1)) AS attempts,
     max_by(id, ran) AS slowest_id, max(ran) AS ran_max, min(ran) AS ran_min, sum(ran) AS ran_sum,
     max(waited) AS waited_max, min(waited) AS waited_min, sum(waited) AS waited_sum
 FROM (
     SELECT *, CAST(ceil(ln(waited + 1D) / {ln_growth}) AS int) AS waited_bucket,
         CAST(ceil(ln(ran + 1D) / {ln_growth}) AS int) AS ran_bucket FROM {timed})
-GROUP BY GROUPING SETS ((waited_bucket), (ran_bucket), (period, waited_bucket), (period, ran_bucket),
-    (queue, job_name, waited_bucket), (queue, job_name, ran_bucket), (queue, job_name, period))
+GROUP BY GROUPING SETS ((queue, job_name, period, week, waited_bucket), (queue, job_name, period, week, ran_bucket))
+"""
+# The same for all names, all periods, and both; for each week, and each queue in it.
+_SUMMED = """
+SELECT queue, job_name, period, week, waited_bucket, ran_bucket, by_waited,
+    sum(jobs) AS jobs, sum(retried) AS retried, sum(attempts) AS attempts,
+    max_by(slowest_id, ran_max) AS slowest_id, max(ran_max) AS ran_max, min(ran_min) AS ran_min,
+    sum(ran_sum) AS ran_sum,
+    max(waited_max) AS waited_max, min(waited_min) AS waited_min, sum(waited_sum) AS waited_sum
+FROM {counted}
+GROUP BY GROUPING SETS ((by_waited, waited_bucket, ran_bucket), (period, by_waited, waited_bucket, ran_bucket),
+    (queue, job_name, by_waited, waited_bucket, ran_bucket), (queue, job_name, period, by_waited),
+    (week, by_waited, waited_bucket, ran_bucket), (queue, week, by_waited, waited_bucket, ran_bucket))
 """
 # Measures of each group. The groups by waiting time hold the same jobs as those by processing time, and count once.
 _MEASURED = """
-SELECT queue, job_name, period,
+SELECT queue, job_name, period, week,
     sum(jobs) FILTER (WHERE NOT by_waited) AS finished, sum(retried) FILTER (WHERE NOT by_waited) AS retried,
     sum(attempts) FILTER (WHERE NOT by_waited) AS attempts, max_by(slowest_id, ran_max) AS slowest_id,
     percentile(ran, {shares}, jobs) AS ran_percentiles, sum(jobs) FILTER (WHERE ran IS NOT NULL) AS ran_jobs,
@@ -66,8 +78,8 @@ SELECT queue, job_name, period,
     sum(waited_sum) FILTER (WHERE NOT by_waited) AS waited_sum
 FROM (
     SELECT *, {middle} * pow({growth}, waited_bucket) - 1 AS waited, {middle} * pow({growth}, ran_bucket) - 1 AS ran
-    FROM {counted})
-GROUP BY queue, job_name, period
+    FROM {summed} WHERE week IS NULL OR week < 2)
+GROUP BY queue, job_name, period, week
 """
 
 
@@ -96,63 +108,77 @@ def measure(
             where=question.condition(now),
             since=begin.date() if begin else None,
         )
-        measured = _measured(spark, rows, question.period).collect()
+        measured = _measured(spark, rows, question.period, now).collect()
         dropped_before, _ = finished.dropped_up_to(instant.connection)
     return replace(_report(measured, unfinished, question, now), dropped_before=dropped_before)
 
 
-def _measured(spark: SparkSession, rows: DataFrame, period: timedelta) -> DataFrame:
-    timed = spark.sql(_TIMED.format(period=int(period.total_seconds()), rows="{rows}"), rows=rows)
+def _measured(spark: SparkSession, rows: DataFrame, period: timedelta, now: datetime) -> DataFrame:
+    statement = _TIMED.format(
+        period=period // timedelta(seconds=1),
+        now=(now - _EPOCH) // timedelta(microseconds=1),
+        week=WEEK // timedelta(microseconds=1),
+        rows="{rows}",
+    )
+    timed = spark.sql(statement, rows=rows)
     counted = spark.sql(_COUNTED.format(ln_growth=log(_GROWTH), timed="{timed}"), timed=timed)
+    summed = spark.sql(_SUMMED, counted=counted)
     shares = f"array({', '.join(f'{share}D' for share in PERCENTILES.values())})"
     statement = _MEASURED.format(
-        shares=shares, growth=f"{_GROWTH!r}D", middle=f"{2 / (_GROWTH + 1)!r}D", counted="{counted}"
+        shares=shares, growth=f"{_GROWTH!r}D", middle=f"{2 / (_GROWTH + 1)!r}D", summed="{summed}"
     )
-    return spark.sql(statement, counted=counted)
+    return spark.sql(statement, summed=summed)
 
 
 def _report(measured: Iterable[Row], unfinished: Unfinished, question: Question, now: datetime) -> Report:
-    done = {(row.queue, row.job_name, row.period): _finished(row) for row in measured}
+    done = {Key(row.queue, row.job_name, row.period, row.week): _finished(row) for row in measured}
     keys = {ALL, *done, *unfinished.dead, *unfinished.staged, *unfinished.inflight}
-    groups = [_group(key, done, unfinished) for key in keys if key[2] is None and key != ALL]
-    periods = [_period(key, done, unfinished, question.period) for key in keys if key[2] is not None]
+    groups = [
+        Group(
+            **_ended(key, done, unfinished),
+            staged=unfinished.staged[key],
+            inflight=unfinished.inflight[key],
+        )
+        for key in keys
+        if key.period is None and key.week is None
+    ]
+    periods = [
+        Period(start=_EPOCH + key.period * question.period, **_ended(key, done, unfinished))
+        for key in keys
+        if key.period is not None
+    ]
+    queues = {key.queue for key in keys if key.week is not None} | {None}
+    weeks = [
+        Weeks(*(Ended(**_ended(Key(queue, week=week), done, unfinished)) for week in (0, 1)))
+        for queue in queues
+    ]
     return Report(
         at=now.astimezone(UTC),
         since=question.begin(now),
         per=question.per,
-        total=_group(ALL, done, unfinished),
-        jobs=sorted(groups, key=lambda job: (-job.done.finished, -job.died, job.queue, job.job_name)),
+        total=next(group for group in groups if group.queue is None),
+        jobs=sorted(
+            (group for group in groups if group.queue is not None),
+            key=lambda job: (-job.done.finished, -job.died, job.queue, job.job_name),
+        ),
         periods=sorted((one for one in periods if one.queue is None), key=lambda one: one.start),
         details=sorted(
             (one for one in periods if one.queue is not None),
             key=lambda one: (one.start, one.queue, one.job_name),
         ),
+        weeks=sorted(weeks, key=lambda one: (one.queue is not None, -one.jobs, one.queue)),
+        errors=unfinished.errors,
     )
 
 
-def _group(key: Key, done: Mapping[Key, Finished], unfinished: Unfinished) -> Group:
-    queue, job_name, _ = key
-    return Group(
-        queue=queue,
-        job_name=job_name,
-        done=done.get(key, Finished()),
-        dead=unfinished.dead.get(key, {}),
-        dead_attempts=unfinished.dead_attempts[key],
-        staged=unfinished.staged[key],
-        inflight=unfinished.inflight[key],
-    )
-
-
-def _period(key: Key, done: Mapping[Key, Finished], unfinished: Unfinished, length: timedelta) -> Period:
-    queue, job_name, number = key
-    return Period(
-        start=_EPOCH + (number or 0) * length,
-        queue=queue,
-        job_name=job_name,
-        done=done.get(key, Finished()),
-        dead=unfinished.dead.get(key, {}),
-        dead_attempts=unfinished.dead_attempts[key],
-    )
+def _ended(key: Key, done: Mapping[Key, Finished], unfinished: Unfinished) -> dict[str, Any]:
+    return {
+        "queue": key.queue,
+        "job_name": key.job_name,
+        "done": done.get(key, Finished()),
+        "dead": unfinished.dead.get(key, {}),
+        "dead_attempts": unfinished.dead_attempts[key],
+    }
 
 
 def _finished(row: Row) -> Finished:

@@ -10,6 +10,8 @@ from drain.errors import ConfigError
 
 # Length of each kind of period.
 PERIODS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+# Length of the two spans before now that are compared.
+WEEK = timedelta(weeks=1)
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _AGO = re.compile(r"(\d{1,6})([mhdw])")

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
+from drain.pipeline.stats.question import WEEK
+
 # Reason of dead jobs that were cancelled: they are shown among the dead, and are no failures.
 CANCELLED = "cancelled"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -85,10 +87,14 @@ class Ended:
         return sum(number for reason, number in self.dead.items() if reason != CANCELLED)
 
     @property
+    def ended(self) -> int:
+        """Number of jobs that have finished or died."""
+        return self.done.finished + self.died
+
+    @property
     def dead_share(self) -> float:
         """Share of dead jobs among the ended ones, from 0 to 1."""
-        ended = self.done.finished + self.died
-        return self.died / ended if ended else 0.0
+        return self.died / self.ended if self.ended else 0.0
 
     @property
     def failed_attempts(self) -> int:
@@ -111,6 +117,72 @@ class Period(Ended):
     start: datetime
 
 
+@dataclass(frozen=True)
+class Change:
+    """Number of this week and of last week; None: unknown."""
+
+    this: float | None
+    last: float | None
+
+    @property
+    def percent(self) -> float | None:
+        """Change since last week in percent; None if there was nothing last week, or is nothing this week."""
+        return (self.this / self.last - 1) * 100 if self.last and self.this is not None else None
+
+
+@dataclass(frozen=True)
+class Weeks:
+    """Jobs of a queue, or of all, that ended in the last seven days, and in the seven days before."""
+
+    this: Ended
+    last: Ended
+
+    @property
+    def queue(self) -> str | None:
+        """Queue of the jobs; None for all queues."""
+        return self.this.queue
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs that finished or died in either week."""
+        return self.this.ended + self.last.ended
+
+    @property
+    def changes(self) -> dict[str, Change]:
+        """Each number of both weeks; times are in seconds."""
+        this, last = _numbers(self.this), _numbers(self.last)
+        return {name: Change(this[name], last[name]) for name in this}
+
+
+def _numbers(week: Ended) -> dict[str, float | None]:
+    waiting, processing = week.done.waiting, week.done.processing
+    return {
+        "finished": week.done.finished,
+        "dead": week.died,
+        "failed_attempts": week.failed_attempts,
+        "waiting_p50": waiting.p50 if waiting else None,
+        "waiting_p95": waiting.p95 if waiting else None,
+        "processing_p95": processing.p95 if processing else None,
+    }
+
+
+@dataclass(frozen=True)
+class Error:
+    """Error that dead jobs had in common.
+
+    Attributes:
+        text: Type and first line of the message, or the explanation, with # for numbers and ids.
+        jobs: Number of the dead jobs.
+        job_names: Their names, the most frequent first.
+        last_seen: Time of the latest death.
+    """
+
+    text: str
+    jobs: int
+    job_names: list[str]
+    last_seen: datetime
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Report of statistics.
@@ -123,6 +195,8 @@ class Report:
         jobs: Figures by queue and name, the most frequent first.
         periods: Figures of the periods in which a job ended, the earliest first.
         details: Counts of the periods by queue and name, without times.
+        weeks: This week and last week: of all queues first, then of the queues, the busiest first.
+        errors: Most frequent errors of the dead jobs, the most frequent first.
         dropped_before: Day before which finished jobs have been dropped unarchived; None if none have.
     """
 
@@ -133,12 +207,22 @@ class Report:
     jobs: list[Group]
     periods: list[Period]
     details: list[Period]
+    weeks: list[Weeks] = field(default_factory=list)
+    errors: list[Error] = field(default_factory=list)
     dropped_before: date | None = None
 
     @property
     def empty(self) -> bool:
         """True if no job has ended."""
-        return not self.total.done.finished and not self.total.died
+        return not self.total.ended
+
+    @property
+    def covers_weeks(self) -> bool:
+        """True if the report covers all jobs of the weeks that `weeks` compares."""
+        begin = self.at - 2 * WEEK
+        return not (self.since and self.since > begin) and not (
+            self.dropped_before and self.dropped_before > begin.date()
+        )
 
     def slowest(self, top: int) -> list[Group]:
         """Rank groups by the 95th percentile of their processing time, the slowest first."""

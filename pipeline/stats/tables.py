@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from drain import wording
+from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, Times, Weeks
+from drain.pipeline.stats.words import changed, count, count_or_dash, period_start, seconds, share, whole
 from drain.visible import visible
-from pipeline.stats.report import Ended, Group, Period, Report, Times
-from pipeline.stats.words import count_or_dash, seconds, share
 
+# Upper bound of the job names that are listed for an error.
+_NAMES = 3
+# Column and format of each number of a week.
+_CHANGES: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
+    "finished": ("finished", whole),
+    "dead": ("dead", whole),
+    "failed_attempts": ("attempts lost", whole),
+    "waiting_p50": ("wait p50", seconds),
+    "waiting_p95": ("wait p95", seconds),
+    "processing_p95": ("run p95", seconds),
+}
 _TIMES = ("avg", "min", "p50", "p90", "p95", "p99", "max")
 
 
@@ -22,19 +34,18 @@ class Table:
     texts: int = 2
 
 
-def tables(report: Report, *, top: int, periods: int | None = None) -> list[Table]:
+def tables(report: Report, *, top: int, periods: int) -> list[Table]:
     """Make the tables that have a row: counts, waiting and processing times, periods, slowest and most failing jobs.
 
     Args:
         report: Report to show.
         top: Upper bound of the jobs of a table: the most frequent, slowest or most failing.
-        periods: Number of the latest periods; None for all of them.
+        periods: Upper bound of the periods: the latest ones.
     """
-    jobs = report.jobs[:top]
-    rest = len(report.jobs) - len(jobs)
-    more = f", the {top} most frequent of {len(report.jobs)}" if rest else ""
+    jobs, rest = report.jobs[:top], report.jobs[top:]
+    more = f", the {top} most frequent of {count(len(report.jobs))}" if rest else ""
     all_of_them = [
-        _counts(f"Jobs{more}", jobs, report.total),
+        _counts(f"Jobs{more}", jobs, rest, report.total),
         _times(f"Waiting time{more}", [(job, job.done.waiting) for job in jobs], report.total.done.waiting),
         _times(
             f"Processing time{more}",
@@ -48,9 +59,63 @@ def tables(report: Report, *, top: int, periods: int | None = None) -> list[Tabl
     return [table for table in all_of_them if table.rows]
 
 
-def _counts(title: str, jobs: Sequence[Group], total: Group) -> Table:
+def weeks(report: Report, *, top: int) -> Table:
+    """Compare this week with last week: all queues together, and the busiest ones; no row if the report covers less."""
+    columns = ("queue", *(column for column, _ in _CHANGES.values()))
+    shown = report.weeks[: top + 1] if report.covers_weeks else []
+    rows = [[_name(one.this)[0] if one.queue is not None else "all", *_changes(one)] for one in shown]
+    rest = report.weeks[top + 1 :]
+    if rows and rest:
+        others = Weeks(_together([one.this for one in rest]), _together([one.last for one in rest]))
+        rows.append([wording.count(len(rest), "other"), *_changes(others)])
+    return Table("This week and last week", columns, rows, texts=1)
+
+
+def _changes(weeks: Weeks) -> list[str]:
+    return [
+        changed(words(change.this), change.percent)
+        for change, (_, words) in ((weeks.changes[name], shown) for name, shown in _CHANGES.items())
+    ]
+
+
+def errors(report: Report) -> Table:
+    """List the most frequent errors of the dead jobs."""
+    rows = [
+        [visible(error.text), _names(error.job_names), count(error.jobs), wording.clock(error.last_seen)]
+        for error in report.errors
+    ]
+    rest = report.total.died - sum(error.jobs for error in report.errors)
+    if rest:
+        rows.append(["others", "", count(rest), ""])
+    return Table("Errors of dead jobs", ("error", "jobs", "dead", "last seen"), rows)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {count(len(names) - _NAMES)} more" if len(names) > _NAMES else ""
+    return ", ".join(map(visible, names[:_NAMES])) + more
+
+
+def _together(jobs: Sequence[Ended]) -> Group:
+    """Add the counts of several groups up."""
+    done = Finished(
+        finished=sum(job.done.finished for job in jobs),
+        retried=sum(job.done.retried for job in jobs),
+        attempts=sum(job.done.attempts for job in jobs),
+    )
+    return Group(
+        done=done,
+        dead={"any": sum(job.died for job in jobs)},
+        dead_attempts=sum(job.dead_attempts for job in jobs),
+        staged=sum(job.staged for job in jobs if isinstance(job, Group)),
+        inflight=sum(job.inflight for job in jobs if isinstance(job, Group)),
+    )
+
+
+def _counts(title: str, jobs: Sequence[Group], rest: Sequence[Group], total: Group) -> Table:
     columns = ("queue", "job", "finished", "retried", "per job", "dead", "staged", "in flight")
     rows = [[*_name(job), *_numbers(job)] for job in jobs]
+    if rest:
+        rows.append(["", wording.count(len(rest), "other"), *_numbers(_together(rest))])
     return Table(title, columns, [*rows, ["", "all", *_numbers(total)]] if rows else [])
 
 
@@ -76,8 +141,8 @@ def _durations(times: Times | None) -> list[str]:
     return [seconds(getattr(times, name) if times else None) for name in _TIMES]
 
 
-def _periods(per: str, periods: Sequence[Period], most: int | None) -> Table:
-    shown = periods[-most:] if most else periods
+def _periods(per: str, periods: Sequence[Period], most: int) -> Table:
+    shown = periods[-most:] if most else []
     cut = f", the latest {len(shown)} of {len(periods)}" if len(shown) < len(periods) else ""
     columns = (
         *("from (UTC)", "finished", "retried", "dead"),
@@ -85,7 +150,7 @@ def _periods(per: str, periods: Sequence[Period], most: int | None) -> Table:
     )
     rows = [
         [
-            f"{period.start:{'%Y-%m-%d %H:%M' if per == 'hour' else '%Y-%m-%d'}}",
+            period_start(period.start, per),
             *(
                 count_or_dash(period.done.finished),
                 share(period.done.retried_share),

@@ -1,6 +1,8 @@
-"""Numbers for people: counts, shares and durations."""
+"""Numbers for people: counts, shares, durations and starts of periods."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 # Dash in the place of no number.
 _NONE = "–"
@@ -11,9 +13,35 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def whole(number: float | None) -> str:
+    """Format a count that is one of several numbers; 0 for none."""
+    return count(int(number or 0))
+
+
 def count_or_dash(number: int) -> str:
     """Format a count; a dash for zero, so that other counts stand out."""
     return count(number) if number else _NONE
+
+
+def compact(number: float) -> str:
+    """Format a round number in a few characters: 200, 20k, 2.5M."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:g}{unit}"
+    return f"{number:g}"
+
+
+def changed(text: str, percent: float | None) -> str:
+    """Append a change in percent to a number, if the change is known: 1,234 (+12 %)."""
+    if percent is None:
+        return text
+    whole = round(percent)
+    return f"{text} ({whole:+,} %)" if whole else f"{text} (±0 %)"
+
+
+def period_start(start: datetime, per: str) -> str:
+    """Format the start of an hour or a day, in UTC: 2026-11-01 12:00, or 2026-11-01."""
+    return f"{start:%Y-%m-%d %H:%M}" if per == "hour" else f"{start:%Y-%m-%d}"
 
 
 def share(fraction: float) -> str:

@@ -495,7 +495,7 @@ class AnyOrder(RuleBasedStateMachine):
         return bool(rows)
 
     def finished_with_its_effect(self, claim: Claim) -> bool:
-        """What `workers.transaction()` does: the effect and the finish are one commit."""
+        """What `drain.workers.transaction()` does: the effect and the finish are one commit."""
         with self.database.transaction() as transaction:
             self.database.execute("INSERT INTO effects VALUES (%s)", (claim.id,))
             finished = finishes.finish(self.database, claim)

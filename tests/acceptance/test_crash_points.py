@@ -18,6 +18,7 @@ from drain.database import postgres
 from drain.enqueuer.redelivery import Redelivery
 from drain.failpoints import FailurePoint
 from drain.wire import Producer
+from drain.workers.entry import Worker
 from tests import applications_that_crash, jobs_for_tests, jobs_that_crash
 from tests.helpers import (
     NAMESPACE,
@@ -34,7 +35,6 @@ from tests.helpers import (
     stage_jobs,
     wait_until,
 )
-from workers.entry import Worker
 
 TRANSACTIONAL = f"{jobs_that_crash.MODULE}.settle"
 RUN = ("run", "--metrics-port", "0", "--forward-queues", "forward")

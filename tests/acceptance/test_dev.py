@@ -289,11 +289,13 @@ def test_a_log_line_is_shown_as_its_message_and_anything_else_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = Console()
-    record = '{"time": "x", "level": "error", "logger": "workers", "message": "m", "traceback": "a\\nb"}'
+    record = (
+        '{"time": "x", "level": "error", "logger": "drain.workers", "message": "m", "traceback": "a\\nb"}'
+    )
     steps = [
         record.replace('"error"', '"info"').replace(old, new)
         for old, new in (
-            ('"logger": "workers"', '"logger": "rq.worker"'),
+            ('"logger": "drain.workers"', '"logger": "rq.worker"'),
             ('"message"', '"event": "ended", "message"'),
         )
     ]

@@ -19,6 +19,12 @@ from django.db import transaction as of_django
 from django.db.transaction import atomic
 
 import drain.django
+from drain.workers import current_job, transaction
+from drain.workers.context.current import Attempt
+from drain.workers.execution import isolation
+from drain.workers.execution.attempt import run_in_loop
+from drain.workers.execution.outcome import Finished, Outcome
+from drain.workers.lease.heartbeat import Heartbeat
 from tests import jobs_of_django
 from tests.blocks import forget_django, use_django_at
 from tests.helpers import PATIENCE_SECONDS, end, query, wait_until
@@ -26,12 +32,6 @@ from tests.inprocess_worker import Workshop, note_how_finishes_commit
 from tests.process.test_job_transactions import one_event
 from tests.unit.test_attempt import claim
 from tests.worker_processes import Yard
-from workers import current_job, transaction
-from workers.context.current import Attempt
-from workers.execution import isolation
-from workers.execution.attempt import run_in_loop
-from workers.execution.outcome import Finished, Outcome
-from workers.lease.heartbeat import Heartbeat
 
 
 @pytest.fixture
@@ -333,7 +333,8 @@ def test_a_connection_stays_for_the_next_job_as_long_as_django_is_told(shop: Wor
 def test_a_statement_whose_job_has_run_out_of_time_is_dropped_by_the_server(shop: Workshop) -> None:
     job_id = shop.deliver(drain.job(name="tests.act", max_attempts=1, timeout_seconds=1)(sleep_too_long))
     assert shop.work(job_id) == "dead"
-    assert not shop.backends("drain job", state="active")
+    # The cancel is on its way when the job has ended.
+    wait_until(lambda: not shop.backends("drain job", state="active"))
     assert shop.work(shop.delivered(lambda: leave("the next job"), name="tests.next")) == "finished"
 
 
@@ -480,3 +481,16 @@ def test_commits_through_django_may_be_grouped(yard: Yard) -> None:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert yard.all_are("finished_jobs", ids)
     assert Counter(yard.effects()) == {"written": 20, "synchronous_commit off": 20}
+
+
+@pytest.mark.parametrize("words", [(), ("--threads", "2")], ids=["main thread", "threads"])
+def test_a_child_that_a_job_forks_in_its_block_loses_nothing_of_the_jobs(
+    yard: Yard, words: tuple[str, ...]
+) -> None:
+    ids = yard.pushed(jobs_of_django.fork_and_finish, "first", "second")
+    with yard.working(*words, "--burst", DRAIN_JOBS=jobs_of_django.MODULE) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert yard.all_are("finished_jobs", ids)
+    assert Counter(yard.effects()) == {
+        f"{label} {when} the fork": 1 for label in ("first", "second") for when in ("before", "after")
+    }

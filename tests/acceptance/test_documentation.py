@@ -29,12 +29,12 @@ from click.testing import CliRunner
 import drain
 from drain.__main__ import main
 from drain.jobs import registry
+from drain.workers.context import log_fields, reporter
 from tests import pages
 from tests.blocks import use_django_at
 from tests.helpers import NAMESPACE, environment, ids_in, new_enqueuer, query
 from tests.inprocess_worker import Workshop
 from tests.pages import DOCS, README, ROOT, Block
-from workers.context import log_fields, reporter
 
 TUTORIAL = DOCS / "tutorial.md"
 HOW_TO = sorted((DOCS / "howto").glob("*.md"))

@@ -138,7 +138,7 @@ def test_the_workers_tell_of_an_outage_once_and_of_its_end_once_and_a_hook_that_
     port = free_port()
     yard = Yard(own.database_url, own.redis_url)
     more = told.environment | {"DRAIN_WORK_METRICS_PORT": str(port)}
-    more |= {"SITE_SECONDS": json.dumps({"workers.supervisor.callbacks._CHILD_SECONDS": 1})}
+    more |= {"SITE_SECONDS": json.dumps({"drain.workers.supervisor.callbacks._CHILD_SECONDS": 1})}
     more["PYTHONPATH"] += f":{ROOT / 'tests' / 'impatient'}"
     modules = ("--jobs", "tests.jobs_in_batches,hooks_of_health")
     with drain_command("work", "default", *modules, env=yard.env(**more)) as command:

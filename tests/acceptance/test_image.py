@@ -58,7 +58,9 @@ def test_one_job_runs_through_what_the_image_holds(
 
 
 def test_the_packages_are_those_that_were_copied_and_cannot_be_written_to(image: Image) -> None:
-    program = "import drain, workers, pipeline; print(drain.__file__, workers.__file__, pipeline.__file__)"
+    program = (
+        "import drain.workers, drain.pipeline as p; print(drain.__file__, drain.workers.__file__, p.__file__)"
+    )
     places = image.execute(["python", "-c", program]).stdout.split()
     assert len(places) == 3
     for place in places:

@@ -197,7 +197,7 @@ def test_a_signal_in_the_pause_after_a_death_leaves_nothing_behind(yard: Yard) -
     killer = yard.pushed(jobs.kill_the_process, "killer", max_attempts=1)
     waiting = yard.pushed(jobs.note, "a", "b")
     # No other process has started before the supervisor is stopped.
-    pause = impatient({"workers.supervisor.slot._FIRST_PAUSE_SECONDS": 10})
+    pause = impatient({"drain.workers.supervisor.slot._FIRST_PAUSE_SECONDS": 10})
     with yard.working("--prefetch", "10", **pause) as command:
         os.kill(command.pid, signal.SIGSTOP)
         wait_until(lambda: not any(is_alive(pid) for pid in children(command)), PATIENCE_SECONDS)

@@ -18,6 +18,7 @@ from drain.database import pooler as session
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, UnavailableError
+from drain.workers.entry import Worker
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     PATIENCE_SECONDS,
@@ -35,7 +36,6 @@ from tests.helpers import (
 )
 from tests.poolers import PGBOUNCER, Order, PgBouncer, SmallPooler
 from tests.proxy import proxied
-from workers.entry import Worker
 
 NewPooler: TypeAlias = "type[PgBouncer] | type[SmallPooler]"
 

@@ -31,6 +31,10 @@ from drain.tables.redeliveries import Redelivered
 from drain.wire import FAILED_TTL_SECONDS, Consumer, RQVerdict
 from drain.wire.earlier import EarlierDeliveries
 from drain.wire.workers import forget_worker
+from drain.workers import entry
+from drain.workers.execution import rq_books
+from drain.workers.execution.death import Death
+from drain.workers.execution.rq_books import RQBooks
 from tests import jobs_in_batches as jobs
 from tests.helpers import (
     DRAIN,
@@ -44,10 +48,6 @@ from tests.helpers import (
     wait_until,
 )
 from tests.worker_processes import Yard
-from workers import entry
-from workers.execution import rq_books
-from workers.execution.death import Death
-from workers.execution.rq_books import RQBooks
 
 pytestmark = pytest.mark.every_python
 
@@ -351,9 +351,10 @@ def test_a_delivery_that_rq_failed_for_another_reason_is_delivered_again_as_ofte
     monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 1)
     (job_id,) = yard.pushed(jobs.note, "later")
     (rq_id,) = pushed(yard.redis_url)
-    # As under a worker of an older version, which has no such module.
-    monkeypatch.setitem(sys.modules, "drain.rq", None)
-    run_under_rq(client)
+    with monkeypatch.context() as patch:
+        # As under a worker without job-drain.
+        patch.setitem(sys.modules, "drain.rq", None)
+        run_under_rq(client)
     assert Job.fetch(rq_id, connection=client).get_status() is JobStatus.FAILED
     yard.redeliver()
     assert FailedJobRegistry("default", connection=client).get_job_ids() == []
@@ -521,7 +522,7 @@ def test_what_depends_on_a_dead_job_is_not_released_where_too_many_deaths_wait_t
     (job_id,) = yard.pushed(jobs.fail, "luck")
     (parent,) = pushed(yard.redis_url)
     child = Queue("other", connection=client).enqueue(jobs.plain, "child", depends_on=parent)
-    is_full = "from workers.execution.rq_books import RQBooks; RQBooks.died = lambda *_: False\n"
+    is_full = "from drain.workers.execution.rq_books import RQBooks; RQBooks.died = lambda *_: False\n"
     with drain_command("work", "--burst", env=yard.env(), program=is_full + DRAIN) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert yard.place(job_id) == "dead_jobs"

@@ -117,16 +117,31 @@ def test_whoever_fetches_our_job_imports_the_entry_point_or_does_without(
     (rq_id,) = pushed(yard.redis_url, "mail")
     program = f"""
 import sys
-if not {installed}: sys.modules["workers"] = None
+if not {installed}: sys.modules["drain.workers"] = None
 from redis import Redis
 from rq.job import Job
 job = Job.fetch({rq_id!r}, connection=Redis.from_url({yard.redis_url!r}))
-print(job.get_status().value, job.func_name, "workers.entry" in sys.modules)
+print(job.get_status().value, job.func_name, "drain.workers.entry" in sys.modules)
 """
     told = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert told.stdout.split() == ["queued", "drain.rq.tell", str(installed)]
+
+
+def test_a_delivery_that_names_the_entry_point_of_older_versions_runs(yard: Yard, tmp_path: Path) -> None:
+    (tmp_path / "workers.py").touch()
+    ids = yard.pushed(jobs.tell, "first", "second")
+    with Redis.from_url(yard.redis_url) as client:
+        for rq_id in pushed(yard.redis_url, "mail"):
+            data = client.hget(f"rq:job:{rq_id}", "data")
+            assert isinstance(data, bytes)
+            name = b"\x8c\x0d" + b"drain.rq.tell"
+            assert name in data
+            client.hset(f"rq:job:{rq_id}", "data", data.replace(name, b"\x8c\x15workers.entry.execute"))
+    env = environment(yard.database_url, yard.redis_url, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    result = rq_worker(env, "--url", yard.redis_url)
+    assert yard.all_are("finished_jobs", ids), result.stdout
 
 
 def test_an_applications_own_module_named_workers_hinders_neither_kind_of_job(

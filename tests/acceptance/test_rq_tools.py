@@ -64,7 +64,7 @@ def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Ya
 
 
 def test_a_worker_is_listed_again_when_redis_has_lost_its_memory(yard: Yard, client: Redis) -> None:
-    with yard.working(**impatient({"workers.process.rq_presence._HEARTBEAT_SECONDS": 0.5})) as command:
+    with yard.working(**impatient({"drain.workers.process.rq_presence._HEARTBEAT_SECONDS": 0.5})) as command:
         only_rq_worker(client, tracked=True)
         client.flushall()
         with leading(yard.env()):
@@ -130,7 +130,7 @@ def test_the_kill_horse_command_ends_an_attempt(yard: Yard, client: Redis) -> No
         wait_until(yard.effects, PATIENCE_SECONDS)
         send_kill_horse_command(client, listening_rq_worker(client, tracked=True).name)
         wait_until(lambda: yard.row(job_id)["last_error"], PATIENCE_SECONDS)
-        assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+        assert yard.row(job_id)["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
         # A person has ended it, and no deploy: it counts.
         assert (yard.row(job_id)["attempts"], yard.row(job_id)["interruptions"]) == (1, 0)
         yard.say("go")

@@ -18,12 +18,12 @@ import drain
 from drain import job, stage_many
 from drain.telemetry import sentry
 from drain.telemetry.sentry import DrainIntegration
+from drain.workers.errors import WorkerStoppedError
 from tests import jobs_with_sentry as jobs
 from tests.envelopes import Kept, keeping
 from tests.helpers import PATIENCE_SECONDS, query
 from tests.inprocess_worker import NAME, Workshop
 from tests.worker_processes import Yard
-from workers.errors import WorkerStoppedError
 
 pytestmark = pytest.mark.every_python
 

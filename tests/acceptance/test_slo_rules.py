@@ -15,7 +15,7 @@ from drain.jobs import registry
 from drain.jobs.objectives import TARGETS, Objective
 from drain.slo import prometheus, yaml
 from drain.slo.declared import Slo, declared
-from workers import job
+from drain.workers import job
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool on PATH")

@@ -29,6 +29,20 @@ from drain.tables import claims, finishes
 from drain.tables.claims import Claim
 from drain.wire import Consumer
 from drain.wire import waiter as waiter_module
+from drain.workers.entry import Worker
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.handover.journal import Journal
+from drain.workers.lease import database
+from drain.workers.lease.database import Database
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.options import WorkOptions
+from drain.workers.process.async_loop import AsyncLoop
+from drain.workers.process.claimer import Claimer
+from drain.workers.process.fetcher import Fetcher
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.job_threads import JobThreads
+from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.shutdown import Shutdown
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -44,20 +58,6 @@ from tests.helpers import (
     wait_until,
 )
 from tests.proxy import Proxy, proxied, proxied_redis
-from workers.entry import Worker
-from workers.execution.rq_books import RQBooks
-from workers.handover.journal import Journal
-from workers.lease import database
-from workers.lease.database import Database
-from workers.lease.heartbeat import Heartbeat
-from workers.options import WorkOptions
-from workers.process.async_loop import AsyncLoop
-from workers.process.claimer import Claimer
-from workers.process.fetcher import Fetcher
-from workers.process.inbox import Inbox
-from workers.process.job_threads import JobThreads
-from workers.process.overtaken import OvertakenDeliveries
-from workers.process.shutdown import Shutdown
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
     caplog.set_level("INFO")
 
     def told() -> list[str]:
-        return [record.event for record in caplog.records if record.name == "workers.stores"]  # type: ignore[attr-defined]
+        return [record.event for record in caplog.records if record.name == "drain.workers.stores"]  # type: ignore[attr-defined]
 
     with proxied_redis(redis_url) as (proxy, through):
         proxy.stall_at = waits

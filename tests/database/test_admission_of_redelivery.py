@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,7 +18,7 @@ from tests.database.test_redelivery import AGO, claim, end_lease, fail, new_lead
 from tests.helpers import pushed_jobs, query, wait_until
 
 
-def set_rules(database_url: str, queue: str = QUEUE, **rules: object) -> None:
+def set_rules(database_url: str, queue: str = QUEUE, **rules: Any) -> None:
     with psycopg.connect(database_url) as connection:
         queues.change(connection, queue, rules)
 
@@ -69,6 +70,32 @@ def test_jobs_whose_worker_died_begin_again_at_the_rate_of_their_queue(
 
         set_rules(database_url, rate="1000/s", burst=1000)
         wait_until(lambda: a_round(enqueuer, redelivery) and delivered(database_url) == [*ids, *others])
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"ordered": True}, {"rate": "1/h", "burst": 1}, {"running_per_key": 1}],
+    ids=["order", "rate", "key"],
+)
+def test_rules_that_are_turned_on_reach_jobs_that_wait_for_a_worker(
+    database_url: str, redis_url: str, rules: dict[str, Any]
+) -> None:
+    ids, others = stage(database_url, 3, key="a"), stage(database_url, 2, queue="mail")
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        a_round(enqueuer, redelivery)
+        assert delivered(database_url) == [*ids, *others]
+        set_rules(database_url, **rules)
+        rounds_until(enqueuer, redelivery, lambda: delivered(database_url) == [ids[0], *others])
+        # Other changes leave alone what waits.
+        deliveries = query(database_url, "SELECT id, delivery FROM inflight_jobs ORDER BY id")
+        set_rules(database_url, fair=True)
+        rounds_until(enqueuer, redelivery, lambda: _is_fair(enqueuer))
+        a_round(enqueuer, redelivery)
+        assert query(database_url, "SELECT id, delivery FROM inflight_jobs ORDER BY id") == deliveries
+
+
+def _is_fair(enqueuer: Enqueuer) -> bool:
+    return any(row.fair for row in enqueuer.admission._rules.rows.values())
 
 
 def test_a_job_whose_worker_died_needs_a_place_again_and_holds_no_two(

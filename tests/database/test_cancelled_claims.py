@@ -48,6 +48,25 @@ def end_leases(database_url: str) -> None:
 RULES = [Rules(QUEUE, running=1), Rules(QUEUE, running_per_key=1), Rules(QUEUE, ordered=True)]
 
 
+def test_a_job_that_is_revived_at_once_has_two_places_as_long_as_it_may_run_twice(database_url: str) -> None:
+    (first,) = stage(database_url)
+    with admitting(database_url, Rules(QUEUE, running=2)) as leader:
+        assert ids_of(leader.admit_all(1)) == [first]
+        claim(leader, first)
+        cancel_now(database_url, first)
+        with psycopg.connect(database_url) as connection:
+            assert revive(connection, Selection()) == 1
+        # Between two looks at what runs.
+        leader.queue._looked_at = float("inf")
+        assert ids_of(leader.admit_all(1)) == [first]
+        (second,) = stage(database_url)
+        assert nothing_begins(leader)
+        leader.queue._looked_at = 0.0
+        assert nothing_begins(leader)
+        end_leases(database_url)
+        assert ids_of(leader.admit_all(1)) == [second]
+
+
 @pytest.mark.parametrize("rules", RULES, ids=["running", "of a key", "ordered"])
 @pytest.mark.parametrize("by", ["its worker", "the end of its lease"])
 def test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed(

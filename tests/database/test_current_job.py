@@ -1,4 +1,4 @@
-"""`workers.current_job()`: what a running job can ask of its claim."""
+"""`drain.workers.current_job()`: what a running job can ask of its claim."""
 
 import asyncio
 import threading
@@ -15,10 +15,10 @@ from drain.config import Settings
 from drain.database import schema
 from drain.tables import dead, staged
 from drain.tables.dead import Selection
+from drain.workers import NoCurrentJobError, current_job, transaction
+from drain.workers.entry import Worker
 from tests.helpers import ids_in, query
 from tests.inprocess_worker import Workshop, leave
-from workers import NoCurrentJobError, current_job, transaction
-from workers.entry import Worker
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_the_lease_is_not_taken_for_longer_than_it_is_when_the_answer_to_the_cla
         return claim
 
     clock: list[float] = []
-    monkeypatch.setattr("workers.lease.lease.monotonic", lambda: 1000 + sum(clock))
-    monkeypatch.setattr("workers.entry.monotonic", lambda: 1000 + sum(clock))
+    monkeypatch.setattr("drain.workers.lease.lease.monotonic", lambda: 1000 + sum(clock))
+    monkeypatch.setattr("drain.workers.entry.monotonic", lambda: 1000 + sum(clock))
     monkeypatch.setattr(Worker, "_claim", answer_late)
     assert shop.work(shop.delivered(lambda: told.append(current_job().lease_seconds_left))) == "finished"
     assert told == [10]

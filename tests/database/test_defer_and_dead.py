@@ -11,9 +11,9 @@ import pytest
 from drain.enqueuer.redelivery import Redelivery
 from drain.tables import dead, outcomes, queries, staged
 from drain.tables.dead import Selection
+from drain.workers import Dead, Defer, current_job
 from tests.helpers import new_enqueuer, pushed_jobs, query, wait_until
 from tests.inprocess_worker import Workshop
-from workers import Dead, Defer, current_job
 
 DAY = timedelta(days=1)
 
@@ -211,7 +211,7 @@ def test_a_job_that_gives_up_is_dead_at_once_with_its_reason_and_where_it_said_s
     dead = shop.row(job_id)
     assert (dead["reason"], dead["explanation"]) == ("gave up", "customer 42 has been deleted")
     assert dead["attempts"] == 1
-    assert dead["last_error"]["type"] == "workers.errors.Dead"
+    assert dead["last_error"]["type"] == "drain.workers.errors.Dead"
     assert 'in act\n    raise Dead("customer 42 has been deleted")' in dead["last_error"]["traceback"]
 
 

@@ -17,12 +17,12 @@ from drain.database.postgres import Connection
 from drain.tables import cancellations, claims, finishes, leases, outcomes
 from drain.tables.claims import Claim
 from drain.tables.fences import Fenced
+from drain.workers import LeaseLostError, current_job
+from drain.workers.handover.journal import Journal
+from drain.workers.handover.recovery import recover
 from tests.blocks import WAYS, Block, forget_django
 from tests.helpers import connected, query
 from tests.inprocess_worker import Workshop, leave
-from workers import LeaseLostError, current_job
-from workers.handover.journal import Journal
-from workers.handover.recovery import recover
 
 ERROR = {"type": "ValueError", "message": "late", "traceback": "Traceback"}
 ANOTHER_ROW = "salt = salt + 1"

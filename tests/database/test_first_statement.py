@@ -13,8 +13,8 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from drain.database import cursor, postgres
 from drain.database.cursor import BeginningCursor, TransactionCursor, execute_and_commit
-from workers.context.connection import JobConnection
-from workers.errors import Dead, JobTimeoutError
+from drain.workers.context.connection import JobConnection
+from drain.workers.errors import Dead, JobTimeoutError
 
 # Committed executions after which psycopg has prepared a statement; a rollback makes it forget them.
 PREPARED = 6

@@ -125,7 +125,6 @@ def trap(connection: postgres.Connection) -> None:
         "finished_jobs",
         "finished_jobs_other",
         "inflight_jobs",
-        "bulk_side_tables",
         "pg_class",
         "pg_inherits",
     )
@@ -407,11 +406,14 @@ def _do_all_that_owners_do(place: Place) -> None:
         with owner.transaction():
             finished.visible_transactions(owner)
         assert finished.next_transaction(owner)
-        table = bulk.create_side_table(owner, "run")
-        assert bulk.copied_rows(owner, "run") == 0
         assert bulk.try_to_run(owner, "run")
-        assert bulk.stage(owner, "run", table, []) == 0
-        bulk.abandon(owner, "run")
+        for name in ("run", "abandoned"):
+            bulk.begin(owner, name, None)
+        for columns in ("job_name", "quiet_seconds"):
+            with bulk.staging(owner, "run", [columns]) as copying:
+                copying.position = "later"
+        bulk.forget(owner, "abandoned")
+        assert bulk.find(owner, "run") == bulk.Noted(0, None, "later", is_complete=False)
 
 
 def _rule_everything(place: Place) -> None:

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from drain import IdempotencyConflictError, stage
 from drain.database import postgres
 from drain.enqueuer.expired_keys import ExpiredKeys
+from drain.workers import job
 from tests.helpers import ids_in, query, wait_until
-from workers import job
 
 KEY = "webhook:9f"
 

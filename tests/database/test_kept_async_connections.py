@@ -12,11 +12,11 @@ from psycopg.pq import TransactionStatus
 
 from drain.database.cursor import execute_and_commit_async
 from drain.errors import UnavailableError
+from drain.workers.context import async_kept
+from drain.workers.context.async_connection import JobAsyncConnection
+from drain.workers.context.async_session import session_of
 from tests.database.test_kept_connections import PID, sessions_of_jobs
 from tests.helpers import query, wait_until
-from workers.context import async_kept
-from workers.context.async_connection import JobAsyncConnection
-from workers.context.async_session import session_of
 
 Way = Callable[[str], AbstractAsyncContextManager[Any]]
 BOTH = pytest.mark.parametrize("way", [session_of, async_kept.bare], ids=["sqlalchemy", "psycopg"])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from drain.workers.context import kept
+from drain.workers.context.session import session_of
 from tests.helpers import query, wait_until
-from workers.context import kept
-from workers.context.session import session_of
 
 PID = sqlalchemy.text("SELECT pg_backend_pid()")
 

@@ -1,14 +1,18 @@
 """Limits of a queue and of its keys: never exceeded, and used."""
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import psycopg
 import pytest
 
 from drain.admission.rules import Rate, Rules
+from drain.database.postgres import Connection
+from drain.tables import cancellations, claims, leases, running, selections, unique
 from drain.tables.dead import Selection, discard, revive
 from drain.tables.staged import START
 from tests.admitting import (
@@ -508,6 +512,75 @@ def buffers(leader: Leader) -> int:
     return int(blocks)
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(QUEUE, running=1, fair=True),
+        Rules(QUEUE, running=1, running_per_key=1),
+        Rules(QUEUE, rate=Rate(50, 1.0), burst=1),
+    ],
+    ids=["fair", "one of a key", "rate"],
+)
+def test_due_retries_and_staged_jobs_take_turns_in_a_place(database_url: str, rules: Rules) -> None:
+    stage(database_url, 20, key="a")
+    stage(database_url, 10, key="b")
+    in_flight(database_url, "id <= 10", "now()")
+    retries, staged = 0, 0
+    with admitting(database_url, rules) as leader:
+        for _ in range(12):
+
+            def begun() -> list[int]:
+                leader.queue.look()
+                return leader.redeliver() or ids_of(leader.admit())
+
+            ids = wait_until(begun)
+            retries += min(ids) <= 10
+            staged += min(ids) > 10
+            retry_later(database_url, ids)
+    assert (retries, staged) == (6, 6)
+
+
+def in_flight(database_url: str, which: str, next_run_at: str) -> None:
+    """Move staged jobs to where they wait for their next attempt."""
+    query(
+        database_url,
+        f"WITH moved AS (DELETE FROM staged_jobs WHERE {which} RETURNING *) INSERT INTO inflight_jobs (id, job_name, "
+        "job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery, key, next_run_at) SELECT id, "
+        "job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, id, key, "
+        f"{next_run_at} FROM moved",
+    )
+
+
+def test_a_due_retry_begins_behind_many_keys_whose_first_job_waits_for_later(database_url: str) -> None:
+    for number in range(450):
+        stage(database_url, 2, key=f"k{number}")
+    (last,) = stage(database_url, 1, key="z")
+    (staged,) = stage(database_url, 1, key="new")
+    in_flight(database_url, f"id < {last} AND id % 2 = 1", "now() + interval '10 min'")
+    in_flight(database_url, f"id <= {last}", "now() - interval '1 s' * (id % 2)")
+    query(database_url, "UPDATE inflight_jobs SET next_run_at = now() WHERE key = 'z'")
+    with admitting(database_url, Rules(QUEUE, running=1, ordered=True)) as leader:
+        assert redelivered(leader, limit=1) == [last]
+        finish(database_url, [last])
+        assert ids_of(leader.admit_all(1)) == [staged]
+
+
+def test_turns_go_on_under_other_rules(database_url: str) -> None:
+    for key in "abcdefghij":
+        stage(database_url, 10, key=key)
+    served: Counter[str | None] = Counter()
+    with admitting(database_url, Rules(QUEUE, running=1, fair=True)) as leader:
+        for number in range(20):
+            rows = leader.admit_all(1)
+            served.update(keys_of(rows))
+            finish(database_url, rows)
+            if number % 2:
+                leader.queue.change(Rules(QUEUE, running=1, fair=True, weights={"other": number + 1}))
+            else:
+                leader.queue.pause([f"name{number}"], {})
+    assert set(served.values()) == {2}
+
+
 RATES = [{"rate": Rate(50, 1.0), "burst": 2}, {"rate_per_key": Rate(50, 1.0), "burst": 2}]
 
 
@@ -523,6 +596,55 @@ def test_jobs_that_wait_for_a_worker_keep_their_tokens(database_url: str, rule: 
 
 
 @pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+def test_a_leader_that_looks_when_it_has_to_admits_all_jobs_of_a_rate(
+    database_url: str, rule: dict[str, Any]
+) -> None:
+    ids = stage(database_url, 12, key="a")
+    admitted: list[int] = []
+    with admitting(database_url, Rules(QUEUE, **rule)) as leader:
+
+        def look() -> bool:
+            if monotonic() >= leader.queue.next_look_at and leader.queue.look():
+                rows = leader.admit()
+                finish(database_url, rows)
+                admitted.extend(ids_of(rows))
+            return len(admitted) == len(ids)
+
+        wait_until(look)
+    assert admitted == ids
+
+
+def die_and_revive(database_url: str, ids: list[int]) -> None:
+    bury(database_url, ids)
+    query(database_url, "UPDATE dead_jobs SET fencing_token = 1 RETURNING id")
+    with psycopg.connect(database_url) as connection:
+        assert revive(connection, Selection(tuple(ids))) == len(ids)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda *_: None, finish, retry_later, bury, die_and_revive],
+    ids=["run", "finish", "fail", "die", "come back"],
+)
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+def test_jobs_that_have_waited_for_a_worker_count_from_their_claim_on(
+    database_url: str, rule: dict[str, Any], end: Callable[..., None]
+) -> None:
+    slow = {**rule, next(iter(rule)): Rate(2, 60.0)}
+    with admitting(database_url, Rules(QUEUE, **slow)) as leader:
+        waiting = stage(database_url, 2, key="a")
+        assert ids_of(leader.admit_all(2)) == waiting
+        allowances = leader.queue._allowances
+        for buckets in filter(None, (allowances.bucket, allowances.key_buckets)):
+            # As if the deliveries were longer ago than a bucket takes to become full.
+            buckets._full_at = {key: at - 100 for key, at in buckets._full_at.items()}
+        claim(database_url, waiting)
+        end(database_url, waiting)
+        stage(database_url, 2, key="a")
+        assert leader.settle(0.1) == []
+
+
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
 def test_other_rules_at_the_same_rate_fill_no_bucket(database_url: str, rule: dict[str, Any]) -> None:
     slow = {**rule, next(iter(rule)): Rate(2, 3600.0)}
     stage(database_url, 4, key="a")
@@ -532,3 +654,118 @@ def test_other_rules_at_the_same_rate_fill_no_bucket(database_url: str, rule: di
         query(database_url, "UPDATE finished_jobs SET queue = 'other'")
         leader.queue.change(Rules(QUEUE, **slow, running=100))
         assert leader.settle(0.1) == []
+        # As after waiting deliveries have been called back.
+        leader.queue.count_again()
+        assert leader.settle(0.1) == []
+
+
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+def test_a_claim_that_is_given_back_takes_a_token_again(database_url: str, rule: dict[str, Any]) -> None:
+    row = {name: str(value) for name, value in rule.items()}
+    query(
+        database_url,
+        f"INSERT INTO queues (queue, {', '.join(row)}) VALUES (%s, %s, %s)",
+        QUEUE,
+        *row.values(),
+    )
+    stage(database_url, 2, key="a")
+    with admitting(database_url, Rules(QUEUE, **rule)) as leader:
+        ids = ids_of(leader.admit_all(2))
+        deliveries = dict(query(database_url, "SELECT id, delivery FROM inflight_jobs"))
+        claimed = claims.claim_many(
+            leader.connection, deliveries, worker="w", limits={}, queue=QUEUE, alone=False, again=False
+        )
+        assert [each.id for each in leases.release(leader.connection, claimed)] == ids
+        unclaimed, _ = running.unclaimed(leader.connection, QUEUE, 0)
+        assert unclaimed == {}
+        assert redelivered(leader)[0] == ids[0]
+
+
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "lease_expires_at = now() + interval '1 h', attempts = 1, batched = true",
+        "lease_expires_at = NULL, next_run_at = now(), batched = true",
+        "lease_expires_at = NULL, next_run_at = now(), attempts = 0",
+    ],
+    ids=["second claim", "lost with its worker", "deferred"],
+)
+def test_a_new_leader_counts_each_claim(database_url: str, rule: dict[str, Any], state: str) -> None:
+    slow = {**rule, next(iter(rule)): Rate(2, 3600.0)}
+    (first, _) = stage(database_url, 2, key="a")
+    with admitting(database_url, Rules(QUEUE)) as leader:
+        assert ids_of(leader.admit(1)) == [first]
+    changed = f"UPDATE inflight_jobs SET {state}, claimed_at = now(), fencing_token = 2 RETURNING id"
+    query(database_url, changed)
+    with admitting(database_url, Rules(QUEUE, **slow)) as leader:
+        assert leader.settle(0.1) == []
+
+
+def cancel_all(connection: Connection, ids: list[int]) -> None:
+    cancellations.cancel_inflight(connection, selections.Selection(tuple(ids)))
+
+
+def give_way(connection: Connection, ids: list[int]) -> None:
+    unique.supersede_in_flight(connection, dict.fromkeys(ids, 1000000))
+
+
+BEGUN = "claimed_at = now(), claimed_by = 'w', next_run_at = now() + interval '1 h', fencing_token = 1"
+
+
+@pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
+@pytest.mark.parametrize("end", [cancel_all, give_way])
+@pytest.mark.parametrize("attempts", [1, 0], ids=["failed", "deferred"])
+@pytest.mark.parametrize("then", ["another leader", "another rate"])
+def test_attempts_count_of_jobs_that_were_cancelled_or_gave_way_afterwards(
+    database_url: str,
+    rule: dict[str, Any],
+    end: Callable[[Connection, list[int]], None],
+    attempts: int,
+    then: str,
+) -> None:
+    slow = Rules(QUEUE, **{**rule, next(iter(rule)): Rate(2, 3600.0)})
+    stage(database_url, 6, key="a")
+    with admitting(database_url, slow) as leader:
+        ids = ids_of(leader.admit_all(2))
+        query(
+            database_url,
+            f"UPDATE inflight_jobs SET {BEGUN}, attempts = {attempts} WHERE id = ANY (%s) RETURNING id",
+            ids,
+        )
+        end(leader.connection, ids)
+        if then == "another rate":
+            leader.queue.change(Rules(QUEUE, **{**rule, next(iter(rule)): Rate(3, 3600.0)}))
+            assert leader.settle(0.1) == []
+    if then == "another leader":
+        with admitting(database_url, slow) as leader:
+            assert leader.settle(0.1) == []
+
+
+@pytest.mark.parametrize("end", [cancel_all, give_way])
+def test_jobs_that_were_cancelled_or_gave_way_before_they_began_take_no_token(
+    database_url: str, end: Callable[[Connection, list[int]], None]
+) -> None:
+    rules = Rules(QUEUE, rate=Rate(2, 3600.0), burst=3)
+    (first, *ids) = stage(database_url, 7, key="a")
+    with admitting(database_url, rules) as leader:
+        # A token is missing from here on.
+        assert ids_of(leader.admit(1)) == [first]
+        finish(database_url, [first])
+        end(leader.connection, ids_of(leader.admit_all(2)))
+        assert ids_of(leader.admit_all(2)) == ids[2:4]
+        end(leader.connection, ids[2:4])
+    with admitting(database_url, rules) as leader:
+        assert ids_of(leader.admit_all(2)) == ids[4:]
+
+
+def test_another_rate_gives_no_tokens_back_that_the_tables_have_forgotten(database_url: str) -> None:
+    ids = stage(database_url, 8)
+    with admitting(database_url, Rules(QUEUE, rate=Rate(20, 3600.0), burst=4)) as leader:
+        bury(database_url, leader.admit_all(4))
+        assert leader.settle(0.1) == []
+        query(database_url, "DELETE FROM dead_jobs RETURNING id")
+        leader.queue.change(Rules(QUEUE, rate=Rate(19, 3600.0), burst=4))
+        assert leader.settle(0.1) == []
+        leader.queue.change(Rules(QUEUE, rate=Rate(200, 1.0), burst=4))
+        assert ids_of(leader.admit_all(4)) == ids[4:]

@@ -28,9 +28,9 @@ from drain.tables import (
 from drain.tables.claims import Claim
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
+from drain.workers.context.kept import _connect
+from drain.workers.lease import database
 from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
-from workers.context.kept import _connect
-from workers.lease import database
 
 MANY = 20_000
 WHOLE_INDEXES = """

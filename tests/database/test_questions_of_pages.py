@@ -106,8 +106,7 @@ def test_runs_that_have_staged_come_latest_first_in_pages(database_url: str) -> 
 def test_a_run_under_way_is_told_from_one_whose_driver_is_gone(database_url: str) -> None:
     with postgres.connect(database_url, "driver") as driver, postgres.connect(database_url, "test") as asking:
         for run in ("driven", "left"):
-            side = bulk.create_side_table(driver, run)
-            driver.execute(f"INSERT INTO {side} (task, job_name) VALUES (1, 'm.f'), (1, 'm.f')".encode())
+            bulk.begin(driver, run, None)
         assert bulk.try_to_run(driver, "driven")
         found = {run.run_id: run for run in bulk_runs.under_way(asking, 10)}
         assert {name: run.is_driven for name, run in found.items()} == {"driven": True, "left": False}

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from drain.tables import outcomes, pauses
+from drain.workers import RateLimited, current_job, transaction
 from tests.helpers import query
 from tests.inprocess_worker import Workshop
-from workers import RateLimited, current_job, transaction
 
 HELD = "SELECT queue, job_name, key, reason, until > now() + interval '50 s' FROM queue_pauses"
 

@@ -102,7 +102,7 @@ def test_a_job_that_fails_as_before_is_the_same(url: str, rehearse: Rehearse) ->
     die(url, 7, "r.raises", "x")
     result = rehearse("--dead", "--json")
     assert result.exit_code == 1
-    gone = "it raises workers.errors.NotRegisteredError now, and raised ValueError before"
+    gone = "it raises drain.workers.errors.NotRegisteredError now, and raised ValueError before"
     assert {row["id"]: row["difference"] for row in told(result)} == {
         1: None,
         2: "it raises ValueError with another message",
@@ -153,7 +153,7 @@ def test_no_transaction_that_may_write_is_begun_behind_it(
     die(url, 1, "r.chains", statement, ("ValueError", "x"))
     for _ in range(2):
         (found,) = told(rehearse("--dead", "--json"))
-        assert found["now"]["error"] == "workers.errors.TransactionError", found["now"]
+        assert found["now"]["error"] == "drain.workers.errors.TransactionError", found["now"]
         query(url, "UPDATE dead_jobs SET job_name = 'r.chains_async'")
 
 
@@ -185,10 +185,10 @@ def test_a_lock_of_the_session_is_gone_with_it(url: str, rehearse: Rehearse) -> 
 
 
 def test_a_job_that_takes_too_long_is_interrupted(url: str, rehearse: Rehearse) -> None:
-    die(url, 1, "r.sleeps", error=("workers.errors.JobTimeoutError", "x"))
+    die(url, 1, "r.sleeps", error=("drain.workers.errors.JobTimeoutError", "x"))
     (found,) = told(rehearse("--dead", "--timeout", "0.2", "--json"))
-    assert found["now"]["error"] == "workers.errors.JobTimeoutError"
-    assert found["difference"] == "it raises workers.errors.JobTimeoutError with another message"
+    assert found["now"]["error"] == "drain.workers.errors.JobTimeoutError"
+    assert found["difference"] == "it raises drain.workers.errors.JobTimeoutError with another message"
 
 
 def test_an_isolated_job_that_dies_or_hangs_harms_nobody(
@@ -198,7 +198,7 @@ def test_an_isolated_job_that_dies_or_hangs_harms_nobody(
     die(url, 1, "r.dies", error=("ValueError", "x"))
     die(url, 2, "r.psycopg", error=("ValueError", "x"))
     found = {row["id"]: row for row in told(rehearse("--dead", "--isolated", "--timeout", "60", "--json"))}
-    assert found[1]["now"]["error"] == "workers.errors.WorkerDiedError"
+    assert found[1]["now"]["error"] == "drain.workers.errors.WorkerDiedError"
     assert "signal 9" in found[1]["now"]["message"] or "SIGKILL" in found[1]["now"]["message"]
     assert (found[2]["now"]["kind"], found[2]["rolled_back"]["tables"]["effects"]["inserted"]) == (
         "returned",

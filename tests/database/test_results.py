@@ -15,9 +15,9 @@ from drain import current_job, psycopg_transaction, transaction
 from drain.__main__ import main
 from drain.tables import finishes, staged
 from drain.tables.fences import Fence
+from drain.workers.context.written_result import MOST_BYTES
 from tests.helpers import BOUNDS, query
 from tests.inprocess_worker import Workshop, leave
-from workers.context.written_result import MOST_BYTES
 
 
 def kept(shop: Workshop, function: Callable[..., Any], **options: Any) -> int:
@@ -206,8 +206,8 @@ def test_a_result_that_cannot_be_kept_kills_the_job_at_once_with_one_clear_line(
     row = shop.row(job_id)
     assert words in row["explanation"]
     assert "\n" not in row["explanation"]
-    assert row["last_error"]["type"] == "workers.errors.UnfitResultError"
-    with pytest.raises(drain.DeadJobError, match=r"is dead: workers\.errors\.UnfitResultError"):
+    assert row["last_error"]["type"] == "drain.workers.errors.UnfitResultError"
+    with pytest.raises(drain.DeadJobError, match=r"is dead: drain\.workers\.errors\.UnfitResultError"):
         result_of(shop, job_id)
 
 

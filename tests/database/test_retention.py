@@ -23,12 +23,14 @@ from drain.enqueuer import retention
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.retention import Retention
-from drain.errors import DrainError
+from drain.errors import ConfigError, DrainError
+from drain.pipeline import runs
 from drain.tables import finished
 from drain.tables.finished import Dropped
 from tests.database.test_partitions import A_MOMENT_SECONDS, INSERT, noon, partition_of, where
 from tests.helpers import NAMESPACE, query, wait_until
 from tests.hostility import OWNER, Place
+from tests.poolers import SmallPooler
 
 JOBS = 3
 
@@ -167,6 +169,19 @@ def test_nothing_is_dropped_while_an_archive_is_written(
         result = prune(database_url, "--keep-days", "1", "--yes")
         assert (result.exit_code, result.stdout) == (1, "")
         assert "`drain archive` or another `drain prune` is at work" in result.stderr
+    assert kept(database_url, days) == list(days)
+
+
+def test_a_pooler_that_shares_sessions_never_keeps_the_lock(
+    database_url: str, connection: Connection, days: dict[int, date]
+) -> None:
+    with SmallPooler(database_url, "transaction") as pooler:
+        result = prune(pooler.url, "--keep-days", "1", "--yes")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "is a pooler that shares sessions" in result.stderr
+        with pytest.raises(ConfigError, match="shares sessions"), runs.exclusive(pooler.url, "run"):
+            raise AssertionError("the lock of a run stays behind")
+        assert finished.try_to_archive(connection)
     assert kept(database_url, days) == list(days)
 
 

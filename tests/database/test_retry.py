@@ -5,9 +5,9 @@ import json
 import pytest
 
 from drain import cancel
+from drain.workers import Retry, current_job
 from tests.helpers import connected, query
 from tests.inprocess_worker import Workshop
-from workers import Retry, current_job
 
 EXPLANATION = "failed 2 times; last: OSError: payment 7: the bank is down"
 

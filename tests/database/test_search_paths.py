@@ -8,10 +8,10 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from drain import cancel
+from drain.workers import JobCancelledError, LeaseLostError, current_job
 from tests.blocks import WAYS, Block, forget_django
 from tests.helpers import connected, query
 from tests.inprocess_worker import Workshop
-from workers import JobCancelledError, LeaseLostError, current_job
 
 ELSEWHERE = (
     "SET {local} search_path = elsewhere",

@@ -12,7 +12,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from drain import DrainError, StageError, stage, stage_many
-from workers import job
+from drain.workers import job
 
 
 def nested(depth: int) -> list[Any]:

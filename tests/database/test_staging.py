@@ -20,8 +20,8 @@ from drain.enqueuer import leader
 from drain.errors import SchemaError
 from drain.jobs.callers import Connectable
 from drain.tables import staged
+from drain.workers import job
 from tests.helpers import ids_in, new_enqueuer, query
-from workers import job
 
 Opened: TypeAlias = Iterator[tuple[Connectable, Callable[[], None], Callable[[], None]]]
 

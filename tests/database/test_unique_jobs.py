@@ -31,8 +31,8 @@ from drain.tables import (
 )
 from drain.tables.dead import Selection
 from drain.wire import Producer
+from drain.workers import job
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, query, wait_until
-from workers import job
 
 QUIET = timedelta(seconds=30)
 TWO_WAIT = """
@@ -121,9 +121,23 @@ def test_of_those_that_wait_the_first_stands_and_the_others_are_kept_as_supersed
         shop.url,
         "SELECT DISTINCT attempts, fencing_token, moved_at = claimed_at, claimed_at = finished_at, key "
         "FROM finished_jobs",
-    ) == [(0, 0, True, True, "k")]
+    ) == [(0, 1, True, True, "k")]
     assert query(shop.url, "SELECT job_args, tag FROM finished_jobs WHERE id = %s", others[0]) == [([1], "1")]
     assert shop.is_sound()
+
+
+def test_a_database_for_old_programs_makes_no_job_unreadable(database_url: str, redis_url: str) -> None:
+    (name,) = query(database_url, "SELECT current_database()")[0]
+    query(database_url, f"ALTER DATABASE {name} SET array_nulls = off")
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        shop = Shop(database_url, redis_url, enqueuer)
+        first, second = shop.stage(1), shop.stage(2)
+        shop.drain()
+    assert ids_in(database_url, "dead_jobs") == []
+    assert (ids_in(database_url, "inflight_jobs"), ids_in(database_url, "finished_jobs")) == (
+        [first],
+        [second],
+    )
 
 
 def test_of_those_that_wait_the_last_stands_if_the_last_says_so(shop: Shop) -> None:
@@ -212,7 +226,7 @@ def test_a_job_between_two_attempts_waits_like_any_other(shop: Shop, keep: str) 
     attempts = query(
         shop.url, "SELECT attempts, fencing_token > attempts, last_error IS NULL FROM finished_jobs"
     )
-    assert attempts == [(0, False, True) if keep == "first" else (1, True, False)]
+    assert attempts == [(0, True, True) if keep == "first" else (1, True, False)]
     assert shop.is_sound()
 
 

@@ -12,6 +12,7 @@ from drain.enqueuer import cursor, due_rows
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.lanes import PATIENT_KINDS
+from drain.tables import bulk as bulk_run
 from drain.tables import counts, lanes, staged
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.process.test_truncation import pages_read
@@ -117,14 +118,12 @@ def test_who_rolls_back_keeps_nobody_waiting(
 
 
 def test_a_run_announces_itself_until_it_has_committed(database_url: str) -> None:
-    with psycopg.connect(database_url) as run, psycopg.connect(database_url) as other:
-        run.execute("CREATE TABLE side (LIKE staged_jobs)")
-        run.execute("ALTER TABLE side ADD task bigint")
+    with psycopg.connect(database_url, autocommit=True) as run, psycopg.connect(database_url) as other:
+        bulk_run.begin(run, "run", None)
         assert not staged.is_bulk_under_way(other)
         other.rollback()
-        staged.insert_from(run, "side", [1])
-        assert staged.is_bulk_under_way(other)
-        run.commit()
+        with bulk_run.staging(run, "run", ["job_name"]):
+            assert staged.is_bulk_under_way(other)
         assert not staged.is_bulk_under_way(other)
 
 

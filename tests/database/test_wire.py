@@ -28,9 +28,9 @@ from drain.wire import (
     strangers,
 )
 from drain.wire.calls import Kind, classify
+from drain.workers.entry import execute
+from drain.workers.execution import rq_calls
 from tests.helpers import ROOT, pushed
-from workers.entry import execute
-from workers.execution import rq_calls
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
 LIST = "rq:queue:default"
@@ -61,7 +61,7 @@ def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(
 
     job = Job.fetch("shop-7-12", connection=client)
 
-    assert (job.func_name, job.args, job.kwargs) == ("workers.entry.execute", (7,), {})
+    assert (job.func_name, job.args, job.kwargs) == ("drain.rq.execute", (7,), {})
     assert (job.origin, job.get_status(), job.description) == ("mail", JobStatus.QUEUED, "shop.jobs.send #7")
     assert job.created_at is not None
     assert job.enqueued_at is not None
@@ -138,10 +138,15 @@ def test_every_name_behind_the_modules_is_the_entry_point() -> None:
     assert public == set()
 
 
-def test_a_worker_of_an_older_version_is_given_the_entry_point_by_its_own_name() -> None:
-    call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION, by_entry=True).data
-    assert pickle.loads(call) == (wire.ENTRY_POINT, None, (7, UUID(INSTALLATION).bytes), {})
-    assert classify(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+def test_calls_of_older_versions_are_ours() -> None:
+    old = b"workers.entry.execute"
+    for call in (
+        b"(\x8c\x15%bNI7\nC\x10%b\x86}t." % (old, UUID(INSTALLATION).bytes),
+        b"(\x8c\x15%bN\x8a\x05\x07\x00\x00\x00\x00C\x10%b\x86}t." % (old, UUID(INSTALLATION).bytes),
+    ):
+        assert pickle.loads(call) == (old.decode(), None, (7, UUID(INSTALLATION).bytes), {})
+        assert classify(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+    assert classify(b"(V%b\nN(I7\nt(dt." % old, INSTALLATION) == (Kind.FOREIGN, 7, "")
 
 
 def test_a_call_is_judged_by_its_bytes() -> None:

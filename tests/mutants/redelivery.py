@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "give a claim of a paused queue back to other workers",
         "drain/tables/leases.py",
-        "next_run_at = CASE WHEN {IS_PAUSED} THEN now() END,",
-        "next_run_at = NULL,",
+        "WHEN {IS_PAUSED} OR {_HAS_RATE} THEN",
+        "WHEN {_HAS_RATE} THEN",
         (
             "test_pauses.py::test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it",
         ),

@@ -13,8 +13,7 @@ from tests.mutants.mutant import CatalogueError
 
 ROOT = Path(__file__).parents[2]
 _MEMORY = Path("/dev/shm")
-_PACKAGES = ("drain", "workers", "pipeline")
-_WHERE = f"import {', '.join(_PACKAGES)}\nfor each in ({', '.join(_PACKAGES)}): print(each.__file__)"
+_WHERE = "import drain.workers\nfor each in (drain, drain.workers): print(each.__file__)"
 
 
 @contextmanager
@@ -26,10 +25,10 @@ def copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutant-", dir=place, ignore_cleanup_errors=True) as directory:
         for name in names:
             # A file that was moved and not committed yet is still listed.
-            if (ROOT / name).is_file():
+            if (ROOT / name).is_file() or (ROOT / name).is_symlink():
                 target = Path(directory, name)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, target)
+                shutil.copy2(ROOT / name, target, follow_symlinks=False)
         yield Path(directory)
 
 

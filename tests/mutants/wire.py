@@ -82,9 +82,29 @@ MUTANTS = (
     Mutant(
         "push thin ids to a stock worker",
         "drain/wire/lua/need_no_hash.lua",
-        "answers[place] = any and not others and 1 or 0",
-        "answers[place] = any and 1 or 0",
+        "answers[place / 2] = any and not others and 1 or 0",
+        "answers[place / 2] = any and 1 or 0",
         ("test_thin_deliveries.py::test_where_another_worker_listens_too_or_none_each_job_has_its_hash",),
+    ),
+    Mutant(
+        "push thin ids to stock workers that RQ's registry lacks, since Redis has lost data",
+        "drain/wire/lua/need_no_hash.lua",
+        "is_unknown or redis.call('EXISTS', KEYS[place + 1]) == 1",
+        "false",
+        (
+            "test_thin_deliveries.py::test_after_redis_lost_its_memory_jobs_have_hashes_for_an_hour_under_each_leader",
+            "test_thin_deliveries.py::test_a_queue_that_has_lost_deliveries_gets_hashes_for_an_hour_under_each_leader",
+        ),
+    ),
+    Mutant(
+        "trust RQ's registry after Redis has lost its memory",
+        "drain/enqueuer/redelivery.py",
+        """        self.enqueuer.thin_queues.distrust()
+        total =""",
+        "        total =",
+        (
+            "test_thin_deliveries.py::test_after_redis_lost_its_memory_jobs_have_hashes_for_an_hour_under_each_leader",
+        ),
     ),
     Mutant(
         "spell a thin delivery like a whole one",

@@ -59,6 +59,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "let a forked child end the transaction of its parent",
+        "workers/context/inherited.py",
+        "    if not _owners:\n        return\n",
+        "    if _owners:\n        return\n",
+        ("test_job_transactions.py::test_a_child_that_leaves_the_block_ends_nothing_of_its_parents",),
+    ),
+    Mutant(
+        "finish a job that has committed in SQL",
+        "workers/context/guarded.py",
+        "self._committed_early = True",
+        "self._committed_early = False",
+        (
+            "test_job_transactions.py::test_a_job_that_commits_in_sql_fails_and_what_it_writes_afterwards_is_rolled_back",
+        ),
+    ),
+    Mutant(
         "commit each statement of a job's transaction by itself",
         "workers/context/connection.py",
         "        self.autocommit = False\n        self.cursor_factory",

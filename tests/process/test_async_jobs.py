@@ -87,7 +87,7 @@ def test_those_that_run_when_the_worker_stops_are_cancelled_at_the_end_of_its_gr
         assert command.wait(PATIENCE_SECONDS) == 0
     assert pushed_jobs(yard.redis_url) == waiting
     for job_id in running:
-        assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+        assert yard.row(job_id)["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
         assert (yard.row(job_id)["attempts"], yard.row(job_id)["interruptions"]) == (0, 1)
     assert yard.row(waiting[0])["attempts"] == 0
 

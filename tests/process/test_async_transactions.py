@@ -20,15 +20,15 @@ from drain import extras, failpoints
 from drain.config import Settings
 from drain.failpoints import FailurePoint
 from drain.jobs import registry
+from drain.workers import LeaseLostError, current_job
+from drain.workers.context import async_kept
+from drain.workers.entry import Worker
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, end, query, wait_until
 from tests.inprocess_worker import FOREVER_SECONDS, Workshop, note_how_finishes_commit
 from tests.poolers import SmallPooler
 from tests.process.test_job_transactions import QUICK, Effect, one_event
 from tests.worker_processes import Yard
-from workers import LeaseLostError, current_job
-from workers.context import async_kept
-from workers.entry import Worker
 
 AsyncBlock = Callable[[], AbstractAsyncContextManager[Any]]
 Handle = AsyncSession | psycopg.AsyncConnection[Any]
@@ -201,7 +201,7 @@ def test_whoever_would_commit_earlier_than_the_finish_is_refused_with_nothing_wr
 
     job_id = shop.delivered(act, max_attempts=1)
     assert shop.work(job_id) == "dead"
-    assert shop.row(job_id)["last_error"]["type"] == "workers.errors.TransactionError"
+    assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.TransactionError"
     assert shop.effects() == []
     assert shop.work(shop.delivered(write_more, name="tests.next")) == "finished"
     assert shop.effects() == ["the next job"]
@@ -246,7 +246,7 @@ def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_n
 
     job_id = shop.delivered(act, timeout_seconds=1)
     assert shop.work(job_id) == "retrying"
-    assert shop.row(job_id)["last_error"]["type"] == "workers.errors.JobTimeoutError"
+    assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.JobTimeoutError"
     assert shop.effects() == []
     assert not shop.backends("drain job", state="active")
     assert shop.work(job_id) == "finished"

@@ -658,6 +658,17 @@ def test_a_delivery_that_is_in_no_list_is_found(system: System) -> None:
     assert "not in the list of their queue (default); there is no leader" in breach.explanation
 
 
+def test_a_key_that_is_no_list_is_named(system: System) -> None:
+    delivered(system)
+    with Redis.from_url(system.redis_url) as client:
+        client.set("rq:queue:default", "text")
+
+    breach = system.breach()
+
+    assert breach.check == "redis"
+    assert "the Redis key rq:queue:default is not a list: rename it" in breach.explanation
+
+
 def test_a_delivery_that_is_in_the_list_under_another_number_is_found(system: System) -> None:
     job_id, rq_id = delivered(system)
     system.pop(job_id)

@@ -148,7 +148,7 @@ def test_a_batch_that_dies_with_its_machine_is_run_singly_and_nobody_is_charged_
     running = yard.pushed(jobs.wait_for_go, "running")
     waiting = yard.pushed(jobs.note, "a", "b")
     # What waits is not given back before the test kills the worker.
-    patient = impatient({"workers.process.fetcher._LONGEST_WAIT_SECONDS": 600})
+    patient = impatient({"drain.workers.process.fetcher._LONGEST_WAIT_SECONDS": 600})
     with yard.working("--prefetch", "3", **patient) as command:
         wait_until(lambda: "running" in yard.effects(), PATIENCE_SECONDS)
         held = "SELECT count(*) FROM inflight_jobs WHERE batched AND attempts = 0 AND fencing_token = 1"
@@ -223,7 +223,7 @@ def test_a_job_that_does_not_yield_is_killed_with_its_process_and_its_neighbours
     assert Counter(yard.effects()) == Counter(["stubborn", *map(str, range(5))])
 
 
-KILLED_SOON = impatient({"workers.exits.KILL_AFTER_SECONDS": 0.5})
+KILLED_SOON = impatient({"drain.workers.exits.KILL_AFTER_SECONDS": 0.5})
 
 
 # --- stops
@@ -263,7 +263,7 @@ def test_what_does_not_end_in_time_is_interrupted_and_will_be_tried_again(yard: 
     row = yard.row(job_id)
     assert row["place"] == "inflight_jobs"
     assert (row["attempts"], row["interruptions"], row["lease_expires_at"]) == (0, 1, None)
-    assert row["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+    assert row["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
 
 
 def test_a_worker_that_is_killed_while_it_stops_leaves_nothing_behind(yard: Yard) -> None:

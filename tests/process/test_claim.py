@@ -25,11 +25,11 @@ from drain.tables import claims, dead, finishes, leader_progress, leases, outcom
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection
 from drain.tables.limits import Limits
+from drain.workers import job
+from drain.workers.entry import Worker
+from drain.workers.execution import recorder
 from tests.helpers import ROOT, deliveries, fence_of, redeliver
 from tests.inprocess_worker import Workshop
-from workers import job
-from workers.entry import Worker
-from workers.execution import recorder
 
 NAME = "tests.act"
 NOTHING: Mapping[str, Limits] = {}
@@ -784,9 +784,9 @@ def test_a_worker_of_rq_logs_the_first_finished_job_of_a_name_and_all_if_that_is
     monkeypatch.setattr(recorder, "_logged", set())
     job(name=NAME)(lambda: None)
     ids = [delivered(connection) for _ in range(3)]
-    with caplog.at_level("INFO", "workers"):
+    with caplog.at_level("INFO", "drain.workers"):
         assert [worker.execute(job_id) for job_id in ids[:2]] == ["finished"] * 2
-    with caplog.at_level("DEBUG", "workers"):
+    with caplog.at_level("DEBUG", "drain.workers"):
         assert worker.execute(ids[2]) == "finished"
     lines = [vars(record) for record in caplog.records if vars(record).get("event") == "job_finished"]
     assert [line["job_id"] for line in lines] == [ids[0], ids[2]]

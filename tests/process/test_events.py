@@ -13,8 +13,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-import workers
-from drain import cancel, stage
+from drain import cancel, stage, workers
 from drain.__main__ import main
 from drain.database import postgres
 from drain.embedded import Services
@@ -452,7 +451,7 @@ def test_an_interrupted_attempt_is_told_as_one(shop: Workshop) -> None:
     shop.work(job_id)
     query(
         shop.database_url,
-        """UPDATE inflight_jobs SET last_error = jsonb_build_object('type', 'workers.errors.WorkerStoppedError',
+        """UPDATE inflight_jobs SET last_error = jsonb_build_object('type', 'drain.workers.errors.WorkerStoppedError',
         'message', 'stopped', 'at', clock_timestamp())""",
     )
     with closing(postgres.connect(shop.database_url, "drain events")) as connection:

@@ -14,14 +14,14 @@ from drain.errors import UnavailableError
 from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
 from drain.wire import QueueReader
+from drain.workers.entry import Worker
+from drain.workers.handover.journal import Journal
+from drain.workers.handover.recovery import recover
+from drain.workers.lease.database import Database
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, query, wait_until
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
-from workers.entry import Worker
-from workers.handover.journal import Journal
-from workers.handover.recovery import recover
-from workers.lease.database import Database
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from drain.__main__ import main
+from drain.workers.supervisor import supervisor
 from tests.unit.test_kubernetes import CHART, check_triggers
-from workers.supervisor import supervisor
 
 yaml = pytest.importorskip("yaml")
 

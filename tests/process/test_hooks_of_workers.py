@@ -8,11 +8,11 @@ import pytest
 
 import drain
 from drain import StageError, job, stage
+from drain.workers.process.end_hooks import EndHooks
 from tests import jobs_with_hooks as jobs
 from tests.helpers import PATIENCE_SECONDS, end, query, rq_worker
 from tests.inprocess_worker import NAME, Workshop
 from tests.worker_processes import Yard
-from workers.process.end_hooks import EndHooks
 
 
 def expected(label: str, *, is_async: bool = False) -> list[str]:
@@ -123,8 +123,8 @@ def test_a_hook_that_refuses_leaves_the_transaction_as_it_was(database_url: str)
 def test_a_slow_hook_delays_no_outcome_and_is_left_behind_at_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("workers.process.end_hooks._MOST_WAITING", 2)
-    monkeypatch.setattr("workers.process.end_hooks._LAST_SECONDS", 0.01)
+    monkeypatch.setattr("drain.workers.process.end_hooks._MOST_WAITING", 2)
+    monkeypatch.setattr("drain.workers.process.end_hooks._LAST_SECONDS", 0.01)
     from threading import Event
 
     began, go = Event(), Event()

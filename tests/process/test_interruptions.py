@@ -11,14 +11,14 @@ import pytest
 from drain.jobs.options import JobOptions
 from drain.tables import outcomes
 from drain.tables.outcomes import MOST_INTERRUPTIONS
+from drain.workers import Dead
+from drain.workers.errors import JobTimeoutError, WorkerStoppedError
+from drain.workers.execution import isolation
+from drain.workers.execution.outcome import Interrupted, describe
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, impatient, leading, query, wait_until
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
-from workers import Dead
-from workers.errors import JobTimeoutError, WorkerStoppedError
-from workers.execution import isolation
-from workers.execution.outcome import Interrupted, describe
 
 STOPPED = {"type": "WorkerStoppedError", "message": "told to stop", "traceback": ""}
 
@@ -59,8 +59,8 @@ def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yar
 @pytest.mark.parametrize(
     ("job", "seconds"),
     [
-        (jobs.never_yield, {"workers.supervisor.supervisor._KILL_SECONDS": 0.5}),
-        (jobs.isolated_never_yield, {"workers.execution.isolation._STOP_SECONDS": 0.5}),
+        (jobs.never_yield, {"drain.workers.supervisor.supervisor._KILL_SECONDS": 0.5}),
+        (jobs.isolated_never_yield, {"drain.workers.execution.isolation._STOP_SECONDS": 0.5}),
     ],
 )
 def test_what_is_killed_because_it_does_not_yield_to_a_stop_does_not_count_either(
@@ -69,7 +69,7 @@ def test_what_is_killed_because_it_does_not_yield_to_a_stop_does_not_count_eithe
     (job_id,) = yard.pushed(job, "stubborn")
     stop(yard, **impatient(seconds))
     assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
-    assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+    assert yard.row(job_id)["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
 
 
 def test_beyond_the_bound_an_interruption_counts_and_the_job_dies_with_the_reason(yard: Yard) -> None:
@@ -138,7 +138,7 @@ def test_what_an_interrupted_job_raises_decides_only_if_it_says_what_is_to_becom
     shop: Workshop, error: BaseException, word: str
 ) -> None:
     def act() -> None:
-        from workers.context.current import current_attempt
+        from drain.workers.context.current import current_attempt
 
         current_attempt().interruption.stopped = True
         raise error
@@ -165,7 +165,7 @@ def test_the_child_of_an_isolated_job_hears_from_its_parent_why_it_is_to_end(
     shop: Workshop, error: Exception, stopped: bool, word: str
 ) -> None:
     def act() -> None:
-        from workers.context.current import current_attempt
+        from drain.workers.context.current import current_attempt
 
         interruption = current_attempt().interruption
         with mmap.mmap(-1, isolation._ORDER_BYTES) as order:

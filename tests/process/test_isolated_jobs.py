@@ -58,4 +58,4 @@ def test_a_worker_that_stops_now_stops_it_too(yard: Yard) -> None:
         command.send_signal(signal.SIGTERM)
         assert command.wait(PATIENCE_SECONDS) == 0
     row = yard.row(waiting)
-    assert (row["attempts"], row["last_error"]["type"]) == (0, "workers.errors.WorkerStoppedError")
+    assert (row["attempts"], row["last_error"]["type"]) == (0, "drain.workers.errors.WorkerStoppedError")

@@ -35,10 +35,10 @@ def test_one_that_takes_too_long_is_interrupted_and_the_others_go_on(yard: Yard)
         assert len(command.events("started")) == 1
     assert yard.all_are("finished_jobs", others)
     assert (
-        "workers.errors.JobTimeoutError: it ran for longer than its timeout of 1 s"
+        "drain.workers.errors.JobTimeoutError: it ran for longer than its timeout of 1 s"
         in yard.row(slow)["explanation"]
     )
-    assert yard.row(slow)["last_error"]["type"] == "workers.errors.JobTimeoutError"
+    assert yard.row(slow)["last_error"]["type"] == "drain.workers.errors.JobTimeoutError"
     assert "in nap_for_ever" in yard.row(slow)["last_error"]["traceback"]
 
 
@@ -82,7 +82,7 @@ def test_those_that_run_when_the_worker_stops_are_interrupted_at_the_end_of_its_
         assert command.wait(PATIENCE_SECONDS) == 0
     assert pushed_jobs(yard.redis_url) == waiting
     for job_id in running:
-        assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+        assert yard.row(job_id)["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
         assert (yard.row(job_id)["attempts"], yard.row(job_id)["interruptions"]) == (0, 1)
 
 

@@ -22,6 +22,17 @@ from drain import failpoints
 from drain.config import Settings
 from drain.enqueuer.redelivery import Redelivery
 from drain.failpoints import FailurePoint
+from drain.workers import (
+    Dead,
+    Defer,
+    LeaseLostError,
+    TransactionError,
+    current_job,
+    psycopg_transaction,
+    transaction,
+)
+from drain.workers.context.current import current_attempt
+from drain.workers.entry import Worker
 from tests import jobs_for_tests
 from tests.blocks import WAYS, Block, InLoop, OfDjango, forget_django
 from tests.helpers import (
@@ -37,9 +48,6 @@ from tests.helpers import (
 )
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
 from tests.proxy import Proxy, proxied
-from workers import Dead, Defer, LeaseLostError, current_job, psycopg_transaction, transaction
-from workers.context.current import current_attempt
-from workers.entry import Worker
 
 QUICK: dict[str, Any] = {"lease_seconds": 30, "heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 60}
 
@@ -54,6 +62,8 @@ INTERRUPTED = pytest.mark.parametrize("block", ["sqlalchemy", "psycopg", "django
 ROLLED_BACK = pytest.mark.parametrize(
     "block", ["sqlalchemy", "psycopg", "async sqlalchemy", "async psycopg"], indirect=True
 )
+# Python 3.12 and newer warn of forks while other threads run, such as that of the heartbeat.
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 # What a job gets if the server ends its session.
 Lost = (sqlalchemy.exc.OperationalError, psycopg.OperationalError, DjangoError)
 
@@ -348,7 +358,7 @@ def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_n
 
     job_id = shop.delivered(act, timeout_seconds=1)
     assert shop.work(job_id) == "retrying"
-    assert shop.row(job_id)["last_error"]["type"] == "workers.errors.JobTimeoutError"
+    assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.JobTimeoutError"
     assert shop.effects() == []
     assert not shop.backends("drain job", state="active")
     assert shop.work(job_id) == "finished"
@@ -433,7 +443,7 @@ def test_whoever_would_commit_earlier_than_the_finish_is_refused_with_nothing_wr
     job_id = shop.delivered(act, max_attempts=1)
     assert shop.work(job_id) == "dead"
     found = shop.row(job_id)
-    assert found["last_error"]["type"] == "workers.errors.TransactionError"
+    assert found["last_error"]["type"] == "drain.workers.errors.TransactionError"
     assert "transaction" in found["explanation"]
     assert shop.effects() == []
 
@@ -495,7 +505,7 @@ def test_whoever_would_commit_a_psycopg_transaction_earlier_is_refused_with_noth
 
     job_id = shop.delivered(act, max_attempts=1)
     assert shop.work(job_id) == "dead"
-    assert shop.row(job_id)["last_error"]["type"] == "workers.errors.TransactionError"
+    assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.TransactionError"
     assert shop.effects() == []
     assert shop.work(shop.delivered(write_more, name="tests.next")) == "finished"
     assert shop.effects() == ["the next job"]
@@ -773,6 +783,109 @@ def test_under_repeatable_read_a_block_that_outlasts_a_heartbeat_fails_and_says_
     assert shop.work(job_id) == "retrying"
     assert "A heartbeat has extended the job's lease" in shop.row(job_id)["last_error"]["traceback"]
     assert shop.effects() == []
+
+
+# --- children that a job forks
+
+
+@FORKS
+@pytest.mark.parametrize(
+    ("error", "code"), [(SystemExit(3), 3), (ValueError("a child's"), 1), (None, 1)], ids=repr
+)
+def test_a_child_that_leaves_the_block_ends_nothing_of_its_parents(
+    shop: Workshop, block: Block, error: BaseException | None, code: int
+) -> None:
+    codes: list[int] = []
+
+    def act() -> None:
+        with block() as handle:
+            leave(handle, "before the fork")
+            if child := os.fork():
+                codes.append(exit_code_of(child))
+                leave(handle, "after the fork")
+                if current_job().attempt == 1:
+                    raise ValueError("not yet")
+            elif error is not None:
+                raise error
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert shop.row(job_id)["last_error"]["message"] == "not yet"
+    assert shop.effects() == []
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["before the fork", "after the fork"]
+    assert codes == [code] * 2
+
+
+@FORKS
+def test_a_child_that_leaves_a_savepoint_rolls_back_nothing_of_its_parents(
+    shop: Workshop, block: Block
+) -> None:
+    def act() -> None:
+        with block() as handle, savepoint(handle):
+            leave(handle, "before the fork")
+            if not (child := os.fork()):
+                raise SystemExit
+            exit_code_of(child)
+            leave(handle, "after the fork")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["before the fork", "after the fork"]
+
+
+@FORKS
+def test_a_child_writes_nothing_into_the_transaction_of_its_parent(shop: Workshop, block: Block) -> None:
+    codes: list[int] = []
+
+    def act() -> None:
+        with block() as handle:
+            leave(handle, "before the fork")
+            if not (child := os.fork()):
+                leave(handle, "of the child")
+            codes.append(exit_code_of(child))
+            leave(handle, "after the fork")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["before the fork", "after the fork"]
+    assert codes == [1]
+
+
+def exit_code_of(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# --- commits in SQL
+
+
+@pytest.mark.parametrize("catches", [False, True])
+@pytest.mark.parametrize("first", ["", "INSERT INTO effects (label) VALUES ('committed early'); "])
+def test_a_job_that_commits_in_sql_fails_and_what_it_writes_afterwards_is_rolled_back(
+    shop: Workshop, block: Block, catches: bool, first: str
+) -> None:
+    def act() -> None:
+        with block() as handle:
+            if not first:
+                leave(handle, "committed early")
+            with suppress(*[TransactionError] * catches):
+                execute(handle, f"{first}COMMIT")
+            leave(handle, "late")
+
+    job_id = shop.delivered(act, max_attempts=1)
+    assert shop.work(job_id) == "dead"
+    assert "begins and commits by itself" in shop.row(job_id)["explanation"]
+    assert shop.effects() == ["committed early"]
+
+
+def test_a_commit_in_sql_after_the_block_fails_no_later_job(shop: Workshop) -> None:
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            leave(connection, "within")
+        with suppress(TransactionError):
+            connection.execute("COMMIT")
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["within"] * 2
 
 
 # --- when the connection is lost

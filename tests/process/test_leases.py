@@ -26,6 +26,13 @@ from drain.enqueuer.gauges import Gauges
 from drain.jobs import registry
 from drain.tables import claims, finishes, leases, outcomes
 from drain.wire import Producer
+from drain.workers import LeaseLostError, current_job, job, transaction
+from drain.workers.context.current import Attempt, current_attempt
+from drain.workers.entry import Worker
+from drain.workers.lease import interruption
+from drain.workers.lease.database import Database
+from drain.workers.lease.extension import Extender
+from drain.workers.lease.heartbeat import Heartbeat
 from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
@@ -40,13 +47,6 @@ from tests.helpers import (
 )
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, NAME, SHORT_LEASE_SECONDS, Workshop
 from tests.proxy import proxied
-from workers import LeaseLostError, current_job, job, transaction
-from workers.context.current import Attempt, current_attempt
-from workers.entry import Worker
-from workers.lease import interruption
-from workers.lease.database import Database
-from workers.lease.extension import Extender
-from workers.lease.heartbeat import Heartbeat
 
 QUICK: dict[str, Any] = {
     "lease_seconds": 30,

@@ -32,7 +32,7 @@ time.sleep(0.5)
 """
 FORKS = """
 import os, pathlib, signal, sys, threading, time
-from workers.context.loading import load
+from drain.workers.context.loading import load
 
 thread = threading.Thread(target=load, args=["slow"])
 thread.start()

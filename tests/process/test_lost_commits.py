@@ -8,11 +8,11 @@ from drain.config import Settings
 from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
 from drain.wire import QueueReader
+from drain.workers.handover.journal import Journal, Progress
+from drain.workers.handover.recovery import recover
 from tests import jobs_in_batches as jobs
 from tests.helpers import NAMESPACE
 from tests.worker_processes import Yard
-from workers.handover.journal import Journal, Progress
-from workers.handover.recovery import recover
 
 
 def claimed(yard: Yard, label: str) -> Claim:

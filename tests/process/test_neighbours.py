@@ -22,6 +22,8 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
 from drain.jobs import callers, registry, rows
 from drain.tables import lanes, redeliveries
+from drain.workers import job
+from drain.workers.entry import Worker
 from tests.helpers import (
     drain_command,
     environment,
@@ -36,8 +38,6 @@ from tests.helpers import (
     stage_jobs,
     wait_until,
 )
-from workers import job
-from workers.entry import Worker
 
 
 @pytest.mark.usefixtures("processes")

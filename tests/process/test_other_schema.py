@@ -14,12 +14,12 @@ from drain.__main__ import main
 from drain.config import Settings
 from drain.database import postgres, refusals, roles, schema
 from drain.errors import ConfigError, SchemaError
+from drain.pipeline.datasources import adbc, options
 from drain.tables import bulk
-from pipeline.datasources import adbc, options
+from drain.workers.context.kept import bare, close_all, of_session
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, query, stage_jobs, wait_until
 from tests.poolers import SmallPooler
-from workers.context.kept import bare, close_all, of_session
 
 # Names of ours that an application may have taken in `public`.
 THEIRS = ("staged_jobs", "crons", "queues")
@@ -231,14 +231,9 @@ def test_bulk_work_reads_and_writes_in_the_schema(
         cursor.execute("SELECT count(*) FROM staged_jobs")
         assert cursor.fetchone() == (3,)
     with closing(postgres.connect(url, "test")) as owner:
-        table = bulk.create_side_table(owner, "run")
-        import pyarrow as pa
-
-        batch = pa.RecordBatch.from_pydict({"task": [1], "job_name": ["m.f"], "job_args": ["[7]"]})
-        with adbc.connect(url, "test") as connection:
-            assert adbc.copy(connection, table, iter([batch]), batch.schema) == 1
-            connection.commit()
-        assert bulk.stage(owner, "run", table, [bulk.Task(1, 1)]) == 1
+        bulk.begin(owner, "run", None)
+        with bulk.staging(owner, "run", ["job_name"], rows_per_second=1) as copying:
+            copying.write(b"m.f\n", 1)
     assert query(plain_url, "SELECT count(*) FROM jobs.staged_jobs") == [(4,)]
 
 

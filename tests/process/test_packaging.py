@@ -1,7 +1,6 @@
-"""What is installed, and under which names: the wheel, the extras, and packages of an application that collide."""
+"""What is installed, and under which names: the wheel, the extras, and packages of an application."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,42 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 import drain
-import workers
-from drain import extras, packages
+from drain import extras, workers
 from drain.__main__ import main
 from drain.embedded import binaries
-from drain.errors import JobModuleError, NameTakenError
-from drain.jobs import registry
-from pipeline import session
 from tests.helpers import ROOT
-
-TEXT = "stands before the package `{}` of job-drain on Python's import path: give it another name"
-
-
-@pytest.fixture
-def application(tmp_path: Path) -> Path:
-    """A directory of an application that has a package `workers` and a module `pipeline`."""
-    (tmp_path / "workers").mkdir()
-    (tmp_path / "workers" / "__init__.py").touch()
-    (tmp_path / "workers" / "tasks.py").touch()
-    (tmp_path / "pipeline.py").touch()
-    return tmp_path
-
-
-def python(*words: str, cwd: Path, path: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python in a directory that is not on its import path, but what PYTHONPATH names is."""
-    return subprocess.run(
-        [sys.executable, "-P", *words],
-        cwd=cwd,
-        env={
-            "PATH": os.defpath,
-            "PYTHONPATH": f"{path}{os.pathsep}{ROOT}",
-            "DRAIN_REDIS_URL": "redis://nowhere",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def built(target: str, source: Path, directory: Path) -> Path:
@@ -82,10 +49,8 @@ def test_the_wheel_of_the_sdist_is_the_wheel_of_the_clone(tmp_path: Path) -> Non
 def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(built("wheel", ROOT, tmp_path)).namelist())
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        *("drain", "drain_command.py"),
-        *packages.OURS,
-    }
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"drain"}
+    assert {"drain/workers/entry.py", "drain/pipeline/backfill.py"} <= names
     # Read when a connection to Redis is made, not imported.
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "drain").rglob("*.lua")}
     assert scripts
@@ -110,15 +75,25 @@ from {module} import {function}
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("name", ["drain", "psycopg", "drain.__main__", "pipeline.commands"])
-def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "command", "ends"),
+    [
+        ("drain.__main__", "--version", (-signal.SIGINT, b"")),
+        ("psycopg", "--version", (-signal.SIGINT, b"")),
+        ("drain.commands.status", "status", (130, b"interrupted\n")),
+        ("drain.pipeline.commands", "stats", (130, b"interrupted\n")),
+    ],
+)
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(
+    name: str, command: str, ends: tuple[int, bytes]
+) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts["drain"].partition(":")
     program = INTERRUPTED.format(name=name, module=module, function=function)
     done = subprocess.run(
-        [sys.executable, "-c", program, "--version"], cwd=ROOT, capture_output=True, check=False
+        [sys.executable, "-c", program, command], cwd=ROOT, capture_output=True, check=False
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    assert (done.returncode, done.stderr) == ends
 
 
 @pytest.mark.parametrize("command", ["dev", "demo"])
@@ -141,65 +116,33 @@ def test_an_application_finds_in_the_drain_all_that_the_workers_offer() -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_command_says_which_package_stands_before_ours(application: Path) -> None:
-    done = python("-m", "drain", "status", cwd=ROOT, path=application)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"Error: {application / 'workers'} {TEXT.format('workers')}")
-
-
-@pytest.mark.usefixtures("processes")
-def test_drain_work_looks_where_it_is_started_too(application: Path) -> None:
-    (application / "workers" / "__init__.py").unlink()
-    done = python(
-        *("-m", "drain", "work", "--jobs", "shop", "--database-url", "postgresql://nowhere/shop"),
-        cwd=application,
-        path=ROOT,
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "drain", "work", "--help"),
+        ("-m", "drain", "backfill", "--help"),
+        ("-c", "import drain.rq_settings, workers.tasks, pipeline"),
+        ("-c", "import workers.tasks; from drain import transaction"),
+    ],
+)
+def test_an_application_may_have_packages_of_any_name(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "__init__.py").touch()
+    (tmp_path / "workers" / "tasks.py").touch()
+    for name in ("pipeline", "cli", "command", "queues", "log"):
+        (tmp_path / f"{name}.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-P", *words],
+        cwd=tmp_path,
+        env={
+            "PATH": os.defpath,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+            "DRAIN_REDIS_URL": "redis://nowhere",
+            "DRAIN_DATABASE_URL": "postgresql://nowhere/shop",
+            "DRAIN_JOBS": "queues",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"Error: {application / 'pipeline.py'} {TEXT.format('pipeline')}")
-
-
-def test_a_command_on_spark_looks_where_its_python_processes_do(
-    application: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(application)
-    with pytest.raises(NameTakenError, match=re.escape(TEXT.format("workers"))):
-        session.require()
-
-
-@pytest.mark.usefixtures("processes")
-def test_the_settings_of_rq_say_which_package_stands_before_ours(application: Path) -> None:
-    done = python("-c", "import drain.rq_settings", cwd=ROOT, path=application)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"drain.rq_settings: {application / 'workers'} {TEXT.format('workers')}")
-
-
-@pytest.mark.parametrize("before", ["", "import workers; "], ids=["found", "already imported"])
-@pytest.mark.usefixtures("processes")
-def test_an_application_that_asks_for_a_name_of_the_workers_is_told(application: Path, before: str) -> None:
-    done = python("-c", f"{before}from drain import transaction", cwd=ROOT, path=application)
-    assert done.returncode == 1
-    assert TEXT.format("workers") in done.stderr.splitlines()[-1]
-
-
-def test_a_job_module_that_imports_what_ours_hides_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hidden_by_ours.py").write_text("import workers.tasks")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        JobModuleError, match="`workers` is the name of a package of job-drain: give yours another"
-    ):
-        registry.load(["hidden_by_ours"])
-
-
-def test_a_clone_of_job_drain_and_a_directory_without_code_are_in_nobodys_way(tmp_path: Path) -> None:
-    clone, data = tmp_path / "clone", tmp_path / "data"
-    (clone / "drain" / "tables").mkdir(parents=True)
-    (clone / "workers").mkdir()
-    (clone / "workers" / "__init__.py").touch()
-    (data / "pipeline").mkdir(parents=True)
-    packages.require_own(directories=[str(clone), str(data)])
+    assert (done.returncode, done.stderr) == (0, "")

@@ -22,6 +22,8 @@ from drain.__main__ import main
 from drain.errors import ConfigError, DrainError, UnavailableError
 from drain.wire import ProgressBoard
 from drain.wire.progress import KEPT_SECONDS, Written
+from drain.workers import NoCurrentJobError, current_job
+from drain.workers.context import reporter
 from tests import jobs_that_report as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -35,8 +37,6 @@ from tests.helpers import (
 )
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard, kill_worker
-from workers import NoCurrentJobError, current_job
-from workers.context import reporter
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_a_job_whose_redis_is_away_goes_on_and_the_log_says_so_once(
 
     with (
         reporting_to(f"redis://127.0.0.1:{free_port()}/0"),
-        caplog.at_level(logging.WARNING, "workers.context"),
+        caplog.at_level(logging.WARNING, "drain.workers.context"),
     ):
         assert shop.work(shop.delivered(act)) == "finished"
     (record,) = caplog.records

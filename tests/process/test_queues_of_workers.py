@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from redis import Redis
 
 from drain.__main__ import main
+from drain.workers.options import WorkOptions
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
-from workers.options import WorkOptions
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -57,7 +57,9 @@ def test_queues_take_turns_unless_they_are_named_in_order(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch, words: list[str], rotates: bool
 ) -> None:
     started: list[WorkOptions] = []
-    monkeypatch.setattr("workers.command.work", lambda _settings, options, _look: started.append(options))
+    monkeypatch.setattr(
+        "drain.workers.command.work", lambda _settings, options, _look: started.append(options)
+    )
     monkeypatch.syspath_prepend(env["PYTHONPATH"])
     assert CliRunner().invoke(main, ["work", *words], env=env, catch_exceptions=False).exit_code == 0
     assert [options.rotates for options in started] == [rotates]

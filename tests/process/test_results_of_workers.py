@@ -18,13 +18,13 @@ from drain.config import Settings
 from drain.embedded.addresses import free_port
 from drain.errors import ConfigError
 from drain.tables.fences import Fence
+from drain.workers.entry import Worker
+from drain.workers.execution.outcome import Finished
+from drain.workers.handover.journal import Journal, Progress
+from drain.workers.handover.recovery import recover
 from tests import jobs_with_results as jobs
 from tests.helpers import PATIENCE_SECONDS, ROOT, environment, ids_in, query, wait_until
 from tests.worker_processes import Yard, children, kill_worker
-from workers.entry import Worker
-from workers.execution.outcome import Finished
-from workers.handover.journal import Journal, Progress
-from workers.handover.recovery import recover
 
 JOBS = {"DRAIN_JOBS": jobs.MODULE}
 # The server's sessions that wait for the lock of a test.

@@ -17,8 +17,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-import workers
-from drain import metrics, schedule, stage, stage_many
+from drain import metrics, schedule, stage, stage_many, workers
 from drain import result as result_of
 from drain import state as state_of
 from drain.__main__ import main
@@ -37,15 +36,28 @@ from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, claims, counts, crons, dead, finished, finishes, lanes, leases, queries, staged
+from drain.tables import (
+    bulk,
+    claims,
+    counts,
+    crons,
+    dead,
+    finished,
+    finishes,
+    lanes,
+    leases,
+    queries,
+    running,
+    staged,
+)
 from drain.tables.dead import Selection
 from drain.wire import Producer
+from drain.workers.context.kept import close_all
+from drain.workers.entry import Worker
+from drain.workers.errors import Dead, Defer, RateLimited
 from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
 from tests.inprocess_worker import NAME, Workshop
-from workers.context.kept import close_all
-from workers.entry import Worker
-from workers.errors import Dead, Defer, RateLimited
 
 NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
@@ -144,7 +156,8 @@ MAY_NOT = {
         "UPDATE drain_state SET leader = 'me'",
         "SELECT setval('drain_last_delivery', 1)",
         "UPDATE queues SET running = 1",
-        "SELECT FROM queues",
+        "SELECT running FROM queues",
+        "UPDATE queues SET rate = NULL",
         "DELETE FROM queue_pauses",
         "SELECT paused_at FROM queue_pauses",
         "UPDATE queue_pauses SET queue = 'b'",
@@ -358,6 +371,7 @@ def test_an_enqueuer_admits_as_the_rules_of_a_queue_say(place: Place, ordered: b
         queue.admitted(rows)
         queue.look()
         assert queue.redeliverable(10) == []
+        assert running.claimed_at(leader, [1, 3], 60) == {1: None, 3: None}
         RuledQueue(leader, Rules("default", running=1, aging_seconds=1)).look()
 
     assert sorted(row.id for row in rows) == [1, 3]
@@ -563,7 +577,9 @@ def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) ->
         assert dead.revive(owner, Selection()) == 1
         today = next(day for day in finished.days(owner) if day.date == datetime.now(UTC).date())
         assert finished.remove_day(owner, today, finished.checksum(owner, today))
-        assert bulk.stage(owner, "run", bulk.create_side_table(owner, "run"), []) == 0
+        bulk.begin(owner, "run", None)
+        with bulk.staging(owner, "run", ["job_name", "scheduled_at"]) as copying:
+            copying.write(b"m.f,2030-01-01\n", 1)
     assert query(
         place.url,
         f"SELECT count(*) FROM pg_class WHERE relowner <> '{OWNER}'::regrole "

@@ -14,12 +14,12 @@ from drain.jobs.objectives import Objective
 from drain.slo import prometheus
 from drain.slo.declared import Slo
 from drain.slo.lately import Lately
+from drain.workers import job
 from tests import jobs_measured
 from tests.database.test_explain import System
 from tests.helpers import query
 from tests.process.test_work_metrics import measuring
 from tests.worker_processes import Yard
-from workers import job
 
 # Jobs of a name that finished within the last minutes, and waited for so many seconds before.
 FINISHED = """

@@ -24,7 +24,10 @@ from tests import jobs_in_batches as jobs
 from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
+    RQ,
+    drain_command,
     ids_in,
+    impatient,
     leading,
     new_enqueuer,
     pushed,
@@ -65,6 +68,13 @@ def register(client: Redis, name: str, *, namespace: str | None = NAMESPACE, que
 def hashes(client: Redis) -> list[str]:
     keys: Any = client.keys("rq:job:*")
     return sorted(key.decode() for key in keys)
+
+
+def forget_memory(client: Redis) -> None:
+    """Redis loses its data. A process of `drain work` registers again, a stock `rq worker` does not."""
+    client.flushdb()
+    register(client, "one.tracked")
+    client.hset("rq:worker:stock", "last_heartbeat", "now")
 
 
 def push_more(enqueuer: Enqueuer, database_url: str, redis_url: str, queue: str = "default") -> list[str]:
@@ -279,6 +289,65 @@ def test_a_thin_id_is_popped_as_one_of_ours_by_its_number(database_url: str, red
     assert pushed(redis_url) == [popped.rq_id]
 
 
+# --- stock workers that RQ's registry does not name
+
+
+def test_after_redis_lost_its_memory_jobs_have_hashes_for_an_hour_under_each_leader(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    register(client, "one.tracked")
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        # A Redis that nothing was ever pushed to has lost nothing.
+        redelivery.recover()
+        assert all(map(is_thin, push_more(enqueuer, database_url, redis_url)))
+        forget_memory(client)
+        redelivery.run_once()
+        stage_jobs(database_url)
+        # Without another look at the registry.
+        enqueuer.drain()
+        assert not is_thin(pushed(redis_url)[-1])
+        assert not any(map(is_thin, push_more(enqueuer, database_url, redis_url)))
+    for _ in range(2):
+        with new_enqueuer(database_url, redis_url) as successor:
+            Redelivery(successor).recover()
+            assert not any(map(is_thin, push_more(successor, database_url, redis_url)))
+        forget_memory(client)
+    with new_enqueuer(database_url, redis_url) as successor:
+        Redelivery(successor).recover()
+        (key,) = client.scan_iter("drain:whole:*")
+        assert 3590 < client.ttl(key) <= 3600
+        client.delete(key)
+        assert all(map(is_thin, push_more(successor, database_url, redis_url)))
+
+
+def test_a_queue_that_has_lost_deliveries_gets_hashes_for_an_hour_under_each_leader(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    for queue in ("default", "mail"):
+        register(client, "one.tracked", queue=queue)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        redelivery.recover()
+        assert all(map(is_thin, push_more(enqueuer, database_url, redis_url)))
+        client.lpop("rq:queue:default", 1)
+        redelivery.run_once()
+        clock.now += LOST_AFTER_SECONDS
+        push_more(enqueuer, database_url, redis_url)
+        assert redelivery.run_once() == 1
+        stage_jobs(database_url)
+        enqueuer.drain()
+        assert not is_thin(pushed(redis_url)[-1])
+        clock.now += 1
+        assert all(map(is_thin, push_more(enqueuer, database_url, redis_url, "mail")))
+    with new_enqueuer(database_url, redis_url) as successor:
+        assert not any(map(is_thin, push_more(successor, database_url, redis_url)))
+        clock.now += 1
+        assert all(map(is_thin, push_more(successor, database_url, redis_url, "mail")))
+        (key,) = client.scan_iter("drain:whole:*")
+        assert 3590 < client.ttl(key) <= 3600
+
+
 # --- with real workers
 
 
@@ -367,3 +436,35 @@ def test_a_thin_job_that_runs_for_long_is_shown_by_rqs_tools_and_can_be_stopped(
         send_stop_job_command(client, rq_id)
         yard.wait_for("dead_jobs", [job_id])
     assert yard.row(job_id)["explanation"] == "stopped by RQ's stop-job command"
+
+
+def test_no_job_waits_for_a_stock_worker_that_lived_when_redis_lost_its_data(
+    yard: Yard, client: Redis
+) -> None:
+    def registered() -> set[str]:
+        members: Any = client.smembers("rq:workers:default")
+        return {key.decode() for key in members}
+
+    def run_one() -> None:
+        yard.wait_for("finished_jobs", yard.stage(jobs.note, "one"))
+
+    def stock_is_registered_after_another_job() -> bool:
+        run_one()
+        return "rq:worker:stock" in registered()
+
+    soon = impatient({"drain.workers.process.rq_presence._HEARTBEAT_SECONDS": 0.5})
+    stock = ["worker", "--config", "drain.rq_settings", "--name", "stock", "--url", yard.redis_url, "default"]
+    with (
+        drain_command(*stock, env=yard.env(), program=RQ),
+        yard.working("--processes", "1", **soon),
+        leading(yard.env()) as leader,
+    ):
+        wait_until(lambda: len(registered()) == 3, PATIENCE_SECONDS)
+        run_one()
+        client.flushdb()
+        wait_until(lambda: leader.events("redis_lost"), PATIENCE_SECONDS)
+        wait_until(lambda: client.get(f"drain:{NAMESPACE}"), PATIENCE_SECONDS)
+        wait_until(lambda: any(".tracked" in key for key in registered()), PATIENCE_SECONDS)
+        assert "rq:worker:stock" not in registered()
+        wait_until(stock_is_registered_after_another_job, PATIENCE_SECONDS)
+        assert leader.events("redelivered") == []

@@ -18,6 +18,8 @@ from drain.database import postgres
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import OwnedByAnotherError
 from drain.wire import Consumer, Producer
+from drain.workers import entry
+from drain.workers.execution import rq_calls
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -35,8 +37,6 @@ from tests.helpers import (
     stage_jobs,
     wait_until,
 )
-from workers import entry
-from workers.execution import rq_calls
 
 OTHER = "other"
 OWNERS = "drain:owners:queues"

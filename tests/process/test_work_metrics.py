@@ -80,7 +80,7 @@ def test_jobs_of_all_kinds_are_counted_by_queue_and_name(yard: Yard, options: tu
             port.wait_for(number, "drain_work_wait_seconds_count", job_name=job.job_name, queue="default")
             port.wait_for(finished, "drain_work_finished_jobs_total", job_name=job.job_name, queue="default")
         failed = "drain_work_failed_attempts_total"
-        port.wait_for(2, failed, job_name=jobs.give_up.job_name, error="workers.errors.Dead")
+        port.wait_for(2, failed, job_name=jobs.give_up.job_name, error="drain.workers.errors.Dead")
         port.wait_for(1, failed, job_name=jobs.isolated.job_name, error="KeyError")
         port.wait_for(3, failed)
         assert port.value("drain_work_busy_seconds_total") == pytest.approx(
@@ -126,7 +126,7 @@ def test_a_killed_process_takes_nothing_with_it(yard: Yard) -> None:
     counters = ("_total", "_count", "_bucket", "_sum")
     with measuring(yard) as (port, command):
         port.wait_for(20, "drain_work_finished_jobs_total", job_name=jobs.note.job_name)
-        port.wait_for(1, "drain_work_failed_attempts_total", error="workers.errors.Dead")
+        port.wait_for(1, "drain_work_failed_attempts_total", error="drain.workers.errors.Dead")
         before = {
             (each.name, *sorted(each.labels.items())): each.value
             for each in samples(port.number)
@@ -177,7 +177,7 @@ def test_names_are_labels_however_hostile_they_are(yard: Yard) -> None:
             2,
             "drain_work_failed_attempts_total",
             job_name=metrics.NOT_REGISTERED,
-            error="workers.errors.NotRegisteredError",
+            error="drain.workers.errors.NotRegisteredError",
         )
         assert not [each for each in samples(port.number) if each.name == "drain_leader"]
         families = {each.name: each for each in openmetrics(port.number)}

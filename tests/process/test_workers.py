@@ -31,6 +31,8 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.jobs import registry
 from drain.tables import claims
 from drain.wire import Producer, tracked
+from drain.workers import job
+from drain.workers.entry import Worker
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -45,8 +47,6 @@ from tests.helpers import (
     wait_until,
 )
 from tests.poolers import SmallPooler
-from workers import job
-from workers.entry import Worker
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -209,7 +209,7 @@ def test_a_second_sigterm_ends_drain_work_in_the_middle_of_a_job_and_loses_nothi
         assert event["job_id"] == job_id
     interrupted = system.row("inflight_jobs", job_id)
     assert interrupted["attempts"] == 0
-    assert interrupted["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+    assert interrupted["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
     assert interrupted["next_run_at"] is not None
 
 
@@ -258,11 +258,11 @@ def test_whatever_a_job_does_is_recorded_and_the_worker_goes_on(system: System) 
         ),
         # In plain SQL: `stage` would refuse it, since its function is registered here.
         system.execute(STAGED_WITHOUT_ARGUMENTS)[0]["id"]: (
-            "workers.errors.ArgumentsDoNotFitError: the arguments do not fit "
+            "drain.workers.errors.ArgumentsDoNotFitError: the arguments do not fit "
             "tests.jobs_for_tests.record(label: str) -> None: missing a required argument: 'label'"
         ),
         system.stage(jobs.sleep, "too long", timeout_seconds=1): (
-            "workers.errors.JobTimeoutError: it ran for longer than its timeout of 1 s"
+            "drain.workers.errors.JobTimeoutError: it ran for longer than its timeout of 1 s"
         ),
     }
     last = system.stage(jobs.record, "last", priority=1)
@@ -281,7 +281,7 @@ def test_under_rq_worker_the_jobs_own_timeout_interrupts_it(system: System) -> N
     job_id = system.staged_and_drained(jobs.sleep, "too long", timeout_seconds=1)
     system.rq_worker()
     dead = system.row("dead_jobs", job_id)
-    assert dead["last_error"]["type"] == "workers.errors.JobTimeoutError"
+    assert dead["last_error"]["type"] == "drain.workers.errors.JobTimeoutError"
 
 
 def test_a_job_with_the_longest_timeout_that_the_schema_takes_runs(system: System) -> None:
@@ -296,7 +296,7 @@ def test_a_job_that_nobody_registered_is_retried_then_dead_with_the_list_of_what
     job_id = system.staged_and_drained("shop.jobs.sned_receipt", max_attempts=2)
     assert worker.execute(job_id) == "retrying"
     waiting = system.row("inflight_jobs", job_id)
-    assert waiting["last_error"]["type"] == "workers.errors.NotRegisteredError"
+    assert waiting["last_error"]["type"] == "drain.workers.errors.NotRegisteredError"
     system.execute("UPDATE inflight_jobs SET next_run_at = NULL, delivery = delivery + 1")
     assert worker.execute(job_id) == "dead"
     explanation = system.row("dead_jobs", job_id)["explanation"]
@@ -504,7 +504,7 @@ def test_a_job_that_kills_each_worker_process_is_dead_when_it_has_killed_as_many
         assert len(worker.events("worker_died")) == 2
     dead = system.row("dead_jobs", job_id)
     assert (dead["reason"], dead["attempts"], dead["fencing_token"]) == ("failed", 2, 2)
-    assert dead["last_error"]["type"] == "workers.errors.WorkerDiedError"
+    assert dead["last_error"]["type"] == "drain.workers.errors.WorkerDiedError"
     assert dead["last_error"]["message"] == "its worker process was killed by SIGKILL"
     assert system.effects() == ["killer", "killer", "after"]
 

@@ -16,7 +16,7 @@ from drain import stage
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.jobs.registry import Job
-from workers import Dead, Defer, current_job, job, transaction
+from drain.workers import Dead, Defer, current_job, job, transaction
 
 LEASE_SECONDS = 2.0
 # The kinds that end in dead_jobs, on purpose.

@@ -4,41 +4,43 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import psycopg
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import expr
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from drain import archive as archives
+from drain.archive import Archive
 from drain.database import postgres
 from drain.errors import DrainError
+from drain.pipeline import archive as work
+from drain.pipeline import days, files, follow, history
+from drain.pipeline.commands.archive import archive as command
+from drain.pipeline.datasources.follow import FinishedJobsStream
 from drain.tables import finished
 from drain.terminal.commandline import Group
-from pipeline import archive as work
-from pipeline import files, follow, history
-from pipeline.commands.archive import archive as command
-from pipeline.datasources.follow import FinishedJobsStream
-from pipeline.session import temporarily
-from tests.helpers import ROOT, in_a_hurry, query, wait_until
+from tests.helpers import ROOT, query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Archive = Callable[..., Result]
-
-# Spark does real work meanwhile, on a machine that has other work.
-PATIENCE_SECONDS = 120
+Archiving = Callable[..., Result]
 
 TODAY = YESTERDAY = date.min
 INSERT = """
@@ -85,9 +87,19 @@ def in_postgres(database_url: str, day: date | None = None) -> int:
     return int(count)
 
 
-def in_files(spark: SparkSession, path: Path, day: date | None = None) -> list[int]:
-    rows = files.of_days(spark, str(path), [day or YESTERDAY])
-    return [] if rows is None else sorted(row.id for row in rows.select("id").collect())
+def in_files(path: Path, day: date | None = None) -> list[int]:
+    """Ids in the files that count, each as often as it is there."""
+    place = Archive(str(path))
+    files = place.files(day or YESTERDAY)
+    return sorted(
+        id_ for file in files for batch in place.batches(file, ["id"]) for id_ in batch["id"].to_pylist()
+    )
+
+
+def names(path: Path, day: date | None = None) -> list[str]:
+    """Names of all files of a day, hidden ones included, without the identity of a run."""
+    files = sorted((path / f"finished_date={day or YESTERDAY}").rglob("*.*"))
+    return [re.sub("-[0-9a-f]{32}", "", each.name) for each in files]
 
 
 @pytest.fixture
@@ -96,7 +108,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def archive(spark: SparkSession, database_url: str, path: Path) -> Archive:
+def archive(spark: SparkSession, database_url: str, path: Path) -> Archiving:
     def act(*options: str) -> Result:
         words = ["archive", str(path), "--database-url", database_url, "--keep-days", "0", *options]
         return CliRunner().invoke(main, words, catch_exceptions=False)
@@ -105,7 +117,7 @@ def archive(spark: SparkSession, database_url: str, path: Path) -> Archive:
 
 
 def test_an_interrupted_archive_ends_and_tries_no_other_day(
-    database_url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -114,7 +126,7 @@ def test_an_interrupted_archive_ends_and_tries_no_other_day(
     for day in (YESTERDAY, YESTERDAY - timedelta(days=1)):
         make_day(database_url, day)
         finish(database_url, day.toordinal(), day.toordinal(), day)
-    monkeypatch.setattr(files, "append", interrupted)
+    monkeypatch.setattr(days, "write", interrupted)
     result = archive()
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
@@ -125,35 +137,8 @@ def test_a_file_is_no_archive(tmp_path: Path) -> None:
     assert "is a file; name the directory of the archive" in CliRunner().invoke(main, words).stderr
 
 
-def killed(database_url: str, path: Path, patch: str, *options: str) -> None:
-    """Run the command in a process of its own that kills itself where `patch` has it call die()."""
-    program = f"""
-import os, signal
-from drain.tables import finished
-from pipeline import files
-from pipeline.commands.archive import archive
-def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-{patch}
-archive({[str(path), "--keep-days", "0", *options]!r})
-"""
-    given = {"DRAIN_DATABASE_URL": database_url, "SPARK_MASTER": "local[1]"}
-    environment = os.environ | in_a_hurry() | given
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment,
-        timeout=120,
-        capture_output=True,
-        check=False,
-    )
-    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
-    # The server lets go of its lock a moment later.
-    lock = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 6"
-    wait_until(lambda: not query(database_url, lock))
-
-
 def test_a_closed_day_is_in_the_files_and_its_partition_gone(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 300)
@@ -162,20 +147,22 @@ def test_a_closed_day_is_in_the_files_and_its_partition_gone(
     result = archive()
     assert result.exit_code == 0, result.output
     assert f"{YESTERDAY}  400 rows  archived, partition dropped\n" in result.output
-    assert in_files(spark, path) == list(range(1, 401))
+    assert in_files(path) == list(range(1, 401))
     assert YESTERDAY not in partitions(database_url)
     assert in_postgres(database_url, TODAY) == 50
-    assert in_files(spark, path, TODAY) == []
-    day = path / f"finished_date={YESTERDAY}"
-    assert {each.name for each in day.iterdir()} == {"queue=mail", "queue=007"}
-    assert all(".zstd." in each.name for each in day.glob("*/part-*"))
+    assert in_files(path, TODAY) == []
+    assert names(path) == ["whole-000001-1-1.parquet"]
+    (file,) = path.rglob("*.parquet")
+    rows = pq.read_table(file, columns=["queue", "finished_at"])
+    assert rows == rows.sort_by([("queue", "ascending"), ("finished_at", "ascending")])
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
     again = archive()
     assert (again.exit_code, again.output) == (0, "no closed day is in Postgres\n")
-    assert in_files(spark, path) == list(range(1, 401))
+    assert in_files(path) == list(range(1, 401))
 
 
 def test_rows_come_back_with_all_that_they_held(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 1, queue="a:b.c")
@@ -221,7 +208,7 @@ def test_rows_come_back_with_all_that_they_held(
 
 
 def test_a_day_without_rows_is_dropped_and_no_file_is_written(
-    database_url: str, archive: Archive, path: Path
+    database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
     result = archive()
@@ -231,7 +218,7 @@ def test_a_day_without_rows_is_dropped_and_no_file_is_written(
 
 
 def test_days_that_are_kept_stay_and_a_dry_run_counts_and_does_nothing(
-    database_url: str, archive: Archive, path: Path
+    database_url: str, archive: Archiving, path: Path
 ) -> None:
     old = TODAY - timedelta(days=3)
     make_day(database_url, YESTERDAY)
@@ -260,7 +247,7 @@ def test_days_that_are_kept_stay_and_a_dry_run_counts_and_does_nothing(
 
 
 def test_rows_that_come_after_their_day_has_been_archived_are_added_and_deleted(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 10)
@@ -269,29 +256,101 @@ def test_rows_that_come_after_their_day_has_been_archived_are_added_and_deleted(
     finish(database_url, 13, 13, TODAY)
     result = archive()
     assert (result.exit_code, result.output) == (0, f"{YESTERDAY}  2 rows  archived, late, deleted\n")
-    assert in_files(spark, path) == list(range(1, 13))
+    assert in_files(path) == list(range(1, 13))
     assert query(database_url, "SELECT id FROM finished_jobs") == [(13,)]
 
 
-def test_files_that_hold_a_part_of_the_day_are_completed(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
-) -> None:
-    """As a driver leaves them that dies while the files of its tasks are renamed, one after the other."""
-    make_day(database_url, YESTERDAY)
-    finish(database_url, 1, 100)
-    finish(database_url, 101, 200, queue="b")
-    with postgres.connect(database_url, "tests") as connection:
-        connection.execute("CREATE TABLE copy AS SELECT * FROM finished_jobs")
-        archive()
-        make_day(database_url, YESTERDAY)
-        connection.execute("INSERT INTO finished_jobs SELECT * FROM copy")
-    for file in (path / f"finished_date={YESTERDAY}" / "queue=b").iterdir():
-        file.unlink()
-    assert in_files(spark, path) == list(range(1, 101))
+def restored(database_url: str, archive: Archiving) -> None:
+    """Archive yesterday, and put its rows back, as if its partition had not been dropped."""
+    query(database_url, "CREATE TABLE kept AS SELECT * FROM finished_jobs")
     result = archive()
     assert result.exit_code == 0, result.output
-    assert in_files(spark, path) == list(range(1, 201))
+    make_day(database_url, YESTERDAY)
+    query(database_url, "INSERT INTO finished_jobs SELECT * FROM kept")
+    query(database_url, "DROP TABLE kept")
+
+
+def old_layout(path: Path) -> None:
+    """Put the rows of each file of yesterday into files of their queues, as earlier versions wrote them."""
+    place = Archive(str(path))
+    for number, file in enumerate(place.files(YESTERDAY)):
+        rows = pq.ParquetFile(file.path).read()
+        for queue in rows["queue"].unique().to_pylist():
+            directory = Path(file.path).with_name("queue=" + quote(queue, safe=""))
+            directory.mkdir(exist_ok=True)
+            of_queue = rows.filter(pc.equal(rows["queue"], queue)).drop_columns(["queue"])
+            pq.write_table(of_queue, directory / f"part-{number}.zstd.parquet")
+        Path(file.path).unlink()
+
+
+def test_files_that_hold_a_part_of_the_day_are_completed(
+    database_url: str, archive: Archiving, path: Path
+) -> None:
+    make_day(database_url, YESTERDAY)
+    finish(database_url, 1, 100)
+    restored(database_url, archive)
+    finish(database_url, 101, 200, queue="b")
+    result = archive()
+    assert result.exit_code == 0, result.output
+    assert in_files(path) == list(range(1, 201))
+    assert names(path) == ["added-000002-1-1.parquet", "whole-000001-1-1.parquet"]
     assert YESTERDAY not in partitions(database_url)
+
+
+def test_a_day_of_many_files_becomes_one_file_and_keeps_rows_that_postgres_lacks(
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path
+) -> None:
+    make_day(database_url, YESTERDAY)
+    finish(database_url, 1, 100)
+    finish(database_url, 101, 110, queue="007")
+    finish(database_url, 111, 120, queue="__HIVE_DEFAULT_PARTITION__")
+    finish(database_url, 121, 130, queue="a:b/c")
+    restored(database_url, archive)
+    old_layout(path)
+    # A day may have files of both layouts.
+    finish(database_url, 131, 140)
+    assert len(names(path)) == 4
+    rows = history.read(spark, str(path), ["id", "queue"])
+    assert {row.queue for row in rows.collect()} == {"mail", "007", "__HIVE_DEFAULT_PARTITION__", "a:b/c"}
+    # As after a restore of the database to an earlier time.
+    query(database_url, "DELETE FROM finished_jobs WHERE id = 7")
+    result = archive()
+    assert result.exit_code == 0, result.output
+    assert names(path) == ["whole-000001-1-1.parquet"]
+    assert in_files(path) == list(range(1, 141))
+    assert not [each for each in (path / f"finished_date={YESTERDAY}").iterdir() if each.is_dir()]
+    queues = {row["queue"] for row in archives.rows(str(path), ["queue"])}
+    assert queues == {"mail", "007", "__HIVE_DEFAULT_PARTITION__", "a:b/c"}
+    assert len(list(archives.rows(str(path), ["id"], queue="007", job_name="tests.act"))) == 10
+
+
+def test_rows_that_are_in_the_files_twice_are_written_once(
+    database_url: str, archive: Archiving, path: Path
+) -> None:
+    make_day(database_url, YESTERDAY)
+    finish(database_url, 1, 10)
+    restored(database_url, archive)
+    (file,) = path.rglob("*.parquet")
+    file.with_name("part-1.parquet").write_bytes(file.read_bytes())
+    assert len(in_files(path)) == 20
+    result = archive()
+    assert result.exit_code == 0, result.output
+    assert in_files(path) == list(range(1, 11))
+
+
+def test_a_day_that_is_too_large_for_a_file_has_several(
+    database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(days, "_TASK_BYTES", 16_384)
+    make_day(database_url, YESTERDAY)
+    finish(database_url, 1, 300)
+    restored(database_url, archive)
+    assert len(names(path)) > 1
+    assert in_files(path) == list(range(1, 301))
+    # They are not taken for small files that should become one.
+    before = names(path)
+    result = archive()
+    assert (result.exit_code, names(path)) == (0, before), result.output
 
 
 @pytest.mark.parametrize(
@@ -300,16 +359,14 @@ def test_files_that_hold_a_part_of_the_day_are_completed(
         ("UPDATE finished_jobs SET tag = 'x' WHERE id = 7", "1 differ"),
         ("UPDATE finished_jobs SET job_args = '[0]' WHERE id <= 3", "3 differ"),
         ("UPDATE finished_jobs SET queue = 'other' WHERE id = 7", "1 differ"),
-        (None, "5 are there more than once"),
     ],
 )
 def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
-    spark: SparkSession,
     database_url: str,
-    archive: Archive,
+    archive: Archiving,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    change: str | None,
+    change: str,
     words: str,
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -318,12 +375,7 @@ def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
     with monkeypatch.context() as patch:
         patch.setattr(finished, "remove_day", lambda *_: True)
         archive()
-    if change is not None:
-        query(database_url, change)
-    else:
-        rows = files.of_days(spark, str(path), [YESTERDAY])
-        assert rows is not None
-        files.append(rows.where("id <= 5"), str(path))
+    query(database_url, change)
     result = archive()
     assert result.exit_code == 1
     assert words in result.output
@@ -332,10 +384,11 @@ def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
     assert in_postgres(database_url) == 10
     # The other day is none the worse for it.
     assert in_postgres(database_url, TODAY - timedelta(days=4)) == 0
+    assert names(path) == ["whole-000001-1-1.parquet"]
 
 
 def test_a_day_whose_files_cannot_be_read_is_named_and_keeps_no_other_from_its_end(
-    database_url: str, archive: Archive, path: Path
+    database_url: str, archive: Archiving, path: Path
 ) -> None:
     earlier = YESTERDAY - timedelta(days=1)
     finish(database_url, 1, 5, earlier)
@@ -346,13 +399,13 @@ def test_a_day_whose_files_cannot_be_read_is_named_and_keeps_no_other_from_its_e
     result = archive()
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"Error: {earlier}: not archived, and nothing was dropped: Spark: ")
+    assert line.startswith(f"Error: {earlier}: not archived, and nothing was dropped: the archive at ")
     assert f"remove {damaged.parent} and run this again" in line
     assert (in_postgres(database_url, earlier), in_postgres(database_url)) == (5, 0)
 
 
 def test_a_queue_may_be_called_as_the_directory_of_those_that_have_none(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     finish(database_url, 1, 5, queue="__HIVE_DEFAULT_PARTITION__")
     result = archive()
@@ -362,7 +415,7 @@ def test_a_queue_may_be_called_as_the_directory_of_those_that_have_none(
 
 
 def test_the_disk_has_all_files_of_a_day_before_its_partition_is_dropped(
-    database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[Path] = set()
     sync, remove = files._sync, finished.remove_day
@@ -388,8 +441,9 @@ def test_what_is_finished_and_archived_after_an_instant_is_not_of_it(
 ) -> None:
     def keep(instant: history.Instant, job_id: int, day: date, xid: str) -> None:
         rows = instant.table(spark, "finished_jobs", files.COLUMNS, where=f"id = {job_id}")
-        rows = rows.selectExpr("* EXCEPT (finished_xid)", f"{xid} AS finished_xid")
-        files.append(rows.selectExpr("*", f"'{day}' AS {history.DATE}"), str(path))
+        rows = rows.withColumn("finished_xid", expr(xid))
+        order = days.Order(database_url, instant.snapshot, str(path), str(day), "0" * 32, size=0, late=True)
+        files.add_to_day(Archive(str(path)), day, days.write(rows, order, 0), order.run, whole=False)
 
     def ids(instant: history.Instant) -> list[int]:
         rows = instant.finished(spark, ["id"], archive=str(path))
@@ -409,24 +463,24 @@ def test_what_is_finished_and_archived_after_an_instant_is_not_of_it(
 
 
 def test_a_row_that_is_not_in_the_files_keeps_the_day(
-    database_url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 10)
-    append = files.append
-    monkeypatch.setattr(files, "append", lambda rows, path: append(rows.where("id <> 4"), path))
+    write = days.write
+    monkeypatch.setattr(days, "write", lambda rows, *given: write(rows.where("id <> 4"), *given))
     result = archive()
     assert (result.exit_code, in_postgres(database_url)) == (1, 10)
     assert "1 are missing in the files" in result.output
 
 
 def test_a_read_that_misses_rows_keeps_the_day(
-    database_url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 10)
-    within = work._within
-    monkeypatch.setattr(work, "_within", lambda day: f"{within(day)} AND id <> 4")
+    within = days.within
+    monkeypatch.setattr(days, "within", lambda day: f"{within(day)} AND id <> 4")
     result = archive()
     assert (result.exit_code, in_postgres(database_url)) == (1, 10)
     assert "of 10 rows in" in result.output
@@ -434,7 +488,7 @@ def test_a_read_that_misses_rows_keeps_the_day(
 
 
 def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 10)
@@ -453,13 +507,13 @@ def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
     monkeypatch.setattr(finished, "remove_day", add_and_remove)
     result = archive()
     assert result.exit_code == 0, result.output
-    assert in_files(spark, path) == list(range(1, 12))
-    assert in_files(spark, path, TODAY - timedelta(days=2)) == list(range(100, 112))
+    assert in_files(path) == list(range(1, 12))
+    assert in_files(path, TODAY - timedelta(days=2)) == list(range(100, 112))
     assert in_postgres(database_url) == 0
 
 
 def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = make_day(database_url, YESTERDAY - timedelta(days=1))
     make_day(database_url, YESTERDAY)
@@ -474,11 +528,11 @@ def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
     assert f"archived, and a transaction uses {name}" in result.output
     assert f"{YESTERDAY}  5 rows  archived, partition dropped" in result.output
     again = archive()
-    assert (again.exit_code, in_files(spark, path, YESTERDAY - timedelta(days=1))) == (0, [1, 2, 3, 4, 5])
+    assert (again.exit_code, in_files(path, YESTERDAY - timedelta(days=1))) == (0, [1, 2, 3, 4, 5])
 
 
 def test_a_reader_who_goes_away_soon_is_waited_for(
-    database_url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
     refused = threading.Event()
@@ -495,7 +549,7 @@ def test_a_reader_who_goes_away_soon_is_waited_for(
     assert refused.is_set()
 
 
-def test_only_one_archives_at_a_time(database_url: str, archive: Archive) -> None:
+def test_only_one_archives_at_a_time(database_url: str, archive: Archiving) -> None:
     make_day(database_url, YESTERDAY)
     with work.exclusive(database_url):
         for options in ([], ["--follow"]):
@@ -506,28 +560,9 @@ def test_only_one_archives_at_a_time(database_url: str, archive: Archive) -> Non
     assert archive().exit_code == 0
 
 
-def test_an_archiver_that_is_killed_between_write_and_drop_is_completed_by_the_next_one(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
-) -> None:
-    make_day(database_url, YESTERDAY)
-    finish(database_url, 1, 100)
-    killed(database_url, path, "finished.remove_day = die")
-    assert in_postgres(database_url) == 100
-    assert in_files(spark, path) == list(range(1, 101))
-    result = archive()
-    assert result.exit_code == 0, result.output
-    assert in_files(spark, path) == list(range(1, 101))
-    assert YESTERDAY not in partitions(database_url)
-
-
-@pytest.mark.parametrize("where", ["append", "compare"])
+@pytest.mark.parametrize("where", ["write", "compare"])
 def test_an_archiver_that_fails_before_or_after_the_write_is_completed_by_the_next_one(
-    spark: SparkSession,
-    database_url: str,
-    archive: Archive,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
+    database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 100)
@@ -536,107 +571,96 @@ def test_an_archiver_that_fails_before_or_after_the_write_is_completed_by_the_ne
         raise DrainError("failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, where, fail)
+        patch.setattr(days, where, fail)
         output = archive().output
         assert output.startswith(f"Error: {YESTERDAY}: not archived, and nothing was dropped: failed. ")
         assert len(output.splitlines()) == 1
     assert in_postgres(database_url) == 100
-    assert len(in_files(spark, path)) == (0 if where == "append" else 100)
+    assert in_files(path) == []
     result = archive()
     assert result.exit_code == 0, result.output
-    assert in_files(spark, path) == list(range(1, 101))
+    assert in_files(path) == list(range(1, 101))
+    assert names(path) == ["whole-000001-1-1.parquet"]
     assert YESTERDAY not in partitions(database_url)
 
 
-class Following:
-    """`--follow` in a thread of this process, on the session that all tests share."""
-
-    def __init__(
-        self, spark: SparkSession, database_url: str, path: Path, checkpoint: str = "checkpoint"
-    ) -> None:
-        self.checkpoint = path.with_name(checkpoint)
-        self.stop = threading.Event()
-        self.batches: list[follow.Batch] = []
-        self.days: list[work.Archived] = []
-        self.error: BaseException | None = None
-        plan = follow.Plan(database_url, str(path), str(path.with_name(checkpoint)), max_rows=100)
-
-        def run() -> None:
-            try:
-                follow.run(
-                    plan,
-                    lambda: nullcontext(spark),
-                    self.stop,
-                    on_batch=self.batches.append,
-                    on_day=self.days.append,
-                )
-            except DrainError as error:
-                self.error = error
-
-        self.thread = threading.Thread(target=run)
-        self.thread.start()
-
-    def has_noted_all(self) -> bool:
-        """Whether Spark has noted each batch that it began as written; the next one begins again with what is not."""
-        begun, written = (
-            {file.name for file in (self.checkpoint / part).iterdir() if file.name.isdigit()}
-            for part in ("offsets", "commits")
-        )
-        return begun <= written
-
-    def end(self) -> None:
-        self.stop.set()
-        self.thread.join(PATIENCE_SECONDS)
-        assert not self.thread.is_alive()
+KILLED_AT = {
+    "before a name": "files.give_names = die",
+    "between two names": """
+give = files.give_names
+files.give_names = lambda archive, names: (give(archive, names[:1]), die())""",
+    "after the names": "files.flush = die",
+    "before older files are removed": "files.remove = die",
+    "among the older files": """
+remove = files.remove
+files.remove = lambda archive, paths: (remove(archive, list(paths)[:1]), die())""",
+    "before the drop": "finished.remove_day = die",
+}
 
 
-@pytest.fixture
-def following(
-    spark: SparkSession, database_url: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Any]]:
-    monkeypatch.setattr(follow, "_BATCH_INTERVAL", "100 milliseconds")
-    with ExitStack() as stack:
-
-        @contextmanager
-        def start(checkpoint: str = "checkpoint") -> Iterator[Following]:
-            running = Following(spark, database_url, path, checkpoint)
-            stack.callback(running.end)
-            try:
-                yield running
-            finally:
-                running.end()
-
-        yield start
-
-
-def test_what_finishes_is_in_the_files_soon_and_once(
-    spark: SparkSession, database_url: str, path: Path, following: Callable[..., Any]
+@pytest.mark.parametrize("layout", ["hours", "queues"])
+@pytest.mark.parametrize("at", KILLED_AT)
+def test_an_archiver_that_is_killed_is_completed_by_the_next_one(
+    spark: SparkSession, database_url: str, path: Path, at: str, layout: str
 ) -> None:
-    finish(database_url, 1, 250, TODAY)
-    with following() as running:
-        wait_until(lambda: len(in_files(spark, path, TODAY)) == 250, PATIENCE_SECONDS)
-        for first in range(251, 301, 10):
-            finish(database_url, first, first + 9, TODAY)
-        wait_until(lambda: len(in_files(spark, path, TODAY)) == 300, PATIENCE_SECONDS)
-        wait_until(running.has_noted_all, PATIENCE_SECONDS)
-    assert running.error is None
-    assert sum(batch.rows for batch in running.batches) == 300
-    # Taken up where it ended.
-    finish(database_url, 301, 310, TODAY)
-    with following() as running:
-        wait_until(lambda: 310 in in_files(spark, path, TODAY), PATIENCE_SECONDS)
-    assert sum(batch.rows for batch in running.batches) == 10
-    assert in_files(spark, path, TODAY) == list(range(1, 311))
-    assert in_postgres(database_url, TODAY) == 310
+    make_day(database_url, YESTERDAY)
+    for first in range(1, 101, 20):
+        finish(database_url, first, first + 19, queue=f"q{first}")
+        with work.exclusive(database_url) as lock:
+            follower = follow.Follower(follow.Plan(database_url, str(path), keep=1), lock, not_called)
+            follower.run_once()
+            follower.close()
+    assert len(names(path)) == 5
+    if layout == "queues":
+        old_layout(path)
+    killed(database_url, path, KILLED_AT[at])
+    assert in_postgres(database_url) == 100
+    if layout == "hours":
+        # Readers see each row once, whatever is there.
+        assert in_files(path) == list(range(1, 101))
+    assert set(in_files(path)) == set(range(1, 101))
+    with work.exclusive(database_url) as lock:
+        (day,) = finished.closed_days(lock)
+        archiver = work.Archiver(lock, database_url, str(path), partial(days.archive, spark))
+        assert archiver.close(day).problem is None
+    assert in_files(path) == list(range(1, 101))
+    assert all(name.startswith("whole-") for name in names(path))
+    assert in_postgres(database_url) == 0
 
 
-def test_the_day_of_a_row_is_utcs_wherever_the_session_is(
-    spark: SparkSession, database_url: str, path: Path, following: Callable[..., Any]
-) -> None:
-    finish(database_url, 1, 5, TODAY)
-    with temporarily(spark, {"spark.sql.session.timeZone": "America/New_York"}), following():
-        wait_until(lambda: in_files(spark, path, TODAY) == [1, 2, 3, 4, 5], PATIENCE_SECONDS)
-    assert not (path / f"finished_date={YESTERDAY}").exists()
+def not_called(_: days.Order) -> days.Answer:
+    raise AssertionError
+
+
+def killed(database_url: str, path: Path, patch: str) -> None:
+    """Close yesterday in a process that kills itself where `patch` lets it call die(), with no Spark to wait for."""
+    program = f"""
+import os, signal
+from drain.archive import Archive
+from drain.tables import finished
+from drain.pipeline import archive, files
+from drain.pipeline.datasources import adbc, transactions
+from drain.pipeline.days import Answer, Comparison
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+def write(order):
+    place = Archive(order.archive)
+    before = [file.path for file in place.files(order.day)]
+    with adbc.connect(order.database_url, "tests") as connection:
+        rows = list(transactions.read(connection, 0, 10**12, files.COLUMNS))
+    halves = [[rows[0].slice(0, 50)], [rows[0].slice(50)]]
+    written = [
+        file for number, half in enumerate(halves) for file in files.write(place, order.day, f"x{{number}}", half)
+    ]
+    return Answer(written, True, before, Comparison(100, 0, 0, 0))
+{patch}
+with archive.exclusive({database_url!r}) as lock:
+    (day,) = finished.closed_days(lock)
+    print(archive.Archiver(lock, {database_url!r}, {str(path)!r}, write).close(day))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, check=False
+    )
+    assert result.returncode == -signal.SIGKILL, result
 
 
 def test_a_stream_does_not_pass_over_rows_that_came_with_a_dump(database_url: str) -> None:
@@ -653,176 +677,3 @@ def test_a_stream_does_not_pass_over_rows_that_came_with_a_dump(database_url: st
     end = stream.latestOffset({"xid": 0}, everything)
     (part,) = stream.partitions({"xid": 0}, end)
     assert sum(batch.num_rows for batch in stream.read(part)) == 3
-
-
-def test_a_row_of_a_transaction_that_commits_late_is_not_passed_over(
-    spark: SparkSession, database_url: str, path: Path, following: Callable[..., Any]
-) -> None:
-    asks = (
-        "SELECT pid FROM pg_stat_activity WHERE application_name = 'drain spark stream' "
-        "AND datname = current_database() AND backend_start > %s"
-    )
-    with following(), psycopg.connect(database_url) as slow:
-        finish(database_url, 100, 100, TODAY)
-        wait_until(lambda: in_files(spark, path, TODAY) == [100], PATIENCE_SECONDS)
-        slow.execute(INSERT.encode(), ("mail", 1, 5, TODAY))
-        finish(database_url, 6, 10, TODAY)
-        ((now,),) = query(database_url, "SELECT clock_timestamp()")
-        # The stream has asked what there is, and has gone on.
-        asked = {wait_until(lambda: query(database_url, asks, now), PATIENCE_SECONDS)[0]}
-        wait_until(lambda: set(query(database_url, asks, now)) - asked, PATIENCE_SECONDS)
-        slow.commit()
-        wait_until(lambda: len(in_files(spark, path, TODAY)) == 11, PATIENCE_SECONDS)
-    assert in_files(spark, path, TODAY) == [*range(1, 11), 100]
-
-
-def test_a_closed_day_that_could_not_be_dropped_is_not_written_again_by_the_stream(
-    spark: SparkSession,
-    database_url: str,
-    path: Path,
-    following: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(follow, "_CLOSE_SECONDS", 0.0)
-    make_day(database_url, YESTERDAY)
-    with following() as running, psycopg.connect(database_url) as slow:
-        wait_until(lambda: YESTERDAY not in partitions(database_url), PATIENCE_SECONDS)
-        # Before it is in the way, the new partition would be dropped like the old one.
-        monkeypatch.setattr(follow, "_CLOSE_SECONDS", 3600.0)
-        make_day(database_url, YESTERDAY)
-        # In the partition's way, and in the stream's, which waits for open transactions.
-        slow.execute("SELECT pg_current_xact_id() FROM finished_jobs")
-        slow.execute("SELECT pg_current_xact_id()")
-        finish(database_url, 1, 20)
-        monkeypatch.setattr(follow, "_CLOSE_SECONDS", 0.0)
-        wait_until(lambda: in_files(spark, path) == list(range(1, 21)), PATIENCE_SECONDS)
-        monkeypatch.setattr(follow, "_CLOSE_SECONDS", 3600.0)
-        wait_until(lambda: running.days[-1].problem, PATIENCE_SECONDS)
-        slow.commit()
-        wait_until(lambda: sum(batch.rows for batch in running.batches) == 20, PATIENCE_SECONDS)
-    assert running.error is None
-    assert in_files(spark, path) == list(range(1, 21))
-
-
-def test_a_problem_of_a_day_is_told_once_and_again_when_it_comes_back(database_url: str, path: Path) -> None:
-    told: list[work.Archived] = []
-    plan = follow.Plan(database_url, str(path), str(path.with_name("checkpoint")))
-    no_spark: Any = None
-    closed = work.Archived(YESTERDAY, rows=1, late=False, seconds=0.0)
-    in_use = replace(closed, problem="in use")
-    with work.exclusive(database_url) as connection:
-        follower = follow.Follower(plan, connection, no_spark, lambda _batch: None, told.append)
-        for day in (in_use, in_use, closed, in_use, in_use):
-            follower._report_day(day)
-    assert told == [in_use, closed, in_use]
-
-
-def test_a_batch_that_comes_after_the_end_is_not_taken_for_written(
-    spark: SparkSession, database_url: str, path: Path
-) -> None:
-    plan = follow.Plan(database_url, str(path), str(path.with_name("checkpoint")))
-    with work.exclusive(database_url) as connection:
-        follower = follow.Follower(plan, connection, spark, lambda _batch: None, lambda _day: None)
-        query_ = follower.start()
-        follower.end(query_)
-        finish(database_url, 1, 1, TODAY)
-        with pytest.raises(DrainError, match="has been stopped"):
-            follower._write_batch(spark.range(1), 0)
-    assert in_files(spark, path, TODAY) == []
-
-
-def test_a_day_that_is_over_is_dropped_while_its_rows_are_followed(
-    spark: SparkSession,
-    database_url: str,
-    path: Path,
-    following: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(follow, "_CLOSE_SECONDS", 0.0)
-    with following() as running:
-        make_day(database_url, YESTERDAY)
-        for first in range(1, 101, 20):
-            finish(database_url, first, first + 19)
-        wait_until(
-            lambda: YESTERDAY not in partitions(database_url) and in_postgres(database_url) == 0,
-            PATIENCE_SECONDS,
-        )
-        finish(database_url, 101, 105)
-        wait_until(lambda: in_postgres(database_url) == 0, PATIENCE_SECONDS)
-    assert running.error is None
-    assert in_files(spark, path) == list(range(1, 106))
-    # The test looks at the partition too, while it is to be dropped.
-    assert all(day.problem is None or "a transaction uses" in day.problem for day in running.days)
-
-
-@pytest.mark.parametrize("when", ["before the write", "after the write"])
-def test_a_follower_that_fails_in_a_batch_is_completed_by_the_next_one(
-    spark: SparkSession,
-    database_url: str,
-    path: Path,
-    following: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    when: str,
-) -> None:
-    finish(database_url, 1, 50, TODAY)
-    append = files.append
-
-    def fail(rows: Any, archive: str) -> None:
-        if when == "after the write":
-            append(rows, archive)
-        raise DrainError(f"failed {when}")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "append", fail)
-        with following() as running:
-            wait_until(lambda: not running.thread.is_alive(), PATIENCE_SECONDS)
-    assert str(running.error) == f"failed {when}"
-    assert len(in_files(spark, path, TODAY)) == (50 if when == "after the write" else 0)
-    finish(database_url, 51, 60, TODAY)
-    with following():
-        wait_until(lambda: 60 in in_files(spark, path, TODAY), PATIENCE_SECONDS)
-    assert in_files(spark, path, TODAY) == list(range(1, 61))
-
-
-def test_a_follower_without_its_checkpoint_writes_nothing_twice(
-    spark: SparkSession, database_url: str, path: Path, following: Callable[..., Any]
-) -> None:
-    finish(database_url, 1, 50, TODAY)
-    for first in range(51, 251, 50):
-        finish(database_url, first, first + 49, TODAY)
-    with following():
-        wait_until(lambda: len(in_files(spark, path, TODAY)) == 250, PATIENCE_SECONDS)
-    finish(database_url, 251, 260, TODAY)
-    with following("another"):
-        wait_until(lambda: 260 in in_files(spark, path, TODAY), PATIENCE_SECONDS)
-    assert in_files(spark, path, TODAY) == list(range(1, 261))
-
-
-def test_a_killed_follower_is_completed_by_the_next_one_which_ends_with_0_at_a_signal(
-    spark: SparkSession, database_url: str, archive: Archive, path: Path
-) -> None:
-    finish(database_url, 1, 50, TODAY)
-    die_after = "append = files.append\nfiles.append = lambda *given: (append(*given), die())"
-    killed(database_url, path, die_after, "--follow")
-    assert len(in_files(spark, path, TODAY)) == 50
-    finish(database_url, 51, 60, TODAY)
-    over = threading.Event()
-
-    def end() -> None:
-        wait_until(lambda: over.is_set() or 60 in in_files(spark, path, TODAY), PATIENCE_SECONDS)
-        if not over.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    ender = threading.Thread(target=end)
-    ender.start()
-    try:
-        result = archive("--follow", "--json")
-    finally:
-        over.set()
-        ender.join()
-    assert result.exit_code == 0, result.output
-    assert result.stderr == "stopped\n"
-    # The batch of the one that was killed, and what came after it.
-    assert sum(json.loads(line)["rows"] for line in result.stdout.splitlines()) == 60
-    assert in_files(spark, path, TODAY) == list(range(1, 61))
-    assert (path / "_checkpoint").is_dir()

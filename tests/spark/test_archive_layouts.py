@@ -1,12 +1,13 @@
 """Archives with files of every version of job-drain: `tests/archive_layouts` has a day of each layout, two rows a day.
 
-Each day was written by `pipeline.files.append` with the columns of `finished_jobs` at its time. When a column is added,
-write a day of the new layout in the same way.
+Each day was written with the columns of `finished_jobs` at its time, until 24 November with a directory for each queue.
+When a column is added, write a day of the new layout with `drain.pipeline.files.write` and `add_to_day`.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +19,11 @@ from click.testing import CliRunner
 
 from drain import archive
 from drain.__main__ import main
+from drain.errors import DrainError
 from drain.forecast import reading
+from drain.pipeline import files, history
+from drain.pipeline.failures import explained
 from drain.rehearsal import past
-from pipeline import files, history
 from tests.helpers import environment, stage_jobs
 
 if TYPE_CHECKING:
@@ -33,12 +36,14 @@ ADDED: dict[str, set[str]] = {
     "2026-11-22": {"key", "superseded_by"},
     "2026-11-23": {"result"},
     "2026-11-24": {"staged_by"},
+    # Written on 25 November, with files of a day and no longer of a queue.
+    "2026-11-20": set(),
 }
-IDS = list(range(1, 9))
+IDS = list(range(1, 11))
 
 
 def columns_of(day: str) -> set[str]:
-    (file,) = ARCHIVE.glob(f"finished_date={day}/queue=mail/*.parquet")
+    (file,) = ARCHIVE.glob(f"finished_date={day}/**/*.parquet")
     return {*pq.ParquetFile(file).schema_arrow.names, "queue"}
 
 
@@ -61,13 +66,51 @@ def test_spark_reads_all_layouts_together_and_absent_columns_are_null(spark: Spa
         assert [row[name] for row in rows] == [value if id_ >= first_with(name) else None for id_ in IDS]
 
 
+@pytest.mark.parametrize(
+    "name", ["a b", "50%25", "q[1]", "w*", "back\\slash", "c:d", "{a,b}", "#x?y", "caf\u00e9"]
+)
+def test_an_archive_may_be_at_any_path(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    shutil.copytree(ARCHIVE, path)
+    assert sorted(row.id for row in history.read(spark, str(path), ["id"]).collect()) == IDS
+
+
+def test_a_file_that_is_replaced_while_spark_reads_the_archive(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Spark has found its path, or before."""
+    message = "files of the archive were replaced meanwhile: run this again"
+    shutil.copytree(ARCHIVE, tmp_path / "a")
+    (file,) = (tmp_path / "a" / "finished_date=2026-11-20").glob("*.parquet")
+    rows = history.read(spark, str(tmp_path / "a"), ["id"])
+    listed = {day: archive.Archive(str(tmp_path / "a")).files(day) for day in ADDED}
+    monkeypatch.setattr(archive.Archive, "files", lambda _, day: listed[day])
+    file.unlink()
+    with pytest.raises(DrainError, match=message), explained():
+        rows.collect()
+    with pytest.raises(DrainError, match=message), explained():
+        history.read(spark, str(tmp_path / "a"), ["id"])
+
+
+def test_a_condition_on_the_day_reads_the_files_of_those_days_alone(spark: SparkSession) -> None:
+    days = sorted(ADDED)
+    for where, number in (
+        ("finished_date >= '2026-11-23' AND id > 0", 2),
+        ("job_name = 'm.f' AND (finished_date < '2026-11-22' AND finished_date > '2026-11-20')", 1),
+        ("finished_date = '2026-11-23' OR id = 1", 5),
+        ("id > 0", 5),
+    ):
+        assert len(history._chosen(spark, days, where)) == number
+    assert history.read(spark, str(ARCHIVE), ["id"], where="finished_date = '2026-11-22'").count() == 2
+
+
 @pytest.mark.parametrize("columns", [reading._COLUMNS, past._COLUMNS], ids=["forecast", "rehearse"])
 @pytest.mark.parametrize("selection", [{}, {"queue": "mail"}, {"job_name": "m.f", "queue": "mail"}])
 def test_all_layouts_are_read_together_without_spark(
     columns: Sequence[str], selection: dict[str, str]
 ) -> None:
     rows = list(archive.rows(str(ARCHIVE), ["id", *columns], **selection))
-    assert [row["id"] for row in rows] == [7, 8, 5, 6, 3, 4, 1, 2]
+    assert [row["id"] for row in rows] == [7, 8, 5, 6, 3, 4, 1, 2, 9, 10]
     assert all(set(row) == {"id", *columns} for row in rows)
     assert list(archive.rows(str(ARCHIVE), ["id"], queue="other")) == []
 

@@ -54,6 +54,7 @@ def staged(database_url: str) -> list[list[Any]]:
         ("id,note\n7,1.20\n", ("--columns", "note decimal(10, 2), id bigint"), [[7, 1.2]]),
         ("id,note\n7,\n8,x\n", ("--on-null", "skip"), [["8", "x"]]),
         ("id,note\n7,\n", ("--on-null", "stage"), [["7", None]]),
+        ("id,note\n7,\\u0000\n", (), [["7", "\\u0000"]]),
         ("id,note\n1,é\n".encode("latin1"), ("--option", "encoding=latin1"), [["1", "é"]]),
         ('id,note\n1,"say \\"hi\\""\n', ("--option", "escape=\\"), [["1", 'say "hi"']]),
         ("id,note\n1,€\n".encode("cp1252"), ("--option", "encoding=cp1252"), [["1", "€"]]),
@@ -79,7 +80,29 @@ def test_a_field_of_a_csv_is_staged_as_the_file_has_it(
             ("--columns", "id decimal(5,2)"),
             "column id holds '1.239', which is not decimal(5,2)",
         ),
+        (
+            "id,note\n0.12345678901234567,y\n",
+            ("--columns", "id decimal(38,16)"),
+            "'0.12345678901234567', which is not decimal(38,16)",
+        ),
+        (
+            "id,note\n123456789012345678.129,y\n",
+            ("--columns", "id decimal(38,2)"),
+            "'123456789012345678.129', which is not decimal(38,2)",
+        ),
+        ("id,note\n1e400,y\n", ("--columns", "id float8"), "column id holds '1e400', which is not double"),
+        ("id,note\n-1e39,y\n", ("--columns", "id float4"), "column id holds '-1e39', which is not float"),
+        ("id,note\n0044-03-15 BC,y\n", ("--columns", "id date"), "'0044-03-15 BC', which is not date"),
+        (",id\n0,1\n", (), "the first line of a CSV has a name twice or an empty name"),
+        ("id,note\n\ufffd,x\n", (), "bytes that are not valid UTF-8"),
         ("id,note\n,y\n", (), "column id is null; give --on-null stage or skip"),
+        (
+            "id,note\na\0b,y\n",
+            (),
+            "the arguments hold the character NUL, which PostgreSQL does not store: '[\"a\\u0000b\"] {}'",
+        ),
+        ("id,note\nx,a\0b\n", ("--kwargs", "note=note"), "the arguments hold the character NUL"),
+        (f"id,note\n{'x' * 1024 * 1024},y\n", (), "the arguments exceed 1 MiB: '[\"xxxx"),
         ('id,note\n"",y\n', ("--columns", "id int4"), "column id is null"),
         (
             "id,note\n1,é\n".encode("latin1"),
@@ -128,12 +151,24 @@ def test_a_malformed_line_fails_a_run_whatever_columns_it_uses(
     assert staged(database_url) == []
 
 
+def test_malformed_lines_are_dropped_on_request_whatever_columns_are_used(
+    database_url: str, backfill: Backfill
+) -> None:
+    text = "id,note\n1,x\n500\n500,a,b,c\n"
+    assert backfill("rows.csv", text, "--args", "id", "--option", "mode=DROPMALFORMED").exit_code == 0
+    assert staged(database_url) == [["1"]]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (b'{"id": 1}\n{"id": "oops"}\n', "malformed line"),
         (b'{"id": 1}\n{}\n', "column id is null"),
         (b'{"id": 1, "note": "\xe9"}\n', "bytes that are not valid UTF-8"),
+        (b'{"id": 1}{"id": 2}\n', 'each object needs a line of its own: \'{"id": 1}{"id": 2}\''),
+        (b'{"id": 1},{"id": 2}\n', "goes on after its object"),
+        (b'{"id": 1} oops\n', "goes on after its object"),
+        (b'{"id": 1, "note": "\\ud83d"}\n', "escape such as \\ud83d that is half of a character"),
     ],
 )
 def test_a_line_of_json_that_does_not_fit_fails_the_run(
@@ -143,6 +178,22 @@ def test_a_line_of_json_that_does_not_fit_fails_the_run(
     assert result.exit_code == 1, result.output
     assert words in result.stderr.splitlines()[-1]
     assert staged(database_url) == []
+
+
+def test_a_decimal_of_json_is_not_rounded(database_url: str, backfill: Backfill) -> None:
+    options = ["--args", "n", "--columns", "n decimal(38,18)"]
+    result = backfill("rows.jsonl", '{"n": 0.1234567890123456789}\n', *options)
+    assert "column n holds '0.1234567890123456789', which is not decimal(38,18)" in result.stderr
+    assert backfill("rows.jsonl", '{"n": 12345678901234567890.123456789}\n', *options).exit_code == 0
+    numbers = query(database_url, "SELECT job_args ->> 0 FROM staged_jobs")
+    assert numbers == [("12345678901234567890.123456789000000000",)]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"id": "}{"}', '{"id": "},{", "more": [{"a": {}}, {"a": {}}]}', '[{"id": "}{"}]']
+)
+def test_braces_within_a_line_of_json_are_no_second_object(backfill: Backfill, line: str) -> None:
+    assert backfill("rows.jsonl", f"{line}\n", "--args", "id").exit_code == 0
 
 
 def test_json_lines_have_an_encoding(database_url: str, backfill: Backfill) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import class_data
+from drain.pipeline import class_data
 from tests.helpers import ROOT, wait_until
 
 LOCAL = {"spark.driver.memory": "1g"}
@@ -128,7 +128,7 @@ import subprocess, sys
 from pathlib import Path
 from types import SimpleNamespace
 from pyspark import java_gateway
-from pipeline import jvm
+from drain.pipeline import jvm
 new, outcome = Path(sys.argv[1]), sys.argv[2]
 jvm._GUARD = jvm._GUARD.replace(f"turns={jvm._END_SECONDS * 10}", "turns=2")
 script = f"trap 'echo half > {new}; sleep 0.5; echo whole >> {new}; exit' TERM; echo; sleep 60 & wait"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from pipeline import history
+from drain.pipeline import history
 from tests.helpers import query
 
 if TYPE_CHECKING:

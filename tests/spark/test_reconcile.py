@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 
 from drain import stage
 from drain.errors import DrainError
+from drain.pipeline.commands.reconcile import reconcile
+from drain.pipeline.session import temporarily
 from drain.terminal.commandline import Group
-from pipeline.commands.reconcile import reconcile
-from pipeline.session import temporarily
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -588,7 +588,7 @@ def test_what_a_run_has_reported_before_it_failed_is_written_over_by_its_next_at
 
     words = [*MISSING_1_TO_8, "--run-id", "nightly", "--report", str(tmp_path / "report")]
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.reconcile._stage", fail)
+        patch.setattr("drain.pipeline.reconcile._stage", fail)
         assert refusal(database_url, *words) == "Error: no luck"
     assert outcome(database_url, *words)["staged"] == 8
     assert spark.read.parquet(str(tmp_path / "report")).count() == 8

@@ -9,13 +9,21 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.helpers import all_with, drain_command, environment, in_a_hurry, query, wait_until
 
 RUN = [
-    *("backfill", "slow:", "--register", "tests.slow_source:Slow", "--job", "tests.act", "--args", "id"),
+    *(
+        "backfill",
+        "sql:SELECT n FROM generate_series(1, 100000000) AS n",
+        "--job",
+        "tests.act",
+        "--args",
+        "n",
+    ),
     *("--run-id", "spring", "--master", "local[1]"),
 ]
 INTERRUPTED = (130, "interrupted\n")
@@ -55,7 +63,7 @@ def test_no_process_of_sparks_outlives_its_command(
         code = ended if ended >= 0 else 128 - ended
         assert (code, command.output.removeprefix("run spring\n")) in endings
         wait_until(lambda: not all_with("MARK", database_url))
-    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_side_tables") == []
+    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_runs") == []
 
 
 def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str, redis_url: str) -> None:
@@ -75,4 +83,39 @@ def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str,
             "memory, or give Spark less, such as --conf spark.driver.memory=512m\n"
         )
         wait_until(lambda: not mine())
-    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_side_tables") == []
+    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_runs") == []
+
+
+@pytest.mark.parametrize(
+    ("killed", "words"),
+    [
+        (
+            r"java .*SparkSubmit",
+            "Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free",
+        ),
+        (
+            r"pyspark\.daemon",
+            "a Python process of Spark's was killed, as the system does when memory runs out",
+        ),
+    ],
+    ids=["JVM", "Python"],
+)
+def test_a_command_whose_process_is_killed_while_it_copies_says_so_in_one_line(
+    database_url: str, tmp_path: Path, killed: str, words: str
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id\n" + "\n".join(map(str, range(3_000_000))))
+    given = environment(database_url, "redis://nowhere", MARK=database_url)
+    words_of_run = ["backfill", str(rows), *RUN[2:]]
+    with drain_command(*words_of_run, "--args", "id", env=given | in_a_hurry()) as command:
+        copies = (
+            "SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 0 AND datname = current_database()"
+        )
+        wait_until(lambda: query(database_url, copies), 120)
+        for pid, line in all_with("MARK", database_url).items():
+            if re.search(killed, line):
+                os.kill(pid, signal.SIGKILL)
+        assert command.wait(60) == 1
+        assert re.fullmatch(rf"run spring\nError: {re.escape(words)}.*\n", command.output)
+        wait_until(lambda: not all_with("MARK", database_url))
+    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_runs") == []

@@ -14,9 +14,9 @@ from pyspark.sql import datasource
 
 from drain import stage
 from drain.database import postgres
-from pipeline import history
-from pipeline.datasources import columns, conditions, snapshot
-from pipeline.failures import explanation
+from drain.pipeline import history
+from drain.pipeline.datasources import columns, conditions, snapshot
+from drain.pipeline.failures import explanation
 from tests.helpers import query, wait_until
 
 if TYPE_CHECKING:

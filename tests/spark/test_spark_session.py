@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from drain import extras
 from drain.__main__ import main
 from drain.errors import DrainError
+from drain.pipeline import java
+from drain.pipeline.failures import explanation
+from drain.pipeline.session import session, temporarily
 from drain.terminal import progress
-from pipeline import java
-from pipeline.failures import explanation
-from pipeline.session import session, temporarily
 from tests.helpers import ROOT
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_a_java_that_is_new_enough_is_left_as_it_is(no_java: Path, version: str)
 
 BROKEN = """
 from py4j.protocol import Py4JError
-from pipeline.session import session
+from drain.pipeline.session import session
 class Broken:
     def stop(self):
         raise Py4JError("the answer never came")
@@ -148,8 +148,8 @@ def test_a_session_whose_jvm_no_longer_answers_ends_without_a_word() -> None:
 KILLED = """
 import os, signal
 from drain.errors import DrainError
-from pipeline import jvm
-from pipeline.session import session
+from drain.pipeline import jvm
+from drain.pipeline.session import session
 try:
     with session("local[1]") as spark:
         os.kill(jvm.running().pid, signal.{signal})

@@ -17,17 +17,16 @@ import pytest
 
 from drain.jobs import registry
 from drain.tables.claims import Claim
-from tests.helpers import wait_until
-from workers import Dead, Defer, RateLimited, Retry, current_job, job
-from workers.context import django_connections
-from workers.context.current import Attempt
-from workers.errors import JobTimeoutError, LeaseLostError
-from workers.execution import alarm as alarms
-from workers.execution.alarm import interruptible
-from workers.execution.attempt import outcome_of, run_in_loop
-from workers.execution.attempt import run as run_here
-from workers.execution.calling import Call
-from workers.execution.outcome import (
+from drain.workers import Dead, Defer, RateLimited, Retry, current_job, job
+from drain.workers.context import django_connections
+from drain.workers.context.current import Attempt
+from drain.workers.errors import JobTimeoutError, LeaseLostError
+from drain.workers.execution import alarm as alarms
+from drain.workers.execution.alarm import interruptible
+from drain.workers.execution.attempt import outcome_of, run_in_loop
+from drain.workers.execution.attempt import run as run_here
+from drain.workers.execution.calling import Call
+from drain.workers.execution.outcome import (
     Deferred,
     Failed,
     Finished,
@@ -38,8 +37,9 @@ from workers.execution.outcome import (
     Slowed,
     Unreadable,
 )
-from workers.lease import interruption
-from workers.lease.heartbeat import Heartbeat
+from drain.workers.lease import interruption
+from drain.workers.lease.heartbeat import Heartbeat
+from tests.helpers import wait_until
 
 NAME = "tests.act"
 FOREVER_SECONDS = 60
@@ -215,14 +215,14 @@ def test_a_retry_is_a_failed_attempt_that_says_when_the_next_one_begins(
     registered = job(name=NAME)(raising(Retry(after, "the bank is busy")))
     outcome = failed(run(claim()))
     assert (outcome.after, outcome.options) == (seconds, registered.job_options)
-    assert outcome.line == "workers.errors.Retry: the bank is busy"
+    assert outcome.line == "drain.workers.errors.Retry: the bank is busy"
     assert isinstance(outcome.cause, Retry)
     assert "in act" in outcome.error["traceback"]
 
 
 def test_a_retry_without_a_reason_is_recorded_with_its_wait() -> None:
     job(name=NAME)(raising(Retry(after=5)))
-    assert failed(run(claim())).line == "workers.errors.Retry: retry after 5"
+    assert failed(run(claim())).line == "drain.workers.errors.Retry: retry after 5"
 
 
 @pytest.mark.parametrize("reason", ["", "payment 7"])
@@ -262,7 +262,7 @@ def test_a_retry_from_none_records_itself() -> None:
         except OSError:
             raise Retry(5) from None
 
-    assert failed(run(claim())).error["type"] == "workers.errors.Retry"
+    assert failed(run(claim())).error["type"] == "drain.workers.errors.Retry"
 
 
 class UntoldRetry(Retry):
@@ -324,7 +324,7 @@ def test_the_registration_says_which_errors_are_retried(
 
 def test_arguments_that_do_not_fit_are_retried_whatever_the_rules_say() -> None:
     job(name=NAME, give_up_on=(TypeError,))(raising(ValueError()))
-    assert failed(run(claim("[1]"))).error["type"] == "workers.errors.ArgumentsDoNotFitError"
+    assert failed(run(claim("[1]"))).error["type"] == "drain.workers.errors.ArgumentsDoNotFitError"
 
 
 def test_a_retry_in_answer_to_a_stopping_worker_does_not_count() -> None:
@@ -359,7 +359,7 @@ def test_a_name_that_nobody_registered_fails_with_the_list_of_what_is_registered
     job(name="sums.add")(lambda: None)
     job(name="mail.send")(lambda: None)
     outcome = failed(run(claim(name="mail.sned")))
-    assert outcome.error["type"] == "workers.errors.NotRegisteredError"
+    assert outcome.error["type"] == "drain.workers.errors.NotRegisteredError"
     assert "'mail.sned'; registered here: mail.send, sums.add; " in outcome.error["message"]
     assert "DRAIN_JOBS" in outcome.error["message"]
     assert outcome.options is None
@@ -388,7 +388,7 @@ def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_ca
         calls.append(left)
 
     outcome = failed(run(claim(args, kwargs)))
-    assert outcome.error["type"] == "workers.errors.ArgumentsDoNotFitError"
+    assert outcome.error["type"] == "drain.workers.errors.ArgumentsDoNotFitError"
     assert f"{NAME}(left: int, *, right: int = 0) -> None: " in outcome.error["message"]
     assert complaint in outcome.error["message"]
     assert outcome.options is not None
@@ -400,7 +400,7 @@ def test_arguments_that_do_not_fit_an_async_def_are_told_with_the_signature_in_t
     async def act(left: int) -> None: ...
 
     outcome = failed(run_in_the_loop(claim("[1, 2]")))
-    assert outcome.error["type"] == "workers.errors.ArgumentsDoNotFitError"
+    assert outcome.error["type"] == "drain.workers.errors.ArgumentsDoNotFitError"
     assert f"{NAME}(left: int) -> None: too many positional arguments" in outcome.error["message"]
 
 
@@ -450,7 +450,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
             interrupted.append(True)
 
     outcome = failed(run(claim(timeout_seconds=1)))
-    assert outcome.error["type"] == "workers.errors.JobTimeoutError"
+    assert outcome.error["type"] == "drain.workers.errors.JobTimeoutError"
     assert outcome.error["message"] == "it ran for longer than its timeout of 1 s"
     assert "in act" in outcome.error["traceback"]
     assert interrupted == [True]
@@ -491,7 +491,7 @@ def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.Mo
         await asyncio.sleep(FOREVER_SECONDS)
 
     outcome = failed(run(claim(timeout_seconds=1)))
-    assert outcome.error["type"] == "workers.errors.JobTimeoutError"
+    assert outcome.error["type"] == "drain.workers.errors.JobTimeoutError"
     assert isinstance(caught[0], JobTimeoutError)
 
 
@@ -505,7 +505,7 @@ def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
         signal.alarm(0)
         time.sleep(FOREVER_SECONDS)
 
-    assert failed(run(claim(timeout_seconds=1))).error["type"] == "workers.errors.JobTimeoutError"
+    assert failed(run(claim(timeout_seconds=1))).error["type"] == "drain.workers.errors.JobTimeoutError"
 
 
 @pytest.mark.parametrize("error", [None, KeyError("its own")])
@@ -651,7 +651,7 @@ def test_the_traceback_of_a_failed_job_begins_at_its_own_function() -> None:
     _, first, *lines = traceback_of(run(claim()))
     assert first.endswith(", in act")
     assert lines[-1] == "OSError: no disk"
-    assert "workers" not in "".join(line for line in lines if "File" in line)
+    assert "drain/workers" not in "".join(line for line in lines if "File" in line)
 
 
 def test_the_traceback_of_an_async_job_begins_at_its_own_function() -> None:
@@ -684,8 +684,8 @@ def test_both_runners_in_this_process_come_to_the_same_outcomes(runner: Callable
     assert isinstance(runner(claim('["die"]')), GaveUp)
     assert isinstance(runner(claim("[")), Unreadable)
     late = failed(runner(claim('["hang"]', timeout_seconds=1)))
-    assert late.error["type"] == "workers.errors.JobTimeoutError"
-    assert failed(runner(claim(name="unknown"))).error["type"] == "workers.errors.NotRegisteredError"
+    assert late.error["type"] == "drain.workers.errors.JobTimeoutError"
+    assert failed(runner(claim(name="unknown"))).error["type"] == "drain.workers.errors.NotRegisteredError"
 
 
 def test_the_traceback_of_a_job_that_took_too_long_ends_at_the_line_where_it_was() -> None:

@@ -12,7 +12,7 @@ from drain.admission.rules import Rate
 
 def take_all(buckets: Buckets, key: str, now: float) -> int:
     tokens = buckets.tokens(key, now)
-    buckets.take(key, tokens, now)
+    buckets.begin(key, [now] * tokens, now)
     return tokens
 
 
@@ -33,7 +33,7 @@ def test_a_bucket_gains_tokens_at_its_rate_up_to_the_burst() -> None:
 
 def test_each_key_has_a_bucket_of_its_own() -> None:
     buckets = Buckets(Rate.parse("1/s"), 1)
-    buckets.take("a", 1, 0.0)
+    buckets.begin("a", [0.0], 0.0)
 
     assert (buckets.tokens("a", 0.0), buckets.tokens("b", 0.0)) == (0, 1)
     assert buckets.empty(0.0) == ["a"]
@@ -69,7 +69,7 @@ def test_the_buckets_of_the_next_leader_are_never_fuller() -> None:
         for _ in range(100):
             now += source.random() * 0.3
             begun += [now] * min(source.randrange(6), tokens := buckets.tokens("a", now))
-            buckets.take("a", begun.count(now), now)
+            buckets.begin("a", [now] * begun.count(now), now)
             assert tokens >= 0
         later, since = Buckets(Rate.parse("10/s"), 15), now - buckets.memory_seconds
         later.refill({"a": sum(start > since for start in begun)}, since, now)
@@ -88,6 +88,85 @@ def test_what_is_not_known_of_the_time_before_counts_as_taken() -> None:
 def test_full_buckets_are_forgotten() -> None:
     buckets = Buckets(Rate.parse("10/s"), 1)
     for number in range(100_000):
-        buckets.take(str(number), 1, number / 1000)
+        buckets.begin(str(number), [number / 1000], number / 1000)
 
     assert buckets.remembered < 3000
+
+
+def test_jobs_that_wait_for_a_worker_hold_their_tokens_back_until_they_begin() -> None:
+    buckets = Buckets(Rate(1, 1.0), 4)
+    for _ in range(4):
+        buckets.hold("a")
+    assert buckets.empty(0.0) == ["a"]
+    assert (buckets.tokens("a", 0.0), buckets.tokens("a", 1e6)) == (0, 0)
+    assert buckets.next_token_at("a", 3.0) == 4.0
+    # Two began at 5.5 and 6, two still wait: 4 tokens less those of 0.5 s.
+    buckets.begin("a", [5.5, 6.0], 6.0)
+    buckets.hold_only({"a": 2})
+    assert buckets.tokens("a", 6.0) == 0
+    assert buckets.tokens("a", 6.5) == 1
+    assert buckets.tokens("a", 10.0) == 2
+    buckets.hold_only({})
+    assert (buckets.tokens("a", 10.0), buckets.empty(10.0)) == (4, [])
+
+
+def test_no_rounding_adds_up_where_a_rate_is_used_up() -> None:
+    buckets, start = Buckets(Rate(4700, 1.0), 10), 1.8e9
+    begun, now = 0, start
+    while now < start + 20:
+        tokens = buckets.tokens("a", now)
+        buckets.begin("a", [now] * tokens, now)
+        begun += tokens
+        now = buckets.next_token_at("a", now) + 1e-6
+    assert 0.99 * 4700 * 20 < begun <= 10 + 4700 * 20 + 0.1
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 0.5), st.booleans(), st.integers(0, 5)), max_size=100),
+    st.sampled_from(["7/s", "100/s", "30/min"]),
+    st.integers(1, 20),
+)
+def test_in_no_time_more_begin_however_late_they_are_claimed_and_looked_at(
+    steps: list[tuple[float, bool, int]], rate: str, burst: int
+) -> None:
+    buckets, now, begun = Buckets(Rate.parse(rate), burst), 0.0, []
+    waiting = 0
+    unseen: list[float] = []
+    for pause, looks, claimed in steps:
+        now += pause
+        if looks:
+            buckets.begin("a", unseen, now)
+            buckets.hold_only({"a": waiting})
+            unseen = []
+            for _ in range(buckets.tokens("a", now)):
+                buckets.hold("a")
+                waiting += 1
+        now_claimed = [now] * min(claimed, waiting)
+        waiting -= len(now_claimed)
+        begun += now_claimed
+        unseen += now_claimed
+    for first, start in enumerate(begun):
+        for last, end in enumerate(begun[first:], first):
+            assert last - first + 1 <= burst + (end - start) * Rate.parse(rate).per_second + 0.001
+
+
+def test_jobs_that_begin_at_once_use_the_whole_rate() -> None:
+    buckets = Buckets(Rate(10, 1.0), 1)
+    for tick in range(5):
+        now = tick / 10
+        if tick:
+            buckets.begin("a", [now - 0.1], now)
+        buckets.hold_only({})
+        assert buckets.tokens("a", now) == 1
+        buckets.hold("a")
+
+
+def test_under_another_rate_a_bucket_is_as_empty_as_before() -> None:
+    before, after = Buckets(Rate(20, 3600.0), 20), Buckets(Rate(10, 3600.0), 15)
+    before.refill({}, since=-1800.0, now=0.0)
+    before.begin("a", [0.0] * 8, 0.0)
+    assert (before.tokens("a", 0.0), before.tokens("b", 0.0)) == (2, 10)
+    after.refill({}, since=-1e6, now=0.0)
+    assert after.tokens("a", 0.0) == 15
+    after.owe(before, 0.0)
+    assert (after.tokens("a", 0.0), after.tokens("b", 0.0)) == (0, 5)

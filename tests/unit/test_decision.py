@@ -12,9 +12,9 @@ import pytest
 from drain.jobs.options import JobOptions
 from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
-from workers.execution.death import Death
-from workers.execution.decision import Decision, decide, decide_unrun, retry_wait_seconds
-from workers.execution.outcome import (
+from drain.workers.execution.death import Death
+from drain.workers.execution.decision import Decision, decide, decide_unrun, retry_wait_seconds
+from drain.workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
     Deferred,
@@ -135,7 +135,7 @@ def test_a_job_waits_for_as_long_as_its_retry_asked_and_is_dead_after_its_last_a
 def test_the_traceback_is_in_the_log_of_a_worker_that_logs_every_step(
     caplog: pytest.LogCaptureFixture, claimed: Claim, level: int
 ) -> None:
-    with caplog.at_level(level, "workers"):
+    with caplog.at_level(level, "drain.workers"):
         decision = decide(claimed, Failed(ERROR, OPTIONS, CAUSE))
     assert decision.log is not None
     shown = "Traceback: OSError" if level == logging.DEBUG else None

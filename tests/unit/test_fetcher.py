@@ -6,14 +6,14 @@ import pytest
 
 from drain.errors import UnavailableError
 from drain.wire import AwaitedId, Consumer, PoppedId
-from workers.handover.journal import Journal
-from workers.lease.database import Database
-from workers.options import WorkOptions
-from workers.process.claimer import Claimer
-from workers.process.fetcher import Fetcher
-from workers.process.inbox import Inbox
-from workers.process.overtaken import OvertakenDeliveries
-from workers.process.shutdown import Shutdown
+from drain.workers.handover.journal import Journal
+from drain.workers.lease.database import Database
+from drain.workers.options import WorkOptions
+from drain.workers.process.claimer import Claimer
+from drain.workers.process.fetcher import Fetcher
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.shutdown import Shutdown
 
 FIRST = AwaitedId("rq:queue:default", b"test-1-10", is_suspended=False)
 

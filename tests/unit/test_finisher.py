@@ -16,21 +16,21 @@ from drain.tables import finishes
 from drain.tables.claims import Claim
 from drain.wakeup import Wakeup
 from drain.wire import Consumer, PoppedId
+from drain.workers.execution import recorder
+from drain.workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Interrupted
+from drain.workers.handover.journal import Journal, Progress
+from drain.workers.lease.database import Database
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.options import WorkOptions
+from drain.workers.process import finisher
+from drain.workers.process.finisher import Finisher
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.outcome_batch import OutcomeBatch
+from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.shutdown import Shutdown
+from drain.workers.stores import Stores as StateOfStores
 from tests.helpers import wait_until
-from workers.execution import recorder
-from workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Interrupted
-from workers.handover.journal import Journal, Progress
-from workers.lease.database import Database
-from workers.lease.heartbeat import Heartbeat
-from workers.options import WorkOptions
-from workers.process import finisher
-from workers.process.finisher import Finisher
-from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
-from workers.process.outcome_batch import OutcomeBatch
-from workers.process.overtaken import OvertakenDeliveries
-from workers.process.shutdown import Shutdown
-from workers.stores import Stores as StateOfStores
 
 
 class CountedWakeup(Wakeup):
@@ -293,7 +293,7 @@ def test_the_first_job_of_a_name_is_logged_as_finished_and_all_of_them_if_that_i
     logged: list[int],
 ) -> None:
     monkeypatch.setattr(recorder, "_logged", set())
-    with caplog.at_level(level, "workers"), finishing(stores) as inbox:
+    with caplog.at_level(level, "drain.workers"), finishing(stores) as inbox:
         for job_id in (1, 2, 3):
             claimed(inbox, job_id)
             end_next(inbox)

@@ -62,7 +62,7 @@ def test_without_a_frame_of_its_own_the_innermost_one_counts_and_without_any_the
             [
                 "/app/.venv/bin/drain",
                 f"{SITE}/click/core.py",
-                f"{SITE}/workers/command.py",
+                f"{SITE}/drain/workers/command.py",
                 "/app/shop.py",
                 LIBRARY,
             ],
@@ -71,7 +71,7 @@ def test_without_a_frame_of_its_own_the_innermost_one_counts_and_without_any_the
         (
             [
                 "/app/.venv/bin/drain",
-                f"{SITE}/workers/command.py",
+                f"{SITE}/drain/workers/command.py",
                 f"{SITE}/shop/jobs.py",
                 f"{SITE}/drain/x.py",
             ],
@@ -80,7 +80,7 @@ def test_without_a_frame_of_its_own_the_innermost_one_counts_and_without_any_the
         # Coroutines that await each other.
         (["/app/shop.py", SOCKET], 0),
         # The job is in code of others alone.
-        ([f"{SITE}/workers/command.py", SOCKET], 0),
+        ([f"{SITE}/drain/workers/command.py", SOCKET], 0),
         ([], 0),
     ],
 )

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from drain.service.steady import HealthOptions
-from workers.plain.channel import Channel
-from workers.supervisor import health
-from workers.supervisor.health import Health
+from drain.workers.plain.channel import Channel
+from drain.workers.supervisor import health
+from drain.workers.supervisor.health import Health
 
 
 def test_health_is_a_loop_that_turns_and_a_worker_process_that_lives_and_reaches_its_stores(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from drain.database import deadline
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.lease.lease import NEVER
 from tests.helpers import interrupted_at_each_step, threads_that_fail, wait_until
-from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import NEVER
 
 
 class Attempt:
@@ -35,7 +35,7 @@ def heartbeat_of(*attempts: Attempt) -> Heartbeat:
 def test_a_job_is_interrupted_once_the_heartbeats_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("workers.lease.heartbeat._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("drain.workers.lease.heartbeat._RETRY_SECONDS", 0.01)
     threads_that_fail(monkeypatch, "leases", 3)
     attempt = Attempt(0.01)
     heartbeat = heartbeat_of(attempt)

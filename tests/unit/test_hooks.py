@@ -12,9 +12,9 @@ import pytest
 import drain
 from drain import Dead, Defer, RateLimited, Retry, StageError, current_job, hooks, job
 from drain.jobs import registry, rows
+from drain.workers.errors import JobTimeoutError, LeaseLostError
+from drain.workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Slowed
 from tests.unit.test_attempt import NAME, claim, failed, run, run_in_the_loop
-from workers.errors import JobTimeoutError, LeaseLostError
-from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Slowed
 
 Runner = Callable[[Any], Outcome]
 RUNNERS = pytest.mark.parametrize("runner", [run, run_in_the_loop], ids=["in a worker", "in the event loop"])

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
-from workers.handover.journal import Journal
-from workers.options import WorkOptions
-from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
-from workers.process.shutdown import Shutdown
+from drain.workers.handover.journal import Journal
+from drain.workers.options import WorkOptions
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.shutdown import Shutdown
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pipeline import interruption
+from drain.pipeline import interruption
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

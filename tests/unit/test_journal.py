@@ -5,7 +5,7 @@ import signal
 import time
 
 from drain.tables.fences import Fence
-from workers.handover.journal import SLOTS, Entry, Journal, Progress
+from drain.workers.handover.journal import SLOTS, Entry, Journal, Progress
 
 NEVER = float("inf")
 

@@ -14,14 +14,14 @@ from drain.buckets import RUN_BUCKETS
 from drain.jobs.options import JobOptions
 from drain.metrics import NOT_REGISTERED, OTHERS
 from drain.tables.claims import Claim
-from workers.errors import Dead
-from workers.execution.decision import DEAD, FINISHED, RETRYING, STALE
-from workers.execution.outcome import FINISHED as RETURNED
-from workers.execution.outcome import Failed, GaveUp, Interrupted, Unreadable, describe
-from workers.measures import memory
-from workers.measures.memory import Measures
-from workers.measures.meter import OWN_PAIRS, Meter, Run
-from workers.supervisor.collectors import MeasuresCollector
+from drain.workers.errors import Dead
+from drain.workers.execution.decision import DEAD, FINISHED, RETRYING, STALE
+from drain.workers.execution.outcome import FINISHED as RETURNED
+from drain.workers.execution.outcome import Failed, GaveUp, Interrupted, Unreadable, describe
+from drain.workers.measures import memory
+from drain.workers.measures.memory import Measures
+from drain.workers.measures.meter import OWN_PAIRS, Meter, Run
+from drain.workers.supervisor.collectors import MeasuresCollector
 
 REGISTERED: Any = object()
 BUSY = ("drain_work_busy_seconds_total", "1")
@@ -95,7 +95,7 @@ def test_only_recorded_failures_are_failures() -> None:
         meter.count_ended(run(), word, outcome)
     found = values(measures)
     failed = {key[3]: value for key, value in found.items() if key[0] == "drain_work_failed_attempts_total"}
-    assert failed == {"ValueError": 2, "workers.errors.Dead": 1, "Unreadable": 1}
+    assert failed == {"ValueError": 2, "drain.workers.errors.Dead": 1, "Unreadable": 1}
     assert found["drain_work_run_seconds_count", "default", "m.f"] == 9
     assert found["drain_work_finished_jobs_total", "default", "m.f"] == 1
     assert found["drain_work_stale_outcomes_total", "1"] == 1

@@ -8,7 +8,7 @@ from drain.admission import declared
 from drain.admission.rules import Rules
 from drain.errors import ConfigError
 from drain.jobs.objectives import TARGETS, Objective
-from workers import job
+from drain.workers import job
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import TypeVar
 import pytest
 
 from drain.jobs.options import JobOptions
-from workers.execution.outcome import (
+from drain.workers.execution.outcome import (
     Deferred,
     Failed,
     GaveUp,

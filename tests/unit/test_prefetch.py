@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.process.prefetch import LARGEST, Prefetch
+from drain.workers.process.prefetch import LARGEST, Prefetch
 
 
 def after(prefetch: Prefetch, seconds: float, jobs: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 from drain.errors import ConfigError, JobModuleError, StageError
 from drain.jobs import registry, rows, stager
 from drain.jobs.options import JobOptions, RegisteredJob
-from workers import job
+from drain.workers import job
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +248,7 @@ def test_two_functions_under_one_name_are_refused_and_both_are_named() -> None:
 
 
 def test_the_same_function_may_be_registered_again_as_its_module_is_reloaded(modules: Path) -> None:
-    source = "from workers import job\n@job(max_attempts={})\ndef send(): pass\n"
+    source = "from drain.workers import job\n@job(max_attempts={})\ndef send(): pass\n"
     (modules / "reloaded.py").write_text(source.format(3))
     registry.load(["reloaded"])
     assert registry.limits() == {"reloaded.send": (3, 180, 30)}
@@ -259,7 +259,9 @@ def test_the_same_function_may_be_registered_again_as_its_module_is_reloaded(mod
 
 def test_loading_imports_all_modules_and_knows_their_names_and_queues(modules: Path) -> None:
     for name, queue in (("mail", "slow"), ("receipts", "fast")):
-        source = f"from workers import job\n@job(queue={queue!r}, timeout_seconds=9)\ndef send(): pass\n"
+        source = (
+            f"from drain.workers import job\n@job(queue={queue!r}, timeout_seconds=9)\ndef send(): pass\n"
+        )
         (modules / f"{name}.py").write_text(source)
     registry.load(["receipts", "mail"])
     assert registry.names() == ["mail.send", "receipts.send"]
@@ -276,7 +278,7 @@ def test_loading_imports_all_modules_and_knows_their_names_and_queues(modules: P
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("raise ValueError('first line\\nsecond line')", "ValueError: first line"),
-        ("from workers import job\n@job(max_attempts=-1)\ndef f(): pass", "ValueError: max_attempts"),
+        ("from drain.workers import job\n@job(max_attempts=-1)\ndef f(): pass", "ValueError: max_attempts"),
     ],
 )
 def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
@@ -291,8 +293,18 @@ def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
     assert "\n" not in text
 
 
+def test_a_module_that_imports_a_package_that_has_moved_is_told_the_new_name(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (modules / "of_yesterday.py").write_text("import workers")
+    # A clone has a directory of this name.
+    monkeypatch.setitem(sys.modules, "workers", None)
+    with pytest.raises(JobModuleError, match=r"job-drain's `workers` is `drain.workers` now"):
+        registry.load(["of_yesterday"])
+
+
 def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(modules: Path) -> None:
-    source = "from workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
+    source = "from drain.workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
     (modules / "misnamed.py").write_text(source)
     with pytest.raises(
         JobModuleError, match=r"'bad queue!' is not a queue name.* look at misnamed\.py, line 4 "

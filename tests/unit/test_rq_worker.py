@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
-from workers.errors import Dead, WorkerStoppedError
-from workers.plain import rq_commands
-from workers.process import rq_worker
-from workers.process.running import RunningJobs
+from drain.workers.errors import Dead, WorkerStoppedError
+from drain.workers.plain import rq_commands
+from drain.workers.process import rq_worker
+from drain.workers.process.running import RunningJobs
 
 
 @pytest.mark.parametrize(

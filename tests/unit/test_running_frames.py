@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from drain.wire.stacks import StackQuestion
+from drain.workers.execution import child_stack
+from drain.workers.execution.child_stack import ChildStack
+from drain.workers.lease.frames import Stack, frames_of_coroutine, shortened, stack_in
+from drain.workers.process import stacks
+from drain.workers.process.running import RunningJobs
+from drain.workers.process.stacks import StackAnswers
 from tests.helpers import PATIENCE_SECONDS
-from workers.execution import child_stack
-from workers.execution.child_stack import ChildStack
-from workers.lease.frames import Stack, frames_of_coroutine, shortened, stack_in
-from workers.process import stacks
-from workers.process.running import RunningJobs
-from workers.process.stacks import StackAnswers
 
 
 def deep(depth: int, act: Callable[[], None]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from drain import stores
 from drain.errors import ConfigError
-from pipeline.sources import Source
+from drain.pipeline.sources import Source
 
 
 def directory(path: Path, *names: str) -> str:
@@ -29,7 +30,8 @@ def directory(path: Path, *names: str) -> str:
         ("delta:s3a://lake/orders", "delta", "s3a://lake/orders"),
         ("file:/data/orders.jsonl", "json", "file:/data/orders.jsonl"),
         ("file:///data/orders.csv", "csv", "file:///data/orders.csv"),
-        ("s3a://lake/orders.orc/", "orc", "s3a://lake/orders.orc/"),
+        ("hdfs://lake/orders.orc/", "orc", "hdfs://lake/orders.orc/"),
+        ("s3://lake/orders/*.orc", "orc", "s3://lake/orders/*.orc"),
     ],
 )
 def test_a_name_or_a_word_before_it_tells_the_format(text: str, format_: str, path: str) -> None:
@@ -78,8 +80,21 @@ def test_a_directory_that_could_be_anything_is_refused_with_what_it_holds(
         Source.of(place)
 
 
-def test_what_only_spark_could_look_into_is_known_by_its_name_alone() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'s3a://lake/orders', whose files only Spark could list; give a path"
-    ):
-        Source.of("s3a://lake/orders")
+def test_what_only_spark_can_list_is_known_by_its_name_alone() -> None:
+    with pytest.raises(ConfigError, match=r"cannot detect the format of 'hdfs://lake/orders'; give a path"):
+        Source.of("hdfs://lake/orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("/data/a?b=c", "/data/a?b=c"),
+        ("hdfs://lake/a", "hdfs://lake/a"),
+        ("s3a://lake/a-?.csv", "s3://lake/a-?.csv"),
+        ("s3://key:se/c@ret@lake/a?endpoint_override=host&scheme=http", "s3://key@lake/a"),
+        ("abfss://box@shop.dfs.core.windows.net/a", "abfs://box@shop.dfs.core.windows.net/a"),
+    ],
+)
+def test_the_url_of_an_object_is_shown_in_one_spelling_and_without_secrets(given: str, shown: str) -> None:
+    assert stores.shown(given) == shown
+    assert Source.of(f"csv:{given}").description()["source"] == f"csv:{shown}"

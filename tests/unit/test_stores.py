@@ -10,8 +10,8 @@ import redis
 from drain.database import postgres
 from drain.errors import UnavailableError
 from drain.wire.connection import reachable
-from workers import stores
-from workers.stores import POSTGRES, REDIS, QuietWhileAway, Stores, answering, is_outage
+from drain.workers import stores
+from drain.workers.stores import POSTGRES, REDIS, QuietWhileAway, Stores, answering, is_outage
 
 URL = "postgresql://nowhere/shop"
 

@@ -6,13 +6,13 @@ import signal
 import pytest
 
 from drain.config import Settings
+from drain.workers.exits import DONE
+from drain.workers.options import WorkOptions
+from drain.workers.supervisor import supervisor as supervisor_module
+from drain.workers.supervisor.reaper import Reaper
+from drain.workers.supervisor.slot import WorkerSlot
+from drain.workers.supervisor.supervisor import Supervisor
 from tests.helpers import wait_until
-from workers.exits import DONE
-from workers.options import WorkOptions
-from workers.supervisor import supervisor as supervisor_module
-from workers.supervisor.reaper import Reaper
-from workers.supervisor.slot import WorkerSlot
-from workers.supervisor.supervisor import Supervisor
 
 
 def wait_for_ever() -> int:

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import pytest
 
-from workers.errors import JobTimeoutError
-from workers.execution.thread_alarm import thread_alarm
+from drain.workers.errors import JobTimeoutError
+from drain.workers.execution.thread_alarm import thread_alarm
 
 CAUSE = JobTimeoutError("it ran for longer than its timeout of 1 s")
 
@@ -38,7 +38,7 @@ def test_a_job_is_interrupted_by_the_error_that_is_its_cause() -> None:
     with pytest.raises(JobTimeoutError, match=r"^it ran for longer than its timeout of 1 s$") as raised:
         in_thread(act)
     assert type(raised.value).__qualname__ == "JobTimeoutError"
-    assert type(raised.value).__module__ == "workers.errors"
+    assert type(raised.value).__module__ == "drain.workers.errors"
 
 
 def test_a_traced_function_returns_after_an_interruption() -> None:

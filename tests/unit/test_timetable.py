@@ -13,6 +13,8 @@ from drain.jobs.timetable import Timetable, TimetableError, check_schedule
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 # Its clock changes by half an hour, at 02:00: on 5 April and 4 October 2026.
 LORD_HOWE = "Australia/Lord_Howe"
+# Its clock changes from 02:45 to 03:45, on 27 September 2026: the gap ends within an hour.
+CHATHAM = "Pacific/Chatham"
 
 
 def ticks(cron: str, zone: str, after: str, count: int) -> list[str]:
@@ -93,6 +95,7 @@ def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str, da
     "cron",
     [
         "*/20 3 * * *",
+        "*/15 2,4 * * *",
         "40 * * * *",
         "10 * * * *",
         "*/7 * * * *",
@@ -101,8 +104,8 @@ def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str, da
         "* 2 4,5 * *",
     ],
 )
-@pytest.mark.parametrize("day", ["2026-04-04", "2026-10-03"])
-@pytest.mark.parametrize("zone", [LORD_HOWE, BERLIN])
+@pytest.mark.parametrize("day", ["2026-04-04", "2026-10-03", "2026-09-26"])
+@pytest.mark.parametrize("zone", [LORD_HOWE, BERLIN, CHATHAM])
 def test_a_line_in_real_time_ticks_at_each_minute_that_it_matches(cron: str, day: str, zone: str) -> None:
     """Compared with a look at each minute of three days, by the fields of the line in UTC."""
     begin = datetime.fromisoformat(day).replace(tzinfo=UTC)

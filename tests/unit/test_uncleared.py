@@ -5,9 +5,9 @@ from typing import cast
 
 from drain.errors import UnavailableError
 from drain.wire import Consumer
-from workers.execution.rq_books import RQBooks
-from workers.process.uncleared import UnclearedDeliveries
-from workers.stores import Stores
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.process.uncleared import UnclearedDeliveries
+from drain.workers.stores import Stores
 
 
 class Hashes:

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from drain.__main__ import main
-from workers.supervisor import health, supervisor
+from drain.workers.supervisor import health, supervisor
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 WORKERS = DEPLOY / "job-drain-worker.service"

@@ -15,6 +15,7 @@ In the order in which a job passes:
     connection    the psycopg connection of that transaction, which commits with the finish
     lender        lends connections to the jobs of a test, whose transactions are savepoints in that of the test
     guarded       the part of that connection which its async twin has too
+    inherited     connections of such transactions in a child that a job forks: cut off, since they are its parent's
 
 For `async def` jobs, with the same rules and statements:
 

@@ -12,9 +12,9 @@ from typing import cast
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.util import greenlet_spawn
 
-from workers.context.async_connection import JobAsyncConnection
-from workers.context.async_kept import driver_of, drop, of_session
-from workers.context.session import JobSession
+from drain.workers.context.async_connection import JobAsyncConnection
+from drain.workers.context.async_kept import driver_of, drop, of_session
+from drain.workers.context.session import JobSession
 
 
 @asynccontextmanager

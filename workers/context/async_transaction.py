@@ -21,10 +21,10 @@ import psycopg
 from drain import extras
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
-from workers.context.async_kept import bare
-from workers.context.current import current_attempt
-from workers.context.loading import load
-from workers.context.once import finishing, only_one
+from drain.workers.context.async_kept import bare
+from drain.workers.context.current import current_attempt
+from drain.workers.context.loading import load
+from drain.workers.context.once import finishing, only_one
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -51,8 +51,8 @@ async def async_transaction() -> AsyncIterator[AsyncSession]:
     attempt = current_attempt()
     _require_greenlet()
     # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
-    load("workers.context.async_session")
-    from workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
+    load("drain.workers.context.async_session")
+    from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
 
     with only_one(attempt):
         async with session_of(attempt.database_url) as session:

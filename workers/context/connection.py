@@ -12,9 +12,9 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from drain.database import postgres
 from drain.database.cursor import TransactionCursor
 from drain.tables import cancellations, finishes
-from workers.context.guarded import GuardedConnection
-from workers.context.once import note_heartbeat, refusal, too_early
-from workers.errors import INTERRUPTIONS
+from drain.workers.context.guarded import GuardedConnection
+from drain.workers.context.once import note_heartbeat, refusal, too_early
+from drain.workers.errors import INTERRUPTIONS
 
 # Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0

@@ -11,12 +11,12 @@ from uuid import uuid5
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
-from workers.context import reporter
-from workers.context.report import MOST, Report, checked
-from workers.context.written_result import written
-from workers.errors import NoCurrentJobError, UnfitResultError
-from workers.lease.interruption import Interruption, Watcher
-from workers.lease.lease import Lease
+from drain.workers.context import reporter
+from drain.workers.context.report import MOST, Report, checked
+from drain.workers.context.written_result import written
+from drain.workers.errors import NoCurrentJobError, UnfitResultError
+from drain.workers.lease.interruption import Interruption, Watcher
+from drain.workers.lease.lease import Lease
 
 _DEFAULT_OPTIONS = JobOptions()
 

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from workers.context.guarded import is_ended
-from workers.context.lender import lender
-from workers.errors import INTERRUPTIONS
+from drain.workers.context.guarded import is_ended
+from drain.workers.context.lender import lender
+from drain.workers.errors import INTERRUPTIONS
 
 log = logging.getLogger(__name__)
 

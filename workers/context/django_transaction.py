@@ -7,12 +7,13 @@ it together with what the ORM has written, and refuses each earlier commit by it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 from weakref import WeakSet
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
@@ -22,11 +23,12 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables import finishes
 from drain.tables.cancellations import IS_CANCELLED
 from drain.tables.fences import of_one
-from workers.context.current import Attempt, current_attempt
-from workers.context.django_connections import abandon, cancel, is_of_a_test
-from workers.context.lender import is_lent
-from workers.context.once import note_heartbeat, nothing_committed, only_one, refusal
-from workers.errors import TransactionError
+from drain.workers.context import inherited
+from drain.workers.context.current import Attempt, current_attempt
+from drain.workers.context.django_connections import abandon, cancel, is_of_a_test
+from drain.workers.context.lender import is_lent
+from drain.workers.context.once import note_heartbeat, nothing_committed, only_one, refusal, too_early
+from drain.workers.errors import TransactionError
 
 _INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"
 
@@ -52,27 +54,69 @@ def transaction(using: str = "default") -> Iterator[Any]:
         if is_nested or not is_in_test:
             _check(connection, attempt, is_nested=is_nested)
         blocks = len(connection.atomic_blocks)
-        try:
-            with atomic(using=using, durable=not is_nested):
-                within = len(connection.savepoint_ids)
-                try:
-                    yield connection
-                    failpoint(FailurePoint.WRITTEN)
-                    _finish(connection, attempt, within)
-                except BaseException:
-                    if connection.connection is not None:
-                        # A signal may have come in the middle of a statement.
-                        cancel(connection.connection)
-                    raise
-        finally:
-            if len(connection.atomic_blocks) > blocks:
-                # A block within this one was left open, and Django has ended that one instead.
-                abandon(connection)
+        guard = _Guard(connection.connection)
+        with inherited.kept_from_children(connection.connection):
+            try:
+                with atomic(using=using, durable=not is_nested):
+                    within = len(connection.savepoint_ids)
+                    try:
+                        with connection.execute_wrapper(guard):
+                            yield connection
+                        failpoint(FailurePoint.WRITTEN)
+                        guard.check()
+                        _finish(connection, attempt, within)
+                    except BaseException:
+                        _prepare_rollback(connection)
+                        raise
+            finally:
+                if len(connection.atomic_blocks) > blocks:
+                    # A block within this one was left open, and Django has ended that one instead.
+                    abandon(connection)
         # The transaction of a test is never committed, and so calls nothing after a commit.
         attempt.finished |= is_in_test
         if not attempt.finished:
             raise nothing_committed(attempt)
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+
+
+class _Guard:
+    """Notices that the transaction of a block has ended before the block, as by a COMMIT in SQL."""
+
+    def __init__(self, driver: psycopg.Connection[Any]) -> None:
+        self._driver = driver
+        self._has_begun = self._has_ended = False
+
+    def __call__(self, execute: Callable[..., Any], *statement: Any) -> Any:
+        """Execute a statement of Django's."""
+        self._check_status()
+        result = execute(*statement)
+        self._has_begun = True
+        self._check_status()
+        return result
+
+    def check(self) -> None:
+        """Raise a TransactionError if this is a child of the process that began the transaction, or if it has ended."""
+        inherited.refuse_in_child(self._driver)
+        self._check_status()
+
+    def _check_status(self) -> None:
+        # psycopg would begin another transaction, whose commit would not be that of the earlier writes.
+        is_idle = self._driver.pgconn.transaction_status == TransactionStatus.IDLE
+        self._has_ended |= self._has_begun and is_idle
+        if self._has_ended:
+            raise too_early()
+
+
+def _prepare_rollback(connection: Any) -> None:
+    driver = connection.connection
+    if driver is None:
+        return
+    if inherited.is_inherited(driver):
+        # Django sends no ROLLBACK on a connection that was closed within its block.
+        connection.close()
+    else:
+        # A signal may have come in the middle of a statement.
+        cancel(driver)
 
 
 def _refuse_event_loop() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import select
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from workers.context.current import Attempt
-from workers.context.once import too_early
-from workers.errors import TransactionError
+from drain.workers.context import inherited
+from drain.workers.context.current import Attempt
+from drain.workers.context.once import too_early
+from drain.workers.errors import TransactionError
 
 
 class GuardedConnection(psycopg.BaseConnection[Any]):
@@ -26,18 +26,25 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
     row_factory: Any
     cursor_factory: Any
     server_cursor_factory: Any
-    _pid = 0
     _savepoints = 0
+    _committed_early = False
     _as_opened: tuple[object, ...] = ()
 
     def is_fit(self) -> bool:
         """Return whether the connection is as it was opened, and so fit for the next job."""
-        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE or self._savepoints:
+        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
+            return False
+        if self._savepoints or self._committed_early:
             return False
         return self._settings() == self._as_opened and not is_ended(self)
 
+    def refuse_commit(self) -> NoReturn:
+        """Raise a TransactionError, now and at the finish: a COMMIT in SQL has ended the transaction."""
+        self._committed_early = True
+        raise too_early()
+
     def _note_settings(self) -> None:
-        self._pid = os.getpid()
+        inherited.keep_from_children(self)
         self._as_opened = self._settings()
 
     def _settings(self) -> tuple[object, ...]:
@@ -55,10 +62,9 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         attempt = self.finishing
         if attempt is None:
             raise too_early()
-        if os.getpid() != self._pid:
-            raise TransactionError(
-                "the transaction of a job is for the process that began it, not for a child of it"
-            )
+        if self._committed_early:
+            raise too_early()
+        inherited.refuse_in_child(self)
         if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF:
             raise TransactionError(
                 "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from drain import urls
 from drain.database import postgres
-from workers.context.connection import JobConnection
-from workers.context.lender import lender
+from drain.workers.context.connection import JobConnection
+from drain.workers.context.lender import lender
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from workers.context.async_connection import JobAsyncConnection
-    from workers.context.connection import JobConnection
+    from drain.workers.context.async_connection import JobAsyncConnection
+    from drain.workers.context.connection import JobConnection
 
 
 class Lender(Protocol):

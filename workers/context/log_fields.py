@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drain import log
-from workers.context.current import job_fields
+from drain.workers.context.current import job_fields
 
 
 def install() -> None:

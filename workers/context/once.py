@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from workers.context.current import Attempt
-from workers.errors import JobCancelledError, LeaseLostError, TransactionError
+from drain.workers.context.current import Attempt
+from drain.workers.errors import JobCancelledError, LeaseLostError, TransactionError
 
 
 class CanFinish(Protocol):

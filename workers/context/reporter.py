@@ -19,7 +19,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from drain.tables.claims import Claim
-from workers.context.report import Report
+from drain.workers.context.report import Report
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
-from workers.context.current import current_attempt
-from workers.context.kept import bare, driver_of
-from workers.context.loading import load
-from workers.context.once import finishing, only_one
+from drain.workers.context.current import current_attempt
+from drain.workers.context.kept import bare, driver_of
+from drain.workers.context.loading import load
+from drain.workers.context.once import finishing, only_one
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -54,8 +54,8 @@ def transaction() -> Iterator[Session]:
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
     # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
-    load("workers.context.session")
-    from workers.context.session import session_of
+    load("drain.workers.context.session")
+    from drain.workers.context.session import session_of
 
     attempt = current_attempt()
     with only_one(attempt):
@@ -94,6 +94,6 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
 def load_sessions() -> None:
     """Import the modules that sessions need, if SQLAlchemy is imported already, for processes forked later."""
     if "sqlalchemy" in sys.modules:
-        load("workers.context.session")
+        load("drain.workers.context.session")
     if {"sqlalchemy.ext.asyncio", "greenlet"} <= sys.modules.keys():
-        load("workers.context.async_session")
+        load("drain.workers.context.async_session")

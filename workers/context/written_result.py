@@ -7,7 +7,7 @@ from typing import Any
 
 from drain.errors import StageError
 from drain.jobs import values
-from workers.errors import UnfitResultError
+from drain.workers.errors import UnfitResultError
 
 # Upper bounds of a result: of its JSON in bytes, and of the lists and objects within each other, of which PostgreSQL
 # reads only as many as its stack holds.

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from time import monotonic
 from types import FrameType
 
-from workers.errors import JobTimeoutError
-from workers.lease.interruption import AGAIN_SECONDS
-from workers.lease.lease import NEVER
+from drain.workers.errors import JobTimeoutError
+from drain.workers.lease.interruption import AGAIN_SECONDS
+from drain.workers.lease.lease import NEVER
 
 # Function that is called within a time. Its arguments are those of `Interruption.start`: what interrupts it, which is
 # None where nothing can, and after how many seconds another thread is to do that.

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from drain import hooks
-from workers.context.current import CurrentJob
-from workers.errors import (
+from drain.workers.context.current import CurrentJob
+from drain.workers.errors import (
     Dead,
     Defer,
     HookError,

@@ -23,8 +23,8 @@ from drain.jobs import registry
 from drain.jobs.annotations import ArgumentsError
 from drain.jobs.options import JobOptions
 from drain.visible import visible
-from workers.context.current import Attempt, begin, current_attempt, end
-from workers.errors import (
+from drain.workers.context.current import Attempt, begin, current_attempt, end
+from drain.workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
     Defer,
@@ -38,12 +38,12 @@ from workers.errors import (
     checked_wait,
     failure_of,
 )
-from workers.execution import calling
-from workers.execution.alarm import Alarm, interruptible
-from workers.execution.calling import LEFT_OPEN, Call
-from workers.execution.decision import DEAD, decide
-from workers.execution.forked import leave_if_forked
-from workers.execution.outcome import (
+from drain.workers.execution import calling
+from drain.workers.execution.alarm import Alarm, interruptible
+from drain.workers.execution.calling import LEFT_OPEN, Call
+from drain.workers.execution.decision import DEAD, decide
+from drain.workers.execution.forked import leave_if_forked
+from drain.workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
     Deferred,

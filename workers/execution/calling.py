@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from drain import hooks
 from drain.jobs import registry
-from workers.context import django_connections
-from workers.context.current import Attempt
-from workers.errors import INTERRUPTIONS, TransactionError
-from workers.execution import around
-from workers.execution.forked import leave_if_forked
+from drain.workers.context import django_connections
+from drain.workers.context.current import Attempt
+from drain.workers.errors import INTERRUPTIONS, TransactionError
+from drain.workers.execution import around
+from drain.workers.execution.forked import leave_if_forked
 
 # Attempts that are awaited in the event loop of this process.
 _waiting: set[Attempt] = set()

@@ -14,8 +14,8 @@ from contextlib import suppress
 from time import monotonic
 
 from drain.database.deadline import call_at
-from workers.lease.frames import Frame, Stack
-from workers.lease.interruption import Interruption
+from drain.workers.lease.frames import Frame, Stack
+from drain.workers.lease.interruption import Interruption
 
 # Time after which the thread of the child starts.
 _AFTER_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from workers.errors import JobDeadError
+from drain.workers.errors import JobDeadError
 
 
 class Death(NamedTuple):

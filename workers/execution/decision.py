@@ -20,8 +20,8 @@ from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
 from drain.visible import visible
 from drain.wording import count, duration
-from workers.execution.death import Death
-from workers.execution.outcome import (
+from drain.workers.execution.death import Death
+from drain.workers.execution.outcome import (
     AlreadyFinished,
     Deferred,
     Failed,

@@ -6,7 +6,7 @@ import logging
 
 from drain import hooks
 from drain.visible import visible
-from workers.context.current import Attempt
+from drain.workers.context.current import Attempt
 
 log = logging.getLogger(__name__)
 

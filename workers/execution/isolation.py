@@ -18,13 +18,13 @@ from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
 
-from workers.context import django_connections, reporter
-from workers.context.current import Attempt
-from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
-from workers.execution.attempt import run as run_here
-from workers.execution.child_stack import ChildStack
-from workers.execution.decision import CANCELLED, STALE, error_of
-from workers.execution.outcome import (
+from drain.workers.context import django_connections, reporter
+from drain.workers.context.current import Attempt
+from drain.workers.errors import Dead, WorkerDiedError, WorkerStoppedError
+from drain.workers.execution.attempt import run as run_here
+from drain.workers.execution.child_stack import ChildStack
+from drain.workers.execution.decision import CANCELLED, STALE, error_of
+from drain.workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
     Deferred,
@@ -34,11 +34,11 @@ from workers.execution.outcome import (
     Recorded,
     describe,
 )
-from workers.execution.recorder import Recorder
-from workers.exits import KILL_AFTER_SECONDS, STOP_NOW, describe_exit
-from workers.lease.database import Database
-from workers.lease.heartbeat import Heartbeat
-from workers.lease.interruption import Interruption
+from drain.workers.execution.recorder import Recorder
+from drain.workers.exits import KILL_AFTER_SECONDS, STOP_NOW, describe_exit
+from drain.workers.lease.database import Database
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.lease.interruption import Interruption
 
 log = logging.getLogger(__name__)
 

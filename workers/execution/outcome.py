@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 
 from drain.jobs.options import JobOptions
-from workers.errors import CommitUndoneError, UnfitResultError
+from drain.workers.errors import CommitUndoneError, UnfitResultError
 
 # Upper bounds of stored texts, in characters. PostgreSQL takes a lot more, but no person reads it, and a row that is
 # read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
 # Packages whose frames lie between the worker and a job's own function: ours, and the event loop of an `async def`.
-_MACHINERY = frozenset({"workers", "asyncio", "selectors"})
+_MACHINERY = re.compile(r"(drain\.workers|asyncio|selectors)\b")
 # Handlers of the alarm, in which an exception from outside is raised: frames at the end that say nothing of the job.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
 # Message of an outcome whose result the database's encoding cannot hold.
@@ -210,7 +211,7 @@ def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_machinery(module: object) -> bool:
-    return isinstance(module, str) and module.partition(".")[0] in _MACHINERY
+    return isinstance(module, str) and _MACHINERY.match(module) is not None
 
 
 def _is_of_the_alarm(frame: traceback.FrameSummary) -> bool:

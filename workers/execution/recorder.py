@@ -17,8 +17,8 @@ from drain.tables import cancellations, finishes, outcomes, stale
 from drain.tables.claims import Claim
 from drain.visible import visible
 from drain.wording import duration
-from workers.execution.death import Death
-from workers.execution.decision import (
+from drain.workers.execution.death import Death
+from drain.workers.execution.decision import (
     CANCELLED,
     DEAD,
     FINISHED,
@@ -29,8 +29,8 @@ from workers.execution.decision import (
     decide,
     decide_unrun,
 )
-from workers.execution.outcome import AlreadyFinished, Failed, Outcome, describe, in_ascii
-from workers.lease.database import Database
+from drain.workers.execution.outcome import AlreadyFinished, Failed, Outcome, describe, in_ascii
+from drain.workers.lease.database import Database
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from rq.worker import BaseWorker
 
 from drain import wire
 from drain.wire import FAILED_TTL_SECONDS, read_call
-from workers.execution.death import Death
+from drain.workers.execution.death import Death
 
 log = logging.getLogger(__name__)
 _nothing = logging.getLogger(f"{__name__}.nothing")

@@ -1,4 +1,4 @@
-"""Calls by RQ's own worker: the delivery that one names, and what RQ is answered."""
+"""Calls by RQ's own worker: the delivery that one names, what RQ is answered, and the worker's entry for its queue."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from redis import Redis
     from rq import Retry
+    from rq.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,22 @@ def tell_of_end(client: Redis, job_id: int) -> None:
     # Whoever waits looks at the table once a second in any case.
     with suppress(RedisError):
         tell(client, job_id)
+
+
+def register_worker(job: Job) -> None:
+    """Enter the stock worker that runs a job into RQ's set for the queue: after a loss of data Redis lacks it there.
+
+    RQ enters a worker only when it starts. The leader reads this set to find queues that need no hashes.
+    """
+    from redis import RedisError
+    from rq import Worker
+    from rq.worker_registration import WORKERS_BY_QUEUE_KEY
+
+    if job.worker_name and job.origin:
+        # The job needs no Redis to run.
+        with suppress(RedisError):
+            worker = Worker.redis_worker_namespace_prefix + job.worker_name
+            job.connection.sadd(WORKERS_BY_QUEUE_KEY % job.origin, worker)
 
 
 def delivery_of(job_id: int, rq_id: str) -> int:

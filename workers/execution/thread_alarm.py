@@ -11,7 +11,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 
-from workers.execution.alarm import Act
+from drain.workers.execution.alarm import Act
 
 _raise_in: Callable[[ctypes.c_ulong, object], int] = ctypes.pythonapi.PyThreadState_SetAsyncExc
 

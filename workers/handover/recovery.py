@@ -11,13 +11,13 @@ from drain.jobs import registry
 from drain.tables import cancellations, claims, finishes, leases
 from drain.tables.leases import Released
 from drain.wire import Consumer, tracked_id
-from workers.errors import WorkerDiedError, WorkerStoppedError
-from workers.execution.outcome import Failed, Finished, Interrupted, describe
-from workers.execution.recorder import Recorder
-from workers.execution.rq_books import RQBooks
-from workers.handover.journal import Entry, Journal, Progress
-from workers.lease.database import Database
-from workers.stores import Stores
+from drain.workers.errors import WorkerDiedError, WorkerStoppedError
+from drain.workers.execution.outcome import Failed, Finished, Interrupted, describe
+from drain.workers.execution.recorder import Recorder
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.handover.journal import Entry, Journal, Progress
+from drain.workers.lease.database import Database
+from drain.workers.stores import Stores
 
 log = logging.getLogger(__name__)
 

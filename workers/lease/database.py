@@ -12,7 +12,7 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.database.url import conninfo
 from drain.errors import UnavailableError
-from workers.stores import POSTGRES, Stores, is_outage, is_stale
+from drain.workers.stores import POSTGRES, Stores, is_outage, is_stale
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import cancellations, finishes, leases
-from workers.lease.database import session
-from workers.lease.interruption import Interruption
-from workers.lease.lease import NEVER, Lease
-from workers.stores import POSTGRES, Stores, is_outage, is_stale
+from drain.workers.lease.database import session
+from drain.workers.lease.interruption import Interruption
+from drain.workers.lease.lease import NEVER, Lease
+from drain.workers.stores import POSTGRES, Stores, is_outage, is_stale
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from time import monotonic
 
 from drain.database.deadline import call_at
 from drain.wakeup import Wakeup
-from workers.lease import interruption
-from workers.lease.extension import Extender, Watched
-from workers.lease.lease import NEVER
-from workers.stores import Stores
+from drain.workers.lease import interruption
+from drain.workers.lease.extension import Extender, Watched
+from drain.workers.lease.lease import NEVER
+from drain.workers.stores import Stores
 
 log = logging.getLogger(__name__)
 

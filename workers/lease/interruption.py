@@ -17,9 +17,9 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from drain.jobs.options import JobOptions
-from workers.errors import JobCancelledError, JobTimeoutError, LeaseLostError
-from workers.lease.frames import Stack, stack_in
-from workers.lease.lease import NEVER, Lease
+from drain.workers.errors import JobCancelledError, JobTimeoutError, LeaseLostError
+from drain.workers.lease.frames import Stack, stack_in
+from drain.workers.lease.lease import NEVER, Lease
 
 # Pause between two interruptions of one job. One exception may not be enough: an event loop logs what is raised inside
 # of its callbacks, and goes on.

@@ -20,10 +20,10 @@ from drain.jobs.options import JobOptions
 from drain.jobs.registry import Job
 from drain.metrics import NOT_REGISTERED, OTHERS
 from drain.tables.claims import Claim
-from workers.execution.decision import FINISHED, STALE, error_of
-from workers.execution.outcome import Outcome
-from workers.measures import memory
-from workers.measures.memory import RUN_SUM, WAIT, WAIT_SUM, Exemplar, Measures, error_text
+from drain.workers.execution.decision import FINISHED, STALE, error_of
+from drain.workers.execution.outcome import Outcome
+from drain.workers.measures import memory
+from drain.workers.measures.memory import RUN_SUM, WAIT, WAIT_SUM, Exemplar, Measures, error_text
 
 AnyJob: TypeAlias = Job[..., Any]
 

@@ -18,9 +18,9 @@ from rq.job import Job, JobStatus
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker, WorkerStatus
 
-from workers.exits import STOP_NOW
-from workers.plain.channel import READY, Channel
-from workers.plain.rq_commands import CommandListener
+from drain.workers.exits import STOP_NOW
+from drain.workers.plain.channel import READY, Channel
+from drain.workers.plain.rq_commands import CommandListener
 
 log = logging.getLogger(__name__)
 

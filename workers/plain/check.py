@@ -9,7 +9,7 @@ from rq.serializers import resolve_serializer
 from rq.utils import import_attribute, import_job_class
 
 from drain.errors import ConfigError
-from workers.options import PlainOptions
+from drain.workers.options import PlainOptions
 
 
 def check_options(options: PlainOptions) -> None:

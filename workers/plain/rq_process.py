@@ -21,11 +21,11 @@ from rq.exceptions import StopRequested
 from rq.utils import import_attribute
 
 from drain.wire import BYTES, forget_worker
-from workers.exits import DONE, FAILED, STOP_NOW, STOP_SIGNALS, describe_exit, exit_child
-from workers.options import Plain, PlainOptions, WorkOptions
-from workers.plain.channel import BYE, READY, WAITS, Channel
-from workers.plain.channel_worker import ChannelWorker, ForkingWorker, InlineWorker
-from workers.stores import QuietWhileAway
+from drain.workers.exits import DONE, FAILED, STOP_NOW, STOP_SIGNALS, describe_exit, exit_child
+from drain.workers.options import Plain, PlainOptions, WorkOptions
+from drain.workers.plain.channel import BYE, READY, WAITS, Channel
+from drain.workers.plain.channel_worker import ChannelWorker, ForkingWorker, InlineWorker
+from drain.workers.stores import QuietWhileAway
 
 log = logging.getLogger(__name__)
 

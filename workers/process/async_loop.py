@@ -6,10 +6,10 @@ import asyncio
 import threading
 from time import monotonic
 
-from workers.execution.attempt import run_in_loop
-from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
-from workers.process.shutdown import Shutdown
+from drain.workers.execution.attempt import run_in_loop
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.shutdown import Shutdown
 
 
 class AsyncLoop:

@@ -16,13 +16,13 @@ from drain.jobs import registry
 from drain.tables import claims, leases
 from drain.tables.claims import Claim
 from drain.wire import Consumer, PoppedId
-from workers.lease.database import Database
-from workers.lease.heartbeat import Heartbeat
-from workers.process.async_loop import AsyncLoop
-from workers.process.inbox import Inbox
-from workers.process.job_threads import JobThreads
-from workers.process.jobs import ClaimedJob, Item, PendingJob
-from workers.process.overtaken import OvertakenDeliveries
+from drain.workers.lease.database import Database
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.process.async_loop import AsyncLoop
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.job_threads import JobThreads
+from drain.workers.process.jobs import ClaimedJob, Item, PendingJob
+from drain.workers.process.overtaken import OvertakenDeliveries
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import logging
 import threading
 from queue import SimpleQueue
 
-from workers.context.current import Attempt
-from workers.execution import ends
+from drain.workers.context.current import Attempt
+from drain.workers.execution import ends
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class EndHooks:
         self._is_late = False
 
     def add(self, attempt: Attempt, reason: str | None = None) -> None:
-        """Let the hooks of an ended job be called; see `workers.execution.ends.call`."""
+        """Let the hooks of an ended job be called; see `drain.workers.execution.ends.call`."""
         if self._queue.qsize() >= _MOST_WAITING:
             if not self._is_late:
                 log.warning(

@@ -11,12 +11,12 @@ from time import monotonic
 from drain.errors import UnavailableError
 from drain.tables import leases
 from drain.wire import WAIT_SECONDS, AwaitedId, Consumer, PoppedId
-from workers.lease.database import Database
-from workers.process.claimer import Claimer
-from workers.process.inbox import Inbox
-from workers.process.overtaken import LOOK_SECONDS, OvertakenDeliveries
-from workers.process.shutdown import Shutdown
-from workers.stores import POSTGRES, REDIS, answering
+from drain.workers.lease.database import Database
+from drain.workers.process.claimer import Claimer
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.overtaken import LOOK_SECONDS, OvertakenDeliveries
+from drain.workers.process.shutdown import Shutdown
+from drain.workers.stores import POSTGRES, REDIS, answering
 
 log = logging.getLogger(__name__)
 

@@ -10,20 +10,20 @@ from threading import Lock
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import Consumer, PoppedId, Traces
-from workers.execution import ends
-from workers.execution.death import Death
-from workers.execution.decision import CANCELLED
-from workers.execution.outcome import Outcome
-from workers.execution.recorder import Recorder, is_news, log_finished
-from workers.execution.rq_books import RQBooks
-from workers.lease.database import Database
-from workers.measures.meter import Meter
-from workers.process.end_hooks import EndHooks
-from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
-from workers.process.outcome_batch import OutcomeBatch
-from workers.process.overtaken import OvertakenDeliveries
-from workers.process.uncleared import UnclearedDeliveries
+from drain.workers.execution import ends
+from drain.workers.execution.death import Death
+from drain.workers.execution.decision import CANCELLED
+from drain.workers.execution.outcome import Outcome
+from drain.workers.execution.recorder import Recorder, is_news, log_finished
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.lease.database import Database
+from drain.workers.measures.meter import Meter
+from drain.workers.process.end_hooks import EndHooks
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.outcome_batch import OutcomeBatch
+from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.uncleared import UnclearedDeliveries
 
 log = logging.getLogger(__name__)
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import PoppedId
-from workers.context.current import Attempt
-from workers.errors import JobCancelledError
-from workers.execution.outcome import AlreadyFinished, Finished, Lost, Outcome, describe
-from workers.exits import KILL_AFTER_SECONDS
-from workers.handover.journal import Journal
-from workers.options import WorkOptions
-from workers.process.jobs import ClaimedJob, Item, PendingJob
-from workers.process.plain_inbox import PlainInbox
-from workers.process.prefetch import Prefetch
-from workers.process.running import RunningJobs
-from workers.process.shutdown import Shutdown
+from drain.workers.context.current import Attempt
+from drain.workers.errors import JobCancelledError
+from drain.workers.execution.outcome import AlreadyFinished, Finished, Lost, Outcome, describe
+from drain.workers.exits import KILL_AFTER_SECONDS
+from drain.workers.handover.journal import Journal
+from drain.workers.options import WorkOptions
+from drain.workers.process.jobs import ClaimedJob, Item, PendingJob
+from drain.workers.process.plain_inbox import PlainInbox
+from drain.workers.process.prefetch import Prefetch
+from drain.workers.process.running import RunningJobs
+from drain.workers.process.shutdown import Shutdown
 
 # Size of a full batch: the finisher does not wait for more outcomes than these.
 FULL_BATCH = 250

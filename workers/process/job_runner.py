@@ -11,21 +11,21 @@ from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.tables import claims
 from drain.wire import Consumer, PoppedId
-from workers.context.current import Attempt
-from workers.entry import Worker
-from workers.execution import isolation
-from workers.execution.alarm import StandingAlarm
-from workers.execution.attempt import run as run_here
-from workers.execution.decision import DEAD
-from workers.execution.outcome import Outcome
-from workers.measures.meter import Meter, Run
-from workers.process.finisher import Finisher
-from workers.process.inbox import Inbox, longest_seconds
-from workers.process.jobs import ClaimedJob, PendingJob
-from workers.process.overtaken import OvertakenDeliveries
-from workers.process.shutdown import Shutdown
-from workers.process.stop_signals import StopSignals
-from workers.stores import Stores
+from drain.workers.context.current import Attempt
+from drain.workers.entry import Worker
+from drain.workers.execution import isolation
+from drain.workers.execution.alarm import StandingAlarm
+from drain.workers.execution.attempt import run as run_here
+from drain.workers.execution.decision import DEAD
+from drain.workers.execution.outcome import Outcome
+from drain.workers.measures.meter import Meter, Run
+from drain.workers.process.finisher import Finisher
+from drain.workers.process.inbox import Inbox, longest_seconds
+from drain.workers.process.jobs import ClaimedJob, PendingJob
+from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stop_signals import StopSignals
+from drain.workers.stores import Stores
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import threading
 from queue import SimpleQueue
 from time import monotonic
 
-from workers.context import kept
-from workers.execution.attempt import run as run_here
-from workers.execution.thread_alarm import thread_alarm
-from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
-from workers.process.shutdown import Shutdown
+from drain.workers.context import kept
+from drain.workers.execution.attempt import run as run_here
+from drain.workers.execution.thread_alarm import thread_alarm
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.shutdown import Shutdown
 
 # Upper bound of the main thread's wait for a thread, after which it looks for signals.
 _LOOK_SECONDS = 0.1

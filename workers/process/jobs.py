@@ -7,9 +7,9 @@ from time import monotonic, time
 from drain.jobs.options import GROUPED
 from drain.tables.claims import Claim
 from drain.wire import PoppedId, is_thin
-from workers.context.current import Attempt
-from workers.execution.outcome import Outcome
-from workers.lease.interruption import Watcher
+from drain.workers.context.current import Attempt
+from drain.workers.execution.outcome import Outcome
+from drain.workers.lease.interruption import Watcher
 
 # Time after which RQ's tools are shown a running job by its name.
 SHOWN_AFTER_SECONDS = 1.0

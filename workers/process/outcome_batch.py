@@ -8,9 +8,9 @@ import psycopg
 
 from drain.errors import UnavailableError
 from drain.tables import finishes
-from workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome, undone_by_crash
-from workers.lease.database import Database
-from workers.process.jobs import ClaimedJob
+from drain.workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome, undone_by_crash
+from drain.workers.lease.database import Database
+from drain.workers.process.jobs import ClaimedJob
 
 
 class OutcomeBatch:

@@ -9,8 +9,8 @@ from time import monotonic
 
 from drain.tables import finishes
 from drain.wire import Consumer, PoppedId
-from workers.execution.rq_books import RQBooks
-from workers.lease.database import Database
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.lease.database import Database
 
 # Interval at which the jobs of overtaken deliveries are looked up.
 LOOK_SECONDS = 1.0

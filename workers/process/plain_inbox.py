@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from workers.process.jobs import PendingJob
-from workers.process.shutdown import Shutdown
+from drain.workers.process.jobs import PendingJob
+from drain.workers.process.shutdown import Shutdown
 
 # Jobs that wait while one runs, so that the RQ process need not wait for the fetcher.
 _AHEAD = 1

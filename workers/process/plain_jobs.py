@@ -10,11 +10,11 @@ from time import monotonic
 
 from drain.errors import UnavailableError
 from drain.wire import Consumer, PoppedId
-from workers.exits import STOP_NOW
-from workers.handover.journal import Journal
-from workers.plain.rq_process import RQProcess
-from workers.process.inbox import Inbox
-from workers.process.shutdown import Shutdown
+from drain.workers.exits import STOP_NOW
+from drain.workers.handover.journal import Journal
+from drain.workers.plain.rq_process import RQProcess
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 

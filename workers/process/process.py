@@ -25,30 +25,30 @@ from drain.config import Settings
 from drain.errors import DrainError
 from drain.tables import leader_progress
 from drain.wire import Consumer, Traces
-from workers.context import django_connections, reporter
-from workers.execution.rq_books import RQBooks
-from workers.exits import DONE, FAILED, RECYCLED
-from workers.handover.journal import Journal
-from workers.handover.recovery import recover
-from workers.lease.database import Database
-from workers.lease.heartbeat import Heartbeat
-from workers.measures.meter import Meter
-from workers.options import WorkOptions
-from workers.plain.rq_process import start_rq_process, tracked_name
-from workers.process.async_loop import AsyncLoop
-from workers.process.claimer import Claimer
-from workers.process.fetcher import Fetcher
-from workers.process.finisher import Finisher
-from workers.process.inbox import Inbox
-from workers.process.job_runner import JobRunner
-from workers.process.job_threads import JobThreads
-from workers.process.overtaken import OvertakenDeliveries
-from workers.process.plain_jobs import PlainJobs
-from workers.process.rq_presence import RQPresence
-from workers.process.shutdown import Shutdown
-from workers.process.stop_signals import StopSignals
-from workers.process.watchdog import Watchdog
-from workers.stores import QuietWhileAway, Stores
+from drain.workers.context import django_connections, reporter
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.exits import DONE, FAILED, RECYCLED
+from drain.workers.handover.journal import Journal
+from drain.workers.handover.recovery import recover
+from drain.workers.lease.database import Database
+from drain.workers.lease.heartbeat import Heartbeat
+from drain.workers.measures.meter import Meter
+from drain.workers.options import WorkOptions
+from drain.workers.plain.rq_process import start_rq_process, tracked_name
+from drain.workers.process.async_loop import AsyncLoop
+from drain.workers.process.claimer import Claimer
+from drain.workers.process.fetcher import Fetcher
+from drain.workers.process.finisher import Finisher
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.job_runner import JobRunner
+from drain.workers.process.job_threads import JobThreads
+from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.plain_jobs import PlainJobs
+from drain.workers.process.rq_presence import RQPresence
+from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stop_signals import StopSignals
+from drain.workers.process.watchdog import Watchdog
+from drain.workers.stores import QuietWhileAway, Stores
 
 log = logging.getLogger(__name__)
 

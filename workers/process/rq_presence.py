@@ -12,14 +12,14 @@ from drain.errors import UnavailableError
 from drain.wakeup import Wakeup
 from drain.wire import Consumer
 from drain.wire.workers import FULL, IS_FULL, NOT_FULL
-from workers.options import WorkOptions
-from workers.process.fetcher import Fetcher
-from workers.process.finisher import Finisher
-from workers.process.inbox import Inbox
-from workers.process.jobs import SHOWN_AFTER_SECONDS, ClaimedJob
-from workers.process.rq_worker import TTL_SECONDS, RQWorker
-from workers.process.shutdown import Shutdown
-from workers.stores import REDIS, answering
+from drain.workers.options import WorkOptions
+from drain.workers.process.fetcher import Fetcher
+from drain.workers.process.finisher import Finisher
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import SHOWN_AFTER_SECONDS, ClaimedJob
+from drain.workers.process.rq_worker import TTL_SECONDS, RQWorker
+from drain.workers.process.shutdown import Shutdown
+from drain.workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from rq.utils import import_attribute
 from drain import wire
 from drain.wire import NEEDS_NO_HASH
 from drain.wire.stacks import STACK
-from workers.errors import Dead, WorkerStoppedError
-from workers.plain.channel_worker import replace_at_birth
-from workers.plain.rq_commands import CommandListener
-from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
-from workers.process.shutdown import Shutdown
-from workers.process.stacks import StackAnswers
+from drain.workers.errors import Dead, WorkerStoppedError
+from drain.workers.plain.channel_worker import replace_at_birth
+from drain.workers.plain.rq_commands import CommandListener
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stacks import StackAnswers
 
 # Lifetime that the worker announces to RQ, which regards it as dead after this and a minute without a heartbeat.
 TTL_SECONDS = 60

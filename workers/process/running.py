@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from time import monotonic
 
-from workers.context.current import Attempt
-from workers.errors import WorkerStoppedError
-from workers.process.jobs import ClaimedJob, Item, PendingJob
+from drain.workers.context.current import Attempt
+from drain.workers.errors import WorkerStoppedError
+from drain.workers.process.jobs import ClaimedJob, Item, PendingJob
 
 
 class RunningJobs:

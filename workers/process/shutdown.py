@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic
 
 from drain.wakeup import Wakeup
-from workers.handover.journal import Journal
+from drain.workers.handover.journal import Journal
 
 
 class Shutdown:

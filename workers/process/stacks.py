@@ -12,9 +12,9 @@ import redis
 
 from drain.config import process_name
 from drain.wire.stacks import StackQuestion, read_question, write_answer
-from workers.context.current import Attempt
-from workers.process.inbox import Inbox
-from workers.process.jobs import PendingJob
+from drain.workers.context.current import Attempt
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import PendingJob
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from workers.exits import STOP_NOW
-from workers.process.shutdown import Shutdown
+from drain.workers.exits import STOP_NOW
+from drain.workers.process.shutdown import Shutdown
 
 # Called after each job. The function of the module `signal` tries to make an enum of its result, which takes a
 # microsecond and fails for a function.

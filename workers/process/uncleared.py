@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from drain.errors import UnavailableError
 from drain.wire import Consumer
-from workers.execution.rq_books import RQBooks
-from workers.stores import REDIS, Stores, answering
+from drain.workers.execution.rq_books import RQBooks
+from drain.workers.stores import REDIS, Stores, answering
 
 # Upper bound of the deliveries whose hashes could not be cleared while Redis was away.
 _MOST_UNCLEARED = 100_000

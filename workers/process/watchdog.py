@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-from workers.options import WorkOptions
-from workers.process.inbox import Inbox
-from workers.process.plain_jobs import PlainJobs
-from workers.process.shutdown import Shutdown
+from drain.workers.options import WorkOptions
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.plain_jobs import PlainJobs
+from drain.workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from drain.health import HealthChange
 from drain.service import callbacks
 from drain.service.steady import HealthOptions
-from workers.exits import DONE, STOP_SIGNALS, exit_child
+from drain.workers.exits import DONE, STOP_SIGNALS, exit_child
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from workers.exits import DONE, FAILED, STOP_SIGNALS, exit_child
+from drain.workers.exits import DONE, FAILED, STOP_SIGNALS, exit_child
 
 log = logging.getLogger(__name__)
 

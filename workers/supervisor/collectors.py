@@ -21,9 +21,9 @@ from prometheus_client.utils import floatToGoString
 from drain import metrics
 from drain.buckets import RUN_BUCKETS, WAIT_BUCKETS
 from drain.service.versions import versions
-from workers.handover.journal import Journal, Progress
-from workers.measures import memory
-from workers.measures.memory import Measures
+from drain.workers.handover.journal import Journal, Progress
+from drain.workers.measures import memory
+from drain.workers.measures.memory import Measures
 
 # States of a claimed job in the metrics.
 _STATES = {Progress.CLAIMED: "waiting", Progress.RUNNING: "running", Progress.FINISHED: "finished"}

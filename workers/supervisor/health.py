@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from drain import wording
 from drain.service import systemd
 from drain.service.steady import HealthOptions, Steady
-from workers.handover.journal import Journal
-from workers.measures.memory import Measures
-from workers.supervisor.callbacks import Callbacks
+from drain.workers.handover.journal import Journal
+from drain.workers.measures.memory import Measures
+from drain.workers.supervisor.callbacks import Callbacks
 
 if TYPE_CHECKING:
-    from workers.supervisor.port import Port
+    from drain.workers.supervisor.port import Port
 
 # Upper bound of the time without a turn of the supervisor's loop, which turns once a second, and of the time without
 # any worker process.
@@ -62,7 +62,7 @@ class Health:
             ConfigError: The address cannot be listened on.
         """
         # Imported here: without a port none of it is needed.
-        from workers.supervisor.port import Port
+        from drain.workers.supervisor.port import Port
 
         self._port = Port(
             host, port, self._journals, self._measures, unhealthy=self.unhealthy, unready=self.unready

@@ -18,10 +18,10 @@ from time import sleep
 from prometheus_client import CollectorRegistry
 
 from drain.service import http
-from workers.exits import DONE, STOP_SIGNALS, exit_child
-from workers.handover.journal import Journal
-from workers.measures.memory import Measures
-from workers.supervisor.collectors import JournalCollector, MeasuresCollector
+from drain.workers.exits import DONE, STOP_SIGNALS, exit_child
+from drain.workers.handover.journal import Journal
+from drain.workers.measures.memory import Measures
+from drain.workers.supervisor.collectors import JournalCollector, MeasuresCollector
 
 log = logging.getLogger(__name__)
 

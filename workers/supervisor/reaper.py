@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from workers.exits import DONE, FAILED, RECYCLED, exit_code
-from workers.supervisor.slot import WorkerSlot
+from drain.workers.exits import DONE, FAILED, RECYCLED, exit_code
+from drain.workers.supervisor.slot import WorkerSlot
 
 log = logging.getLogger(__name__)
 

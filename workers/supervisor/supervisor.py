@@ -19,15 +19,15 @@ from uuid import uuid4
 
 from drain.config import Settings
 from drain.errors import UnavailableError
-from workers.exits import DONE, STOP_NOW, STOP_SIGNALS
-from workers.handover.recovery import recover
-from workers.measures.memory import Measures
-from workers.options import WorkOptions
-from workers.process.process import Process
-from workers.supervisor.children import handling_signals, run_child
-from workers.supervisor.health import Health
-from workers.supervisor.reaper import Reaper
-from workers.supervisor.slot import WorkerSlot
+from drain.workers.exits import DONE, STOP_NOW, STOP_SIGNALS
+from drain.workers.handover.recovery import recover
+from drain.workers.measures.memory import Measures
+from drain.workers.options import WorkOptions
+from drain.workers.process.process import Process
+from drain.workers.supervisor.children import handling_signals, run_child
+from drain.workers.supervisor.health import Health
+from drain.workers.supervisor.reaper import Reaper
+from drain.workers.supervisor.slot import WorkerSlot
 
 log = logging.getLogger(__name__)
 

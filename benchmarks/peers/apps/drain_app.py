@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 from sqlalchemy import text
 
-import workers
 from benchmarks.peers import work
-from drain import stage_many
+from drain import stage_many, workers
 from drain.database import schema
 
 if TYPE_CHECKING:

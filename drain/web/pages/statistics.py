@@ -1,7 +1,6 @@
 """The page that `drain stats --html FILE` has written, as it is: it can do nothing to ours.
 
-Its plots need scripts of their own, within the file. A sandbox gives them an origin that is no other's: they see no
-cookie, reach no address, open no window and send no form.
+It needs no scripts. A sandbox keeps those of another file from running.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from drain.web.routing import page
 from drain.web.views import View
 
 _POLICY = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:; connect-src 'none'; form-action 'none'; base-uri 'none'; "
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
 _MEGABYTE = 1_000_000
-# Upper bound of the size of a page, in bytes; that of a year is some 6 MB.
+# Upper bound of the size of a file that is served, in bytes.
 _MOST_BYTES = 100 * _MEGABYTE
 
 

@@ -1,0 +1,151 @@
+"""Places of archives and sources: directories of this machine, and object stores, by their URLs, through PyArrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from drain import extras
+from drain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+# Function that lists a directory, given by its path below another one: names, each with True for a directory.
+Lister: TypeAlias = Callable[[str], list[tuple[str, bool]]]
+
+# Names that Hadoop's file systems have for what PyArrow knows under another.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+_OBJECT_STORES = ("s3", "gs", "gcs", "abfs")
+# Parts of the URL of an object. A question mark in its path is a wildcard, unless NAME= follows it.
+_URL = re.compile(
+    r"(?P<scheme>\w+)://(?P<login>(?P<user>[^/:@]*)(:.*)?@)?(?P<bucket>[^/?]*)(?P<path>.*?)(?P<query>\?\w+=.*)?"
+)
+# Character of a path that Spark takes for a pattern.
+WILDCARD = re.compile(r"[*?\[{]")
+# Errors of PyArrow, each with what to do.
+_ADVICE = {
+    "NO_SUCH_BUCKET": "the bucket does not exist: check its name, and AWS_ENDPOINT_URL if the store is not AWS",
+    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|HTTP status 40[13]|credentials": (
+        "access was denied: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a key that may list and read it"
+    ),
+    "NETWORK_CONNECTION|curlCode": "the store cannot be reached: check AWS_ENDPOINT_URL and the network",
+}
+
+
+def opened(place: str) -> tuple[FileSystem, str]:
+    """Open the file system of a place; returns it, and the path in it.
+
+    PyArrow takes keys, region and endpoint of an object store from the environment, as AWS's own tools do
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL), or from the URL's query.
+
+    Args:
+        place: Path on this machine, or a URL such as `s3://bucket/jobs`; `s3a://` means the same.
+
+    Raises:
+        ConfigError: pyarrow is missing, or knows no such file system.
+    """
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.fs import FileSystem, LocalFileSystem
+    except ImportError:
+        raise ConfigError(f"archives and object stores need pyarrow: {extras.install('spark')}") from None
+    scheme, colon, rest = place.partition("://")
+    if not colon:
+        return LocalFileSystem(), str(Path(place.removeprefix("file:")).absolute())
+    url = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
+    try:
+        system, path = FileSystem.from_uri(url)
+    except (OSError, ValueError, ArrowException) as error:
+        text = str(error).partition("\n")[0].replace(url, shown(place))
+        raise ConfigError(f"{shown(place)} cannot be opened: {text}") from None
+    return system, path
+
+
+def is_object_store(place: str) -> bool:
+    """Return whether a place is the URL of an object store that PyArrow can open."""
+    scheme, colon, _ = place.partition("://")
+    return bool(colon) and _SCHEMES.get(scheme, scheme) in _OBJECT_STORES
+
+
+def shown(place: str) -> str:
+    """Return the URL of an object in one spelling, without keys and query; any other place is unchanged."""
+    if not is_object_store(place):
+        return place
+    found = _parts(place)
+    user = f"{found['user']}@" if found["user"] else ""
+    return f"{_SCHEMES.get(found['scheme'], found['scheme'])}://{user}{found['bucket']}{found['path']}"
+
+
+def objects(place: str) -> tuple[FileSystem, str]:
+    """Open an object store; returns it, and the path in it, which may have wildcards.
+
+    Raises:
+        ConfigError: pyarrow is missing, or cannot open the store.
+    """
+    found = _parts(place)
+    system, root = opened(f"{found['scheme']}://{found['login']}{found['bucket']}{found['query']}")
+    return system, f"{root}/{found['path']}".replace("//", "/").strip("/")
+
+
+def information(system: FileSystem, path: str, place: str) -> FileInfo:
+    """Return what is at a path of a store.
+
+    Raises:
+        ConfigError: Nothing is there, or the store refuses access or cannot be reached.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    try:
+        info = system.get_file_info(path)
+        if info.type == FileType.NotFound:
+            # Distinguishes a missing bucket from a missing object.
+            system.get_file_info(FileSelector(path))
+    except OSError as error:
+        raise ConfigError(explanation(place, error)) from None
+    return info
+
+
+def lister(place: str) -> Lister | None:
+    """Return a function that lists a directory of this machine or of an object store; None if it is not a directory.
+
+    Raises:
+        ConfigError: As for `information`.
+    """
+    if not is_object_store(place):
+        here = Path(place.removeprefix("file:"))
+        if not here.is_dir():
+            return None
+        return lambda path: [(each.name, each.is_dir()) for each in (here / path).iterdir()]
+    if WILDCARD.search(_parts(place)["path"]):
+        return None
+    from pyarrow.fs import FileSelector, FileType
+
+    system, root = objects(place)
+    if information(system, root, place).type != FileType.Directory:
+        return None
+
+    def list_(path: str) -> list[tuple[str, bool]]:
+        try:
+            found = system.get_file_info(FileSelector(f"{root}/{path}".rstrip("/")))
+        except OSError as error:
+            raise ConfigError(explanation(place, error)) from None
+        return [(each.base_name, each.type == FileType.Directory) for each in found]
+
+    return list_
+
+
+def explanation(place: str, error: BaseException) -> str:
+    """Explain in one line, without keys, why a place cannot be read, and what to do."""
+    if isinstance(error, FileNotFoundError):
+        return f"{shown(place)} does not exist"
+    text = str(error).partition("\n")[0]
+    advice = (words for pattern, words in _ADVICE.items() if re.search(pattern, text))
+    return f"{shown(place)} cannot be read: {next(advice, text)}"
+
+
+def _parts(place: str) -> dict[str, str]:
+    found = _URL.fullmatch(place)
+    return found.groupdict(default="") if found else {}

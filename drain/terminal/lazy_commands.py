@@ -1,0 +1,74 @@
+"""Commands that are imported when they are needed: those of job-drain, and those that other packages add.
+
+A package adds one by an entry point of the group `drain.commands`: `hello = "shop.drain_commands:hello"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from drain.errors import DrainError
+
+GROUP = "drain.commands"
+
+
+class LazyCommands(MutableMapping[str, click.Command]):
+    """Commands by name; a name that job-drain has is never another package's.
+
+    Args:
+        own: Objects of job-drain's core by name, such as `drain.commands.status:status`.
+    """
+
+    def __init__(self, own: Mapping[str, str]) -> None:
+        self._own = {name: EntryPoint(name, value, GROUP) for name, value in own.items()}
+        self._loaded: dict[str, click.Command] = {}
+
+    @cached_property
+    def _known(self) -> dict[str, EntryPoint]:
+        """All names, with what to import; reads the metadata of all installed packages, which takes 10 ms."""
+        added = {each.name: each for each in entry_points(group=GROUP)}
+        return self._own | added | self._own
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            self._loaded[name] = _load(self._own.get(name) or self._known[name])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known | self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._known | self._loaded)
+
+
+def _load(entry: EntryPoint) -> click.Command:
+    """Import a command; one of another package that cannot be imported becomes a command that says so."""
+    try:
+        found = entry.load()
+    # The code of a module may raise anything while it is imported.
+    except Exception as error:
+        if entry.dist is None:
+            raise
+        problem = f"{entry.value} cannot be imported: {type(error).__name__}: {' '.join(str(error).split())}"
+    else:
+        if isinstance(found, click.Command):
+            return found
+        problem = f"{entry.value} is not a click command"
+    text = (
+        f"the command `{entry.name}` of the package {entry.dist and entry.dist.name} does not work: {problem}"
+    )
+
+    def fail(**_: object) -> None:
+        raise DrainError(text)
+
+    return click.Command(entry.name, callback=fail, short_help=f"Does not work: {problem}", help=text)

@@ -1,0 +1,98 @@
+"""Spark in a process of its own, which `drain archive --follow` starts to close days, and which ends afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import IO, Any, cast
+
+from drain.errors import DrainError
+from drain.pipeline import datasources, days
+from drain.pipeline.days import Answer, Comparison, Order
+from drain.pipeline.files import Written
+from drain.pipeline.interruption import interruptible
+from drain.pipeline.session import BRIEF, require, session
+
+
+class Closer:
+    """Writer of closed days, with the interface of `drain.pipeline.days.archive`.
+
+    Its process only writes hidden files, so it changes nothing if it outlives this one for a moment.
+
+    Args:
+        spark: Arguments of `drain.pipeline.session.session`.
+
+    Raises:
+        DrainError: Spark is not installed.
+    """
+
+    def __init__(self, spark: Mapping[str, Any]) -> None:
+        # Now, and not at midnight.
+        require()
+        self._spark = dict(spark)
+        self._process: subprocess.Popen[str] | None = None
+        self._ended = False
+
+    def __call__(self, order: Order) -> Answer:
+        """Execute an order.
+
+        Raises:
+            DrainError: The order failed, or `end` was called.
+        """
+        with subprocess.Popen(
+            [sys.executable, "-m", "drain.pipeline.closing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if self._spark.get("verbose") else subprocess.DEVNULL,
+            text=True,
+            # Ctrl-C is for the follower, which ends this process.
+            start_new_session=True,
+        ) as process:
+            self._process = process
+            if self._ended:
+                self.end()
+            # Not as an argument: other users of this machine could read the password. Closing it would end the process.
+            with suppress(BrokenPipeError):
+                given = json.dumps({"spark": self._spark, "order": asdict(order)})
+                os.write(cast("IO[str]", process.stdin).fileno(), f"{given}\n".encode())
+            answer = json.loads(cast("IO[str]", process.stdout).readline() or '{"error": "Spark was ended"}')
+            self._process = None
+        if "error" in answer:
+            raise DrainError(answer["error"])
+        written = [Written(**file) for file in answer.pop("written")]
+        return Answer(written, comparison=Comparison(**answer.pop("comparison")), **answer)
+
+    def end(self) -> None:
+        """End the process, and start no other one."""
+        self._ended = True
+        if self._process is not None:
+            self._process.terminate()
+
+
+def main() -> None:
+    """Execute the order on standard input, and write the answer to standard output."""
+    given = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        with interruptible(session(**given["spark"], java_options=BRIEF)) as spark:
+            datasources.register(spark)
+            answer = asdict(days.archive(spark, Order(**given["order"])))
+    except DrainError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer), flush=True)  # noqa: T201  (the answer of a program to a program)
+
+
+def _end_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

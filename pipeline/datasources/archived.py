@@ -1,0 +1,78 @@
+"""Files of the archive as a Spark table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from drain.archive import Archive, File
+from drain.pipeline.datasources import columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Lower bound of what one task reads, in bytes.
+_TASK_BYTES = 64 * 1024 * 1024
+# Size that a file counts for at least: opening it costs as much as reading this.
+_FILE_BYTES = 1024 * 1024
+_BATCH_ROWS = 32_768
+
+
+class ArchivedJobs(DataSource):
+    """Data source: rows of the files of an archive.
+
+    Options: `path`; `columns`, separated by commas; `files`, the fields of each `File`, as JSON.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Name the data source as Spark knows it."""
+        return "archived_jobs"
+
+    def schema(self) -> str:
+        """Describe the chosen columns."""
+        return columns.spark_schema(columns.ARCHIVED, self.options["columns"].split(","))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read the files."""
+        return _Reader(self.options, schema.names)
+
+
+class _Share(InputPartition):
+    """Files that one task reads."""
+
+    def __init__(self, files: list[File]) -> None:
+        super().__init__(files)
+        self.files = files
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: MutableMapping[str, str], names: list[str]) -> None:
+        self._path = options["path"]
+        self._files = [File(*fields) for fields in json.loads(options["files"])]
+        self._names = names
+
+    def partitions(self) -> list[InputPartition]:
+        shares: list[list[File]] = [[]]
+        size = 0
+        for file in self._files:
+            if size >= _TASK_BYTES:
+                shares.append([])
+                size = 0
+            shares[-1].append(file)
+            size += max(file.size, _FILE_BYTES)
+        return [_Share(files) for files in shares]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _Share):
+            return
+        schema = columns.arrow_schema({name: columns.ARCHIVED[name] for name in self._names})
+        archive = Archive(self._path)
+        with archive.explained():
+            for file in partition.files:
+                for batch in archive.batches(file, self._names, rows=_BATCH_ROWS):
+                    yield batch.cast(schema)

@@ -1,0 +1,203 @@
+"""Files of one day of the archive: completed or replaced by Spark, and compared with the rows in Postgres.
+
+What this module writes keeps its hidden name, so that a process that dies here, or whose parent dies, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from drain.archive import Archive, File
+from drain.errors import DrainError
+from drain.pipeline import files, history
+from drain.pipeline.failures import explained
+from drain.pipeline.files import COLUMNS, ORDER, Written
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Size in Postgres of the rows that one task writes, as one file or more: zstd leaves about a tenth of it.
+_TASK_BYTES = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Order:
+    """Day to archive.
+
+    Attributes:
+        database_url: Database with the job tables.
+        snapshot: Exported snapshot, which stays open until the answer.
+        archive: Path of the archive.
+        day: Day by UTC, such as 2026-11-20.
+        run: Letters and digits that no other order has.
+        size: Size of its rows in Postgres, in bytes.
+        late: Postgres has late rows alone, and no longer the day.
+    """
+
+    database_url: str
+    snapshot: str
+    archive: str
+    day: str
+    run: str
+    size: int
+    late: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Count of rows in Postgres, and of those that are not in the files exactly once and unchanged.
+
+    Attributes:
+        rows: Number of rows in Postgres.
+        missing: Number of rows that are in no file.
+        doubled: Number of rows that are in the files more than once.
+        different: Number of rows that are in the files once, with another content.
+    """
+
+    rows: int
+    missing: int
+    doubled: int
+    different: int
+
+    @property
+    def equal(self) -> bool:
+        """True if each row is in the files exactly once, unchanged."""
+        return not (self.missing or self.doubled or self.different)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Result of an order.
+
+    Attributes:
+        written: New files, under their hidden names.
+        whole: The new files have the whole day, and replace all others.
+        replaced: Paths of the files that they replace.
+        comparison: Comparison of Postgres with the files, the new ones included and the replaced ones not.
+    """
+
+    written: list[Written]
+    whole: bool
+    replaced: list[str]
+    comparison: Comparison
+
+
+def archive(spark: SparkSession, order: Order) -> Answer:
+    """Write the rows of a day that its files lack, or the whole day if its files are many or have rows twice.
+
+    Raises:
+        DrainError: Postgres or a file cannot be read, or a file cannot be written.
+    """
+    place = Archive(order.archive)
+    with explained(), place.explained():
+        before = place.files(order.day)
+        where = within(date.fromisoformat(order.day))
+        rows = history.table(spark, order.database_url, order.snapshot, "finished_jobs", COLUMNS, where=where)
+        if before and (order.late or not are_scattered(before)):
+            there = history.read_files(spark, place, before, COLUMNS)
+            found = compare(rows, there)
+            if found.equal:
+                return Answer([], whole=False, replaced=[], comparison=found)
+            if order.late or not found.doubled:
+                lacking = rows.join(there.select("id"), "id", "left_anti").select(*COLUMNS)
+                written = write(lacking, order, order.size * found.missing // found.rows)
+                found = compare(rows, _read(spark, place, order, written, before))
+                return Answer(written, whole=False, replaced=[], comparison=found)
+        others = _only_in(spark, place, before, rows)
+        kept = others.count() if others else 0
+        written = write(rows.unionByName(others) if others and kept else rows, order, order.size)
+        found = compare(rows, _read(spark, place, order, written))
+        if kept and sum(file.rows for file in written) != found.rows + kept:
+            raise DrainError(
+                f"of {found.rows + kept:,} rows {sum(file.rows for file in written):,} were written"
+            )
+        return Answer(written, whole=True, replaced=[file.path for file in before], comparison=found)
+
+
+def _read(
+    spark: SparkSession, place: Archive, order: Order, written: Sequence[Written], kept: Sequence[File] = ()
+) -> DataFrame:
+    new = [File(file.path, order.day, 0) for file in written]
+    return history.read_files(spark, place, [*kept, *new], COLUMNS)
+
+
+def _only_in(
+    spark: SparkSession, place: Archive, before: Sequence[File], rows: DataFrame
+) -> DataFrame | None:
+    """Read the rows that the files have and Postgres lacks, as after a restore of the database."""
+    if not before:
+        return None
+    there = history.read_files(spark, place, before, COLUMNS)
+    return there.join(rows.select("id"), "id", "left_anti").dropDuplicates(["id"]).select(*COLUMNS)
+
+
+def within(day: date) -> str:
+    """Return the condition in SQL on the rows of a day."""
+    return f"finished_at >= '{day} 00:00:00+00' AND finished_at < '{day + timedelta(days=1)} 00:00:00+00'"
+
+
+def are_scattered(given: Sequence[File]) -> bool:
+    """Return whether fewer files would do, but for those that were written together when the day was closed."""
+    if any(file.span for file in given):
+        # Not in order, whatever their size.
+        return True
+    generations = [file.generation for file in given if file.generation]
+    whole = max((each for each in generations if each[1] == "whole"), default=None)
+    rest = [file for file in given if file.generation is None or file.generation != whole]
+    return len(rest) > max(1.0, sum(file.size for file in rest) / (files.FILE_BYTES / 2))
+
+
+def write(rows: DataFrame, order: Order, size: int) -> list[Written]:
+    """Write rows of a day to hidden files, in order within each; `size` is that of the rows in Postgres, in bytes."""
+    tasks = 1 + size // _TASK_BYTES
+    divided = rows.repartition(1) if tasks == 1 else rows.repartitionByRange(tasks, *ORDER)
+    task = partial(_write, order.archive, order.day, order.run)
+    written = divided.sortWithinPartitions(*ORDER).mapInArrow(task, "path string, rows bigint").collect()
+    return [Written(row["path"], row["rows"]) for row in sorted(written, key=lambda row: str(row["path"]))]
+
+
+def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of one task; yields the files, which count only if Spark takes the task's result."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = (context.partitionId(), context.taskAttemptId()) if context else ()
+    name = "-".join(map(str, ("order", run, *attempt)))
+    place = Archive(archive)
+    with place.explained():
+        for file in files.write(place, day, name, batches):
+            yield pa.RecordBatch.from_pydict({"path": [file.path], "rows": [file.rows]})
+
+
+def compare(rows: DataFrame, archived: DataFrame) -> Comparison:
+    """Compare rows of Postgres with the files, which may have other rows too."""
+    from pyspark.sql import functions as f
+
+    truth = rows.select("id", _checksum(rows).alias("truth"))
+    kept = archived.select("id", _checksum(archived).alias("kept"))
+    kept = kept.groupBy("id").agg(f.count("*").alias("copies"), f.min("kept").alias("kept"))
+    copies = f.col("copies")
+    found = (
+        truth.join(kept, "id", "left")
+        .agg(
+            f.count("*").alias("rows"),
+            f.count_if(copies.isNull()).alias("missing"),
+            f.count_if(copies > 1).alias("doubled"),
+            f.count_if((copies == 1) & (f.col("truth") != f.col("kept"))).alias("different"),
+        )
+        .collect()
+    )
+    return Comparison(**found[0].asDict())
+
+
+def _checksum(rows: DataFrame) -> Column:
+    from pyspark.sql import functions as f
+
+    # The hash skips nulls, and ('a', null) must differ from (null, 'a').
+    return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])

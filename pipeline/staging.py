@@ -1,0 +1,126 @@
+"""Runs that stage the rows of a DataFrame: once under their id, in one commit unless they say otherwise.
+
+If a process dies before the commit, nothing has been staged, and repeating the command with the same run id stages
+everything. After the commit, repeating it stages nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from drain.errors import DrainError
+from drain.pipeline import copying, runs
+from drain.pipeline.datasources import options
+from drain.pipeline.failures import explained
+from drain.pipeline.runs import Run
+from drain.pipeline.throttle import Throttle
+from drain.tables import bulk
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from drain.database.postgres import Connection
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a run.
+
+    Attributes:
+        run_id: Identifier of the run.
+        jobs: Number of jobs staged under it.
+        before: True if an earlier call had staged the jobs, and this one staged nothing.
+        seconds: Duration of this call.
+    """
+
+    run_id: str
+    jobs: int
+    before: bool
+    seconds: float
+
+
+def stage(
+    database_url: str,
+    run: Run,
+    session: Callable[[], AbstractContextManager[SparkSession]],
+    jobs_of: Callable[[SparkSession], AbstractContextManager[DataFrame]],
+    *,
+    check: Callable[[Connection], None] = lambda _connection: None,
+    is_divided: bool = False,
+    report: Callable[[str], None] = lambda _line: None,
+) -> Result:
+    """Stage the jobs. When it returns, all of them have been committed, now or before.
+
+    Args:
+        database_url: Database that the jobs are staged in.
+        run: The run.
+        session: Makes the Spark session; called only if the run was not staged before.
+        jobs_of: Makes a row for each job, with columns of `staged_jobs`.
+        check: Raises StageError if such jobs cannot be staged; called before Spark starts.
+        is_divided: See `copying.stage`.
+        report: Receives the progress as a line, twice a second.
+
+    Raises:
+        DrainError: Nothing was staged, and the text says why.
+        KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
+    """
+    began = monotonic()
+    with runs.exclusive(database_url, run.run_id) as connection:
+        noted = bulk.find(connection, run.run_id)
+        if noted is not None and noted.rows:
+            _refuse_another_plan(noted.plan, run)
+            if noted.is_complete:
+                return Result(run.run_id, noted.rows, before=True, seconds=monotonic() - began)
+        check(connection)
+        throttle = Throttle(connection, run, report)
+        with (
+            runs.begun(connection, run),
+            session() as spark,
+            explained(),
+            copying.dividing(spark, several=run.commit_every is not None or bool(noted and noted.rows)),
+            jobs_of(spark) as jobs,
+        ):
+            staged = copying.stage(
+                connection, jobs, run, is_divided=is_divided, report=report, pause=throttle.pause
+            )
+    return Result(run.run_id, staged, before=False, seconds=monotonic() - began)
+
+
+def stage_rows(
+    rows: DataFrame,
+    run_id: str,
+    *,
+    database_url: str | None = None,
+    rows_per_second: float | None = None,
+    commit_every: int | None = None,
+) -> Result:
+    """Stage a job for each row of a DataFrame, in any Spark program.
+
+    The driver connects to the database, and executors do not.
+
+    Args:
+        rows: Rows with the columns of `staged_jobs` that an application may give: `job_name`, `job_args` as JSON, …
+        run_id: Identifier of the run. A run that has been staged stages nothing more.
+        database_url: Database with the job tables; None: that of DRAIN_DATABASE_URL.
+        rows_per_second: Number of jobs that come due in each second; None: all at once.
+        commit_every: Number of rows after which to commit; None: all in one commit.
+
+    Raises:
+        ConfigError: A column is missing or unknown.
+        StageError: A row breaks a rule of `staged_jobs`; nothing was staged, or nothing after the last commit.
+        UnavailableError: The database cannot be reached.
+    """
+    url = options.database_url({} if database_url is None else {"database_url": database_url})
+    run = Run(run_id=run_id, rows_per_second=rows_per_second, commit_every=commit_every)
+    return stage(url, run, lambda: nullcontext(rows.sparkSession), lambda _spark: nullcontext(rows))
+
+
+def _refuse_another_plan(noted: str | None, run: Run) -> None:
+    if None not in (noted, run.plan) and noted != run.plan:
+        raise DrainError(
+            f"run {run.run_id} has staged another plan: {noted}; this plan needs another --run-id: {run.plan}"
+        )

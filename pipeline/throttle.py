@@ -1,0 +1,94 @@
+"""Pauses between the commits of a run, while its jobs are due faster than asked for or the servers cannot keep up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from drain.database.postgres import fetch_one
+from drain.errors import DrainError
+from drain.pipeline import interruption
+from drain.wording import duration
+
+if TYPE_CHECKING:
+    from drain.database.postgres import Connection
+    from drain.pipeline.runs import Run
+
+# Interval between two looks.
+_LOOK_SECONDS = 0.5
+# Longest pause for one reason; then the run ends, and can be continued.
+_PATIENCE_SECONDS = 600.0
+# Number and age of the finished jobs of others that their delay is known from.
+_LATEST = 10_000
+_LATELY_SECONDS = 10.0
+# Delays below this never pause a run.
+_UNNOTICED_SECONDS = 0.1
+
+# Roles that may not read all statistics see no lag of replicas. WAL is kept for replication slots.
+_PRESSURE = """
+SELECT coalesce((SELECT date_part('epoch', max(replay_lag)) FROM pg_stat_replication), 0),
+    coalesce((SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::float8
+"""
+_DELAY = """
+SELECT date_part('epoch', percentile_disc(0.99) WITHIN GROUP (ORDER BY moved_at - greatest(staged_at, scheduled_at)))
+FROM (SELECT * FROM finished_jobs ORDER BY finished_xid DESC LIMIT %s) AS latest
+WHERE priority < %s AND finished_at > clock_timestamp() - make_interval(secs => %s)
+"""
+
+
+class Throttle:
+    """Throttle of one run.
+
+    Args:
+        connection: In autocommit mode, without a transaction between the commits.
+        run: The run.
+        report: Receives the reason of a pause.
+    """
+
+    def __init__(self, connection: Connection, run: Run, report: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._run = run
+        self._report = report
+        self._longest = max(run.limits.delay_factor * self._delay(), _UNNOTICED_SECONDS)
+
+    def pause(self, rows: int, seconds: float) -> None:
+        """Return once the next rows may be committed.
+
+        Args:
+            rows: Number of rows of the last commit.
+            seconds: Its duration.
+
+        Raises:
+            DrainError: The servers have not recovered for ten minutes.
+        """
+        with interruption.at_once():
+            if self._run.rows_per_second is not None:
+                self._report("waiting until these jobs are due")
+                sleep(max(rows / self._run.rows_per_second - seconds, 0.0))
+            self._recover()
+
+    def _recover(self) -> None:
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while reason := self._reason():
+            if monotonic() > deadline:
+                raise DrainError(
+                    f"paused for {duration(_PATIENCE_SECONDS)}, since {reason}; run this again later"
+                )
+            self._report(f"paused: {reason}")
+            sleep(_LOOK_SECONDS)
+
+    def _reason(self) -> str | None:
+        lag, wal = fetch_one(self._connection, _PRESSURE)
+        delay = self._delay()
+        if lag > self._run.limits.lag_seconds:
+            return f"a replica lags {duration(lag)} behind"
+        if wal > self._run.limits.wal_bytes:
+            return f"a replication slot keeps {wal / 2**20:,.0f} MB of WAL"
+        if delay > self._longest:
+            return f"other jobs reach Redis after {duration(delay)} (99th percentile)"
+        return None
+
+    def _delay(self) -> float:
+        (delay,) = fetch_one(self._connection, _DELAY, (_LATEST, self._run.priority, _LATELY_SECONDS))
+        return float(delay or 0)
