@@ -22,16 +22,16 @@ import psycopg
 from benchmarks import figures, machine, processes, servers
 from benchmarks.forecast_jobs import nap
 from drain import queues, stage, stage_many, wire
+from drain.contrib.forecast.known import Added
+from drain.contrib.forecast.prediction import predict
+from drain.contrib.forecast.reading import Question, read
 from drain.database import postgres
-from drain.forecast.known import Added
-from drain.forecast.prediction import predict
-from drain.forecast.reading import Question, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from drain.contrib.forecast.prediction import Prediction
     from drain.embedded import Services
-    from drain.forecast.prediction import Prediction
 
 _JOBS = "benchmarks.forecast_jobs"
 # More than count as those of an application's own transaction: they are no arrivals.

@@ -25,8 +25,8 @@ from sqlalchemy.orm import Session
 
 from benchmarks import servers
 from drain import hooks, job, stage
+from drain.contrib.telemetry.opentelemetry import DrainInstrumentor
 from drain.tables.claims import Claim
-from drain.telemetry.opentelemetry import DrainInstrumentor
 from drain.workers.context.current import Attempt
 from drain.workers.execution.attempt import run
 from drain.workers.lease.heartbeat import Heartbeat

@@ -27,30 +27,19 @@ The packages of `drain`, in the order in which a job passes:
 
 Beside that way:
 
-    django                Django: backend of tasks, `drain.django.transaction()`, programs of manage.py, admin
     database              connections to PostgreSQL, poolers, locks, schema, roles
     service               HTTP and systemd, for the programs that watch a long-running process
     audit                 the proof that no job is lost, doubled or stuck
-    check                 one look at the whole system, for a program that watches it
-    events                events of jobs, as they happen
     explain               the one thing for which a job waits now
-    slo                   service level objectives: rules for Prometheus, and how many jobs have met them lately
-    scaling               the number of workers that a queue needs now
     capacity              free and busy workers of queues: the definitions
-    forecast              when a backlog ends, simulated
     admission             which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     queues                rules and pauses of queues, changed in the transaction of an application
     commands              the command line, which `drain.__main__` puts together
     script                the installed command
     terminal              how the commands read their options and print for people
-    alembic               job-drain's tables among the migrations of an application that has Alembic
-    dev                   `drain dev`: all programs in one terminal
-    telemetry             jobs in OpenTelemetry and in Sentry, for applications that ask for it
-    web                   `drain web`: the page, for a browser, or mounted in an application
-    rehearsal             today's code on jobs that have ended, always rolled back
-    testing               jobs in tests, within the test's own transaction; a plugin of pytest
     embedded              PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
+    contrib               extensions, which the rest does without: the page, Django, forecasts, tests and more
     pipeline              work on millions of jobs at once, on Spark
 
 Modules that every package may use:
@@ -68,15 +57,20 @@ Modules that every package may use:
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal
     wakeup                ends the wait of one thread, without a lock
     frames                tracebacks as texts: the innermost frame in the application's own code
+    moved                 names that modules had in earlier versions
     rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
 
 What always holds: no job is seen before its transaction has committed, nor after it has rolled back; every committed
 job ends in `finished_jobs` or `dead_jobs`, whatever process or server dies on the way; it is finished once. Redis holds
 nothing that could not be rebuilt from `inflight_jobs`. No other module of `drain` imports `drain.workers` or
-`drain.pipeline`; the command line alone does.
+`drain.pipeline`; the command line alone does, and extensions do. Nothing but extensions imports `drain.contrib`.
 """
 
 from typing import TYPE_CHECKING
+
+from drain import moved
+
+moved.install()
 
 if TYPE_CHECKING:
     from drain import queues as queues

@@ -81,4 +81,4 @@ class EmbeddedError(DrainError):
 
 
 class HarnessError(DrainError):
-    """A test uses `drain.testing` in a way that cannot work."""
+    """A test uses `drain.contrib.testing` in a way that cannot work."""

@@ -113,11 +113,6 @@ WAITING = Gauge(
     "Jobs of the queue that wait, staged or in flight, by cause; counted up to 10000, which means that or more.",
     ["queue", "cause"],
 )
-WANTED = Gauge(
-    "drain_wanted_workers",
-    "Workers of one job at a time that the queue needs to finish its backlog within 30 s, beside what arrives.",
-    ["queue"],
-)
 WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
 
 # Series at 0 before their first event: the growth of a series that begins at 1 is seen by no alarm.

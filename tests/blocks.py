@@ -8,7 +8,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncSession
 
-import drain.django
+import drain.contrib.django
 from drain.workers import async_psycopg_transaction, async_transaction, psycopg_transaction, transaction
 from drain.workers.context.current import current_attempt
 
@@ -90,7 +90,7 @@ def async_psycopg_transaction_in_loop() -> Iterator[InLoop]:
 @contextmanager
 def django_transaction() -> Iterator[OfDjango]:
     use_django_at(current_attempt().database_url)
-    with drain.django.transaction() as connection:
+    with drain.contrib.django.transaction() as connection:
         yield OfDjango(connection)
 
 

@@ -102,7 +102,7 @@ def no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind in ("unhealthy_hooks", "recovery_hooks"):
         monkeypatch.setattr(health, kind, ())
     yield
-    if (telemetry := sys.modules.get("drain.telemetry.opentelemetry")) is not None:
+    if (telemetry := sys.modules.get("drain.contrib.telemetry.opentelemetry")) is not None:
         instrumentor = telemetry.DrainInstrumentor()
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()

@@ -6,7 +6,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import models
 
-import drain.django
+import drain.contrib.django
 from drain import job
 from tests.blocks import use_django_at
 
@@ -53,19 +53,19 @@ async def finish_async(label: str) -> None:
 
 @job(max_attempts=5, lease_seconds=0.5)
 def finish(label: str) -> None:
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         model().objects.create(label=label)
 
 
 @job(max_attempts=1, commit="grouped")
 def finish_grouped(label: str) -> None:
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         model().objects.create(label=label)
 
 
 @job(max_attempts=1)
 def fork_and_finish(label: str) -> None:
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         model().objects.create(label=f"{label} before the fork")
         if not (child := os.fork()):
             raise SystemExit

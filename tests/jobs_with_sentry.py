@@ -2,7 +2,7 @@
 
 import os
 
-from drain.telemetry.sentry import DrainIntegration
+from drain.contrib.telemetry.sentry import DrainIntegration
 from drain.workers import job
 from tests.envelopes import keeping
 

@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from drain.telemetry.opentelemetry import DrainInstrumentor
+from drain.contrib.telemetry.opentelemetry import DrainInstrumentor
 from drain.workers import job
 
 

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from drain.config import Settings
-from drain.web import application, program
+from drain.contrib.web import application, program
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, wait_until
 
 TOKEN = "a token that nobody guesses"

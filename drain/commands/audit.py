@@ -14,8 +14,6 @@ from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, a
 from drain.audit import textfile as metrics_file
 from drain.commands.database import database
 from drain.config import Settings
-from drain.pipeline.commands.audit import check_expected
-from drain.pipeline.commands.options import Runtime, spark_options
 from drain.terminal import audit_report, progress
 from drain.terminal.commandline import as_json_option, settings_options
 
@@ -47,39 +45,18 @@ _AUDIT_SECONDS = 3600
     help="Time that jobs may wait in a queue without a worker.",
 )
 @click.option(
-    "--expected",
-    metavar="SOURCE",
-    help="Instead, compare a list of job ids that an application has committed with all tables, on Spark.",
-)
-@click.option("--key", default="id", show_default=True, help="Column of the list that holds the ids.")
-@click.option(
-    "--archive",
-    envvar="DRAIN_ARCHIVE",
-    show_envvar=True,
-    help="With --expected: directory of the archived days.",
-)
-@click.option("--queue", help="With --expected: the list is about this queue only.")
-@click.option("--job", help="With --expected: the list is about this job name only.")
-@click.option(
     "--textfile",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write the result as metrics too, for the textfile collector of node_exporter; the name must end in .prom.",
 )
-@spark_options
 @as_json_option
 def audit_jobs(
     settings: Settings,
-    runtime: Runtime,
     *,
     overdue_seconds: int,
     patience_seconds: int,
     unattended_seconds: int,
-    expected: str | None,
-    key: str,
-    archive: str | None,
-    queue: str | None,
-    job: str | None,
     textfile: Path | None,
     as_json: bool,
 ) -> None:
@@ -98,16 +75,7 @@ def audit_jobs(
     drain audit --overdue-seconds 600     for a backlog that may take ten minutes
     drain audit --json | jq '.checks[] | select(.ok | not)'
     drain audit --textfile /var/lib/prometheus/node-exporter/drain.prom
-    drain audit --expected 'sql:SELECT job_id AS id FROM orders'
     """  # noqa: D301
-    if expected is not None and textfile is not None:
-        raise click.UsageError("--textfile is not for an audit with --expected")
-    if expected is not None:
-        only = {"queue": queue, "job_name": job}
-        ok = check_expected(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
-        sys.exit(0 if ok else 1)
-    if queue or job:
-        raise click.UsageError("--queue and --job go with --expected")
     if textfile is not None:
         metrics_file.check_writable(textfile)
     with database(settings, _AUDIT_SECONDS) as connection, progress.show() as step:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import click
 
 from drain import capacity, wire
 from drain.commands.database import database
-from drain.commands.slo import queue_file_option, read_slos
 from drain.commands.watching import watch_status
 from drain.config import Settings
+from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.slo.declared import Slo
-from drain.slo.lately import lately
 from drain.tables import counts
-from drain.tables.counts import Status
+from drain.tables.counts import Section, Status
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
 # Exit code where Redis could not be asked, as of `drain audit`.
 _WITHOUT_REDIS = 3
+# Name in click's `meta` under which entry points of the group `drain.options` put readers of more sections, by name.
+SECTIONS = "drain.status.sections"
+Readers = Mapping[str, Callable[[Connection], Section]]
+_NO_READERS: Readers = {}
 
 
 @click.command(short_help="Show how many jobs are in each state, the leader and workers.")
@@ -37,19 +38,11 @@ _WITHOUT_REDIS = 3
     metavar="[SECONDS]",
     help="Show the status every SECONDS, 2 by default, until Ctrl-C (exit code 0).",
 )
-@click.option(
-    "--jobs",
-    metavar="MODULES",
-    help="Modules that define jobs, separated by commas: adds a line for each SLO.",
-)
-@queue_file_option
 @as_json_option
 def status(
     settings: Settings,
     *,
     watch_seconds: float | None,
-    jobs: str | None,
-    queue_file: Path | None,
     as_json: bool,
 ) -> None:
     """Show how many jobs are in each state, the leader, and the workers of each queue.
@@ -58,19 +51,19 @@ def status(
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
     is marked "none", others show their free workers and all; a queue is stalled if its jobs have waited for a worker
     for a minute while none has finished. Below the table is how many due jobs a pause, a limit, a rate or a full list
-    holds back; --json has the causes of all waits, and the rules and pauses. With --queue-file or --jobs there is a
-    line for each SLO. Beyond a thousand queues the smaller ones are counted together as (others). Without Redis the
-    workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does not answer.
+    holds back; --json has the causes of all waits, and the rules and pauses. Beyond a thousand queues the smaller ones
+    are counted together as (others). Without Redis the workers are unknown ("?"; null in JSON). Exit code 3: Redis is
+    named and does not answer.
 
     \b
     drain status
     drain status --watch
     drain status --json | jq '.queues | map_values(select(.workers == 0))'
     """  # noqa: D301
-    slos = read_slos(jobs, queue_file)
+    readers: Readers = click.get_current_context().meta.get(SECTIONS, {})
 
     def look() -> tuple[Status, str | None]:
-        return status_of_both_stores(settings, slos)
+        return status_of_both_stores(settings, readers)
 
     if watch_seconds is not None:
         watch_status(look, watch_seconds, as_json=as_json)
@@ -86,19 +79,19 @@ def status(
         sys.exit(_WITHOUT_REDIS)
 
 
-def status_of_both_stores(settings: Settings, slos: Sequence[Slo] = ()) -> tuple[Status, str | None]:
+def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[Status, str | None]:
     """Read the status of the tables and of Redis.
 
     Args:
         settings: Settings that name the stores.
-        slos: Objectives to look at.
+        readers: Read more sections, by name.
 
     Returns:
         The status, and the reason why the part of Redis is unknown; None if it is known.
     """
     with database(settings) as connection:
         result = counts.status(connection)
-        result.slos = lately(connection, slos)
+        result.sections = {name: read(connection) for name, read in readers.items()}
     if not settings.redis_url:
         return result, None
     redis = wire.Producer(settings.redis_url, settings.namespace)

@@ -41,7 +41,7 @@ In the order in which it begins, and then in the order in which a job passes:
     gauges             metrics that only a leader can measure
     waits              the waiting time of the oldest job in each queue
     waiting_jobs       the number of waiting jobs of each queue, by cause
-    wanted_workers     the number of workers that each queue needs
+    extensions         what other packages measure and answer in the leader's process
     tag_gauges         the jobs that are next in line, by tag
     server_gauges      what the tables cost PostgreSQL
     optional_gauge     a measurement that the leader can do without

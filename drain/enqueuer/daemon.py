@@ -24,6 +24,7 @@ from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.expired_keys import ExpiredKeys
+from drain.enqueuer.extensions import Extensions
 from drain.enqueuer.gauges import Gauges
 from drain.enqueuer.partitions import DailyPartitions
 from drain.enqueuer.past_queues import PastQueues
@@ -35,7 +36,6 @@ from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.truncation import PartitionTruncator
 from drain.errors import DrainError, UnavailableError
-from drain.scaling.answers import Scale
 from drain.service import http, systemd
 from drain.service.steady import HealthOptions
 from drain.tables import leader_progress
@@ -89,8 +89,8 @@ class Daemon:
         self._take_over = take_over
         self._stop = threading.Event()
         self._health = health.Health(health_options)
-        self._scale = Scale(settings.database_url)
-        self._gauges = Gauges(self.redis, self._scale)
+        self._extensions = Extensions(settings)
+        self._gauges = Gauges(self.redis, self._extensions)
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
 
     def stop(self) -> None:
@@ -141,8 +141,8 @@ class Daemon:
         return _signals(self.stop)
 
     def answers(self) -> http.Answers:
-        """Answers of `/healthz`, `/readyz` and `/scale`."""
-        return replace(self._health.answers(), scale=self._scale.answer)
+        """Answers of `/healthz` and `/readyz`, and of the extensions."""
+        return replace(self._health.answers(), more=self._extensions.answers)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

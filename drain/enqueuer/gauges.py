@@ -7,13 +7,12 @@ from time import monotonic
 from drain import metrics
 from drain.database.postgres import Connection
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.extensions import Extensions
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.server_gauges import ServerGauges
 from drain.enqueuer.tag_gauges import TagGauges
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
-from drain.enqueuer.wanted_workers import WantedWorkers
-from drain.scaling.answers import Scale
 from drain.service.versions import versions
 from drain.tables import counts, lanes
 from drain.wire import Producer
@@ -29,16 +28,16 @@ class Gauges:
 
     Args:
         redis: The producer for the Redis that has the queues.
-        scale: Gets the load of each queue; None where nothing asks for it.
+        extensions: Measure too; None for none.
     """
 
-    def __init__(self, redis: Producer, scale: Scale | None = None) -> None:
+    def __init__(self, redis: Producer, extensions: Extensions | None = None) -> None:
         self._redis = redis
         self._pacer = Pacer(_PAUSE_SECONDS)
         self._queues: set[str] = set()
         self._stale: int | None = None
         self._waiting_jobs = WaitingJobs()
-        self._wanted_workers = WantedWorkers(scale)
+        self._extensions = extensions
         self._server = ServerGauges()
         self._tags = TagGauges()
         metrics.BUILD_INFO.labels(*versions(), "").set(1)
@@ -76,13 +75,14 @@ class Gauges:
             metrics.FAILING,
             metrics.WAIT,
             metrics.WAITING,
-            metrics.WANTED,
             metrics.WORKERS,
             metrics.DEPTH,
         ):
             gauge.clear()
         self._server.clear()
         self._tags.clear()
+        if self._extensions is not None:
+            self._extensions.clear()
 
     def _count_rows(self, enqueuer: Enqueuer) -> None:
         connection = enqueuer.connection
@@ -110,5 +110,5 @@ class Gauges:
         if not waits.refused:
             for label, longest in waits.by_label(seconds, self._queues).items():
                 metrics.WAIT.labels(label).set(longest)
-        if not enqueuer.awaits_bulk:
-            self._wanted_workers.run_once(enqueuer.connection, self._queues, self._waiting_jobs.latest)
+        if self._extensions is not None and not enqueuer.awaits_bulk:
+            self._extensions.measure(enqueuer.connection, self._queues, self._waiting_jobs.latest)

@@ -1,11 +1,11 @@
-"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, `/scale` for autoscalers."""
+"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and what else it is given."""
 
 from __future__ import annotations
 
 import errno
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +29,6 @@ _ANSWER_SECONDS = 5.0
 # Time between two searches for connections that take too long, in seconds.
 _CHECK_SECONDS = 0.5
 _PROBES = ("/healthz", "/readyz")
-_SCALE = "/scale/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,14 @@ class Answers:
         unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
         unready: Called for /readyz; returns None for ready, or the reason why not.
         metrics: Called for /metrics with the header Accept of the request; returns the metrics and their content type.
-        scale: Called for /scale/QUEUE, with the text behind /scale/ and the one behind the question mark; returns
-            status and JSON. None for a port without it.
+        more: Called for paths that begin so, with the rest of the path and the text behind the question mark; return
+            status and JSON.
     """
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
     metrics: Callable[[str], tuple[bytes, str]] = field(default_factory=lambda: exposition(REGISTRY))
-    scale: Callable[[str, str], tuple[int, bytes]] | None = None
+    more: Mapping[str, Callable[[str, str], tuple[int, bytes]]] = field(default_factory=dict)
 
 
 class _Head:
@@ -223,8 +222,9 @@ def _reply(target: str, accept: str, answers: Answers) -> tuple[int, bytes, str]
     if path in _PROBES:
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"
-    if path.startswith(_SCALE) and answers.scale is not None:
-        return *answers.scale(path.removeprefix(_SCALE), query), "application/json"
+    for start, answer in answers.more.items():
+        if path.startswith(start):
+            return *answer(path.removeprefix(start), query), "application/json"
     return 404, b"try /metrics, /healthz or /readyz\n", "text/plain"
 
 

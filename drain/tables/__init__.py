@@ -8,7 +8,6 @@ passes:
     staged           bulk runs insert; rows that are due move in flight, or are given up
     lanes            the due rows of a queue: which queues have any, and the rows at their heads
     bulk             runs that stage jobs by the million
-    bulk_runs        bulk runs that have staged, or are under way
     unique           waiting jobs that give way to another one with their unique key
     idempotency      keys under which a job is staged once
     claims           a job in flight becomes one worker's, under a token and a lease
@@ -28,9 +27,6 @@ passes:
     changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
     deaths           dead jobs in groups: of one name, whose error came from one place in the code
-    texts            texts of one job, whole: arguments, context, result and error
-    search           jobs that are found by a word: an id, a key, a part of a name, a tag or an argument
-    times            times of all that waits, shifted together by tests
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
     followed         small tables in the leader's memory: a look reads what has changed
@@ -43,11 +39,9 @@ passes:
     claimed          jobs that workers have claimed: the one first that runs longest
     tags             tags of the jobs that are next in line
     footprint        rows, dead rows and bytes of the tables, and what keeps vacuum back
-    past             jobs that have ended, for rehearsals
-    pace             jobs that wait, have finished or came lately, for forecasts
     activity         rates, waits and running jobs of all queues, for `drain top` and `drain check`
-    lives            rows that have appeared since an earlier look, for `drain events`
     counts           numbers of jobs in each state, for `drain status` and the metrics
+    time_travel      times of all that waits, shifted together by tests
     glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 

@@ -6,9 +6,9 @@ Times are read in binary: psycopg reads the texts of no DateStyle but ISO, and t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import lanes, pauses, stalls
@@ -104,6 +104,16 @@ class QueueCounts:
         return self.workers == 0 and self.staged - self.scheduled + self.queued + self.retrying > 0
 
 
+class Section(Protocol):
+    """Part that an extension adds to a status."""
+
+    def as_json(self) -> Any:
+        """As JSON types."""
+
+    def lines(self) -> Iterable[Any]:
+        """Lines for people, as texts of Rich."""
+
+
 @dataclass(slots=True)
 class Status:
     """Status of the whole system.
@@ -121,7 +131,7 @@ class Status:
         oldest_staged_age_seconds: Time for which the oldest due row has been due; 0 if none waits.
         leader: Name of the leader, and since when it leads; None if there is none.
         queues: Counts by queue.
-        slos: Objectives, and how many jobs met them lately; empty unless they were asked for.
+        sections: What extensions of `drain status` add, by name.
     """
 
     staged: int = 0
@@ -137,11 +147,12 @@ class Status:
     oldest_staged_age_seconds: float = 0.0
     leader: dict[str, str] | None = None
     queues: dict[str, QueueCounts] = field(default_factory=dict)
-    slos: Sequence[Any] = ()
+    sections: dict[str, Section] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """As an object of JSON types."""
-        return asdict(self) | {"slos": [each.as_json() for each in self.slos]}
+        whole = asdict(self)
+        return whole | {name: section.as_json() for name, section in whole.pop("sections").items()}
 
 
 _SUMMED = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")

@@ -13,14 +13,9 @@
     stack           where a running job is
     trace_table     when one job passed which process
     status_report   the whole system at a glance
-    forecast_report when a backlog ends, and who waits meanwhile
-    check_line      one line for a program that watches the system
-    event_line      a line for each event in the life of a job
     top_view        screen of queues and running jobs
     keyboard        single keys of a terminal
     queue_report    rules of queues, pauses, and how a file of rules differs
-    slo_report      objectives, and which share of the jobs met them
-    rehearsal_report  how rehearsed jobs end now
     audit_report    the result of an audit
 
 What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;

@@ -254,6 +254,15 @@ def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[
     return wrapper  # type: ignore[return-value]
 
 
+def add_to(command: click.Command, callback: Callable[..., Any]) -> None:
+    """Let a function take a command's place as the one that is called, and give the command the function's options.
+
+    For entry points of the group `drain.options`. The function passes on what is not its own.
+    """
+    command.callback = callback
+    command.params += reversed(getattr(callback, "__click_params__", []))
+
+
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 limit_option = click.option(
     "--limit",

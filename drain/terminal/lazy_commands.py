@@ -1,11 +1,13 @@
 """Commands that are imported when they are needed: those of job-drain, and those that other packages add.
 
-A package adds one by an entry point of the group `drain.commands`: `hello = "shop.drain_commands:hello"`.
+A package adds one by an entry point of the group `drain.commands`, `hello = "shop.drain_commands:hello"`; and options
+to a command of job-drain by one of the group `drain.options`, `status = "shop.drain_commands:add_options"`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from copy import copy
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
@@ -14,6 +16,7 @@ import click
 from drain.errors import DrainError
 
 GROUP = "drain.commands"
+OPTIONS = "drain.options"
 
 
 class LazyCommands(MutableMapping[str, click.Command]):
@@ -35,7 +38,8 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
-            self._loaded[name] = _load(self._own.get(name) or self._known[name])
+            own = self._own.get(name)
+            self._loaded[name] = _with_options(_load(own)) if own else _load(self._known[name])
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: click.Command) -> None:
@@ -49,6 +53,24 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     def __len__(self) -> int:
         return len(self._known | self._loaded)
+
+
+def _with_options(command: click.Command) -> click.Command:
+    """Return a command with the options that packages add; a package that fails to is named, and left out."""
+    for entry in entry_points(group=OPTIONS, name=command.name or ""):
+        extended = copy(command)
+        extended.params = list(command.params)
+        try:
+            entry.load()(extended)
+        # The code of a module may raise anything.
+        except Exception as error:  # noqa: BLE001
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            click.echo(
+                f"`drain {command.name}` goes without the options of {entry.value}: {problem}", err=True
+            )
+        else:
+            command = extended
+    return command
 
 
 def _load(entry: EntryPoint) -> click.Command:

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from drain.tables.counts import WAITING_UP_TO, QueueCounts, Status
-from drain.terminal import slo_report
 from drain.visible import visible
 from drain.wording import clock, count, duration
 
@@ -40,8 +39,9 @@ def status_view(result: Status, width: int) -> RenderableType:
     if result.queues:
         wide = _table(result, wide=True)
         parts += [Text(), wide if _fits(wide, width) else _table(result, wide=False)]
-    if result.slos:
-        parts += [Text(), *slo_report.texts(result.slos)]
+    for section in result.sections.values():
+        if lines := list(section.lines()):
+            parts += [Text(), *lines]
     if held := _held(result):
         parts += [Text(), *held]
     if advice := _advice(result):

@@ -1,26 +1,71 @@
-"""`drain audit --expected`."""
+"""`drain audit --expected`: options that the command gets by the entry point `drain.options`."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from drain.config import Settings
 from drain.pipeline import conservation
-from drain.pipeline.commands.options import warn_if_absent
+from drain.pipeline.commands.options import Runtime, spark_options, warn_if_absent
 from drain.pipeline.sources import Source
 from drain.pipeline.stats.question import literal
 from drain.terminal import progress
+from drain.terminal.commandline import add_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from drain.config import Settings
-    from drain.pipeline.commands.options import Runtime
+
+def add_options(command: click.Command) -> None:
+    """Add --expected, and the options that go with it."""
+    audit = command.callback
+
+    @click.option(
+        "--expected",
+        metavar="SOURCE",
+        help="Instead, compare a list of job ids that an application has committed with all tables, on Spark: "
+        "'sql:SELECT job_id AS id FROM orders'.",
+    )
+    @click.option("--key", default="id", show_default=True, help="Column of the list that holds the ids.")
+    @click.option(
+        "--archive",
+        envvar="DRAIN_ARCHIVE",
+        show_envvar=True,
+        help="With --expected: directory of the archived days.",
+    )
+    @click.option("--queue", help="With --expected: the list is about this queue only.")
+    @click.option("--job", help="With --expected: the list is about this job name only.")
+    @spark_options
+    def with_expected(
+        *,
+        runtime: Runtime,
+        expected: str | None,
+        key: str,
+        archive: str | None,
+        queue: str | None,
+        job: str | None,
+        **given: Any,
+    ) -> Any:
+        if expected is None:
+            if queue or job:
+                raise click.UsageError("--queue and --job go with --expected")
+            return audit(**given) if audit else None
+        if given["textfile"] is not None:
+            raise click.UsageError("--textfile is not for an audit with --expected")
+        settings = Settings.from_texts({name: given[name] for name in ("database_url", "schema")})
+        only = {"queue": queue, "job_name": job}
+        as_json = given["as_json"]
+        ok = _check(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
+        sys.exit(0 if ok else 1)
+
+    add_to(command, with_expected)
 
 
-def check_expected(
+def _check(
     settings: Settings,
     runtime: Runtime,
     expected: str,

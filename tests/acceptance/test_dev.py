@@ -14,10 +14,10 @@ import psycopg
 import pytest
 from redis import Redis
 
-from drain.dev import source_watcher, worker
-from drain.dev.console import Console
-from drain.dev.guarded_program import GuardedProgram
-from drain.dev.source_watcher import SourceWatcher
+from drain.contrib.dev import source_watcher, worker
+from drain.contrib.dev.console import Console
+from drain.contrib.dev.guarded_program import GuardedProgram
+from drain.contrib.dev.source_watcher import SourceWatcher
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
@@ -212,7 +212,7 @@ def test_a_program_is_guarded_from_its_first_instant(tmp_path: Path) -> None:
     """Its owner may die before it can note the pid."""
     owner = f"""
 import os, signal, sys
-from drain.dev.guarded_program import GuardedProgram
+from drain.contrib.dev.guarded_program import GuardedProgram
 program = GuardedProgram("worker", "import time; time.sleep(60)", {{"MARK_OF_TEST": {str(tmp_path)!r}}}, print)
 program.start()
 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`drain.django.DrainBackend`: tasks of `django.tasks`, or `django-tasks` before Django 6, from enqueue to result."""
+"""`drain.contrib.django.DrainBackend`: `django.tasks`, or `django-tasks` before Django 6, from enqueue to result."""
 
 import json
 
@@ -166,7 +166,7 @@ def test_times_are_those_of_the_project(site: Site, use_tz: str) -> None:
 def test_a_setting_that_cannot_be_used_is_one_line(
     site: Site, settings: dict[str, object], text: str | None
 ) -> None:
-    tasks = json.dumps({"second": {"BACKEND": "drain.django.DrainBackend", **settings}})
+    tasks = json.dumps({"second": {"BACKEND": "drain.contrib.django.DrainBackend", **settings}})
     line = site.play("enqueue_on", "second", SITE_TASKS=tasks)
     if text is None:
         assert line == "nothing"
@@ -180,7 +180,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(
 
 def test_the_programs_need_a_database_that_is_there(site: Site) -> None:
     tasks = json.dumps(
-        {"default": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "nowhere"}}}
+        {"default": {"BACKEND": "drain.contrib.django.DrainBackend", "OPTIONS": {"database": "nowhere"}}}
     )
     refused = site.manage("drain_run", "--once", SITE_TASKS=tasks)
     assert refused.returncode == 1
@@ -189,12 +189,14 @@ def test_the_programs_need_a_database_that_is_there(site: Site) -> None:
 
 
 def test_the_programs_need_one_database(site: Site) -> None:
-    tasks = json.dumps({"second": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}})
+    tasks = json.dumps(
+        {"second": {"BACKEND": "drain.contrib.django.DrainBackend", "OPTIONS": {"database": "other"}}}
+    )
     run = site.manage("drain_run", "--once", SITE_TASKS=tasks)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.startswith("Error: TASKS has backends of several databases, default, other")
     alone = json.dumps(
-        {"default": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}}
+        {"default": {"BACKEND": "drain.contrib.django.DrainBackend", "OPTIONS": {"database": "other"}}}
     )
     run = site.manage("drain_work", SITE_TASKS=alone)
     assert run.returncode == 1
@@ -234,7 +236,7 @@ def test_help_and_exit_codes_are_those_of_drain(site: Site) -> None:
         ("show", "x"),
     )
     sqlite = json.dumps(
-        {"default": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}}
+        {"default": {"BACKEND": "drain.contrib.django.DrainBackend", "OPTIONS": {"database": "other"}}}
     )
     for line in words:
         ours = site.manage("drain", *line)

@@ -1,6 +1,6 @@
 """Jobs that write through Django's ORM: their writes and the finish are one commit, and lost connections are replaced.
 
-The tests of test_job_transactions.py run for `drain.django.transaction()` too.
+The tests of test_job_transactions.py run for `drain.contrib.django.transaction()` too.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from django.db import DataError, connection, connections
 from django.db import transaction as of_django
 from django.db.transaction import atomic
 
-import drain.django
+import drain.contrib.django
 from drain.workers import current_job, transaction
 from drain.workers.context.current import Attempt
 from drain.workers.execution import isolation
@@ -54,7 +54,7 @@ def test_what_the_orm_writes_and_the_finish_are_one_commit(shop: Workshop) -> No
         seen.append((shop.effects(), shop.whereabouts(job_id), current_job().finished))
 
     def act() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("written")
             look()
         look()
@@ -66,7 +66,7 @@ def test_what_the_orm_writes_and_the_finish_are_one_commit(shop: Workshop) -> No
 
 def test_atomic_within_the_block_is_a_savepoint(shop: Workshop) -> None:
     def act() -> None:
-        with drain.django.transaction() as its_own:
+        with drain.contrib.django.transaction() as its_own:
             leave("before")
             with suppress(DataError), atomic():
                 leave("rolled back")
@@ -80,7 +80,7 @@ def test_atomic_within_the_block_is_a_savepoint(shop: Workshop) -> None:
 
 def test_jobs_are_staged_in_the_block_on_the_connection_below(shop: Workshop) -> None:
     def act() -> None:
-        with drain.django.transaction() as its_own:
+        with drain.contrib.django.transaction() as its_own:
             drain.stage(its_own.connection, "shop.jobs.next", [current_job().attempt])
             if current_job().attempt == 1:
                 raise ValueError("not yet")
@@ -123,7 +123,7 @@ def close_the_connection() -> None:
 
 
 def nest() -> None:
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         pass
 
 
@@ -150,12 +150,12 @@ def test_a_block_that_could_not_commit_with_the_finish_is_rolled_back_and_says_w
     shop: Workshop, misuse: Callable[[], None]
 ) -> None:
     def act() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("written early")
             misuse()
 
     def write_more() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("the next job")
 
     job_id = shop.delivered(act, max_attempts=1)
@@ -167,13 +167,13 @@ def test_a_block_that_could_not_commit_with_the_finish_is_rolled_back_and_says_w
 
 
 def within_atomic() -> None:
-    with atomic(), drain.django.transaction():
+    with atomic(), drain.contrib.django.transaction():
         leave("never")
 
 
 def without_autocommit() -> None:
     of_django.set_autocommit(False)
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         leave("never")
 
 
@@ -183,13 +183,13 @@ def on_sqlite() -> None:
         "NAME": ":memory:",
         "OPTIONS": {},
     }
-    with drain.django.transaction("sqlite"):
+    with drain.contrib.django.transaction("sqlite"):
         pass
 
 
 def in_an_event_loop() -> None:
     async def write() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("never")
 
     asyncio.run(write())
@@ -230,7 +230,7 @@ def test_another_database_than_that_of_the_jobs_is_refused(
     use_django_at(request.getfixturevalue(name))
 
     def act() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             pass
 
     job_id = shop.delivered(act, max_attempts=1)
@@ -240,7 +240,7 @@ def test_another_database_than_that_of_the_jobs_is_refused(
 
 
 def test_outside_of_a_job_there_is_no_transaction(shop: Workshop) -> None:
-    with pytest.raises(drain.NoCurrentJobError), drain.django.transaction():
+    with pytest.raises(drain.NoCurrentJobError), drain.contrib.django.transaction():
         pass
 
 
@@ -256,7 +256,7 @@ def test_functions_for_after_the_commit_find_the_job_finished(
         raise ValueError("the mail server is away")
 
     def act() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("written")
             of_django.on_commit(lambda: seen.append(current_job().finished))
             of_django.on_commit(fail)
@@ -272,7 +272,7 @@ def test_functions_for_after_the_commit_are_not_called_if_the_lease_is_lost(shop
     seen: list[str] = []
 
     def act() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("late")
             of_django.on_commit(lambda: seen.append("called"))
             shop.take_over(job_id)
@@ -286,7 +286,7 @@ def test_an_async_job_has_its_transaction_in_a_function_that_is_called_through_a
     shop: Workshop,
 ) -> None:
     def write() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave("written")
         connection.close()
 
@@ -428,7 +428,7 @@ def test_a_transaction_of_a_test_case_is_left_as_it_is(shop: Workshop) -> None:
 
 def test_within_a_test_case_the_block_is_a_savepoint(shop: Workshop) -> None:
     def act() -> None:
-        with drain.django.transaction():
+        with drain.contrib.django.transaction():
             leave(f"attempt {current_job().attempt}")
             if current_job().attempt == 1:
                 raise ValueError("not yet")

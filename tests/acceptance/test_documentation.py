@@ -43,7 +43,7 @@ MOST_ATTEMPTS = 20
 # For the tests that a page has written: they start several commands, one after the other.
 TESTS_SECONDS = 120
 # Plugin of an installed job-drain; that of pytest-django is another project's, and wants its settings.
-PLUGINS = ("-p", "drain.testing.plugin", "-p", "no:django")
+PLUGINS = ("-p", "drain.contrib.testing.plugin", "-p", "no:django")
 
 
 def comparable(line: str) -> str:

@@ -23,7 +23,16 @@ def env(database_url: str, redis_url: str) -> dict[str, str]:
 
 
 def test_the_suite_of_the_shop_passes_and_leaves_nothing(env: dict[str, str], database_url: str) -> None:
-    options = ("-o", "addopts=", "-p", "drain.testing.plugin", "-p", "no:django", "-p", "no:cacheprovider")
+    options = (
+        "-o",
+        "addopts=",
+        "-p",
+        "drain.contrib.testing.plugin",
+        "-p",
+        "no:django",
+        "-p",
+        "no:cacheprovider",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, SUITE],
         env=env,

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import drain
 from drain import hooks, job, stage, stage_many
-from drain.telemetry.opentelemetry import DrainInstrumentor
+from drain.contrib.telemetry.opentelemetry import DrainInstrumentor
 from tests import jobs_with_spans as jobs
 from tests.helpers import PATIENCE_SECONDS, ROOT, query, rq_worker
 from tests.inprocess_worker import NAME, Workshop

@@ -16,8 +16,8 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 
 import drain
 from drain import job, stage_many
-from drain.telemetry import sentry
-from drain.telemetry.sentry import DrainIntegration
+from drain.contrib.telemetry import sentry
+from drain.contrib.telemetry.sentry import DrainIntegration
 from drain.workers.errors import WorkerStoppedError
 from tests import jobs_with_sentry as jobs
 from tests.envelopes import Kept, keeping

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
+from drain.contrib.slo import prometheus, yaml
+from drain.contrib.slo.declared import Slo, declared
 from drain.jobs import registry
 from drain.jobs.objectives import TARGETS, Objective
-from drain.slo import prometheus, yaml
-from drain.slo.declared import Slo, declared
 from drain.workers import job
 
 PROMTOOL = shutil.which("promtool")

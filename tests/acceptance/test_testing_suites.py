@@ -109,7 +109,7 @@ def test_fails(drain_connection, staged):
         re.MULTILINE,
     )
     # The line of the test, and none of ours.
-    assert "drain/testing" not in printed
+    assert "drain/contrib/testing" not in printed
     assert query(database_url, "SELECT * FROM orders") == []
 
 
@@ -124,12 +124,12 @@ def test_the_plugin_imports_next_to_nothing_for_those_who_do_not_use_it(suite: S
 import sys
 
 def test_it(request):
-    assert request.config.pluginmanager.hasplugin("drain.testing.plugin")
+    assert request.config.pluginmanager.hasplugin("drain.contrib.testing.plugin")
     tops = {name.partition(".")[0] for name in sys.modules}
     assert not tops & {"sqlalchemy", "django", "redis", "rq"}
     assert "drain.workers" not in sys.modules
-    loaded = {name for name in sys.modules if name.startswith("drain.testing")}
-    assert loaded == {"drain.testing", "drain.testing.plugin"}
+    loaded = {name for name in sys.modules if name.startswith("drain.contrib.testing")}
+    assert loaded == {"drain.contrib.testing", "drain.contrib.testing.plugin"}
 """
     suite.run("-p", "no:django", test_it=test)
 
@@ -172,8 +172,8 @@ def settle(order_id):
 
 @drain.job(max_attempts=1)
 def settle_by_orm(order_id, fail=False):
-    import drain.django
-    with drain.django.transaction():
+    import drain.contrib.django
+    with drain.contrib.django.transaction():
         Order.objects.filter(id=order_id).update(receipt=True)
         with transaction.atomic():
             drain.stage(connection, "nobody.knows", run_in=3600)
@@ -193,7 +193,7 @@ django.setup()
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 from drain.errors import HarnessError
-from drain.testing import Staged
+from drain.contrib.testing import Staged
 from shop import Order, buy, send_receipt, settle, settle_by_orm, twice
 import pytest
 
@@ -318,7 +318,7 @@ import drain
 import psycopg
 import pytest
 import sqlalchemy
-from drain.testing import Staged
+from drain.contrib.testing import Staged
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 @drain.job
@@ -439,7 +439,7 @@ def test_without_servers_the_error_names_the_extra(suite: Suite) -> None:
 
 
 def test_a_role_that_owns_nothing_is_one_line(database_url: str) -> None:
-    from drain.testing import Staged
+    from drain.contrib.testing import Staged
 
     with psycopg.connect(database_url) as connection:
         connection.execute("CREATE ROLE nobody_in_tests")

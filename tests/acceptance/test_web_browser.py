@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.crowd import HOSTILE, SCRIPT, fill, fill_with_hostile_texts
 from drain.config import Settings
+from drain.contrib.web import application
 from drain.database import postgres
-from drain.web import application
 from tests.chromium import NARROW, WIDE, chromium, is_hacked, overhang, severe_findings, tab
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS
 from tests.servers import _database

@@ -27,7 +27,7 @@ ENV = """
 from alembic import context
 from sqlalchemy import Column, Integer, MetaData, Table
 
-from drain.alembic import include_name, include_object
+from drain.contrib.alembic import include_name, include_object
 
 metadata = MetaData()
 Table("orders", metadata, Column("id", Integer, primary_key=True))

@@ -14,7 +14,8 @@ from redis import Redis
 from rq import SimpleWorker
 
 from drain.__main__ import main
-from drain.tables import pace, staged
+from drain.contrib.forecast import throughput
+from drain.tables import staged
 from tests.database.test_rehearsal import archived
 from tests.helpers import environment, query, stage_jobs
 
@@ -132,7 +133,7 @@ def test_arrivals_are_those_of_lately_without_bulk_runs(
 ) -> None:
     finish(database_url, 60, staged_ago="2 minutes")
     finish(database_url, 10, queue="other", staged_ago="2 minutes")
-    stage_jobs(database_url, pace.BULK + 1, queue="mail")
+    stage_jobs(database_url, throughput.BULK + 1, queue="mail")
     work("mail", "other")
     found = told(forecast("mail", "--json"))
     assert found["arrivals_per_second"] == pytest.approx(59 / 120, rel=0.05)
@@ -255,9 +256,15 @@ def test_a_pause_without_an_end_is_named(
 def test_no_question_reads_a_table_that_has_an_index_for_it(database_url: str) -> None:
     stage_jobs(database_url, 5, queue="mail")
     finish(database_url, 5)
-    for question in (pace._FINISHED, pace._DUE, pace._DELIVERED, pace._RETRYING, pace._ARRIVED):
+    for question in (
+        throughput._FINISHED,
+        throughput._DUE,
+        throughput._DELIVERED,
+        throughput._RETRYING,
+        throughput._ARRIVED,
+    ):
         with psycopg.connect(database_url) as connection:
-            pace.prefer_indexes(connection)
+            throughput.prefer_indexes(connection)
             given = {"queue": "mail", "seconds": 60.0, "since": 0.0}
             plan = connection.execute(b"EXPLAIN " + question.encode(), given).fetchall()
         text = "\n".join(line for (line,) in plan)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
+from drain.contrib.web import bulk_runs
 from drain.database import locks, postgres
-from drain.tables import bulk, bulk_runs, claimed, crons
+from drain.tables import bulk, claimed, crons
 from drain.tables.claimed import After
 from tests.database.test_query_plans import scans_of
 from tests.helpers import query

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from drain.commands import rehearse as rehearse_command
-from drain.rehearsal import isolated, session
-from drain.rehearsal.difference import ELSEWHERE
-from drain.rehearsal.past import End, PastJob
-from drain.rehearsal.rehearsal import rehearse as rehearse_one
+from drain.contrib.rehearsal import command as rehearse_command
+from drain.contrib.rehearsal import isolated, session
+from drain.contrib.rehearsal.difference import ELSEWHERE
+from drain.contrib.rehearsal.past import End, PastJob
+from drain.contrib.rehearsal.rehearsal import rehearse as rehearse_one
 from tests import jobs_to_rehearse
 from tests.helpers import query
 

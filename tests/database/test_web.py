@@ -11,12 +11,12 @@ from fastapi import FastAPI
 
 from drain import queues
 from drain.config import Settings
+from drain.contrib.web import application
+from drain.contrib.web.pages import overview
+from drain.contrib.web.sessions import SESSIONS, Sessions
 from drain.database import postgres
 from drain.tables import glances
 from drain.tables.glances import Step
-from drain.web import application
-from drain.web.pages import overview
-from drain.web.sessions import SESSIONS, Sessions
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, query, stage_jobs, wait_until
 from tests.web_pages import TOKEN, away, browsing, visitor
 

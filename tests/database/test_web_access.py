@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import Request
 
 from drain import queues
+from drain.contrib.web.access import SESSION, VISIT
 from drain.errors import ConfigError
-from drain.web.access import SESSION, VISIT
 from tests.helpers import query, stage_jobs
 from tests.hostility import Place
 from tests.web_pages import TOKEN, visitor
@@ -130,7 +130,7 @@ def test_after_a_login_the_visitor_stays_on_the_page(database_url: str) -> None:
 
 
 def test_the_user_of_a_proxy_may_write(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "drain.web")
+    caplog.set_level(logging.INFO, "drain.contrib.web")
     with visitor(database_url, token=None, trust_header="X-Remote-User") as browser:
         assert browser.send("/queues/mail/pause", {"secret": "x"}).status_code == 403
         browser.client.headers["X-Remote-User"] = "anna@example.com"
@@ -160,7 +160,7 @@ def test_an_application_says_who_may_write(database_url: str) -> None:
 def test_a_write_that_touches_more_than_one_job_is_asked_about(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "drain.web")
+    caplog.set_level(logging.INFO, "drain.contrib.web")
     stage_jobs(database_url, 3, queue="mail")
     with visitor(database_url) as browser:
         browser.log_in()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from drain.contrib.web.histogram import histogram
+from drain.contrib.web.paging import ROWS
 from drain.tables import deaths
-from drain.web.histogram import histogram
-from drain.web.paging import ROWS
 from tests.dead_rows import bury, error
 from tests.helpers import ids_in, query
 from tests.sound_pages import assert_sound
@@ -108,7 +108,7 @@ def test_a_group_that_is_gone_is_said_to_be(database_url: str, browser: Visitor)
 def test_marked_jobs_are_retried_at_once_after_a_question(
     database_url: str, browser: Visitor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "drain.web.writes")
+    caplog.set_level(logging.INFO, "drain.contrib.web.writes")
     ids = sorted(bury(database_url, last_error=error(JOBS), count=4))
     (page,) = group_pages(browser.get("/dead"))
     question = send(browser, "retry", page, {"which": "chosen", "id": ids[:2]})

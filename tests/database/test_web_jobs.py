@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
+from drain.contrib.web import job_texts
+from drain.contrib.web.shortening import VALUE
 from drain.database import postgres
-from drain.tables import claims, dead, texts
+from drain.tables import claims, dead
 from drain.tables.dead import Selection
-from drain.web.shortening import VALUE
 from tests.dead_rows import bury, error
 from tests.helpers import ids_in, new_enqueuer, query, stage_jobs
 from tests.inprocess_worker import NAME, Workshop
@@ -139,7 +140,7 @@ def test_large_arguments_are_cut_and_whole_as_a_text_that_no_browser_runs(
 
 def test_each_part_can_be_had_whole_or_is_said_not_to_be_there(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url, last_error=error("/a.py:1:f"))
-    for part in texts.PARTS:
+    for part in job_texts.PARTS:
         there = part in ("arguments", "keyword-arguments", "error")
         browser.get(f"/jobs/{job_id}/whole/{part}", status=200 if there else 404)
     browser.get(f"/jobs/{job_id}/whole/salt", status=404)
@@ -171,7 +172,7 @@ def test_who_may_not_write_has_no_buttons_and_no_way(database_url: str, browser:
 def test_a_dead_job_is_retried_once(
     database_url: str, browser: Visitor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "drain.web.writes")
+    caplog.set_level(logging.INFO, "drain.contrib.web.writes")
     (job_id,) = bury(database_url, last_error=error("/a.py:1:f"))
     browser.log_in("Anna")
     assert "Retry" in browser.get(f"/jobs/{job_id}")

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from drain.config import Settings
-from drain.web import application, live
-from drain.web.clients import Visitor
-from drain.web.live import FullError, Listener, Live, News
-from drain.web.pages import overview
+from drain.contrib.web import application, live
+from drain.contrib.web.clients import Visitor
+from drain.contrib.web.live import FullError, Listener, Live, News
+from drain.contrib.web.pages import overview
 from tests.helpers import NAMESPACE, stage_jobs, wait_until
 from tests.web_pages import Visitor as Browser
 from tests.web_pages import away, browsing

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from drain import stage
-from drain.tables import search
+from drain.contrib.web import search
 from tests.dead_rows import bury, error
 from tests.helpers import query, stage_jobs
 from tests.sound_pages import assert_sound
@@ -127,7 +127,7 @@ def test_pages_work_below_a_prefix(database_url: str) -> None:
     from starlette.routing import Mount
 
     from drain.config import Settings
-    from drain.web import application
+    from drain.contrib.web import application
     from tests.web_pages import TOKEN, browsing
 
     ids = bury(database_url, last_error=error("/srv/a.py:1:f"), count=2)

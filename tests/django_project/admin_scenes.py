@@ -113,7 +113,7 @@ def where(job_id: int) -> str:
 
 def is_not_saved() -> list[str]:
     """What is raised as a row is saved or deleted."""
-    from drain.django.models import StagedJob
+    from drain.contrib.django.models import StagedJob
     from drain.errors import DrainError
 
     job = StagedJob.objects.get(pk=tasks.send_receipt.enqueue(1).id)

@@ -14,7 +14,7 @@ if __name__ == "__main__":
 from django.db import connection, transaction
 from django.utils import timezone
 
-from drain.django.framework import InvalidTask, TaskResultDoesNotExist, signals, task_backends
+from drain.contrib.django.framework import InvalidTask, TaskResultDoesNotExist, signals, task_backends
 from tests.django_project.shop import tasks
 
 
@@ -166,7 +166,7 @@ def enqueue_on(alias: str) -> str:
 
 def url_of(database: dict[str, Any]) -> str:
     """URL of a database with these settings."""
-    from drain.django.connections import url
+    from drain.contrib.django.connections import url
 
     connection.settings_dict.update(database)
     return url("default")

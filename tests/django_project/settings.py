@@ -36,7 +36,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     *([] if find_spec("django.tasks") else ["django_tasks"]),
-    "drain.django",
+    "drain.contrib.django",
     "tests.django_project.shop",
 ]
 MIDDLEWARE = [
@@ -59,7 +59,7 @@ TEMPLATES = [
 ]
 TASKS = {
     "default": {
-        "BACKEND": "drain.django.DrainBackend",
+        "BACKEND": "drain.contrib.django.DrainBackend",
         "QUEUES": ["default", "mail"],
         "OPTIONS": {"retry_base_seconds": 0.05, "retry_cap_seconds": 0.05, "max_attempts": 2},
     },

@@ -18,7 +18,7 @@ sys.path.insert(0, "backend")
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", *sys.argv[1:]])
 """
-APPS = ["django.contrib.auth", "django.contrib.contenttypes", "drain.django", "letters"]
+APPS = ["django.contrib.auth", "django.contrib.contenttypes", "drain.contrib.django", "letters"]
 TASKS = """
 from {tasks} import task
 

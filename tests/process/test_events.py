@@ -15,12 +15,13 @@ from click.testing import CliRunner
 
 from drain import cancel, stage, workers
 from drain.__main__ import main
+from drain.contrib.events import change_feed
+from drain.contrib.events import follower as following
+from drain.contrib.events.follower import Follower
+from drain.contrib.events.life import Event
 from drain.database import postgres
 from drain.embedded import Services
-from drain.events import follower as following
-from drain.events.follower import Follower
-from drain.events.life import Event
-from drain.tables import claims, dead, finishes, lives, outcomes, staged
+from drain.tables import claims, dead, finishes, outcomes, staged
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection
 from tests import jobs_in_batches as jobs
@@ -238,7 +239,7 @@ def test_a_job_that_gave_way_is_told_as_such(telling: Telling) -> None:
 def test_more_than_a_page_of_each_kind_is_told_whole(
     telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "PAGE", 7)
+    monkeypatch.setattr(change_feed, "PAGE", 7)
     monkeypatch.setattr(following, "_MOST_PAGES", 2)
     ids = telling.stage(40)
     told: list[str] = []
@@ -284,9 +285,11 @@ def test_no_table_but_that_of_the_dead_is_read_whole(telling: Telling) -> None:
         "id": 0,
     }
     names = "NEW_STAGED STAGED_AMONG INFLIGHT_AMONG DEAD_AMONG NEW_DELIVERIES CLAIMED FAILED FINISHED_BY NEW_FINISHED"
-    with lives.one_snapshot(telling.connection):
+    with change_feed.one_snapshot(telling.connection):
         for name in names.split():
-            plan = telling.connection.execute(f"EXPLAIN {getattr(lives, f'_{name}')}".encode(), parameters)
+            plan = telling.connection.execute(
+                f"EXPLAIN {getattr(change_feed, f'_{name}')}".encode(), parameters
+            )
             assert [line for (line,) in plan if "Seq Scan" in line] == [], name
 
 

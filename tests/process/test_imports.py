@@ -85,10 +85,10 @@ def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
 @pytest.mark.parametrize(
     ("module", "missing", "extra"),
     [
-        ("drain.telemetry.opentelemetry", "opentelemetry", "opentelemetry"),
-        ("drain.telemetry.opentelemetry", "opentelemetry.instrumentation", "opentelemetry"),
-        ("drain.telemetry.sentry", "sentry_sdk", "sentry"),
-        ("drain.alembic", "alembic", "alembic"),
+        ("drain.contrib.telemetry.opentelemetry", "opentelemetry", "opentelemetry"),
+        ("drain.contrib.telemetry.opentelemetry", "opentelemetry.instrumentation", "opentelemetry"),
+        ("drain.contrib.telemetry.sentry", "sentry_sdk", "sentry"),
+        ("drain.contrib.alembic", "alembic", "alembic"),
     ],
 )
 def test_a_missing_extra_is_named(module: str, missing: str, extra: str) -> None:

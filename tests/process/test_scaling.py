@@ -7,12 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from drain.contrib.scaling import answers, load
+from drain.contrib.scaling.answers import Scale
+from drain.contrib.scaling.load import Load, read_all
+from drain.contrib.scaling.wanted import wanted
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.scaling import answers, load
-from drain.scaling.answers import Scale
-from drain.scaling.load import Load, read_all
-from drain.scaling.wanted import wanted
 from drain.tables import causes
 from tests.database.test_explain import System
 from tests.database.test_query_plans import (

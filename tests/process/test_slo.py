@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
+from drain.contrib.slo import prometheus
+from drain.contrib.slo.declared import Slo
+from drain.contrib.slo.lately import Lately
 from drain.jobs import registry
 from drain.jobs.objectives import Objective
-from drain.slo import prometheus
-from drain.slo.declared import Slo
-from drain.slo.lately import Lately
 from drain.workers import job
 from tests import jobs_measured
 from tests.database.test_explain import System
@@ -153,7 +153,7 @@ def test_without_any_objective_the_list_says_how_to_make_one(system: System) -> 
 
 @pytest.mark.parametrize(("met", "shown"), [(99_999, "99.999%"), (100_000, "100%")])
 def test_no_rounding_hides_a_late_job(met: int, shown: str) -> None:
-    from drain.terminal.slo_report import texts
+    from drain.contrib.slo.report import texts
 
     slo = Slo("queue", "mail", Objective(99, 5), "mail")
     (text,) = texts([Lately(slo, 100_000, met, 0)])

@@ -1,4 +1,4 @@
-"""`drain.testing`: jobs within the transaction of a test, on every kind of connection that an application may have."""
+"""`drain.contrib.testing`: jobs in a test's transaction, on each kind of connection that applications have."""
 
 # mypy: disable-error-code="untyped-decorator"
 
@@ -18,10 +18,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import drain
 from drain import Dead, Defer, RateLimited, Retry, current_job, stage
+from drain.contrib.testing import Staged
 from drain.database import schema
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.jobs import registry
-from drain.testing import Staged
 from tests.helpers import query
 
 AN_HOUR = 3600.0
@@ -251,7 +251,7 @@ def test_each_outcome_is_decided_as_by_a_worker(connection: psycopg.Connection[A
 def test_jobs_that_stage_jobs_are_run_to_the_end(
     connection: psycopg.Connection[Any], staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drain.testing.staged._MOST_ATTEMPTS", 20)
+    monkeypatch.setattr("drain.contrib.testing.staged._MOST_ATTEMPTS", 20)
     order: list[str] = []
 
     @job

@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from drain.config import Settings
-from drain.web import application
-from drain.web.forms import FormError, read_form
+from drain.contrib.web import application
+from drain.contrib.web.forms import FormError, read_form
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, ROOT, environment, query
 from tests.web_pages import TOKEN, browsing, served, visitor
 
@@ -43,10 +43,10 @@ SELECT 9, 'm.f', '[]', '{{}}', 'mail', 0, '{time}', '{time}', '{time}', '{time}'
 """
 DEEP = "[" * 5000
 SHOP = """
-import socket, uvicorn, drain.web
+import socket, uvicorn, drain.contrib.web
 from fastapi import FastAPI
 app = FastAPI()
-app.mount("/jobs", drain.web.application())
+app.mount("/jobs", drain.contrib.web.application())
 listening = socket.create_server(("127.0.0.1", 0))
 print(listening.getsockname()[1], flush=True)
 uvicorn.Server(uvicorn.Config(app)).run([listening])
@@ -184,7 +184,7 @@ def test_no_answer_of_a_private_page_is_kept_on_its_way(database_url: str, tmp_p
 
 
 def test_a_form_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drain.web.forms._ARRIVAL_SECONDS", 0.01)
+    monkeypatch.setattr("drain.contrib.web.forms._ARRIVAL_SECONDS", 0.01)
     headers = [(b"content-type", b"application/x-www-form-urlencoded")]
 
     async def receive() -> Any:

@@ -19,11 +19,11 @@ from click.testing import CliRunner
 
 from drain import archive
 from drain.__main__ import main
+from drain.contrib.forecast import reading
+from drain.contrib.rehearsal import past
 from drain.errors import DrainError
-from drain.forecast import reading
 from drain.pipeline import files, history
 from drain.pipeline.failures import explained
-from drain.rehearsal import past
 from tests.helpers import environment, stage_jobs
 
 if TYPE_CHECKING:

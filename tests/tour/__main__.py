@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from drain import queues
 from drain.config import Settings
+from drain.contrib.web import application
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import Services, services
-from drain.web import application
 from tests.chromium import NARROW, WIDE, chromium, tab
 from tests.helpers import ROOT, wait_until
 from tests.tour import jobs

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.dev import development
-from drain.dev.worker import DOES_NOT_IMPORT
+from drain.contrib.dev import development
+from drain.contrib.dev.worker import DOES_NOT_IMPORT
 
 
 class Clock:
-    """The only clock of `drain.dev.development`."""
+    """The only clock of `drain.contrib.dev.development`."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -21,6 +21,7 @@ import drain
 from drain import metrics
 from drain.__main__ import main
 from drain.config import VARIABLES, Settings
+from drain.contrib.scaling import leader as scaling
 from drain.jobs.registry import job
 from tests.golden import PRINTED
 from tests.unit.test_printed import commands
@@ -118,7 +119,7 @@ def test_each_line_that_a_program_logs_has_an_event() -> None:
 
 def all_metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, type and labels of each metric of the enqueuer."""
-    for metric in vars(metrics).values():
+    for metric in [*vars(metrics).values(), *vars(scaling).values()]:
         if isinstance(metric, Counter | Gauge | Histogram):
             yield next(iter(metric.describe())).name, type(metric).__name__.lower(), metric._labelnames
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from drain.scaling import answers
+from drain.contrib.scaling import answers
 from tests.helpers import ROOT
 
 yaml = pytest.importorskip("yaml")

@@ -77,7 +77,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"crons"},
         "INSERT INTO": {"crons", "staged_jobs"},
     },
-    "times": {
+    "time_travel": {
         "UPDATE": {
             *("staged_jobs", "inflight_jobs", "finished_jobs"),
             *("crons", "queue_pauses", "idempotency_keys"),
@@ -96,7 +96,7 @@ OF_INFLIGHT_JOBS = {
     "redeliveries",
     "cancellations",
     "changes",
-    "times",
+    "time_travel",
 }
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"

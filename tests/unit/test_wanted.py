@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from drain.scaling.load import Load
-from drain.scaling.wanted import wanted
+from drain.contrib.scaling.load import Load
+from drain.contrib.scaling.wanted import wanted
 from drain.tables.rules import RulesRow
 
 

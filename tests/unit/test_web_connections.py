@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from drain.web import connections, program
+from drain.contrib.web import connections, program
 from tests.helpers import PATIENCE_SECONDS, wait_until
 from tests.web_pages import served
 

@@ -26,7 +26,6 @@ For `async def` jobs, with the same rules and statements:
 
 For jobs that write through Django's ORM:
 
-    django_transaction  `drain.django.transaction()`: the same on a connection of Django's
     django_connections  Django's connections, renewed between two attempts
 
 What always holds here: a transaction of a job commits once, with the job's finish, or not at all. A job that

@@ -32,14 +32,14 @@ INSTALLED_APPS = [
     "django.contrib.auth",
     # Before Django 6, tasks are a package of their own.
     *([] if find_spec("django.tasks") else ["django_tasks"]),
-    "drain.django",
+    "drain.contrib.django",
     "shop",
 ]
 MIDDLEWARE = ["django.middleware.csrf.CsrfViewMiddleware"]
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 TASKS = {
     "default": {
-        "BACKEND": "drain.django.DrainBackend",
+        "BACKEND": "drain.contrib.django.DrainBackend",
         "QUEUES": ["default", "mail"],
         "OPTIONS": {"max_attempts": 5, "timeout_seconds": 60},
     }

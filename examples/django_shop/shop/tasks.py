@@ -8,7 +8,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 import drain
-import drain.django
+import drain.contrib.django
 
 from .models import Closing, Order
 
@@ -46,7 +46,7 @@ def send_receipt(order_id: int) -> None:
 @drain.job(cron="0 3 * * *")
 def close_day() -> None:
     """Close the day: the closing, its orders and the end of this job are one commit, so no order is closed twice."""
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         closing = Closing.objects.create()
         Order.objects.filter(paid_at__isnull=False, closing=None).update(closing=closing)
         closing.total = closing.orders.aggregate(total=Sum("price", default=0))["total"]

@@ -4,7 +4,7 @@ from django.core import mail
 from django.db import connection
 from django.test import TestCase
 
-from drain.testing import Staged
+from drain.contrib.testing import Staged
 
 from .models import Closing, Order
 from .tasks import close_day, send_receipt, take_payment

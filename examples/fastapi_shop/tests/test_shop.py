@@ -5,7 +5,7 @@ from fastapi_shop import bank
 from fastapi_shop.jobs import close_day, send_receipt, take_payment
 from httpx import AsyncClient
 
-from drain.testing import Staged
+from drain.contrib.testing import Staged
 
 pytestmark = pytest.mark.anyio
 

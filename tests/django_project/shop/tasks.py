@@ -6,9 +6,9 @@ from typing import Any
 
 from django.dispatch import receiver
 
-import drain.django
+import drain.contrib.django
 from drain import Dead
-from drain.django.framework import signals
+from drain.contrib.django.framework import signals
 from tests.django_project.shop.models import Order
 
 if "django_tasks" in sys.modules:
@@ -69,7 +69,7 @@ def return_an_object() -> object:
 
 @task
 def settle(order: int) -> dict[str, int]:
-    with drain.django.transaction():
+    with drain.contrib.django.transaction():
         note(order, "settled")
     return {"settled": order}
 

@@ -1,0 +1,20 @@
+"""Extensions: nothing in the core imports them, and the core runs without this folder.
+
+    alembic     job-drain's tables among the migrations of an application that has Alembic
+    check       one look at the whole system, for a program that watches it
+    dev         `drain dev`: all programs in one terminal; `drain demo` and `drain drill`
+    django      Django: backend of tasks, `drain.contrib.django.transaction()`, programs of manage.py, admin
+    events      events of jobs, as they happen
+    forecast    when a backlog ends, simulated
+    rehearsal   today's code on jobs that have ended, always rolled back
+    scaling     the number of workers that a queue needs now
+    slo         service level objectives: rules for Prometheus, and how many jobs have met them lately
+    telemetry   jobs in OpenTelemetry and in Sentry, for applications that ask for it
+    testing     jobs in tests, within the test's own transaction; a plugin of pytest
+    web         `drain web`: the page, for a browser, or mounted in an application
+
+They plug in by entry points, as other packages may: `drain.commands` and `drain.options` (see
+`drain.terminal.lazy_commands`), and `drain.leader` (see `drain.enqueuer.extensions`).
+
+What always holds: an extension imports no other one, but `rehearsal`, which lends connections as `testing` does.
+"""

@@ -1,0 +1,172 @@
+"""`drain check`: is all well? For Nagios, Icinga, Zabbix and scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+import click
+
+from drain.config import Settings
+from drain.contrib.check.judging import Finding, Level, Threshold, Thresholds, Verdict
+from drain.contrib.check.line import check_json, nagios_line
+from drain.contrib.check.reading import look
+from drain.errors import DrainError
+from drain.terminal.commandline import FiniteRange, settings_options
+from drain.wording import seconds as seconds_of
+
+_DEFAULTS = Thresholds()
+_LEVELS = {"critical": Level.CRITICAL, "warning": Level.WARNING, "ignore": Level.OK}
+_NAMES = {level: name for name, level in _LEVELS.items()}
+
+
+class _Threshold(click.ParamType):  # type: ignore[type-arg]
+    """A threshold: `CRITICAL`, or `WARNING,CRITICAL`, of which one may be empty."""
+
+    name = "threshold"
+
+    def __init__(self, *, is_time: bool) -> None:
+        self._is_time = is_time
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Threshold:
+        warning, comma, critical = str(value).partition(",")
+        if not comma:
+            warning, critical = "", warning
+        try:
+            found = Threshold(self._number(warning), self._number(critical))
+        except ValueError:
+            form = "30s,2m" if self._is_time else "10,100"
+            self.fail(f"{value!r} is no threshold: CRITICAL, or WARNING,CRITICAL, such as {form}", param, ctx)
+        if found.warning is not None and found.critical is not None and found.warning > found.critical:
+            self.fail(f"the warning of {value!r} is above its critical number", param, ctx)
+        return found
+
+    def _number(self, text: str) -> float | None:
+        text = text.strip()
+        if not text:
+            return None
+        number = seconds_of(text) if self._is_time else float(text)
+        if not 0 <= number < math.inf:
+            raise ValueError
+        return number
+
+
+class _Command(click.Command):
+    """A command whose exit codes are those of Nagios, whatever goes wrong: 3 where nothing is known."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **more)
+        except click.UsageError as error:
+            error.exit_code = Level.UNKNOWN  # type: ignore[misc]
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DrainError as error:
+            _report(
+                Verdict([Finding("settings", Level.UNKNOWN, str(error))]), ctx.params.get("form", "nagios")
+            )
+
+
+@click.command("check", cls=_Command, short_help="Say whether all is well, for Nagios and scripts.")
+@settings_options("database_url", "redis_url", "namespace")
+@click.option(
+    "--for",
+    "form",
+    type=click.Choice(["nagios", "json"]),
+    default="nagios",
+    show_default=True,
+    help="Program that reads the line.",
+)
+@click.option(
+    "--max-lag",
+    type=_Threshold(is_time=True),
+    default="30s,2m",
+    show_default=True,
+    metavar="[WARNING,]CRITICAL",
+    help="Time that a due job may wait for the leader.",
+)
+@click.option(
+    "--max-wait",
+    type=_Threshold(is_time=True),
+    default="5m,1h",
+    show_default=True,
+    metavar="[WARNING,]CRITICAL",
+    help="Time that a due job may wait for a worker; a pause, a limit or a rate is not counted.",
+)
+@click.option(
+    "--max-dead",
+    type=_Threshold(is_time=False),
+    default="0,",
+    show_default=True,
+    metavar="[WARNING,]CRITICAL",
+    help="Number of dead jobs.",
+)
+@click.option(
+    "--unattended",
+    type=click.Choice(list(_LEVELS)),
+    default=_NAMES[_DEFAULTS.unattended],
+    show_default=True,
+    help="Level if jobs wait in a queue without workers.",
+)
+@click.option(
+    "--stalled",
+    type=click.Choice(list(_LEVELS)),
+    default=_NAMES[_DEFAULTS.stalled],
+    show_default=True,
+    help="Level if jobs wait for workers and none has finished for a minute.",
+)
+@click.option(
+    "--failing",
+    type=click.Choice(list(_LEVELS)),
+    default=_NAMES[_DEFAULTS.failing],
+    show_default=True,
+    help="Level if all recent attempts of a queue have failed.",
+)
+@click.option(
+    "--timeout",
+    type=FiniteRange(0.1, 3600),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Upper bound of the time that the check takes, whatever the stores do.",
+)
+def check(
+    settings: Settings,
+    *,
+    form: str,
+    max_lag: Threshold,
+    max_wait: Threshold,
+    max_dead: Threshold,
+    unattended: str,
+    stalled: str,
+    failing: str,
+    timeout: float,
+) -> None:
+    """Look once at everything, and print one line.
+
+    Exit codes, as Nagios has them: 0 OK; 1 WARNING; 2 CRITICAL: above a threshold, no enqueuer leads, a store is
+    unavailable, or the schema has another version; 3 UNKNOWN: a setting, wrong usage or missing rights. The role of
+    inspection is enough. Without a URL of Redis, workers are not judged.
+
+    A threshold is CRITICAL or WARNING,CRITICAL, and either may be empty.
+
+    \b
+    drain check --max-lag 30s,2m --max-wait 5m,1h --max-dead 0,100
+    drain check --for json --timeout 5 | jq .level
+    """  # noqa: D301
+    thresholds = Thresholds(
+        *(max_lag, max_wait, max_dead, _LEVELS[unattended], _LEVELS[failing], _LEVELS[stalled])
+    )
+    _report(look(settings, thresholds, timeout), form)
+
+
+def _report(verdict: Verdict, form: str) -> None:
+    """Print a verdict and exit at once: a thread that hangs in a store is not waited for."""
+    click.echo(json.dumps(check_json(verdict)) if form == "json" else nagios_line(verdict))
+    sys.stdout.flush()
+    sys.exit(int(verdict.level))

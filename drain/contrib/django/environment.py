@@ -1,0 +1,80 @@
+"""Settings of the commands of `drain`, from those of Django, for `manage.py drain`, `drain_run` and `drain_work`.
+
+The environment counts first, then a setting of the same name, such as DRAIN_REDIS_URL. The database is by default that
+of the tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS
+
+from drain.config import VARIABLES
+from drain.contrib.django.connections import url
+from drain.errors import ConfigError
+
+MODULE = "drain.contrib.django.tasks"
+_NAME = re.compile("DRAIN_[A-Z_]+")
+
+
+def fill(environment: os._Environ[str] = os.environ) -> None:
+    """Fill in the variables of the settings that the environment lacks.
+
+    Raises:
+        ConfigError: The database is not PostgreSQL, or the tasks have several databases and none is named.
+    """
+    for variable in filter(_NAME.fullmatch, dir(settings)):
+        value = getattr(settings, variable)
+        if value is not None and not environment.get(variable):
+            environment[variable] = _text(value)
+    database = VARIABLES["database_url"]
+    if not environment.get(database):
+        environment[database] = url(only_database())
+    jobs = environment.get(VARIABLES["jobs"], "")
+    if MODULE not in [name.strip() for name in jobs.split(",")]:
+        environment[VARIABLES["jobs"]] = ",".join(filter(None, [MODULE, jobs]))
+
+
+def databases() -> set[str]:
+    """Collect the aliases of the databases in which tasks are staged; the default one without a `DrainBackend`."""
+    tasks = getattr(settings, "TASKS", None) or {}
+    own = {name: given for name, given in tasks.items() if _is_ours(given.get("BACKEND"))}
+    return {(given.get("OPTIONS") or {}).get("database", DEFAULT_DB_ALIAS) for given in own.values()} or {
+        DEFAULT_DB_ALIAS
+    }
+
+
+def only_database() -> str:
+    """Return the alias of the database in which all tasks are staged.
+
+    Raises:
+        ConfigError: There are several.
+    """
+    found = databases()
+    if len(found) > 1:
+        raise ConfigError(
+            f"TASKS has backends of several databases, {', '.join(sorted(found))}: each needs its own programs; "
+            "name one in DRAIN_DATABASE_URL"
+        )
+    return found.pop()
+
+
+def _is_ours(backend: object) -> bool:
+    from django.utils.module_loading import import_string
+
+    from drain.contrib.django.backend import DrainBackend
+
+    try:
+        found = import_string(str(backend))
+    except ImportError:
+        return False
+    return isinstance(found, type) and issubclass(found, DrainBackend)
+
+
+def _text(value: object) -> str:
+    is_many = isinstance(value, Iterable) and not isinstance(value, str)
+    return ",".join(map(str, value)) if is_many else str(value)  # type: ignore[call-overload]

@@ -1,0 +1,252 @@
+"""The transaction in which a job that writes through Django's ORM finishes itself.
+
+The finish is the last statement of an outermost `atomic()`, on the psycopg connection below Django's. So Django commits
+it together with what the ORM has written, and refuses each earlier commit by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from drain.database import postgres
+from drain.database.qualified import qualified, within
+from drain.errors import DrainError
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables import finishes
+from drain.tables.cancellations import IS_CANCELLED
+from drain.tables.fences import of_one
+from drain.workers.context import inherited
+from drain.workers.context.current import Attempt, current_attempt
+from drain.workers.context.django_connections import abandon, cancel, is_of_a_test
+from drain.workers.context.lender import is_lent
+from drain.workers.context.once import note_heartbeat, nothing_committed, only_one, refusal, too_early
+from drain.workers.errors import TransactionError
+
+_INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"
+
+# Connections that are known to lead to the database of the jobs.
+_known: WeakSet[psycopg.Connection[Any]] = WeakSet()
+
+
+@contextmanager
+def transaction(using: str = "default") -> Iterator[Any]:
+    """See `drain.contrib.django.transaction`."""
+    attempt = current_attempt()
+    _refuse_event_loop()
+    try:
+        from django.db import connections
+        from django.db.transaction import atomic
+    except ImportError:
+        raise DrainError("drain.contrib.django.transaction() needs Django: pip install django") from None
+
+    with only_one(attempt):
+        connection = connections[using]
+        is_nested = connection.connection is not None and is_lent(connection.connection.pgconn)
+        is_in_test = is_nested or is_of_a_test(connection)
+        if is_nested or not is_in_test:
+            _check(connection, attempt, is_nested=is_nested)
+        blocks = len(connection.atomic_blocks)
+        guard = _Guard(connection.connection)
+        with inherited.kept_from_children(connection.connection):
+            try:
+                with atomic(using=using, durable=not is_nested):
+                    within = len(connection.savepoint_ids)
+                    try:
+                        with connection.execute_wrapper(guard):
+                            yield connection
+                        failpoint(FailurePoint.WRITTEN)
+                        guard.check()
+                        _finish(connection, attempt, within)
+                    except BaseException:
+                        _prepare_rollback(connection)
+                        raise
+            finally:
+                if len(connection.atomic_blocks) > blocks:
+                    # A block within this one was left open, and Django has ended that one instead.
+                    abandon(connection)
+        # The transaction of a test is never committed, and so calls nothing after a commit.
+        attempt.finished |= is_in_test
+        if not attempt.finished:
+            raise nothing_committed(attempt)
+        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+
+
+class _Guard:
+    """Notices that the transaction of a block has ended before the block, as by a COMMIT in SQL."""
+
+    def __init__(self, driver: psycopg.Connection[Any]) -> None:
+        self._driver = driver
+        self._has_begun = self._has_ended = False
+
+    def __call__(self, execute: Callable[..., Any], *statement: Any) -> Any:
+        """Execute a statement of Django's."""
+        self._check_status()
+        result = execute(*statement)
+        self._has_begun = True
+        self._check_status()
+        return result
+
+    def check(self) -> None:
+        """Raise a TransactionError if this is a child of the process that began the transaction, or if it has ended."""
+        inherited.refuse_in_child(self._driver)
+        self._check_status()
+
+    def _check_status(self) -> None:
+        # psycopg would begin another transaction, whose commit would not be that of the earlier writes.
+        is_idle = self._driver.pgconn.transaction_status == TransactionStatus.IDLE
+        self._has_ended |= self._has_begun and is_idle
+        if self._has_ended:
+            raise too_early()
+
+
+def _prepare_rollback(connection: Any) -> None:
+    driver = connection.connection
+    if driver is None:
+        return
+    if inherited.is_inherited(driver):
+        # Django sends no ROLLBACK on a connection that was closed within its block.
+        connection.close()
+    else:
+        # A signal may have come in the middle of a statement.
+        cancel(driver)
+
+
+def _refuse_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise TransactionError(
+        "Django's ORM is synchronous: call drain.contrib.django.transaction() in a function of its own, and "
+        "that by asgiref's sync_to_async(); or make the job a `def`"
+    )
+
+
+def _check(connection: Any, attempt: Attempt, *, is_nested: bool) -> None:
+    """Make sure that a commit of Django's on this connection can be the finish of the job.
+
+    In the transaction of a test it is the end of a savepoint.
+
+    Raises:
+        TransactionError: It cannot; the text says why.
+    """
+    alias = connection.alias
+    if connection.in_atomic_block and not is_nested:
+        raise TransactionError(
+            "drain.contrib.django.transaction() must be the outermost block: it stands within an atomic()"
+        )
+    connection.ensure_connection()
+    if connection.vendor != "postgresql":
+        raise TransactionError(
+            f"Django's database {alias!r} is {connection.display_name}, and the job's is PostgreSQL: name the database "
+            "of the jobs by transaction(using=...)"
+        )
+    driver = connection.connection
+    if not isinstance(driver, psycopg.Connection):
+        raise TransactionError(
+            f"Django's database {alias!r} uses psycopg2: install psycopg 3, and remove psycopg2"
+        )
+    if not (connection.get_autocommit() or is_nested):
+        raise TransactionError(
+            f"autocommit is off on Django's database {alias!r}, so the end of the block would commit nothing"
+        )
+    if driver not in _known or driver.closed:
+        _check_installation(connection, attempt)
+        _known.add(connection.connection)
+
+
+def _check_installation(connection: Any, attempt: Attempt) -> None:
+    from django.db import OperationalError, ProgrammingError
+
+    try:
+        home, found = _row(connection, _INSTALLATION)
+    except OperationalError:
+        # The session was ended meanwhile: another one takes its place.
+        connection.close()
+        connection.ensure_connection()
+        home, found = _row(connection, _INSTALLATION)
+    except ProgrammingError:
+        home, found = None, None
+    postgres.note_home(connection.connection, home)
+    if found != attempt.claim.installation:
+        raise TransactionError(
+            f"Django's database {connection.alias!r} is not the database of the jobs, DRAIN_DATABASE_URL: name that "
+            "one by transaction(using=...), or drain its jobs by workers of its own"
+        )
+
+
+def _finish(connection: Any, attempt: Attempt, within: int) -> None:
+    """Finish the job, if its claim is still the current one, in the transaction of Django's that is open.
+
+    Args:
+        connection: Django's.
+        attempt: Attempt at the job.
+        within: Number of savepoints within which the transaction of the job has begun: none, but in a test.
+
+    Raises:
+        LeaseLostError: Another worker has claimed the job.
+        JobCancelledError: The job was cancelled.
+        TransactionError: The job is finished already; or Django would not commit.
+    """
+    if len(connection.savepoint_ids) != within:
+        raise TransactionError(
+            "an atomic() is still open within the transaction of the job; all of it is rolled back"
+        )
+    if connection.needs_rollback or connection.connection is None:
+        raise TransactionError(
+            "the transaction of the job was marked to be rolled back, by set_rollback() or by an error within "
+            "atomic(savepoint=False), or its connection was closed; all of it is rolled back"
+        )
+    # From here on a refused heartbeat may be the echo of our own finish.
+    attempt.lease.ending = True
+    try:
+        is_finished = _recorded(connection, attempt)
+    except Exception as error:
+        if isinstance(error.__cause__, psycopg.errors.SerializationFailure):
+            note_heartbeat(error)
+        raise
+    if not is_finished:
+        _refuse(connection, attempt)
+
+    if within:
+        # Within a test's transaction, whose functions for after the commit the test may look at.
+        return
+
+    def note() -> None:
+        attempt.finished = True
+
+    # Before the functions that the job has registered, one of which may raise.
+    connection.on_commit(note)
+    connection.run_on_commit.insert(0, connection.run_on_commit.pop())
+
+
+def _recorded(connection: Any, attempt: Attempt) -> bool:
+    statement = finishes.FINISH_WITHOUT_WAIT if attempt.groups_commit else finishes.FINISH_ONCE
+    parameters = finishes.finish_parameters(attempt.claim, attempt.result)
+    return bool(_row(connection, statement, parameters)[-1])
+
+
+def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
+    claim = of_one(attempt.claim)
+    is_finished = bool(_row(connection, finishes.IS_FINISHED, claim)[-1])
+    is_cancelled = not is_finished and bool(_row(connection, IS_CANCELLED, claim)[-1])
+    raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
+
+
+def _row(connection: Any, statement: str, parameters: Any = None) -> tuple[Any, ...]:
+    """Return the only row; errors are Django's."""
+    with connection.wrap_database_errors:
+        driver = connection.connection
+        cursor = psycopg.Cursor(driver, row_factory=tuple_row)
+        # The search_path of Django's connection need not have our schema, or not any more.
+        statement = within(postgres.home_of(driver), qualified(statement))
+        row = cursor.execute(statement.encode(), parameters).fetchone()
+    return row or (None, None)

@@ -1,0 +1,18 @@
+"""Version 6 of the tables."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import migrations
+
+from drain.contrib.django.installation import install
+
+
+class Migration(migrations.Migration):
+    """The models stay as they are."""
+
+    # As in the first migration.
+    atomic = False
+    dependencies: ClassVar[list[tuple[str, str]]] = [("drain", "0001_version_5")]
+    operations: ClassVar[list[Any]] = [migrations.RunPython(install, migrations.RunPython.noop)]

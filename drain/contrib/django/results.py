@@ -1,0 +1,160 @@
+"""State and result of a task, from the row of its job in whichever of the four tables it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+
+from drain.contrib.django.framework import (
+    TASK_MAX_PRIORITY,
+    TASK_MIN_PRIORITY,
+    InvalidTask,
+    Task,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+)
+
+# Keys in the context of a job that is a task: alias of the backend, and the time of `enqueue()`.
+BACKEND, ENQUEUED_AT = "task_backend", "task_enqueued_at"
+# Exceptions that stand for deaths in which the task itself raised nothing, by the reason of the death.
+_CANCELLED = "drain.workers.errors.JobCancelledError"
+_DEAD = "drain.workers.errors.JobDeadError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainResult(TaskResult):
+    """Result of a task; its `worker_ids` has the latest worker alone, and `attempts` counts all attempts."""
+
+    _attempts: int = field(default=0)
+
+    @property
+    def attempts(self) -> int:
+        """Number of attempts that have begun and count."""
+        return self._attempts
+
+    def refresh(self) -> None:
+        """Read the task's state again."""
+        self._take(self.task.get_backend().get_result(self.id))
+
+    async def arefresh(self) -> None:
+        """Read the task's state again."""
+        self._take(await self.task.get_backend().aget_result(self.id))
+
+    def _take(self, fresh: TaskResult) -> None:
+        for each in fields(self):
+            if each.name not in ("task", "id", "backend"):
+                object.__setattr__(self, each.name, getattr(fresh, each.name))
+
+
+def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
+    """Build the result of a task from the row of its job, with the name of its table as `state`.
+
+    Args:
+        task: The task, as its module defines it.
+        row: All columns of the row.
+    """
+    context = row["context"] if isinstance(row["context"], dict) else {}
+    alias = context.get(BACKEND, task.backend)
+    staged_at, due_at = row["staged_at"], row["scheduled_at"]
+    claimed_at = local(row.get("claimed_at"))
+    worker = row.get("claimed_by") or row.get("finished_by")
+    result = DrainResult(
+        task=as_of(
+            task,
+            queue_name=row["queue"],
+            priority=min(TASK_MAX_PRIORITY, max(TASK_MIN_PRIORITY, -row["priority"])),
+            run_after=local(due_at) if due_at > staged_at else None,
+            backend=alias,
+        ),
+        id=str(row["id"]),
+        status=_status(row),
+        enqueued_at=time_of(context.get(ENQUEUED_AT)) or local(staged_at),
+        started_at=claimed_at,
+        last_attempted_at=claimed_at,
+        finished_at=local(row.get("finished_at") or row.get("died_at")),
+        args=row["job_args"],
+        kwargs=row["job_kwargs"],
+        backend=alias,
+        errors=list(_errors(row)),
+        worker_ids=[worker] if worker else [],
+        # An attempt that was claimed together with others counts from its end on.
+        _attempts=(row.get("attempts") or 0) + bool(row.get("batched")),
+    )
+    object.__setattr__(result, "_return_value", row.get("result"))
+    return result
+
+
+def as_of(task: Task, **changes: Any) -> Task:
+    """Return a task with the values of one job; unchanged if its backend takes them no more."""
+    # A job may have been moved to another queue, or its backend be gone.
+    with suppress(InvalidTask, ImproperlyConfigured):
+        return replace(task, **changes)
+    return task
+
+
+def described(error: BaseException) -> TaskError:
+    """Describe an exception for the `errors` of a result."""
+    from traceback import format_exception
+
+    kind = type(error)
+    return TaskError(
+        exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+        traceback="".join(format_exception(error)),
+    )
+
+
+def local(time: datetime | None) -> datetime | None:
+    """Return a time as the project has its times: naive in its own time zone under USE_TZ=False."""
+    if time is None or settings.USE_TZ or timezone.is_naive(time):
+        return time
+    naive: datetime = timezone.make_naive(time)
+    return naive
+
+
+def time_of(text: object) -> datetime | None:
+    """Read a time from the context of a job; None if there is none."""
+    try:
+        return local(datetime.fromisoformat(str(text))) if text else None
+    except ValueError:
+        return None
+
+
+def _status(row: Mapping[str, Any]) -> TaskResultStatus:
+    match row["state"]:
+        case "finished":
+            return TaskResultStatus.SUCCESSFUL
+        case "dead":
+            return TaskResultStatus.FAILED
+        case "inflight" if row["lease_expires_at"] is not None:
+            return TaskResultStatus.RUNNING
+    return TaskResultStatus.READY
+
+
+def _errors(row: Mapping[str, Any]) -> Iterator[TaskError]:
+    """Yield the errors of a job that are on record: of its former lives, and the latest one."""
+    for life in (*(row["history"] or ()), row):
+        error, reason = life.get("last_error"), life.get("reason")
+        if error:
+            yield TaskError(
+                exception_class_path=_path(error["type"]),
+                traceback=error.get("traceback") or f"{error['type']}: {error.get('message', '')}",
+            )
+        if reason and (not error or reason not in ("failed", "gave up")):
+            yield TaskError(
+                exception_class_path=_CANCELLED if reason == "cancelled" else _DEAD,
+                traceback=str(life.get("explanation") or reason),
+            )
+
+
+def _path(kind: str) -> str:
+    # Older versions had the workers in a package of their own.
+    kind = f"drain.{kind}" if kind.startswith("workers.errors.") else kind
+    return kind if "." in kind else f"builtins.{kind}"

@@ -1,0 +1,149 @@
+"""`drain events`: the lives of jobs, as they happen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from time import sleep
+
+import click
+from rich.console import Console
+
+from drain.config import Settings
+from drain.contrib.events.follower import Follower, JobFollower
+from drain.contrib.events.life import Event
+from drain.contrib.events.line import event_line
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
+from drain.errors import UnavailableError, UnknownJobError
+from drain.terminal.commandline import JOB_ID, FiniteRange, as_json_option, settings_options
+from drain.visible import visible
+
+# Timeout of one statement, and of one look, in seconds.
+_STATEMENT_SECONDS = 30
+_LOOK_SECONDS = 60.0
+_LOCK_SECONDS = 5
+
+# Function that prints events.
+Show = Callable[[Sequence[Event]], None]
+
+
+@click.command("events", short_help="Tell jobs' lives as they happen.")
+@settings_options("database_url")
+@click.option("--follow", is_flag=True, help="Tell what happens from now on, until Ctrl-C (exit code 0).")
+@click.option("--id", "job_id", type=JOB_ID, help="Only this job, with its life until now.")
+@click.option("--job", help="Only jobs of this name.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option(
+    "--every",
+    "seconds",
+    type=FiniteRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks at the tables.",
+)
+@as_json_option
+def events(
+    settings: Settings,
+    *,
+    follow: bool,
+    job_id: int | None,
+    job: str | None,
+    queue: str | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Print the events of jobs: staged, moved, claimed, failed, deferred, finished, superseded, dead, cancelled.
+
+    --follow prints events from now on, ordered by time; those of a transaction that commits late are printed late.
+    --id prints the events of one job until now; with both options, its later events follow. A state that lasts for
+    less than a poll is known from the row's own times: the latest claim and the latest failure. The command only
+    reads; the inspection role is enough. --json prints one object per line.
+
+    \b
+    drain events --follow
+    drain events --follow --queue mail --json | jq 'select(.event == "dead")'
+    drain events --id 42
+    """  # noqa: D301
+    if job_id is None and not follow:
+        raise click.UsageError("name a job with --id, or tell what happens from now on with --follow")
+
+    def is_wanted(event: Event) -> bool:
+        return job in (None, event.job_name) and queue in (None, event.queue)
+
+    show = _printer(is_wanted, as_json=as_json, with_day=job_id is not None)
+    follower = Follower() if job_id is None else JobFollower(job_id)
+    if not follow:
+        with _connected(settings) as connection:
+            _look(follower, connection, show)
+        return
+    try:
+        _follow(settings, follower, show, seconds)
+    except KeyboardInterrupt:
+        return
+
+
+def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, seconds: float) -> None:
+    """Look until Ctrl-C; an outage is one line on standard error when it begins, and one when it ends."""
+    is_away = False
+    while True:
+        try:
+            with _connected(settings) as connection:
+                while True:
+                    is_behind = _look(follower, connection, show)
+                    if is_away:
+                        click.echo("PostgreSQL is reachable again", err=True)
+                        is_away = False
+                    if not is_behind:
+                        sleep(seconds)
+        except UnavailableError as error:
+            if not is_away:
+                click.echo(f"{visible(str(error))}; trying again", err=True)
+            is_away = True
+            sleep(seconds)
+
+
+def _look(follower: Follower | JobFollower, connection: Connection, show: Show) -> bool:
+    """Look once and print; returns whether the next look may follow at once.
+
+    Raises:
+        UnknownJobError: No table has the job.
+    """
+    with postgres.time_limit(connection, _LOOK_SECONDS):
+        show(follower.look(connection))
+    if isinstance(follower, JobFollower):
+        if not follower.is_known:
+            raise UnknownJobError("no job has this id: `drain show ID` says why that may be")
+        return False
+    return follower.is_behind
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[Connection]:
+    connection = postgres.connect(settings.database_url, "drain events")
+    with closing(connection), postgres.reachable(settings.database_url):
+        with postgres.time_limit(connection, _LOOK_SECONDS):
+            postgres.limit_session(
+                connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS
+            )
+            schema.check(connection)
+        yield connection
+
+
+def _printer(is_wanted: Callable[[Event], bool], *, as_json: bool, with_day: bool) -> Show:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+
+    def show(found: Sequence[Event]) -> None:
+        for event in filter(is_wanted, found):
+            if as_json:
+                click.echo(json.dumps(event.as_json()))
+            elif console.is_terminal:
+                line = event_line(event, with_day=with_day)
+                line.truncate(console.width, overflow="ellipsis")
+                console.print(line)
+            else:
+                console.print(event_line(event, with_day=True))
+
+    return show

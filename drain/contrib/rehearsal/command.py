@@ -1,0 +1,191 @@
+"""`drain rehearse`: today's code on jobs that have ended, in transactions that are rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drain.commands.database import database
+from drain.commands.selecting import JOB_OPTIONS
+from drain.config import Settings
+from drain.contrib.rehearsal import past
+from drain.contrib.rehearsal import report as rehearsal_report
+from drain.errors import DrainError
+from drain.tables import dead as dead_tables
+from drain.tables.dead import Selection
+from drain.terminal import progress
+from drain.terminal.commandline import FiniteRange, as_json_option, errors_in_one_line, settings_options
+from drain.wording import count
+
+# Options of libpq for all connections that jobs open by themselves.
+_READ_ONLY = "-c default_transaction_read_only=on"
+# Exit code of a rehearsal that could not be had: that of `diff` for trouble.
+_TROUBLE = 2
+
+
+class _TroubleError(click.ClickException):
+    exit_code = _TROUBLE
+
+
+def _job_options(command: Any) -> Any:
+    for option in JOB_OPTIONS:
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Run today's code on jobs that have ended, rolled back.")
+@_job_options
+@settings_options("database_url", "jobs")
+@click.option("--dead", "is_dead", is_flag=True, help="Rehearse dead jobs, the latest first.")
+@click.option("--archive", metavar="PATH", help="Rehearse archived jobs, those of the latest days first.")
+@click.option(
+    "--where",
+    default="true",
+    metavar="CONDITION",
+    help="Only jobs that fulfil this condition, in PostgreSQL's SQL, on the columns of dead_jobs or finished_jobs.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Most jobs to rehearse."
+)
+@click.option(
+    "--timeout",
+    type=FiniteRange(min=0, min_open=True, max=86_400),
+    metavar="SECONDS",
+    help="Time limit of each job; by default its own.",
+)
+@click.option(
+    "--isolated", is_flag=True, help="Run each job in a process of its own, killed 5 s beyond its time limit."
+)
+@click.option(
+    "--writes-elsewhere", is_flag=True, help="Let connections that jobs open by themselves write, for real."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@as_json_option
+def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> None:
+    """Run dead or archived jobs with today's code, and compare how they end with how they ended before.
+
+    Each job's transaction, drain.transaction() or a variant, is always rolled back, along with the jobs staged in it.
+    No job is claimed or finished, and job-drain's tables stay as they are. Everything else a job does is REAL: mail,
+    requests, Redis, files; sequences advance. Other connections that it opens through libpq are read-only unless
+    --writes-elsewhere is given.
+
+    Exit codes, as those of diff: 0 all jobs end as before; 1 some end differently; 2 it could not be done.
+
+    \b
+    drain rehearse --dead --job shop.send_receipt
+    drain rehearse --dead 42 57 --isolated --timeout 10
+    drain rehearse --archive /lake/jobs --job shop.index --limit 20 \\
+        --where "finished_date > '2026-11-01' AND attempts > 1"
+    """  # noqa: D301
+    try:
+        with errors_in_one_line():
+            rows = _rehearsed(settings, yes=yes, **given)
+    except click.UsageError:
+        raise
+    except click.ClickException as error:
+        raise _TroubleError(error.message) from error
+    except click.Abort:
+        raise _TroubleError("not confirmed; nothing was rehearsed") from None
+    if as_json:
+        click.echo(json.dumps(rehearsal_report.as_json(rows)))
+    else:
+        rehearsal_report.show(rows)
+    sys.exit(1 if any(row["difference"] for row in rows) else 0)
+
+
+def _rehearsed(settings: Settings, *, yes: bool, **given: Any) -> list[dict[str, Any]]:
+    """Choose the jobs, ask, and rehearse them; a row of the report for each."""
+    if given["is_dead"] == (given["archive"] is not None):
+        raise click.UsageError("name either --dead or --archive PATH")
+    if not given["where"].strip():
+        raise click.UsageError("--where is empty; leave it out for all jobs")
+    jobs = _chosen(settings, **given)
+    if not jobs:
+        raise DrainError("no job matches; nothing was rehearsed")
+    _confirm(len(jobs), writes_elsewhere=given["writes_elsewhere"], yes=yes)
+    # Before the modules of the jobs are imported, which may connect.
+    with nullcontext() if given["writes_elsewhere"] else _reading_only():
+        return _run(settings, jobs, given["timeout"], isolated=given["isolated"])
+
+
+@contextmanager
+def _reading_only() -> Iterator[None]:
+    """Let connections that are opened through libpq in the block only read, unless they have options of their own."""
+    before = os.environ.get("PGOPTIONS")
+    os.environ["PGOPTIONS"] = f"{before or ''} {_READ_ONLY}".strip()
+    try:
+        yield
+    finally:
+        del os.environ["PGOPTIONS"]
+        if before is not None:
+            os.environ["PGOPTIONS"] = before
+
+
+def _chosen(
+    settings: Settings,
+    *,
+    ids: tuple[int, ...],
+    queue: str | None,
+    job: str | None,
+    tag: str | None,
+    archive: str | None,
+    where: str,
+    limit: int,
+    **_: Any,
+) -> list[past.PastJob]:
+    selection = Selection(ids or None, queue, job, tag)
+    with database(settings) as connection:
+        if archive is not None:
+            return past.archived_jobs(connection, archive, selection, where, limit)
+        others = dead_tables.not_dead(connection, ids)
+        if others:
+            raise DrainError(f"not dead: {', '.join(map(str, others))}; nothing was rehearsed")
+        return past.dead_jobs(connection, selection, where, limit)
+
+
+def _confirm(jobs: int, *, writes_elsewhere: bool, yes: bool) -> None:
+    if yes:
+        return
+    also = ", writes on other connections," if writes_elsewhere else ""
+    real = f"mail, requests{also} and all else that they do outside of their transactions is done for real"
+    if not sys.stdin.isatty():
+        raise DrainError(f"{count(jobs, 'job')} would be run, and {real}; confirm with --yes")
+    click.confirm(f"{real}.\nRun {count(jobs, 'job')} with the code of today?", abort=True, err=True)
+
+
+def _run(
+    settings: Settings, jobs: list[past.PastJob], timeout: float | None, *, isolated: bool
+) -> list[dict[str, Any]]:
+    # Imported here: these import what a worker runs.
+    from drain.contrib.rehearsal.difference import difference
+    from drain.contrib.rehearsal.isolated import rehearse_isolated
+    from drain.contrib.rehearsal.rehearsal import rehearse as rehearse_here
+    from drain.jobs import registry
+
+    # As `drain work` does: job modules in the current directory are found.
+    sys.path.insert(0, str(Path.cwd()))
+    registry.load(settings.jobs)
+    act = rehearse_isolated if isolated else rehearse_here
+    rows = []
+    with progress.show() as step:
+        for number, job in enumerate(jobs, 1):
+            step(f"job {job.id}, {number} of {len(jobs)}")
+            done = act(settings.database_url, job, timeout)
+            rows.append(
+                {
+                    **{name: getattr(job, name) for name in ("id", "job_name", "queue")},
+                    "before": job.end,
+                    "now": done.end,
+                    "difference": difference(job.end, done.end),
+                    "staged": done.written.staged,
+                    "tables": {table: vars(each) for table, each in done.written.tables.items()},
+                }
+            )
+    return rows

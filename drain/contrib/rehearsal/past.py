@@ -1,0 +1,133 @@
+"""Jobs that have ended, from `dead_jobs` or the archive, and how each has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal
+
+from drain import archive as archived
+from drain.contrib.rehearsal import past_rows
+from drain.database.postgres import Connection
+from drain.tables.dead import Selection
+
+# Columns of the archive that conditions may name, and of which a job is made.
+_COLUMNS = (
+    *("id", "job_name", "job_args", "job_kwargs", "queue", "priority", "scheduled_at", "tag", "context"),
+    *("staged_at", "moved_at", "claimed_at", "finished_at", "finished_by", "attempts", "fencing_token"),
+    *("last_error", "history", "key", "superseded_by", "result"),
+)
+_JSON = ("job_args", "job_kwargs", "context", "last_error", "history", "result")
+# Rows of the archive of which the server is asked at a time whether they fulfil the condition.
+_TOGETHER = 500
+
+# How a job has ended: it returned, it raised, it asked to run later, it never ran; or it ended its transaction itself,
+# so that nothing can be said.
+Kind = Literal["returned", "raised", "deferred", "never ran", "left its transaction"]
+
+
+@dataclass(frozen=True)
+class End:
+    """End of an attempt.
+
+    Attributes:
+        kind: How the attempt ended.
+        error: Name of the type of the exception; None if none was raised.
+        message: Its message, or why the job never ran.
+        seconds: Duration; None if that is not known.
+        result: Result as JSON, if it was kept.
+    """
+
+    kind: Kind
+    error: str | None = None
+    message: str | None = None
+    seconds: float | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True)
+class PastJob:
+    """Job that has ended.
+
+    Attributes:
+        id, job_name, queue, tag, attempts, fencing_token: Columns of its row.
+        job_args, job_kwargs, context: JSON as texts.
+        max_attempts, timeout_seconds: Its own; None: those of the registration.
+        salt: Random value of its external key; None of an archived job, which has not kept it.
+        end: How its last attempt ended.
+    """
+
+    id: int
+    job_name: str
+    job_args: str
+    job_kwargs: str
+    queue: str
+    tag: str | None
+    context: str | None
+    attempts: int
+    fencing_token: int
+    end: End
+    max_attempts: int | None = None
+    timeout_seconds: int | None = None
+    salt: int | None = None
+
+
+def dead_jobs(connection: Connection, selection: Selection, where: str, limit: int) -> list[PastJob]:
+    """Read dead jobs of a selection that fulfil a condition, the latest first."""
+    return [_dead(row) for row in past_rows.dead(connection, selection, where, limit)]
+
+
+def archived_jobs(
+    connection: Connection, path: str, selection: Selection, where: str, limit: int
+) -> list[PastJob]:
+    """Read archived jobs of a selection that fulfil a condition, those of the latest days first.
+
+    The condition is PostgreSQL's, which looks at the rows as if they were still in `finished_jobs`.
+    """
+    return list(islice(_chosen(connection, path, selection, where), limit))
+
+
+def _chosen(connection: Connection, path: str, selection: Selection, where: str) -> Iterator[PastJob]:
+    rows = archived.rows(path, _COLUMNS, queue=selection.queue, job_name=selection.job_name)
+    while some := list(islice(rows, _TOGETHER)):
+        wanted = past_rows.chosen(connection, [_as_json(row) for row in some], selection, where)
+        yield from (_archived(row) for row in some if row["id"] in wanted)
+
+
+def _as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    def value(name: str, given: Any) -> Any:
+        if isinstance(given, datetime):
+            return given.isoformat()
+        return json.loads(given) if name in _JSON and given is not None else given
+
+    return {name: value(name, given) for name, given in row.items()}
+
+
+def _archived(row: Mapping[str, Any]) -> PastJob:
+    seconds = (row["finished_at"] - row["claimed_at"]).total_seconds()
+    return _job(row, End("returned", seconds=seconds, result=row["result"]))
+
+
+def _dead(row: Mapping[str, Any]) -> PastJob:
+    limits = {name: row[name] for name in ("max_attempts", "timeout_seconds", "salt")}
+    if row["error_type"] is None:
+        return _job(row, End("never ran", message=row["explanation"] or row["reason"]), **limits)
+    return _job(row, End("raised", row["error_type"], row["message"] or ""), **limits)
+
+
+def _job(row: Mapping[str, Any], end: End, **limits: Any) -> PastJob:
+    names = (
+        "id",
+        "job_name",
+        "job_args",
+        "job_kwargs",
+        "queue",
+        "tag",
+        "context",
+        "attempts",
+        "fencing_token",
+    )
+    return PastJob(**{name: row[name] for name in names}, end=end, **limits)

@@ -1,0 +1,57 @@
+"""Extension of the leader: measures the workers that each queue needs, for the metrics and for `/scale`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import psycopg
+from prometheus_client import Gauge
+
+from drain.config import Settings
+from drain.contrib.scaling import load
+from drain.contrib.scaling.answers import Scale
+from drain.contrib.scaling.wanted import wanted
+from drain.database.postgres import Connection
+from drain.errors import DrainError
+from drain.tables.causes import Waiting
+
+WANTED = Gauge(
+    "drain_wanted_workers",
+    "Workers of one job at a time that the queue needs to finish its backlog within 30 s, beside what arrives.",
+    ["queue"],
+)
+
+
+class WantedWorkers:
+    """Number of workers that each queue needs: see `drain.enqueuer.extensions.LeaderExtension`.
+
+    Args:
+        settings: Settings of the process.
+    """
+
+    path = "/scale/"
+
+    def __init__(self, settings: Settings) -> None:
+        self._scale = Scale(settings.database_url)
+        self.answer = self._scale.answer
+
+    def measure(
+        self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
+    ) -> None:
+        """Measure these queues.
+
+        Raises:
+            DrainError: The role may not read the tables.
+        """
+        try:
+            loads = load.read_all(connection, queues, waiting)
+        except psycopg.errors.InsufficientPrivilege as error:
+            reason = error.diag.message_primary
+            raise DrainError(f"{reason}; run `drain roles --apply`") from error
+        for queue, found in loads.items():
+            WANTED.labels(queue).set(wanted(found).workers)
+        self._scale.measured(loads.values())
+
+    def clear(self) -> None:
+        """Remove the gauges."""
+        WANTED.clear()

@@ -1,0 +1,155 @@
+"""`drain slo`: service level objectives, of jobs and of queues."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drain.admission import declared as file_of_rules
+from drain.commands.database import database
+from drain.config import VARIABLES, Settings
+from drain.contrib.slo import report
+from drain.contrib.slo.declared import Slo, declared
+from drain.contrib.slo.lately import lately
+from drain.errors import ConfigError
+from drain.terminal.commandline import F, as_json_option, settings_options, wrapped
+from drain.visible import visible
+from drain.wording import count
+
+_NO_SLO = (
+    'no SLO; @job(slo="99% start within 5s") or slo = "..." in the file of `drain queue apply` makes one'
+)
+
+
+@click.group(short_help="List SLOs, and write alerts for Prometheus.")
+def slo() -> None:
+    """List service level objectives (SLOs), and write the alerts on them for Prometheus.
+
+    An SLO says which share of the jobs starts within a time after they are due: @job(slo="99% start within 5s"), or
+    slo = "99% start within 5s" for a queue in the file of `drain queue apply`.
+
+    \b
+    drain slo list --jobs shop.jobs --queue-file queues.toml
+    drain slo rules --jobs shop.jobs --output slo.yml
+    """  # noqa: D301
+
+
+queue_file_option = click.option(
+    "--queue-file",
+    type=click.Path(path_type=Path),
+    envvar="DRAIN_QUEUE_FILE",
+    show_envvar=True,
+    metavar="FILE",
+    help="TOML file of `drain queue apply`, for the SLOs of queues.",
+)
+
+
+def declaring_options(command: F) -> F:
+    """Add the options that say where objectives are declared; the command gets a list of them as `slos`."""
+
+    def with_slos(*, jobs: str | None, queue_file: Path | None, **given: Any) -> Any:
+        return command(slos=read_slos(jobs, queue_file), **given)
+
+    return wrapped(
+        command,
+        with_slos,
+        [
+            queue_file_option,
+            click.option(
+                "--jobs",
+                envvar=VARIABLES["jobs"],
+                show_envvar=True,
+                metavar="MODULES",
+                help="Modules that define jobs, separated by commas, for the SLOs of jobs.",
+            ),
+        ],
+    )
+
+
+def read_slos(jobs: str | None, queue_file: Path | None) -> list[Slo]:
+    """Read all objectives.
+
+    Args:
+        jobs: Names of modules that define jobs, separated by commas; they are imported.
+        queue_file: File of rules.
+
+    Raises:
+        DrainError: A module does not import, or the file cannot be used.
+    """
+    from drain.jobs import registry
+
+    if modules := [name.strip() for name in (jobs or "").split(",") if name.strip()]:
+        # As `drain work` does.
+        sys.path.insert(0, str(Path.cwd()))
+        registry.load(modules)
+    return declared(_of_file(queue_file) if queue_file else {})
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    try:
+        return dict(file_of_rules.objectives(path.read_text(encoding="utf-8")))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{visible(str(path))}: it is no text in UTF-8") from None
+    except ConfigError as error:
+        raise ConfigError(f"{visible(str(path))}: {error}") from None
+
+
+@slo.command("rules", short_help="Write recording rules and alerts for Prometheus.")
+@declaring_options
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write; by default standard output.",
+)
+def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
+    """Write recording rules of burn rates and alerts on them, as a file of rules for Prometheus.
+
+    Each SLO has two alerts: one for a page (14.4 times the budget over an hour and over 5 minutes), and one for a
+    ticket (6 times over six hours and over 30 minutes). A queue has one more: jobs wait, and none starts. Prometheus
+    has to scrape the ports of `drain work` and `drain run`. No database is asked.
+
+    \b
+    drain slo rules --jobs shop.jobs --queue-file queues.toml --output slo.yml
+    promtool check rules slo.yml
+    """  # noqa: D301
+    # Imported here: the library of Prometheus takes some time.
+    from drain.contrib.slo import prometheus
+
+    if not slos:
+        raise ConfigError(_NO_SLO)
+    text = prometheus.rules(slos)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    output.write_text(text, encoding="utf-8")
+    click.echo(f"{visible(str(output))}: rules of {count(len(slos), 'SLO')}", err=True)
+
+
+@slo.command("list", short_help="List SLOs, and which share of the jobs met them lately.")
+@declaring_options
+@settings_options("database_url")
+@as_json_option
+def list_slos(settings: Settings, *, slos: Sequence[Slo], as_json: bool) -> None:
+    """List SLOs with the share of the jobs that met them in the last hour, and the burn rate.
+
+    Of each queue the latest 10,000 jobs count that have finished at their first attempt, and those that wait and are
+    late by now. A burn rate of 1 spends the budget exactly as fast as the SLO allows.
+
+    \b
+    drain slo list --jobs shop.jobs --queue-file queues.toml
+    drain slo list --json | jq '.[] | select(.burn_rate > 1)'
+    """  # noqa: D301
+    with database(settings) as connection:
+        found = lately(connection, slos)
+    if as_json:
+        click.echo(json.dumps([each.as_json() for each in found]))
+    elif not slos:
+        click.echo(_NO_SLO, err=True)
+    else:
+        report.show_lately(found)

@@ -1,0 +1,92 @@
+"""Objectives in the tables: how many jobs have started in time lately, for people who have no Prometheus at hand.
+
+The latest jobs of a queue that have finished within an hour count, and those that wait now for longer than the
+objective allows. Of a job with several attempts the table has the time of the last one alone, so it does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from drain.contrib.slo.declared import Slo
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.lanes import KINDS
+
+# Upper bound of the rows that are read of each state, the latest of those that have finished.
+MOST = 10_000
+_FINISHED = f"""
+SELECT count(*), count(*) FILTER (WHERE claimed_at - greatest(scheduled_at, staged_at)
+    <= make_interval(secs => %(seconds)s::float8))
+FROM (
+    SELECT job_name, claimed_at, scheduled_at, staged_at, attempts, superseded_by FROM finished_jobs
+    WHERE queue = %(queue)s AND finished_at > now() - interval '1 hour' ORDER BY finished_at DESC LIMIT {MOST}) AS job
+WHERE attempts = 1 AND superseded_by IS NULL AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s::text)
+"""
+_LANE = f"""
+(SELECT job_name, greatest(staged_at, matured_at) AS since FROM staged_jobs_ready
+ WHERE {DUE} AND {LANE_KIND} = {{kind}} AND {LANE_QUEUE} = %(queue)s ORDER BY priority, id LIMIT {MOST})
+"""
+_WAITING = f"""
+SELECT count(*) FROM (
+    {" UNION ALL ".join(_LANE.format(kind=kind) for kind in KINDS)}
+    UNION ALL
+    (SELECT job_name, greatest(scheduled_at, staged_at) FROM inflight_jobs
+     WHERE {DELIVERED} AND queue = %(queue)s AND claimed_at IS NULL AND history IS NULL ORDER BY delivery LIMIT {MOST})
+) AS job
+WHERE since < clock_timestamp() - make_interval(secs => %(seconds)s::float8)
+    AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s::text)
+"""
+
+
+class Lately(NamedTuple):
+    """Jobs of an objective in the last hour, of a bounded number of rows.
+
+    Attributes:
+        slo: The objective.
+        started: Jobs that have finished at their first attempt.
+        met: Those of them that started in time.
+        waiting: Jobs that wait now, and are late already.
+    """
+
+    slo: Slo
+    started: int
+    met: int
+    waiting: int
+
+    @property
+    def share(self) -> float | None:
+        """Share in percent of the jobs that met the objective; None if none counts."""
+        number = self.started + self.waiting
+        return 100 * self.met / number if number else None
+
+    @property
+    def burn(self) -> float | None:
+        """Speed at which the budget was spent, 1 for exactly as fast as the objective allows; None if no job counts."""
+        share = self.share
+        return None if share is None else (1 - share / 100) / self.slo.objective.budget
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object of JSON types."""
+        counted = {"started": self.started, "met": self.met, "waiting_late": self.waiting}
+        return self.slo.as_json() | counted | {"share_percent": self.share, "burn_rate": self.burn}
+
+
+def lately(connection: Connection, slos: Sequence[Slo]) -> list[Lately]:
+    """Count the jobs of each objective, all in one snapshot."""
+    if not slos:
+        return []
+    with connection.transaction():
+        connection.execute(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
+            "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
+        )
+        return [_count(connection, slo) for slo in slos]
+
+
+def _count(connection: Connection, slo: Slo) -> Lately:
+    parameters = {"queue": slo.queue, "job_name": slo.job_name, "seconds": slo.objective.seconds}
+    started, met = fetch_one(connection, _FINISHED, parameters)
+    (waiting,) = fetch_one(connection, _WAITING, parameters)
+    return Lately(slo, int(started), int(met), int(waiting))

@@ -1,0 +1,42 @@
+"""Lines about objectives, for `drain slo list` and `drain status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from drain.contrib.slo.lately import Lately
+from drain.visible import visible
+from drain.wording import count, figure
+
+
+def show_lately(found: Sequence[Lately]) -> None:
+    """Print lines about each objective: its target, the share that met it lately, and the burn rate."""
+    console = Console(highlight=False, markup=False)
+    for text in texts(found):
+        console.print(text)
+
+
+def texts(found: Sequence[Lately]) -> Iterator[Text]:
+    """Write what is known of each objective; in red if it spends more than its budget allows."""
+    for each in found:
+        slo = each.slo
+        words = f"slo {slo.kind} {visible(slo.name)}: {slo.objective}; {_words(each)}"
+        yield Text(words, style="red" if _is_spent(each) else "", overflow="fold")
+
+
+def _words(each: Lately) -> str:
+    share, burn = each.share, each.burn
+    if share is None or burn is None:
+        return "no job in the last hour"
+    jobs = count(each.started + each.waiting, "job")
+    # Never 100 % while a job is late.
+    shown = f"{min(share, 99.999):.3f}".rstrip("0").rstrip(".") if share < 100 else "100"
+    late = f" ({each.waiting:,} still waiting)" if each.waiting else ""
+    return f"{shown}% of {jobs}{late} in the last hour, burn {figure(burn)}"
+
+
+def _is_spent(each: Lately) -> bool:
+    return each.burn is not None and each.burn > 1

@@ -1,0 +1,46 @@
+"""Lines about SLOs in `drain status`: options that the command gets by the entry point `drain.options`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from drain.commands.status import SECTIONS
+from drain.contrib.slo.command import queue_file_option, read_slos
+from drain.contrib.slo.lately import Lately, lately
+from drain.contrib.slo.report import texts
+from drain.terminal.commandline import add_to
+
+
+class _Section:
+    def __init__(self, found: Sequence[Lately]) -> None:
+        self._found = found
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [each.as_json() for each in self._found]
+
+    def lines(self) -> Iterable[Text]:
+        return texts(self._found)
+
+
+def add_options(command: click.Command) -> None:
+    """Add --jobs and --queue-file, which name the objectives to show."""
+    show = command.callback
+
+    @click.option(
+        "--jobs",
+        metavar="MODULES",
+        help="Modules that define jobs, separated by commas: adds a line for each SLO.",
+    )
+    @queue_file_option
+    def with_slos(*, jobs: str | None, queue_file: Path | None, **given: Any) -> Any:
+        slos = read_slos(jobs, queue_file)
+        sections = click.get_current_context().meta.setdefault(SECTIONS, {})
+        sections["slos"] = lambda connection: _Section(lately(connection, slos))
+        return show(**given) if show else None
+
+    add_to(command, with_slos)

@@ -1,0 +1,79 @@
+"""The leader's part in a test: due rows move in flight, by the leader's own classes, and nothing goes to Redis."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from drain.admission import uniqueness
+from drain.admission.admission import Admission
+from drain.contrib.testing.nested import LeaderConnection
+from drain.enqueuer.batch_size import AdaptiveBatchSize
+from drain.enqueuer.batches import Batches
+from drain.enqueuer.deliveries import Deliveries
+from drain.enqueuer.due_rows import DueRows
+from drain.enqueuer.mover import Mover
+from drain.tables import leader_progress, pauses, redeliveries, waiting
+from drain.tables.pauses import Pauses
+from drain.wire import Producer
+
+# Upper bound of the rows of a batch, and of the jobs that are redelivered or called back together.
+_MOST = 2500
+
+
+class NoRedis:
+    """Stands for a producer whose lists have no bound; nothing is pushed or asked."""
+
+    namespace = "drain.contrib.testing"
+
+
+def deliver(connection: LeaderConnection) -> None:
+    """Do once what a leader does: rules and pauses, unique keys, expiry, rows that are due, retries that are due."""
+    redis = cast(Producer, NoRedis())
+    call_back(connection)
+    deliveries = Deliveries(connection, leader_progress.progress(connection))
+    admission = Admission(connection, redis, depth=0, forward_queues=frozenset())
+    size = AdaptiveBatchSize(_MOST)
+    due_rows = DueRows(connection, size, _alive, admission)
+    mover = Mover(connection, redis, deliveries, forward_queues=frozenset(), alive=_alive)
+    batches = Batches(connection, due_rows, mover, deliveries, size=size, alive=_alive)
+    while True:
+        admission.look_when_due()
+        batch = batches.run_once()
+        if batch.moved:
+            admission.moved(batch.moved)
+        if not batch.size and not admission.may_find_more:
+            break
+    _redeliver(connection, admission, deliveries)
+    uniqueness.settle_returned(connection)
+
+
+def call_back(connection: LeaderConnection) -> None:
+    """Let delivered jobs wait to which a pause applies."""
+    paused = Pauses(pauses.read(connection))
+    if paused:
+        redeliveries.call_back(connection, _MOST, paused.queues)
+
+
+def _redeliver(connection: LeaderConnection, admission: Admission, deliveries: Deliveries) -> None:
+    """Deliver retries that are due, as many as the rules of their queues allow."""
+    for retrying in waiting.retrying_queues(connection):
+        if not retrying.due:
+            continue
+        last, chosen = deliveries.last_delivery, admission.redeliverable(retrying.queue, _MOST)
+        jobs: list[Any]
+        if isinstance(chosen, int):
+            jobs = redeliveries.redeliver_retries(
+                connection, last, chosen, queue=retrying.queue, but_paused=bool(admission.paused)
+            )
+        else:
+            jobs = redeliveries.redeliver_chosen(
+                connection, last, chosen, queue=retrying.queue, but_paused=bool(admission.paused)
+            )
+            admission.redelivered(retrying.queue, [job.id for job in jobs])
+        if jobs:
+            deliveries.record(jobs[-1].delivery)
+            deliveries.committed(jobs[-1].delivery)
+
+
+def _alive() -> None:
+    """Report nothing: no guard watches a test."""

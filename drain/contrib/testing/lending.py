@@ -1,0 +1,104 @@
+"""Connections that the jobs of a test get for their transactions, in place of those that a worker keeps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from psycopg.pq.abc import PGconn
+
+from drain.contrib.testing.nested import LentAsyncConnection, LentConnection, Nested
+from drain.workers.context import async_kept
+from drain.workers.context.async_connection import JobAsyncConnection
+from drain.workers.context.connection import JobConnection
+from drain.workers.context.kept import driver_of
+
+if TYPE_CHECKING:
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+T = TypeVar("T", bound=Nested)
+
+
+class Lender:
+    """Lends the session of a test to its jobs; `drain.workers.context` asks it.
+
+    Args:
+        pgconn: The session, in the transaction of the test.
+    """
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self._pgconn = pgconn
+        self._engine: sqlalchemy.Engine | None = None
+        self._async_engine: AsyncEngine | None = None
+
+    def lends(self, pgconn: PGconn) -> bool:
+        """Return whether this is the session that is lent."""
+        return pgconn is self._pgconn
+
+    @contextmanager
+    def bare(self) -> Iterator[JobConnection]:
+        """Yield a connection within a savepoint, which its commit ends; an exception rolls it back."""
+        with _within_savepoint(self._connect()) as connection:
+            yield connection
+
+    @contextmanager
+    def of_session(self) -> Iterator[sqlalchemy.Connection]:
+        """Do as `bare`, on a connection of SQLAlchemy's."""
+        import sqlalchemy
+
+        if self._engine is None:
+            self._engine = sqlalchemy.create_engine(
+                "postgresql+psycopg://", creator=self._connect, poolclass=sqlalchemy.NullPool
+            )
+        with self._engine.connect() as connection, _within_savepoint(_nested(driver_of(connection))):
+            yield connection
+
+    @asynccontextmanager
+    async def async_bare(self) -> AsyncIterator[JobAsyncConnection]:
+        """Do as `bare`, for the transaction of an `async def`."""
+        with _within_savepoint(await self._connect_async()) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def async_of_session(self) -> AsyncIterator[AsyncConnection]:
+        """Do as `of_session`, for the transaction of an `async def`."""
+        import sqlalchemy
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        if self._async_engine is None:
+            self._async_engine = create_async_engine(
+                "postgresql+psycopg://", async_creator=self._connect_async, poolclass=sqlalchemy.NullPool
+            )
+        async with self._async_engine.connect() as connection:
+            below = connection.sync_connection
+            assert below is not None  # noqa: S101  (it has been started)
+            with _within_savepoint(_nested(async_kept.driver_of(below))):
+                yield connection
+
+    def _connect(self) -> LentConnection:
+        connection = LentConnection(self._pgconn)
+        connection.be_ready()
+        return connection
+
+    async def _connect_async(self) -> LentAsyncConnection:
+        connection = LentAsyncConnection(self._pgconn)
+        await connection.be_ready()
+        return connection
+
+
+def _nested(driver: object) -> Nested:
+    assert isinstance(driver, Nested)  # noqa: S101  (the engine has no other creator)
+    return driver
+
+
+@contextmanager
+def _within_savepoint(connection: T) -> Iterator[T]:
+    connection.begin()
+    try:
+        yield connection
+        connection.end()
+    except BaseException:
+        connection.undo()
+        raise

@@ -1,0 +1,189 @@
+"""Who may write: somebody with the token, the user that a proxy or the application names, or nobody."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drain.contrib.web.clients import Visitor, network_of
+from drain.contrib.web.tokens import Signer, checked_token, nonce
+from drain.errors import ConfigError
+from drain.visible import visible
+
+# Cookies: who has logged in; the visitor, whom the secrets of forms belong to; the text about what has just been done.
+SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
+# Time for which a login lasts, in seconds.
+SESSION_SECONDS = 12 * 3600
+_NOTICE_SECONDS = 60
+# Upper bound of the wrong tokens in a minute from one address, and of the addresses that are remembered. A bound for
+# all addresses together would let anybody keep out those who have the token.
+_WRONG_TOKENS = 10
+_ADDRESSES = 10_000
+_LONGEST_NAME = 100
+_VISIT = re.compile("[A-Za-z0-9_-]{24}")
+
+# Function of an application that says who may write; None for nobody.
+User = Callable[[Request], str | None]
+
+
+class Access:
+    """Decides who may write, and makes the cookies and the secrets of forms.
+
+    Args:
+        token: Secret that allows to write; None for none.
+        trust_header: Header in which a proxy names the user; None for none.
+        user: Function of the application that names the user; None for none.
+        is_private: Who may not write sees nothing.
+        now: Clock of the logins, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str | None = None,
+        trust_header: str | None = None,
+        user: User | None = None,
+        is_private: bool = False,
+        now: Callable[[], float] = time,
+    ) -> None:
+        if trust_header is not None and not re.fullmatch("[A-Za-z0-9-]+", trust_header):
+            raise ConfigError("the name of a header has letters, digits and - only, such as X-Remote-User")
+        self._token = None if token is None else checked_token(token)
+        self._header = trust_header
+        self._user = user
+        self.is_private = is_private
+        self._now = now
+        if is_private and self.is_read_only:
+            raise ConfigError(
+                "a private page needs a token, a header or a user function: nobody could see it"
+            )
+        # Several processes with one token accept each other's cookies, and a new token ends all logins.
+        self.signer = Signer(self._token or secrets.token_urlsafe(32))
+        self._wrong: dict[str, deque[float]] = {}
+
+    @property
+    def takes_token(self) -> bool:
+        """True if there is a token, with which people log in."""
+        return self._token is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        """True if nobody can write."""
+        return self._token is None and self._header is None and self._user is None
+
+    def who(self, request: Request) -> str | None:
+        """Name who may write; None for a visitor who only reads."""
+        if self._user is not None and (name := self._user(request)):
+            return _clean(name)
+        if self._header is not None and (names := request.headers.getlist(self._header)):
+            # Two of them: one is the visitor's own, which the proxy has not removed.
+            return _clean(names[0]) or None if len(names) == 1 else None
+        return self._logged_in(request)
+
+    def _logged_in(self, request: Request) -> str | None:
+        if self._token is None:
+            return None
+        value = self.signer.unseal("session", request.cookies.get(SESSION, ""))
+        if value is None or value["until"] < self._now():
+            return None
+        return str(value["name"])
+
+    def log_in(self, request: Request, response: Response, token: str, name: str) -> bool:
+        """Set the cookie of a login if this is the token; the name is what the person says.
+
+        Raises:
+            TooManyTokensError: There were too many wrong ones from this address in the last minute.
+        """
+        address, _ = self.visitor(request)
+        wrong = self._wrong.get(address, deque[float]())
+        if len(wrong) == _WRONG_TOKENS and monotonic() - wrong[0] <= 60:
+            raise TooManyTokensError
+        if self._token is None or not hmac.compare_digest(token.strip().encode(), self._token.encode()):
+            self._note_wrong_token(address)
+            return False
+        value = {"name": _clean(name) or "token", "until": self._now() + SESSION_SECONDS}
+        self._set(request, response, SESSION, self.signer.seal("session", value), SESSION_SECONDS)
+        return True
+
+    def _note_wrong_token(self, address: str) -> None:
+        # Last, as the one that is forgotten last.
+        wrong = self._wrong.pop(address, deque[float](maxlen=_WRONG_TOKENS))
+        wrong.append(monotonic())
+        self._wrong[address] = wrong
+        if len(self._wrong) > _ADDRESSES:
+            del self._wrong[next(iter(self._wrong))]
+
+    def log_out(self, request: Request, response: Response) -> None:
+        """Delete the cookie of the login."""
+        self._set(request, response, SESSION, "", 0)
+
+    def visitor(self, request: Request) -> Visitor:
+        """Name the visitor, for limits."""
+        host = request.client.host if request.client else ""
+        return Visitor(network_of(host), request.cookies.get(VISIT, "")[:_LONGEST_NAME])
+
+    def secret_of_form(self, request: Request) -> str:
+        """Return what a form has to send back: only a page of ours knows it, and only this visitor's browser has it."""
+        return self.signer.mark("form", _visit(request))
+
+    def is_from_a_form(self, request: Request, secret: str) -> bool:
+        """Return True if the secret of a form is the one that this visitor was given."""
+        cookie = request.cookies.get(VISIT, "")
+        return bool(_VISIT.fullmatch(cookie)) and self.signer.is_marked("form", cookie, secret)
+
+    def remember_visit(self, request: Request, response: Response) -> None:
+        """Set the visitor's cookie, if the visitor has none yet."""
+        if (visit := _visit(request)) != request.cookies.get(VISIT):
+            self._set(request, response, VISIT, visit, None)
+
+    def notify(self, request: Request, response: Response, text: str) -> None:
+        """Show a text on the next page of this visitor."""
+        self._set(
+            request, response, NOTICE, self.signer.seal("notice", {"text": text[:500]}), _NOTICE_SECONDS
+        )
+
+    def notice(self, request: Request) -> str:
+        """Return the text for this page; "" if there is none."""
+        value = self.signer.unseal("notice", request.cookies.get(NOTICE, ""))
+        return str(value["text"]) if value else ""
+
+    def forget_notice(self, request: Request, response: Response) -> None:
+        """Delete the text that has been shown."""
+        if NOTICE in request.cookies:
+            self._set(request, response, NOTICE, "", 0)
+
+    def _set(self, request: Request, response: Response, name: str, value: str, seconds: int | None) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=seconds,
+            path=request.scope.get("root_path", "") + "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+
+class TooManyTokensError(Exception):
+    """Somebody tries tokens."""
+
+
+def _clean(name: str) -> str:
+    return visible(name.strip())[:_LONGEST_NAME]
+
+
+def _visit(request: Request) -> str:
+    """Return the visitor's secret: that of the cookie, or a new one, the same for the whole request."""
+    cookie = request.cookies.get(VISIT, "")
+    if _VISIT.fullmatch(cookie):
+        return cookie
+    if not hasattr(request.state, "drain_visit"):
+        request.state.drain_visit = nonce()
+    return str(request.state.drain_visit)

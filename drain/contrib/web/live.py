@@ -1,0 +1,229 @@
+"""One thread that measures while somebody listens, and hands the news to all: however many tabs there are.
+
+A page with a live part is measured every two seconds, once for all who listen to it. While nobody listens there is no
+thread. When PostgreSQL is away, listeners are told so, and it is asked again later and later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from drain.contrib.web.clients import NOBODY, Visitor
+from drain.errors import DrainError
+from drain.visible import visible
+
+log = logging.getLogger(__name__)
+
+# Time between two measurements, and the longest one while PostgreSQL is away, in seconds.
+EVERY_SECONDS = 2.0
+_LONGEST_SECONDS = 30.0
+# Upper bounds: tabs that listen, pages that they listen to, and news that wait for one tab.
+LISTENERS = 200
+_TOPICS = 20
+_WAITING_NEWS = 4
+
+# Renders the live part of a page; called in the thread.
+Render = Callable[[], str]
+
+
+@dataclass(frozen=True)
+class News:
+    """One event for the tabs.
+
+    Attributes:
+        event: `page` for a live part; `away` when it cannot be measured.
+        text: HTML of the live part, or the reason.
+    """
+
+    event: str
+    text: str
+
+
+class Listener:
+    """One tab. Its queue is bounded: a tab that does not take its events is dropped, and reconnects automatically.
+
+    Args:
+        visitor: Visitor whose tab it is.
+    """
+
+    def __init__(self, visitor: Visitor = NOBODY) -> None:
+        self.visitor = visitor
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Queue[News] = asyncio.Queue(_WAITING_NEWS)
+        self._end = asyncio.Event()
+
+    def offer(self, news: News) -> None:
+        """Hand news over, from any thread."""
+        self._call(self._put, news)
+
+    def end(self) -> None:
+        """Let the stream of the tab end, from any thread."""
+        self._call(self._end.set)
+
+    def _call(self, function: Callable[..., object], *values: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *values)
+        except RuntimeError:
+            # The loop is closed: the program ends.
+            return
+
+    def _put(self, news: News) -> None:
+        if self._news.full():
+            self._end.set()
+        else:
+            self._news.put_nowait(news)
+
+    async def next(self) -> News:
+        """Wait for the next news."""
+        return await self._news.get()
+
+    async def ended(self) -> None:
+        """Wait until the stream has to end."""
+        await self._end.wait()
+
+
+@dataclass
+class _Topic:
+    render: Render
+    listeners: set[Listener] = field(default_factory=set)
+    latest: News | None = None
+
+
+class FullError(DrainError):
+    """There are as many listeners as may be."""
+
+
+class Live:
+    """The listeners of all pages, and the thread that measures for them. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Topic] = {}
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._is_closed = False
+
+    def listen(self, topic: str, render: Render, visitor: Visitor = NOBODY) -> Listener:
+        """Begin to listen, on the event loop of the tab.
+
+        Args:
+            topic: Address of the page, with its prefix.
+            render: Renders its live part; used if nobody listens to it yet.
+            visitor: Visitor whose tab it is. One with more tabs makes room for it.
+
+        Raises:
+            FullError: There are too many listeners.
+        """
+        listener = Listener(visitor)
+        with self._lock:
+            is_new = topic not in self._topics
+            if self._is_closed or (self._is_full(is_new) and not self._make_room(visitor, is_new)):
+                raise FullError("too many tabs listen; this one shows what was true when it was loaded")
+            found = self._topics.setdefault(topic, _Topic(render))
+            found.listeners.add(listener)
+            if found.latest is not None:
+                listener.offer(found.latest)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="drain web live", daemon=True)
+                self._thread.start()
+        if is_new:
+            self._wake.set()
+        return listener
+
+    def _is_full(self, is_new: bool) -> bool:  # noqa: FBT001
+        listeners = sum(len(each.listeners) for each in self._topics.values())
+        return listeners >= LISTENERS or (is_new and len(self._topics) >= _TOPICS)
+
+    def _make_room(self, visitor: Visitor, is_new: bool) -> bool:  # noqa: FBT001
+        """End a stream of the visitor with most of them, by network first; False if none has more than this one."""
+        tabs = [each for topic in self._topics.values() for each in topic.listeners]
+        networks = Counter(each.visitor.network for each in tabs)
+        visitors = Counter(each.visitor for each in tabs)
+        ends = [
+            (networks[each.visitor.network], visitors[each.visitor], name, each)
+            for name, topic in self._topics.items()
+            # A page that others listen to as well would go on to be measured.
+            if not is_new or len(topic.listeners) == 1
+            for each in topic.listeners
+        ]
+        if not ends:
+            return False
+        of_network, of_visitor, name, most = max(ends, key=lambda each: each[:2])
+        if most.visitor.network == visitor.network:
+            has_more = of_visitor > visitors[visitor] + 1
+        else:
+            has_more = of_network > networks[visitor.network] + 1
+        if has_more:
+            self._drop(name, most)
+            most.end()
+        return has_more
+
+    def _drop(self, topic: str, listener: Listener) -> None:
+        if (found := self._topics.get(topic)) is not None:
+            found.listeners.discard(listener)
+            if not found.listeners:
+                del self._topics[topic]
+
+    def forget(self, topic: str, listener: Listener) -> None:
+        """Stop listening."""
+        with self._lock:
+            self._drop(topic, listener)
+            is_over = not self._topics
+        # While others listen, a tab that leaves costs them no measurement.
+        if is_over:
+            self._wake.set()
+
+    @property
+    def number(self) -> int:
+        """Number of the tabs that listen."""
+        with self._lock:
+            return sum(len(topic.listeners) for topic in self._topics.values())
+
+    def close(self) -> None:
+        """End all streams."""
+        with self._lock:
+            self._is_closed = True
+            listeners = [listener for topic in self._topics.values() for listener in topic.listeners]
+        for listener in listeners:
+            listener.end()
+        self._wake.set()
+
+    def _run(self) -> None:
+        pause = EVERY_SECONDS
+        while True:
+            # Before the look: who comes after it is not kept waiting.
+            self._wake.clear()
+            if not (topics := self._now()):
+                return
+            fine = len(topics) == sum(self._tell(topic) for topic in topics)
+            pause = EVERY_SECONDS if fine else min(2 * pause, _LONGEST_SECONDS)
+            self._wake.wait(pause)
+
+    def _now(self) -> list[_Topic]:
+        """Return what is listened to; the thread ends when that is nothing."""
+        with self._lock:
+            if self._is_closed or not self._topics:
+                self._thread = None
+                return []
+            return list(self._topics.values())
+
+    def _tell(self, topic: _Topic) -> bool:
+        """Measure one page, and hand the news to all who listen; returns False if it cannot be measured."""
+        try:
+            news = News("page", topic.render())
+        except DrainError as error:
+            news = News("away", visible(str(error)))
+        except Exception as error:
+            log.exception("a live page failed", extra={"event": "web_failed"})
+            news = News("away", f"the page failed ({type(error).__name__}); the log has the reason")
+        with self._lock:
+            topic.latest = news
+            listeners = list(topic.listeners)
+        for listener in listeners:
+            listener.offer(news)
+        return news.event == "page"

@@ -1,0 +1,171 @@
+"""Dead jobs in groups, by job name and place of the error: retry at a rate, and discard, of all or of chosen jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from drain.contrib.web.forms import Form, FormError
+from drain.contrib.web.histogram import histogram
+from drain.contrib.web.paging import ROWS, page_of, place_of
+from drain.contrib.web.routing import page
+from drain.contrib.web.shortening import shown_error
+from drain.contrib.web.views import View
+from drain.contrib.web.writes import Done, Question, Write, action
+from drain.database.postgres import Connection
+from drain.errors import DrainError, UnknownJobError
+from drain.tables import dead, deaths, queries
+from drain.tables.dead import FASTEST, SLOWEST, Selection
+from drain.tables.deaths import Group, Groups
+from drain.wording import count, duration
+
+# Groups that the page shows, the largest first.
+_GROUPS = 200
+# Ids that a log event names.
+_LOGGED = 100
+
+
+def _show(view: View) -> Mapping[str, Any]:
+    with view.snapshot() as connection:
+        found = deaths.read_groups(connection)
+        now = queries.now(connection)
+    times = [death.died_at for group in found.groups for death in group.deaths]
+    return {
+        "groups": found.groups[:_GROUPS],
+        "groups_left_out": max(0, len(found.groups) - _GROUPS),
+        "histogram": histogram(times, now) if times else None,
+        **_bounds(found),
+        "now": now,
+    }
+
+
+def _show_group(view: View) -> Mapping[str, Any]:
+    place = place_of(view, (int,))
+    with view.snapshot() as connection:
+        found = deaths.read_groups(connection)
+        group = _find(found, str(view.params["group"]))
+        ids = [job_id for job_id in group.ids if place is None or job_id < place[0]]
+        rows = deaths.listed(connection, ids[: ROWS + 1])
+        job = queries.job(connection, group.latest.id)
+        now = queries.now(connection)
+    return {
+        "group": group,
+        "page": page_of(view, rows, lambda row: (row.id,)),
+        "histogram": histogram([death.died_at for death in group.deaths], now),
+        "error": shown_error(job["last_error"]) if job.get("last_error") else None,
+        "rate": (SLOWEST, FASTEST),
+        **_bounds(found),
+        "now": now,
+    }
+
+
+def _bounds(found: Groups) -> dict[str, Any]:
+    return {"looked_at": found.looked_at, "has_more": found.has_more}
+
+
+def _find(found: Groups, name: str) -> Group:
+    group = found.find(name)
+    if group is None:
+        raise UnknownJobError(
+            "No dead job is in this group now: its jobs were retried or discarded, or are not among "
+            f"the {found.looked_at:,} that were looked at."
+        )
+    return group
+
+
+class _Chosen(NamedTuple):
+    """Dead jobs that a form names: those that are chosen one by one, or all of a group."""
+
+    ids: Sequence[int]
+    words: str
+
+
+def _chosen(connection: Connection, form: Form) -> _Chosen:
+    if form.text("which") != "all":
+        ids = sorted(set(form.numbers("id")))
+        if not ids:
+            raise FormError("no job is chosen: mark at least one")
+        if any(abs(job_id) >= 2**63 for job_id in ids):
+            raise FormError("the id of a job is a whole number below 2 to the power of 63")
+        return _Chosen(ids, "chosen dead jobs")
+    group = _find(deaths.read_groups(connection), form.text("group"))
+    # Those that the person has seen, or could have: others may have died meanwhile.
+    before = _time(form.text("seen_at"))
+    ids = [death.id for death in group.deaths if death.died_at <= before]
+    return _Chosen(ids, f"dead jobs of {group.latest.job_name} ({group.latest.where})")
+
+
+def _time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise FormError("the form does not say when the page was loaded: go back and load it again")
+    return at
+
+
+def _per_second(form: Form) -> float | None:
+    text = form.text("per_second")
+    if not text:
+        return None
+    try:
+        rate = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        rate = math.nan
+    if not SLOWEST <= rate <= FASTEST:
+        raise FormError(f"the rate is a number of jobs a second, from {SLOWEST:g} to {FASTEST:,.0f}")
+    return rate
+
+
+def _still_dead(connection: Connection, chosen: _Chosen) -> int:
+    return dead.count(connection, Selection(tuple(chosen.ids)))
+
+
+def _ask_to_retry(write: Write) -> Question:
+    chosen, rate = _chosen(write.connection, write.form), _per_second(write.form)
+    number = _still_dead(write.connection, chosen)
+    pace = "at once"
+    if rate is not None:
+        pace = f"at {rate:g} a second: the last one comes due in {duration(max(0, number - 1) / rate)}"
+    return Question(f"Retry {number:,} {chosen.words}, {pace}?", number)
+
+
+def _ask_to_discard(write: Write) -> Question:
+    chosen = _chosen(write.connection, write.form)
+    number = _still_dead(write.connection, chosen)
+    text = f"Discard {number:,} {chosen.words}? They are gone then, with their arguments and errors."
+    # One job is asked about as well: nobody can undo it.
+    return Question(text, max(2, number) if number else 0, f"Discard {count(number, 'job')} for ever")
+
+
+def _retry(write: Write) -> Done:
+    chosen, rate = _chosen(write.connection, write.form), _per_second(write.form)
+    number = dead.revive(write.connection, Selection(tuple(chosen.ids)), rate)
+    pace = "" if rate is None else f", at {rate:g} a second"
+    return _done(write, chosen, number, f"staged again{pace}", per_second=rate)
+
+
+def _discard(write: Write) -> Done:
+    chosen = _chosen(write.connection, write.form)
+    number = dead.discard(write.connection, Selection(tuple(chosen.ids)))
+    return _done(write, chosen, number, "discarded")
+
+
+def _done(write: Write, chosen: _Chosen, number: int, what: str, **fields: Any) -> Done:
+    if not number:
+        raise DrainError("none of these jobs is dead any more; nothing was done")
+    others = len(chosen.ids) - number
+    rest = f"; {count(others, 'other')} had moved on" if others else ""
+    fields |= {"jobs": number, "ids": list(chosen.ids[:_LOGGED])}
+    return Done(f"{count(number, 'job')} {what}{rest}", write.view.url("dead"), fields)
+
+
+ROUTES = [
+    page("/dead", _show, name="dead", template="dead.html"),
+    page("/dead/groups/{group}", _show_group, name="dead_group", template="dead_group.html"),
+    action("/dead/retry", _retry, name="dead_retry", ask=_ask_to_retry),
+    action("/dead/discard", _discard, name="dead_discard", ask=_ask_to_discard),
+]

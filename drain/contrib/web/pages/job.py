@@ -1,0 +1,209 @@
+"""One job: what it waits for, its way through the tables, its errors and arguments; retry, discard and cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
+
+from drain import wire
+from drain.contrib.web import job_texts
+from drain.contrib.web.routing import page
+from drain.contrib.web.shortening import shown, shown_error
+from drain.contrib.web.views import View
+from drain.contrib.web.writes import Done, Write, action
+from drain.database.postgres import Connection
+from drain.errors import DrainError, UnknownJobError
+from drain.explain import Explanation, explain
+from drain.explain.hops import hops_of
+from drain.jobs.cancelling import cancel
+from drain.jobs.progress import fields_of
+from drain.tables import dead, queries
+
+# Number of looks for a job that moves from table to table meanwhile.
+_LOOKS = 3
+# Former lives that are shown, the latest first.
+_LIVES = 20
+# Parts of a job that are shown apart, with their columns and titles.
+_LARGE = {
+    "arguments": ("job_args", "Arguments"),
+    "keyword-arguments": ("job_kwargs", "Keyword arguments"),
+    "context": ("context", "Context"),
+    "result": ("result", "Result"),
+}
+# Columns that are facts for people, in their order.
+_FACTS = {
+    "tag": "tag",
+    "key": "key",
+    "unique_key": "unique key",
+    "priority": "priority",
+    "max_attempts": "attempts at most",
+    "timeout_seconds": "timeout in seconds",
+    "reason": "reason",
+    "explanation": "explanation",
+    "claimed_by": "worker",
+    "finished_by": "finished by",
+    "interruptions": "interruptions",
+    "fencing_token": "fencing token",
+    "delivery": "delivery",
+}
+_TIMES = {"lease_expires_at": "lease ends", "next_run_at": "next attempt", "expires_at": "expires"}
+# What is said of a former life; whoever writes to the tables may have left something out.
+_OF_A_LIFE = ("reason", "attempts", "died_at", "explanation")
+_CANCELLABLE = ("staged", "inflight")
+
+
+def _show(view: View) -> Mapping[str, Any]:
+    job_id = view.job_id()
+    for _ in range(_LOOKS):
+        explanation, job, has_result, now = _look(view, job_id)
+        if job is not None:
+            noted, progress = _of_redis(view, job)
+            return {
+                "job": job,
+                "job_id": job_id,
+                "now": now,
+                "state": explanation.state if job["state"] == "inflight" else job["state"],
+                "explanation": explanation,
+                "hops": hops_of(job, noted),
+                "has_noted": bool(noted),
+                "progress": progress,
+                "has_result": has_result,
+                **_facts(job),
+                **_texts(job, has_result=has_result),
+                "may_cancel": job["state"] in _CANCELLABLE,
+                "redis_problem": view.site.redis.problem,
+            }
+        if explanation.state == "unknown":
+            break
+    raise UnknownJobError(f"There is no job {job_id} here: {explanation.finding.why}.")
+
+
+def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, bool, datetime]:
+    # Redis is asked first whether it is there: an explanation waits for it.
+    view.site.redis.ask(lambda redis: redis.remembers())
+    with view.reading() as connection:
+        explanation = explain(connection, view.site.redis.producer, job_id)
+    with view.snapshot() as connection:
+        # Python has one None for a result that is null, and for none.
+        has_result = job_texts.read(connection, job_id, "result") is not None
+        return explanation, _row(connection, job_id), has_result, queries.now(connection)
+
+
+def _row(connection: Connection, job_id: int) -> dict[str, Any] | None:
+    try:
+        return queries.job(connection, job_id)
+    except UnknownJobError:
+        return None
+
+
+def _of_redis(view: View, job: Mapping[str, Any]) -> tuple[dict[str, datetime], dict[str, Any] | None]:
+    """Read the hops that processes have noted, and the progress of the attempt that runs."""
+    url, namespace = view.site.settings.redis_url, view.site.settings.namespace
+
+    def ask(_redis: wire.Producer) -> tuple[dict[str, datetime], dict[str, Any] | None]:
+        with closing(wire.Traces(url, namespace)) as traces:
+            noted = traces.read(job["id"])
+        if job.get("lease_expires_at") is None:
+            return noted, None
+        with closing(wire.ProgressBoard.at(url, namespace)) as board:
+            found = board.read(job["id"])
+        return noted, fields_of(found, job["fencing_token"]) if found else None
+
+    return view.site.redis.ask(ask) or ({}, None)
+
+
+def _facts(job: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {title: job[name] for name, title in _FACTS.items() if job.get(name) is not None}
+    attempts = job.get("attempts")
+    if attempts is not None:
+        facts["attempts"] = attempts + bool(job.get("batched"))
+    times = {title: job[name] for name, title in _TIMES.items() if job.get(name) is not None}
+    return {"facts": facts, "times": times}
+
+
+def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
+    large = [
+        (part, title, shown(job[column]))
+        for part, (column, title) in _LARGE.items()
+        if job.get(column) is not None or (part == "result" and has_result)
+    ]
+    history = job.get("history")
+    lives = [life for life in history if isinstance(life, dict)] if isinstance(history, list) else []
+    numbered = list(enumerate(lives, 1))[: -_LIVES - 1 : -1]
+    return {
+        "large": large,
+        "error": shown_error(job["last_error"]) if job.get("last_error") else None,
+        "lives": [
+            (number, {name: life.get(name, "?") for name in _OF_A_LIFE}, shown_error(life.get("last_error")))
+            for number, life in numbered
+        ],
+        "lives_left_out": max(0, len(lives) - _LIVES),
+    }
+
+
+def _whole(view: View) -> Response:
+    """Return a part of a job as a file: a plain text, whatever is in it, that no browser shows as a page."""
+    job_id, part = view.job_id(), str(view.params["part"])
+    if part not in job_texts.PARTS:
+        raise UnknownJobError(f"A job has no part of this name; there are {', '.join(job_texts.PARTS)}.")
+    with view.snapshot() as connection:
+        text = job_texts.read(connection, job_id, part)
+    if text is None:
+        raise UnknownJobError(f"No table has job {job_id} with this part.")
+    disposition = f'attachment; filename="job-{job_id}-{part}.txt"'
+    headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
+    return PlainTextResponse(text, headers=headers)
+
+
+def _retry(write: Write) -> Done:
+    job_id = write.view.job_id()
+    if not dead.revive(write.connection, dead.Selection((job_id,))):
+        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
+    return _done(write, job_id, "is staged again")
+
+
+def _discard(write: Write) -> Done:
+    job_id = write.view.job_id()
+    if not dead.discard(write.connection, dead.Selection((job_id,))):
+        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
+    return Done(f"job {job_id} is discarded", write.view.url("dead"), {"jobs": 1})
+
+
+def _cancel(write: Write) -> Done:
+    job_id = write.view.job_id()
+    cancelled = cancel(write.connection, job_id)
+    if not cancelled.count:
+        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
+    running = "; its worker learns so at its next heartbeat" if cancelled.running else ""
+    return _done(write, job_id, f"is cancelled{running}")
+
+
+def _done(write: Write, job_id: int, what: str) -> Done:
+    return Done(f"job {job_id} {what}", write.view.url("job", job_id=job_id), {"jobs": 1})
+
+
+def _whereabouts(connection: Connection, job_id: int) -> str:
+    """Say where a job is that a write has not found where it was expected."""
+    job = _row(connection, job_id)
+    if job is None:
+        return "is in no table any more"
+    if job["state"] == "inflight":
+        return f"is in flight now: {queries.inflight_state(job, queries.now(connection))}"
+    return {
+        "staged": "is staged now, and waits",
+        "finished": "has finished already",
+        "dead": "is dead already",
+    }[job["state"]]
+
+
+ROUTES = [
+    page("/jobs/{job_id}", _show, name="job", template="job.html", live="job_live.html"),
+    page("/jobs/{job_id}/whole/{part}", _whole, name="job_whole", template=""),
+    action("/jobs/{job_id}/retry", _retry, name="job_retry"),
+    action("/jobs/{job_id}/discard", _discard, name="job_discard"),
+    action("/jobs/{job_id}/cancel", _cancel, name="job_cancel"),
+]

@@ -1,0 +1,134 @@
+"""One queue: its numbers, pauses and rules, its keys, and who is next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from drain import queues
+from drain.admission.options import OPTIONS, as_options
+from drain.admission.rules import Rules
+from drain.contrib.web.forms import FormError, require_storable
+from drain.contrib.web.pages import overview
+from drain.contrib.web.paging import ROWS, page_of, place_of
+from drain.contrib.web.routing import page
+from drain.contrib.web.sparklines import draw
+from drain.contrib.web.views import View
+from drain.database.postgres import Connection
+from drain.tables import glances, keyed, lanes, obstacles
+from drain.tables import pauses as paused
+from drain.tables.lanes import Head, Lane
+from drain.tables.pauses import Pause, Pauses
+from drain.tables.staged import START, DueJob
+
+# Rows of the lists on the page of a queue; pages of their own show the rest.
+_FEW = 10
+# Upper bound of the jobs of a key that are counted.
+_KEY_UP_TO = 1_000
+
+
+class KeyNumbers(NamedTuple):
+    """Numbers of one key: jobs that are due, and those that are delivered or run."""
+
+    key: str
+    due: int
+    running: int
+
+
+class Next(NamedTuple):
+    """Job that is due, and whether a pause holds it."""
+
+    job: DueJob
+    is_paused: bool
+
+
+def _queue_of(view: View) -> str:
+    queue = str(view.params["queue"])
+    require_storable([queue])
+    return queue
+
+
+def _show(view: View) -> Mapping[str, Any]:
+    queue = _queue_of(view)
+    measured = overview.look(view)
+    with view.snapshot() as connection:
+        rules = queues.show(connection, queue) or Rules(queue)
+        held = [each for each in paused.read(connection) if each.queue in (None, queue)]
+        following = read_next(connection, queue, START, _FEW)
+        keys = read_keys(connection, queue, "", _FEW + 1)
+    listed = view.site.redis.ask(lambda redis: redis.depth(queue))
+    return {
+        "queue": queue,
+        "glance": measured.queues.get(queue) or overview.Glance(queue),
+        "listed": listed,
+        "rules": as_options(rules),
+        "all_rules": list(OPTIONS),
+        "pauses": held,
+        "name_of": name_of,
+        "next": following,
+        "keys": keys[:_FEW],
+        "has_more_keys": len(keys) > _FEW,
+        "leader": measured.leader,
+        "now": measured.now,
+        "key_up_to": _KEY_UP_TO,
+        "words": overview.CAUSES,
+        "draw": draw,
+        "redis_problem": view.site.redis.problem,
+    }
+
+
+def _show_next(view: View) -> Mapping[str, Any]:
+    queue = _queue_of(view)
+    place = place_of(view, (int, int))
+    # A priority that PostgreSQL's integer cannot hold.
+    if place and abs(place[0]) >= 2**31:
+        raise FormError("the address is no page of this list: begin with the first page")
+    with view.snapshot() as connection:
+        rows = read_next(connection, queue, (place[0], place[1]) if place else START, ROWS + 1)
+    return {"queue": queue, "page": page_of(view, rows, lambda row: row.job.place)}
+
+
+def _show_keys(view: View) -> Mapping[str, Any]:
+    queue = _queue_of(view)
+    place = place_of(view, (str,))
+    with view.snapshot() as connection:
+        rows = read_keys(connection, queue, place[0] if place else "", ROWS + 1)
+    return {
+        "queue": queue,
+        "page": page_of(view, rows, lambda row: [row.key]),
+        "key_up_to": _KEY_UP_TO,
+    }
+
+
+def read_next(connection: Connection, queue: str, after: tuple[int, int], limit: int) -> list[Next]:
+    """Read the next due jobs of a queue behind a place, in the order of priority and id."""
+    heads = [Head(Lane(kind, queue), limit, after) for kind in lanes.KINDS]
+    found = sorted(
+        (job for rows in lanes.read_due(connection, heads).values() for job in rows),
+        key=lambda job: job.place,
+    )
+    pauses = Pauses(paused.read(connection))
+    return [Next(job, pauses.applies(queue, job.job_name, job.key)) for job in found[:limit]]
+
+
+def read_keys(connection: Connection, queue: str, after: str, limit: int) -> list[KeyNumbers]:
+    """Read the keys of a queue with due jobs, behind one, and their numbers."""
+    heads = keyed.heads_of_keys(connection, queue, after, limit, keyed.Paused())
+    keys = [head.key for head in heads if head.key is not None]
+    due = glances.count_keys(connection, queue, keys, _KEY_UP_TO)
+    running = Counter(job.key for job in obstacles.read_running(connection, queue)) if keys else Counter()
+    return [KeyNumbers(key, due.get(key, 0), running[key]) for key in keys]
+
+
+def name_of(pause: Pause) -> str:
+    """Name what a pause holds."""
+    names = (("queue", pause.queue), ("job", pause.job_name), ("key", pause.key))
+    return " ".join(f"{kind} {name}" for kind, name in names if name is not None)
+
+
+ROUTES = [
+    page("/queues/{queue}", _show, name="queue", template="queue.html", live="queue_live.html"),
+    page("/queues/{queue}/next", _show_next, name="queue_next", template="queue_next.html"),
+    page("/queues/{queue}/keys", _show_keys, name="queue_keys", template="queue_keys.html"),
+]

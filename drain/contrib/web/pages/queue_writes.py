@@ -1,0 +1,135 @@
+"""Writes about a queue: pause, resume, and the rules."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from drain import queues, wording
+from drain.admission.options import as_options
+from drain.contrib.web.forms import FormError
+from drain.contrib.web.writes import Ask, Done, Question, Write, action
+from drain.errors import ConfigError
+from drain.tables import glances
+from drain.visible import visible
+
+# Upper bound of the jobs that a question counts.
+_UP_TO = 10_000
+# Largest number that a rule can have: that of an integer of PostgreSQL.
+_LARGEST = 2**31 - 1
+_TEXTS = ("rate", "rate_per_key")
+_NUMBERS = ("running", "running_per_key", "burst")
+_FLAGS = ("fair", "ordered")
+
+
+def _names(write: Write) -> dict[str, str | None]:
+    """Return what a form names: the queue of the page unless it says otherwise, a job name, a key."""
+    form = write.form.as_dict()
+    return {
+        "queue": form.get("queue", write.view.params["queue"]) or None,
+        "job": form.get("job") or None,
+        "key": form.get("key") or None,
+    }
+
+
+def _words(names: dict[str, str | None]) -> str:
+    return visible(" ".join(f"{kind} {name}" for kind, name in names.items() if name))
+
+
+def _ask(verb: str) -> Ask:
+    def ask(write: Write) -> Question:
+        queue = write.view.params["queue"]
+        with write.view.snapshot() as connection:
+            number = glances.count_of_queue(connection, queue, _UP_TO)
+        more = " or more" if number == _UP_TO else ""
+        what = _words(_names(write)) if verb != "change the rules of" else f"queue {queue}"
+        text = f"{verb.capitalize()} {what}? {wording.count(number, 'job')}{more} of queue {queue} wait now."
+        return Question(text, number, f"Yes, {verb} {what}")
+
+    return ask
+
+
+def _pause(write: Write) -> Done:
+    names = _names(write)
+    lasts = write.form.text("lasts")
+    # The page shows who it was; the database knows only the role of `drain web`.
+    reason = f"{write.form.text('reason') or 'paused on the page'} ({write.who})"
+    try:
+        until = wording.seconds(lasts) if lasts else None
+    except ValueError as error:
+        raise FormError(str(error)) from None
+    queues.pause(
+        write.connection, names["queue"], job=names["job"], key=names["key"], until=until, reason=reason
+    )
+    return _done(write, f"paused: {_words(names)}")
+
+
+def _resume(write: Write) -> Done:
+    names = _names(write)
+    if not queues.resume(write.connection, names["queue"], job=names["job"], key=names["key"]):
+        raise ConfigError(f"not paused: {_words(names)}")
+    return _done(write, f"resumed: {_words(names)}")
+
+
+def _set_rules(write: Write) -> Done:
+    queue = write.view.params["queue"]
+    if not (changes := _changes(write)):
+        raise FormError("no rule is different")
+    rules = queues.change(write.connection, queue, changes)
+    rules.require_tracked(write.view.site.settings.forward_queues)
+    return _done(write, f"queue {queue} has new rules: {', '.join(changes)}", {"rules": as_options(rules)})
+
+
+def _changes(write: Write) -> dict[str, Any]:
+    """Return the rules that differ from those that the form was made with: others may have changed the rest since."""
+    try:
+        was = json.loads(write.form.text("was") or "{}")
+    except (ValueError, RecursionError):
+        was = None
+    if not isinstance(was, dict):
+        raise FormError("the form cannot be read")
+    given: dict[str, Any] = {name: write.form.text(name) or None for name in _TEXTS}
+    given |= {name: _number(write, name) for name in _NUMBERS}
+    given |= {name: write.form.text(name) == "yes" for name in _FLAGS}
+    given["aging"] = _seconds(write.form.text("aging"))
+    given["weights"] = _weights(write.form.text("weights"))
+    if given["ordered"]:
+        given["on_dead"] = write.form.text("on_dead") or "hold"
+    without = dict.fromkeys(_FLAGS, False) | {"on_dead": "hold", "weights": {}}
+    return {name: value for name, value in given.items() if value != was.get(name, without.get(name))}
+
+
+def _number(write: Write, name: str) -> int | None:
+    number = next(iter(write.form.numbers(name)), None) if write.form.text(name) else None
+    if number is not None and abs(number) > _LARGEST:
+        raise FormError(f"{name} is a number up to {_LARGEST:,}")
+    return number
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return wording.seconds(text) if text else None
+    except ValueError as error:
+        raise FormError(str(error)) from None
+
+
+def _weights(text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for line in text.splitlines():
+        key, _, number = line.strip().rpartition("=")
+        try:
+            weights[key.strip()] = float(number) if "." in number else int(number)
+        except ValueError:
+            raise FormError("a weight is a line such as acme=3") from None
+    return weights
+
+
+def _done(write: Write, text: str, fields: dict[str, Any] | None = None) -> Done:
+    return Done(text, write.view.url("queue", queue=write.view.params["queue"]), fields or {})
+
+
+ROUTES = [
+    action("/queues/{queue}/pause", _pause, name="queue_pause", ask=_ask("pause")),
+    action("/queues/{queue}/resume", _resume, name="queue_resume", ask=_ask("resume")),
+    action("/queues/{queue}/rules", _set_rules, name="queue_rules", ask=_ask("change the rules of")),
+]

@@ -1,0 +1,76 @@
+"""Templates: texts of others are escaped and made visible; numbers and times have one format on all pages."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from drain import wording
+from drain.visible import visible
+
+
+class Templates:
+    """Templates of all pages; `render` is safe to call from several threads."""
+
+    def __init__(self) -> None:
+        # Nothing is loaded again when a file changes: the files are those of the installed package.
+        self._environment = Environment(
+            loader=PackageLoader("drain.contrib.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+            finalize=_finalize,
+        )
+        self._environment.filters.update(
+            count=_count,
+            duration=wording.duration,
+            clock=wording.clock,
+            time=_time,
+            json=_json,
+            rounded=rounded,
+            jobs=lambda number: wording.count(number, "job"),
+        )
+
+    def render(self, name: str, values: dict[str, Any]) -> str:
+        """Render a template."""
+        return self._environment.get_template(name).render(values)
+
+
+def _finalize(value: Any) -> Any:
+    """Make each text that is shown visible: no mark turns its direction, and no control character is hidden."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value, lines=True)
+    return "" if value is None else value
+
+
+def _count(number: int | None, up_to: int | None = None) -> str:
+    """Format a number; one that was counted up to a bound and has come so far means that or more."""
+    if number is None:
+        return "?"
+    return f"{number:,} or more" if up_to is not None and number >= up_to else f"{number:,}"
+
+
+def rounded(number: int) -> int:
+    """Round a number that was worked out to two digits: more of them say nothing."""
+    return round(number, 2 - len(str(number))) if number >= 100 else number
+
+
+def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
+    """Write a point in time: its distance from now if that is given, and the time itself for everybody else."""
+    if moment is None:
+        return Markup("")
+    clock = wording.clock(moment)
+    text = wording.relative(moment, now) if now is not None else clock
+    machine = moment.astimezone(UTC).isoformat(timespec="seconds")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(machine, clock, text)
+
+
+def _json(value: Any, indent: int | None = 2) -> str:
+    """Write a value as JSON, for people to read."""
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)

@@ -1,0 +1,154 @@
+"""Actions: each write is checked, asked about if it touches more than one job, done in one transaction, and logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from drain.contrib.web.forms import Form, read_form, require_storable
+from drain.contrib.web.routing import respond, root_of, site_of
+from drain.contrib.web.views import View
+from drain.database.postgres import Connection
+from drain.errors import DrainError
+
+log = logging.getLogger(__name__)
+
+# Field with the number of jobs that the person has been asked about.
+_CONFIRMED = "confirmed"
+_SECRET = "secret"  # noqa: S105
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write, within its transaction.
+
+    Attributes:
+        connection: Session whose transaction commits when the action returns; to be neither committed nor rolled back.
+        form: Texts of the form.
+        view: Site, parts of the address, and `url`.
+        who: Name of the person.
+    """
+
+    connection: Connection
+    form: Form
+    view: View
+    who: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """Result of a write.
+
+    Attributes:
+        text: What has been done, for the person: `queue mail is paused`.
+        to: Address of the page to show next, from `write.view.url`.
+        fields: Fields of the log event, such as the number of jobs.
+        template: Template that is shown at once, in place of the next page: for what is there to be seen only once.
+        values: Values of that template.
+    """
+
+    text: str
+    to: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    template: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RefusedError(DrainError):
+    """The visitor may not write, or the form is none of ours."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Question before a write: its words, and how many jobs it would touch.
+
+    Attributes:
+        text: Question for the person: `Retry 12 dead jobs of queue mail?`.
+        jobs: Number of the jobs; a write that touches one is not asked about.
+        yes: Text of the button; by default with the number of the jobs.
+    """
+
+    text: str
+    jobs: int
+    yes: str = ""
+
+
+Act = Callable[[Write], Done]
+Ask = Callable[[Write], Question]
+
+
+def action(path: str, act: Act, *, name: str, ask: Ask | None = None) -> Route:
+    """Make the route of a write: a POST, by somebody who may write.
+
+    Args:
+        path: Path, such as `/queues/{queue}/pause`.
+        act: Called in a thread, in a transaction; returns what has been done. A `DrainError` rolls back, and is shown.
+        name: Name of the action, for `url` and the log event.
+        ask: Called before in a transaction of its own; returns how many jobs would be touched. More than one, or more
+            than the person was asked about, is a question first.
+    """
+
+    async def answer(request: Request) -> Response:
+        form = await read_form(request)
+        return await run_in_threadpool(_answer, request, form, act, name, ask)
+
+    return Route(path, answer, name=name, methods=["POST"])
+
+
+def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) -> Response:
+    view = _checked(request, form)
+    who = view.who or ""
+    if ask is not None:
+        with view.site.sessions.writing() as connection:
+            question = ask(Write(connection, form, view, who))
+        if question.jobs > max(1, _confirmed(form)):
+            kept = [(key, text) for key, text in form.fields if key not in (_CONFIRMED, _SECRET)]
+            return respond(request, "question.html", {"question": question, "fields": kept})
+    with view.site.sessions.writing() as connection:
+        done = act(Write(connection, form, view, who))
+    said = {key: text[:200] for key, text in form.as_dict().items() if key != _SECRET}
+    details = {"action": name, "who": who, "given": {**view.params, **said}, **done.fields}
+    log.info("%s: %s by %s", name, done.text, who, extra={"event": "web_write", **details})
+    if done.template:
+        return respond(request, done.template, done.values)
+    response = RedirectResponse(done.to, status_code=303)
+    view.site.access.notify(request, response, done.text)
+    return response
+
+
+def require_form(request: Request, form: Form) -> None:
+    """Make sure that a form has the secret of this visitor.
+
+    Raises:
+        RefusedError: It has not.
+    """
+    if not site_of(request).access.is_from_a_form(request, form.text(_SECRET)):
+        raise RefusedError(
+            "the form is too old, or none of this page: go back, reload the page and try again"
+        )
+
+
+def _checked(request: Request, form: Form) -> View:
+    """Return the view of somebody who may write, with a form of ours.
+
+    Raises:
+        RefusedError: The visitor may not write, or the form is none of ours.
+    """
+    require_form(request, form)
+    require_storable(map(str, request.path_params.values()))
+    site = site_of(request)
+    if (who := site.access.who(request)) is None:
+        raise RefusedError("you may read here, and not write: log in first")
+    return View(site, root_of(request), request.path_params, request.query_params, who)
+
+
+def _confirmed(form: Form) -> int:
+    text = form.text(_CONFIRMED)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

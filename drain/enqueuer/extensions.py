@@ -1,0 +1,112 @@
+"""Extensions of the leader: what other packages, and `drain.contrib`, measure and answer in `drain run`.
+
+A package adds one by an entry point of the group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Protocol
+
+import psycopg
+
+from drain.config import Settings
+from drain.database.postgres import Connection
+from drain.tables.causes import Waiting
+
+log = logging.getLogger(__name__)
+
+GROUP = "drain.leader"
+
+
+class LeaderExtension(Protocol):
+    """Extension of the leader; its class is called with the `Settings`.
+
+    Attributes:
+        path: First part of the paths that it answers on the HTTP port, such as `/scale/`.
+    """
+
+    path: str
+
+    def measure(
+        self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
+    ) -> None:
+        """Measure, every few seconds, in the thread that drains.
+
+        Args:
+            connection: The leader's, in autocommit mode.
+            queues: Queues that have labels of their own.
+            waiting: Numbers of waiting jobs, by queue and cause.
+        """
+
+    def answer(self, path: str, query: str) -> tuple[int, bytes]:
+        """Answer a request, in a thread of its own, in a process that leads or stands by.
+
+        Args:
+            path: Path behind `self.path`.
+            query: Text behind the question mark.
+
+        Returns:
+            Status, and JSON.
+        """
+
+    def clear(self) -> None:
+        """Remove what only a leader shows."""
+
+
+class Extensions:
+    """All extensions; one that cannot be loaded, or has failed to measure, is left out with a warning.
+
+    Args:
+        settings: Settings of the process.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._loaded = dict(_load(settings))
+        self._failed: set[str] = set()
+
+    @property
+    def answers(self) -> dict[str, Callable[[str, str], tuple[int, bytes]]]:
+        """Functions that answer requests, by the first part of their paths."""
+        return {each.path: each.answer for each in self._loaded.values()}
+
+    def measure(
+        self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
+    ) -> None:
+        """Let all of them measure; see `LeaderExtension.measure`.
+
+        Raises:
+            psycopg.OperationalError: The database.
+        """
+        for name, extension in self._loaded.items():
+            if name in self._failed:
+                continue
+            try:
+                extension.measure(connection, queues, waiting)
+            except psycopg.OperationalError:
+                raise
+            # It is the code of others, and jobs wait for this thread.
+            except Exception as error:  # noqa: BLE001
+                self._failed.add(name)
+                _warn(name, "no longer measures", error)
+
+    def clear(self) -> None:
+        """Remove what only a leader shows."""
+        for extension in self._loaded.values():
+            extension.clear()
+
+
+def _load(settings: Settings) -> Iterator[tuple[str, LeaderExtension]]:
+    for entry in entry_points(group=GROUP):
+        try:
+            yield entry.name, entry.load()(settings)
+        # The code of a module may raise anything while it is imported.
+        except Exception as error:  # noqa: BLE001
+            _warn(entry.name, "is left out", error)
+
+
+def _warn(name: str, state: str, error: Exception) -> None:
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    log.warning("the leader's extension %s %s: %s", name, state, reason, extra={"event": "extension_failed"})

@@ -1,8 +1,0 @@
-"""Lives of jobs, told from what the tables keep: `drain events`.
-
-    life       the events of one row, in their order: pure
-    follower   looks again and again, and tells each event once
-
-What always holds: nothing is written, and no trace is left in the database; a state that was shorter than the time
-between two looks is told from the times in the row, later and in its place.
-"""

@@ -1,9 +1,0 @@
-"""Forecast: when the backlog of a queue ends, and how long other jobs wait meanwhile.
-
-reading      the facts, read from the tables, the archive and Redis
-known        facts that a forecast begins with: jobs that wait, workers, run times, arrivals
-run_times    run times of jobs that have finished, worked out from their rows
-scene        queues and workers that a simulation begins with
-simulation   one simulation, in virtual time
-prediction   many simulations: the median, and the range of nine in ten
-"""

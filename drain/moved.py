@@ -1,0 +1,31 @@
+"""Names that modules had in earlier versions: an import of one fails with a line that says the new one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_CONTRIB = (
+    *("alembic", "check", "dev", "django", "events", "forecast", "rehearsal", "scaling", "slo", "telemetry"),
+    *("testing", "web"),
+)
+MOVED = {f"drain.{name}": f"drain.contrib.{name}" for name in _CONTRIB}
+
+
+class _Finder:
+    """Finds nothing; asked last, for names that nobody else has found."""
+
+    @staticmethod
+    def find_spec(
+        name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in MOVED:
+            raise ModuleNotFoundError(f"{name} is {MOVED[name]} now", name=name)
+        return None
+
+
+def install() -> None:
+    """Begin to answer, in this process."""
+    sys.meta_path.append(_Finder)

@@ -1,0 +1,90 @@
+"""Times of all that waits, shifted together: virtual time of `drain.contrib.testing`, within a transaction of its own.
+
+Nothing else calls this: no time of a row is ever moved outside of a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import id_array
+
+
+def _earlier(*columns: str) -> str:
+    return ", ".join(f"{column} = {column} - %(by)s::interval" for column in columns)
+
+
+# The columns of one row are moved together, so that it stays in its partition.
+_STAGED = _earlier("staged_at", "scheduled_at", "matured_at", "expires_at")
+_IN_FLIGHT = _earlier(
+    *("staged_at", "scheduled_at", "expires_at", "moved_at"),
+    *("claimed_at", "lease_expires_at", "next_run_at", "failed_at"),
+)
+_CRONS = _earlier("next_tick_at", "last_tick_at", "changed_at")
+SHIFT = f"""
+WITH staged AS (
+    UPDATE staged_jobs SET {_STAGED}
+), in_flight AS (
+    UPDATE inflight_jobs SET {_IN_FLIGHT}
+)
+UPDATE crons SET {_CRONS}
+"""
+# Of finished jobs only those of this transaction: a table of millions is not written anew.
+SHIFT_REST = f"""
+WITH paused AS (
+    UPDATE queue_pauses SET {_earlier("until", "paused_at")}
+), kept AS (
+    UPDATE idempotency_keys SET {_earlier("staged_at", "expires_at")}
+)
+UPDATE finished_jobs SET {_earlier("staged_at", "scheduled_at", "moved_at", "claimed_at", "finished_at")}
+WHERE finished_xid = pg_current_xact_id()
+"""
+_SHIFT_STAGED = f"UPDATE staged_jobs SET {_earlier('scheduled_at')} WHERE id = ANY (%(ids)s::bigint[])"
+_MAKE_DUE = """
+UPDATE inflight_jobs SET next_run_at = clock_timestamp() WHERE id = %s AND next_run_at IS NOT NULL
+"""
+_CLOCK = "SELECT now(), clock_timestamp()"
+
+
+def clock(connection: Connection) -> tuple[datetime, datetime]:
+    """Return when the transaction has begun, and the time now, by the database's clock."""
+    began, now = fetch_one(connection, _CLOCK)
+    return began, now
+
+
+def shift(connection: Connection, by: timedelta) -> None:
+    """Make the times of all jobs that wait or run, and of all schedules, earlier by so much; or later, if negative."""
+    connection.execute(SHIFT, {"by": by})
+
+
+def shift_rest(connection: Connection, by: timedelta) -> None:
+    """Make the times earlier of pauses, idempotency keys, and the jobs that this very transaction has finished."""
+    connection.execute(SHIFT_REST, {"by": by})
+
+
+def shift_staged(connection: Connection, ids: Sequence[int], by: timedelta) -> None:
+    """Make the times at which these staged jobs are due earlier."""
+    connection.execute(_SHIFT_STAGED, {"ids": id_array(ids), "by": by})
+
+
+def make_due(connection: Connection, job_id: int) -> bool:
+    """Let the next attempt of a job in flight be due now; False if it does not wait for one."""
+    return connection.execute(_MAKE_DUE, (job_id,)).rowcount == 1
+
+
+_STAGED_SINCE = "SELECT id FROM staged_jobs WHERE id > %(since)s AND tag = ANY (%(tags)s::text[])"
+_HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM staged_jobs"
+
+
+def highest_id(connection: Connection) -> int:
+    """Return the highest id of a staged job; 0 if there is none."""
+    (highest,) = fetch_one(connection, _HIGHEST_ID)
+    return int(highest)
+
+
+def staged_since(connection: Connection, since: int, ticks: Mapping[str, object]) -> list[int]:
+    """List the ids above `since` of staged jobs of these schedules."""
+    parameters = {"since": since, "tags": [f"cron:{name}" for name in ticks]}
+    return [job_id for (job_id,) in connection.execute(_STAGED_SINCE, parameters)]
