@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
-.PHONY: install demo test test-all test-pythons test-oldest-rq mutants coverage figures durations check lock bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-core test-pythons test-oldest-rq mutants coverage figures durations check lock bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
@@ -70,6 +70,10 @@ test: $(if $(findstring spark,$(TESTS))$(findstring acceptance,$(TESTS)),$(ALL),
 
 test-all: install
 	$(PYTEST) $(TESTS)
+
+# Runs the core's tests in a copy without drain/contrib.
+test-core: $(TEST)
+	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m tests.core_alone $(OPTIONS) $(or $(TESTS),$(FAST))
 
 # Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on; NEWEST=1: under the newest
 # alone, and with the oldest RQ.

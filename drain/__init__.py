@@ -38,7 +38,6 @@ Beside that way:
     script                the installed command
     terminal              how the commands read their options and print for people
     embedded              PostgreSQL and Redis, started for `drain dev`, the demo and the tests
-    workers.plain         RQ jobs that were not staged
     contrib               extensions, which the rest does without: the page, Django, forecasts, tests and more
     pipeline              work on millions of jobs at once, on Spark
 

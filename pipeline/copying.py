@@ -149,7 +149,8 @@ def stage(
                 and following.part != place.part
                 and (copy.rows >= run.commit_every or monotonic() > commit_began + _TRANSACTION_SECONDS)
             ):
-                copy.write(following.text, following.rows)
+                with interruption.at_once():
+                    copy.write(following.text, following.rows)
                 place = place._replace(part=following.part)
                 if monotonic() >= reported_at + _REPORT_SECONDS:
                     reported_at = monotonic()

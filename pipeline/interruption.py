@@ -53,11 +53,12 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
     def cancel(number: int, _frame: object) -> None:
         _received.append(number)
+        if len(_received) == 1:
+            # In threads: the main thread may be in the middle of a call to the JVM, and cannot begin another one.
+            for act in (partial(_cancel, spark), partial(_end, ours)):
+                threading.Thread(target=act, args=(ended,), name="interruption", daemon=True).start()
         if len(_received) > 1 or _own_work.is_set():
             _raise(number)
-        # In threads: the main thread may be in the middle of a call to the JVM, and cannot begin another one.
-        for act in (partial(_cancel, spark), partial(_end, ours)):
-            threading.Thread(target=act, args=(ended,), name="interruption", daemon=True).start()
 
     running = jvm.running()
     _handle(handled, end)
@@ -81,7 +82,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Let the first signal end the block: for the driver's own work, such as a statement, with no job of Spark's.
+    """Let the first signal end the block: for the driver's own work, such as a statement.
 
     Raises:
         KeyboardInterrupt: SIGINT arrived, in the block or before it.

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncSession
 
-import drain.contrib.django
 from drain.workers import async_psycopg_transaction, async_transaction, psycopg_transaction, transaction
 from drain.workers.context.current import current_attempt
 
@@ -89,8 +89,10 @@ def async_psycopg_transaction_in_loop() -> Iterator[InLoop]:
 
 @contextmanager
 def django_transaction() -> Iterator[OfDjango]:
+    from drain.contrib.django import transaction
+
     use_django_at(current_attempt().database_url)
-    with drain.contrib.django.transaction() as connection:
+    with transaction() as connection:
         yield OfDjango(connection)
 
 
@@ -136,5 +138,6 @@ WAYS: dict[str, Block] = {
     "psycopg": psycopg_transaction,
     "async sqlalchemy": async_transaction_in_loop,
     "async psycopg": async_psycopg_transaction_in_loop,
-    "django": django_transaction,
 }
+if find_spec("drain.contrib"):
+    WAYS["django"] = django_transaction

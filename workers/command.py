@@ -17,7 +17,7 @@ from drain.workers.context.loading import load
 from drain.workers.context.transaction import load_sessions
 from drain.workers.exits import DONE, STOP_SIGNALS
 from drain.workers.options import WorkOptions
-from drain.workers.plain.check import check_options
+from drain.workers.process import plain_jobs
 from drain.workers.supervisor.supervisor import Supervisor
 
 
@@ -34,14 +34,14 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
         look: Called once both stores have answered, before any process is started.
 
     Raises:
-        ConfigError: An option for RQ's worker names something that cannot be imported.
+        ConfigError: An option for RQ's worker, or what runs plain jobs, cannot be imported.
         JobModuleError: A job module does not import.
         ConfigError, SchemaError: A setting, or the database, cannot be used as it is.
         UnavailableError: A store is away in a burst.
     """
     log_fields.install()
     registry.load(settings.jobs)
-    check_options(options.plain)
+    plain_jobs.handler().check_options(options.plain)
     load_sessions()
     # A process that is forked while a thread of its parent imports this, for its first annotation, would wait for ever.
     load("msgspec")

@@ -260,8 +260,8 @@ class Admission:
             if not (row and before and row.same_rules(before)):
                 self._held.release(queue)
                 self._follow_row(queue, row)
-                if self._follow_at:
-                    self._note_outdated(queue, row, before)
+                # At the first look too: the leader before may have died between a change and its call-back.
+                self._note_outdated(queue, row, before)
         self._held.note(self._rules.rows, changed)
         self._follow_at = monotonic() + _FOLLOW_SECONDS
 
@@ -289,8 +289,7 @@ class Admission:
         with self._following(queue):
             wanted = Rules.from_row(row)
             warn_of_forward_mode(wanted, self._forward_queues)
-            self._queues.forget_asleep(queue)
-            ruled = self._queues.awake.get(queue)
+            ruled = self._queues.get(queue)
             if ruled is not None and ruled.rules != wanted:
                 ruled.change(wanted)
 

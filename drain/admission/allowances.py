@@ -88,6 +88,7 @@ class Allowances:
         self._staged_until = 0.0
         self.is_filled = False
         self._earlier: Allowances | None = None
+        self._forgives = False
         # Jobs that were delivered and not claimed at the last look, or have been delivered since, each with its key.
         self._unclaimed: dict[int, str] = {}
         self._unclaimed_since = 0
@@ -95,11 +96,30 @@ class Allowances:
     def keep_buckets_of(self, earlier: Allowances) -> None:
         """Go on with the buckets of earlier rules of the queue, or with what is missing in them under other rates."""
         rates = (self._rules.rate, self._rules.rate_per_key, self._rules.burst)
-        if rates == (earlier._rules.rate, earlier._rules.rate_per_key, earlier._rules.burst):
-            self.bucket, self.key_buckets = earlier.bucket, earlier.key_buckets
-            self.is_filled = earlier.is_filled
-            self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
-        self._earlier = earlier if earlier.is_filled else earlier._earlier
+        if rates != (earlier._rules.rate, earlier._rules.rate_per_key, earlier._rules.burst):
+            self.owe(earlier)
+            return
+        self.bucket, self.key_buckets = earlier.bucket, earlier.key_buckets
+        self.is_filled, self._forgives, self._earlier = earlier.is_filled, earlier._forgives, earlier._earlier
+        self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
+
+    def owe(self, earlier: Allowances) -> None:
+        """Let no bucket be filled above what it had under earlier rules: the tables may have lost jobs since."""
+        self._earlier = earlier if earlier.is_filled and earlier.has_rates else earlier._earlier
+
+    @property
+    def is_full(self) -> bool:
+        """True if no bucket, nor one of earlier rules, lacks a token or holds one back."""
+        now = self._clock.now()
+        buckets = [each for each in (self.bucket, self.key_buckets) if each]
+        return all(each.is_full(now) for each in buckets) and (self._earlier is None or self._earlier.is_full)
+
+    def forgive_after_look(self) -> None:
+        """Expect a last look at jobs that were delivered under other rules and are called back now.
+
+        Those that were claimed before have begun all the same; it would not help to stop the queue for them.
+        """
+        self._forgives = True
 
     @property
     def looks_at_running(self) -> bool:
@@ -216,17 +236,26 @@ class Allowances:
             True if jobs that waited for a worker no longer do.
         """
         if not self._unclaimed:
-            return False
+            return self._forgive()
         earlier = self._unclaimed
         self._look_at_unclaimed(connection)
         claimed = {job_id: key for job_id, key in earlier.items() if job_id not in self._unclaimed}
         if not claimed:
-            return False
+            return self._forgive()
         # Always asked: the job may have been called back without a claim, and our clock may be behind.
         memory = max(each.memory_seconds for each in (self.bucket, self.key_buckets) if each)
         times = running.claimed_at(connection, claimed, memory + _LONGEST_LOOK_SECONDS)
         self._charge(claimed, times)
+        self._forgive()
         return True
+
+    def _forgive(self) -> bool:
+        if self._forgives:
+            for buckets in (self.bucket, self.key_buckets):
+                if buckets:
+                    buckets.forgive(self._clock.now())
+        self._forgives = False
+        return False
 
     def _charge(self, claimed: Mapping[int, str], times: Mapping[int, float | None]) -> None:
         """Charge these jobs at their times; at present those without one, which may have begun."""
@@ -259,8 +288,10 @@ class Allowances:
             return
         # First: a job that is claimed in between counts twice, and not never.
         self._look_at_unclaimed(connection)
-        now = self._clock.now()
         earlier = self._earlier
+        if earlier:
+            earlier.settle(connection)
+        now = self._clock.now()
         for buckets, owing in (
             (self.bucket, earlier and earlier.bucket),
             (self.key_buckets, earlier and earlier.key_buckets),

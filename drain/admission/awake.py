@@ -11,6 +11,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from time import monotonic
 
+from drain.admission.allowances import Allowances
 from drain.admission.keyed_queue import RuledQueue
 
 # Upper bound of the queues that are awake, and of those asleep whose counts are kept.
@@ -42,6 +43,9 @@ class AwakeQueues:
         self._prepare = prepare
         # Those that were awake last come last.
         self._asleep: dict[str, RuledQueue] = {}
+        # Allowances of queues that are neither, whose buckets may lack tokens.
+        self._spent: dict[str, Allowances] = {}
+        self._look_for_full_above = MOST_AWAKE
         self._called: dict[str, None] = {}
         self._next_turn_at = 0.0
 
@@ -63,7 +67,7 @@ class AwakeQueues:
     def wake(self, queue: str) -> RuledQueue | None:
         """Wake a queue now; returns None if it has no rules that can be followed."""
         self._called.pop(queue, None)
-        ruled = self.awake.get(queue) or self._asleep.pop(queue, None) or self._make(queue)
+        ruled = self.awake.get(queue) or self._asleep.pop(queue, None) or self._made(queue)
         if ruled is not None and queue not in self.awake:
             self._prepare(queue, ruled)
             ruled.wake()
@@ -89,15 +93,29 @@ class AwakeQueues:
         }
         return due if len(due) <= MOST_AT_ONCE else nsmallest(MOST_AT_ONCE, due, key=due.__getitem__)
 
-    def forget(self, queue: str) -> None:
-        """Forget a queue, awake or not."""
-        self.awake.pop(queue, None)
-        self._asleep.pop(queue, None)
-        self._called.pop(queue, None)
+    def get(self, queue: str) -> RuledQueue | None:
+        """Return a queue, awake or not; None if it is not known."""
+        return self.awake.get(queue) or self._asleep.get(queue)
 
-    def forget_asleep(self, queue: str) -> None:
-        """Forget a queue if it is asleep."""
-        self._asleep.pop(queue, None)
+    def forget(self, queue: str) -> None:
+        """Forget a queue, awake or not, but for what its buckets lack."""
+        ruled = self.awake.pop(queue, None) or self._asleep.pop(queue, None)
+        self._called.pop(queue, None)
+        if ruled is not None:
+            self._keep(queue, ruled)
+
+    def _made(self, queue: str) -> RuledQueue | None:
+        ruled = self._make(queue)
+        if ruled is not None and queue in self._spent:
+            ruled.allowances.owe(self._spent.pop(queue))
+        return ruled
+
+    def _keep(self, queue: str, ruled: RuledQueue) -> None:
+        if not ruled.allowances.is_full:
+            self._spent[queue] = ruled.allowances
+        if len(self._spent) > self._look_for_full_above:
+            self._spent = {name: each for name, each in self._spent.items() if not each.is_full}
+            self._look_for_full_above = max(MOST_AWAKE, 2 * len(self._spent))
 
     def _make_room(self, number: int) -> None:
         if number <= 0:
@@ -113,4 +131,4 @@ class AwakeQueues:
             self._asleep[queue] = self.awake.pop(queue)
             self.fallen_asleep.add(queue)
         while len(self._asleep) > MOST_AWAKE:
-            del self._asleep[next(iter(self._asleep))]
+            self.forget(next(iter(self._asleep)))

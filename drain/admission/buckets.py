@@ -105,6 +105,16 @@ class Buckets:
             for key, count in taken.items()
         }
 
+    def forgive(self, now: float) -> None:
+        """Let no bucket lack more tokens than it holds."""
+        empty = _nanoseconds(now) + self.burst * self._interval
+        self._full_at = {key: min(at, empty) for key, at in self._full_at.items()}
+
+    def is_full(self, now: float) -> bool:
+        """Return True if no bucket lacks a token, and none holds one back."""
+        latest = max(self._full_at.values(), default=0)
+        return not self._held.total() and max(latest, self._others_full_at) <= _nanoseconds(now)
+
     def owe(self, earlier: Buckets, now: float) -> None:
         """Let no bucket be fuller than it was under an earlier rate: the tables may have lost what has begun."""
         self._others_full_at = max(self._others_full_at, self._owed(earlier._others_full_at, earlier, now))

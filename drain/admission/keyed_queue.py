@@ -45,6 +45,7 @@ class RuledQueue:
 
     Attributes:
         rules: Rules of the queue.
+        allowances: How many more jobs may begin.
         next_look_at: Time at which looking again could help, by this process' clock (`time.monotonic`).
     """
 
@@ -60,18 +61,19 @@ class RuledQueue:
 
     def change(self, rules: Rules) -> None:
         """Follow other rules of the same queue."""
-        earlier = self._allowances
+        earlier = self.allowances
         self._follow(rules)
-        self._allowances.keep_buckets_of(earlier)
+        self.allowances.keep_buckets_of(earlier)
 
     def count_again(self) -> None:
         """Count running jobs from the tables again. The buckets stay, since they know more than the tables show."""
         self._is_rebuilt = False
+        self.allowances.forgive_after_look()
 
     def _follow(self, rules: Rules) -> None:
         self.rules = rules
         self._running = RunningJobs(self._connection, rules.queue)
-        self._allowances = Allowances(rules, self._running, self._clock)
+        self.allowances = Allowances(rules, self._running, self._clock)
         self._is_rebuilt = False
         self._begin_again()
 
@@ -103,11 +105,11 @@ class RuledQueue:
         earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
         self._turns.go_on_from(earlier)
         self._streams = Streams(
-            *(self._connection, self.rules, self._paused, self._paused_keys, self._allowances), self._turns
+            *(self._connection, self.rules, self._paused, self._paused_keys, self.allowances), self._turns
         )
         ordering = self._streams.ordering if self.rules.ordered else None
         self._retries = DueRetries(
-            self._connection, self.rules.queue, self._paused, self._running, self._allowances, ordering
+            self._connection, self.rules.queue, self._paused, self._running, self.allowances, ordering
         )
         self._aside: set[int] = set()
         self._looked_at, self._look_seconds, self._changed_at = 0.0, 0.0, monotonic()
@@ -122,14 +124,14 @@ class RuledQueue:
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
-        elif self._allowances.has_rates and self._clock.age_seconds > _CLOCK_SECONDS:
+        elif self.allowances.has_rates and self._clock.age_seconds > _CLOCK_SECONDS:
             self._clock.set(running.clock(self._connection))
-        if self._allowances.looks_at_running and monotonic() >= self._look_at_running_at:
+        if self.allowances.looks_at_running and monotonic() >= self._look_at_running_at:
             self._look_at_running()
-        if self._allowances.settle(self._connection):
+        if self.allowances.settle(self._connection):
             self._changed_at = monotonic()
         # While the queue is full, a look every few milliseconds is one exchange.
-        self._streams.look(hint=self._allowances.of_queue() > 0)
+        self._streams.look(hint=self.allowances.of_queue() > 0)
         self._set_next_look()
         return self.may_admit
 
@@ -164,7 +166,7 @@ class RuledQueue:
         self._aside = set()
         if not self._is_rebuilt:
             return []
-        rows = self._streams.select(min(room, self._allowances.of_queue()))
+        rows = self._streams.select(min(room, self.allowances.of_queue()))
         if skip_locked and rows:
             free = keyed.lock(self._connection, self.rules.queue, [row.id for row in rows])
             self.set_aside([row for row in rows if row.id not in free])
@@ -185,7 +187,7 @@ class RuledQueue:
         moved = [row for row in rows if not row.expired]
         if moved:
             self._changed_at = monotonic()
-            self._allowances.staged_began()
+            self.allowances.staged_began()
         for row in moved:
             self._begin(row.id, row.key or UNKEYED)
         self._streams.end({row.id for row in moved}, self._aside)
@@ -195,29 +197,29 @@ class RuledQueue:
         """Find up to `limit` due retries that may be admitted now, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
-        self._allowances.settle(self._connection)
-        most = self._allowances.retries_of_queue(staged_wait=self._streams.has_waiting)
+        self.allowances.settle(self._connection)
+        most = self.allowances.retries_of_queue(staged_wait=self._streams.has_waiting)
         found = self._retries.find(min(limit, most))
         if len(found) < limit:
-            self._allowances.keep_for_retries(self._retries.keys_left())
+            self.allowances.keep_for_retries(self._retries.keys_left())
         return found
 
     def redelivered(self, ids: Iterable[int]) -> None:
         """Count these retries as running, after the commit."""
         for job_id in ids:
             self._begin(job_id, self._retries.key_of(job_id))
-            self._allowances.retries_began()
+            self.allowances.retries_began()
 
     def _begin(self, job_id: int, key: str) -> None:
-        if self._allowances.looks_at_running:
+        if self.allowances.looks_at_running:
             self._running.add(job_id, key)
-        self._allowances.take(job_id, key)
+        self.allowances.take(job_id, key)
 
     def _rebuild(self) -> None:
         self._clock.set(running.clock(self._connection))
-        if self._allowances.looks_at_running:
+        if self.allowances.looks_at_running:
             self._running.rebuild()
-        self._allowances.refill(self._connection)
+        self.allowances.refill(self._connection)
         self._is_rebuilt = True
 
     @property
@@ -238,14 +240,14 @@ class RuledQueue:
     @property
     def may_admit(self) -> bool:
         """True if some row may be admitted now, as far as the last look knows."""
-        return self._streams.has_waiting and self._allowances.of_queue() > 0
+        return self._streams.has_waiting and self.allowances.of_queue() > 0
 
     @property
     def _waits_for_slots(self) -> bool:
         """True if the end of a running job may let another one begin."""
-        if not self._allowances.looks_at_running or not self._streams.known:
+        if not self.allowances.looks_at_running or not self._streams.known:
             return False
-        return self._streams.has_blocked or not self._allowances.of_queue()
+        return self._streams.has_blocked or not self.allowances.of_queue()
 
     def _look_at_running(self) -> None:
         began = monotonic()
@@ -276,6 +278,6 @@ class RuledQueue:
             times.append(monotonic())
         if self._waits_for_slots:
             times.append(self._look_at_running_at)
-        if (at := self._allowances.next_of_queue_at()) is not None:
-            times.append(max(at, self._nap_until) if self._allowances.waits_for_claims else at)
+        if (at := self.allowances.next_of_queue_at()) is not None:
+            times.append(max(at, self._nap_until) if self.allowances.waits_for_claims else at)
         self.next_look_at = min(times)

@@ -6,6 +6,7 @@
     django      Django: backend of tasks, `drain.contrib.django.transaction()`, programs of manage.py, admin
     events      events of jobs, as they happen
     forecast    when a backlog ends, simulated
+    plain       RQ's own jobs in `drain work`, run by RQ's own worker
     rehearsal   today's code on jobs that have ended, always rolled back
     scaling     the number of workers that a queue needs now
     slo         service level objectives: rules for Prometheus, and how many jobs have met them lately
@@ -14,7 +15,8 @@
     web         `drain web`: the page, for a browser, or mounted in an application
 
 They plug in by entry points, as other packages may: `drain.commands` and `drain.options` (see
-`drain.terminal.lazy_commands`), and `drain.leader` (see `drain.enqueuer.extensions`).
+`drain.terminal.lazy_commands`), `drain.leader` (see `drain.enqueuer.extensions`), and `drain.plain_jobs` (see
+`drain.workers.process.plain_jobs`).
 
 What always holds: an extension imports no other one, but `rehearsal`, which lends connections as `testing` does.
 """

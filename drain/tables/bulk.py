@@ -20,6 +20,8 @@ from drain.tables import staged
 
 # Upper bound of the characters of a row that an error message shows.
 _SHOWN_CHARACTERS = 200
+# Timeout of the request that ends a COPY.
+_CANCEL_SECONDS = 5.0
 _FIND = "SELECT rows, plan, position, committed_at IS NOT NULL FROM bulk_runs WHERE run_id = %s"
 # A run that has staged no jobs does not use its id up.
 _BEGIN = """
@@ -87,14 +89,20 @@ class Copying:
         position: Place where the run goes on after this commit; None: the run is complete with it.
     """
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, connection: Connection, copy: Copy) -> None:
+        self._connection = connection
         self.rows = 0
         self.position: str | None = None
         self._copy = copy
 
     def write(self, chunk: bytes, rows: int) -> None:
-        """Copy a part of the CSV, with this number of rows."""
-        self._copy.write(chunk)
+        """Copy a part of the CSV, with this number of rows; Ctrl-C ends it at once."""
+        try:
+            self._copy.write(chunk)
+        except (KeyboardInterrupt, SystemExit):
+            # Otherwise the server would first take all that waits to be sent.
+            self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
+            raise
         self.rows += rows
 
 
@@ -130,7 +138,7 @@ def staging(
             connection.cursor() as cursor,
             cursor.copy(_COPY.format(table=into, columns=columns)) as copy,
         ):
-            copying = Copying(copy)
+            copying = Copying(connection, copy)
             yield copying
         if waits:
             staged.insert_put_aside(connection, names, rows_per_second=rows_per_second)

@@ -16,7 +16,7 @@ from drain.database import postgres
 from drain.explain.stack import JobStack, NoStackError, read_stack, running_claim
 from drain.wire.keys import commands_channel
 from tests import jobs_that_hang as jobs
-from tests.database.test_questions_of_pages import CLAIMS
+from tests.database.contrib.test_questions_of_pages import CLAIMS
 from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,

@@ -233,7 +233,7 @@ def test_held_keys_are_looked_at_between_batches_some_at_a_time(
         stage(database_url, 2, key=f"k{number}")
     with admitting(database_url, ORDERED) as leader:
         bury(database_url, leader.admit_all(10))
-        wait_until(lambda: leader.admit() or len(leader.queue._allowances.held) == 10)
+        wait_until(lambda: leader.admit() or len(leader.queue.allowances.held) == 10)
         asked.clear()
         leader.settle(0.1)
         wait_until(lambda: leader.admit() or sum(number for _, number in asked) >= 20)

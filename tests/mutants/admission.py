@@ -30,13 +30,49 @@ MUTANTS = (
         "fill the buckets from the tables when waiting deliveries are called back",
         "drain/admission/keyed_queue.py",
         'than the tables show."""\n        self._is_rebuilt = False',
-        'than the tables show."""\n        self._is_rebuilt = self._allowances.is_filled = False',
+        'than the tables show."""\n        self._is_rebuilt = self.allowances.is_filled = False',
         ("test_limits.py::test_other_rules_at_the_same_rate_fill_no_bucket",),
+    ),
+    Mutant(
+        "fill the buckets of a queue that has lost its rules, or sleeps beside many others",
+        "drain/admission/awake.py",
+        "            ruled.allowances.owe(self._spent.pop(queue))\n",
+        "            pass\n",
+        ("test_forgotten_buckets.py::test_buckets_that_lack_tokens_are_kept_of_however_many_queues",),
+    ),
+    Mutant(
+        "leave a sleeping queue under its old rules",
+        "drain/admission/admission.py",
+        "            ruled = self._queues.get(queue)\n",
+        "            self._queues._asleep.pop(queue, None)\n            ruled = self._queues.get(queue)\n",
+        (
+            "test_forgotten_buckets.py::test_a_queue_that_sleeps_lacks_as_many_tokens_after_a_change_of_its_rules",
+        ),
+    ),
+    Mutant(
+        "charge a new rate for all that escapes it",
+        "drain/admission/allowances.py",
+        "                    buckets.forgive(self._clock.now())\n",
+        "                    pass\n",
+        (
+            "test_forgotten_buckets.py::"
+            "test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst",
+        ),
+    ),
+    Mutant(
+        "call nothing back at a leader's first look",
+        "drain/admission/admission.py",
+        "                self._note_outdated(queue, row, before)\n",
+        "                if self._follow_at:\n                    self._note_outdated(queue, row, before)\n",
+        (
+            "test_forgotten_buckets.py::"
+            "test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow",
+        ),
     ),
     Mutant(
         "let due retries take each place that becomes free",
         "drain/admission/keyed_queue.py",
-        "            self._allowances.retries_began()\n",
+        "            self.allowances.retries_began()\n",
         "",
         ("test_limits.py::test_due_retries_and_staged_jobs_take_turns_in_a_place",),
     ),
@@ -64,7 +100,7 @@ MUTANTS = (
     Mutant(
         "look at no claims before a token is free",
         "drain/admission/keyed_queue.py",
-        "if self._allowances.settle(self._connection):",
+        "if self.allowances.settle(self._connection):",
         "if self._connection.closed:",
         ("test_limits.py::test_a_leader_that_looks_when_it_has_to_admits_all_jobs_of_a_rate",),
     ),
@@ -117,7 +153,7 @@ MUTANTS = (
     Mutant(
         "fill the buckets of a new leader",
         "drain/admission/keyed_queue.py",
-        "        self._allowances.refill(self._connection)\n",
+        "        self.allowances.refill(self._connection)\n",
         "",
         ("test_limits.py::test_the_next_leader_exceeds_no_rate",),
     ),
@@ -262,7 +298,7 @@ MUTANTS = (
     Mutant(
         "overtake a dead job of an ordered key",
         "drain/admission/ordering.py",
-        "        self._allowances.held.update(found)\n        return found\n",
+        "        self.allowances.held.update(found)\n        return found\n",
         "        return ()\n",
         ("test_limits.py::test_a_dead_job_keeps_its_key_until_it_is_revived",),
     ),

@@ -316,11 +316,19 @@ def test_progress_says_how_many_rows_and_how_fast() -> None:
 RUN = ["--job", "tests.act", "--args", "id", "--run-id", "ended"]
 
 
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END$$;
+CREATE TRIGGER slow BEFORE INSERT ON staged_jobs FOR EACH ROW EXECUTE FUNCTION slow();
+SELECT
+"""
+
+
 @pytest.fixture
-def many(tmp_path: Path) -> str:
-    """A file whose rows are copied for long."""
+def many(database_url: str, tmp_path: Path) -> str:
+    """A file whose rows are copied for a minute."""
+    query(database_url, SLOW)
     path = tmp_path / "many.csv"
-    path.write_text("id\n" + "\n".join(map(str, range(5_000_000))))
+    path.write_text("id\n" + "\n".join(map(str, range(60_000))))
     return str(path)
 
 
@@ -329,7 +337,18 @@ def until_it_copies(database_url: str) -> None:
     wait_until(lambda: query(database_url, copying), 120)
 
 
+def hurry(database_url: str) -> None:
+    """Copy no longer slowly; what a killed process has sent may still be copied."""
+    wait_until(
+        lambda: (
+            not query(database_url, "SELECT FROM pg_stat_progress_copy WHERE datname = current_database()")
+        )
+    )
+    query(database_url, "DROP FUNCTION slow CASCADE; SELECT")
+
+
 def assert_it_can_be_repeated(database_url: str, backfill: Backfill, documents: Path) -> None:
+    hurry(database_url)
     again = backfill(documents, "--args", "id", "--run-id", "ended")
     assert again.exit_code == 0, again.output
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == [(3,)]
@@ -379,16 +398,17 @@ def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
 
 @pytest.fixture
 def half(database_url: str, tmp_path: Path) -> Path:
-    """Files of 1,200,000 ids, of which a run in several commits has staged a part when it was killed."""
+    """Files of 9,000 ids, of which a run in several commits has staged a part when it was killed."""
+    query(database_url, SLOW)
     path = tmp_path / "half"
     path.mkdir()
     for number in range(3):
-        ids = range(number * 400_000, (number + 1) * 400_000)
+        ids = range(number * 3_000, (number + 1) * 3_000)
         (path / f"{number}.csv").write_text("id\n" + "\n".join(f"{each:07}" for each in ids))
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from drain.__main__ import main; main()", "backfill", str(path), *RUN),
-            *("--commit-every", "100000", "--master", "local[1]"),
+            *("--commit-every", "500", "--master", "local[1]"),
         ],
         env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url, "MARK": database_url},
         stderr=subprocess.DEVNULL,
@@ -397,6 +417,7 @@ def half(database_url: str, tmp_path: Path) -> Path:
     process.kill()
     process.wait(60)
     wait_until(lambda: not all_with("MARK", database_url))
+    hurry(database_url)
     return path
 
 
@@ -404,17 +425,17 @@ def test_a_run_in_several_commits_that_was_killed_goes_on_where_it_ended(
     database_url: str, backfill: Backfill, half: Path
 ) -> None:
     ((before, complete),) = query(database_url, "SELECT rows, committed_at IS NOT NULL FROM bulk_runs")
-    assert 0 < before < 1_200_000
+    assert 0 < before < 9_000
     assert not complete
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == [(before,)]
-    result = backfill(half, *RUN[2:], "--commit-every", "100000")
+    result = backfill(half, *RUN[2:], "--commit-every", "500")
     assert result.exit_code == 0, result.output
     assert query(
         database_url,
         "SELECT count(*), count(DISTINCT job_args), count(DISTINCT xmin::text) > 2 FROM staged_jobs",
-    ) == [(1_200_000, 1_200_000, True)]
+    ) == [(9_000, 9_000, True)]
     assert backfill(half, *RUN[2:]).output.endswith(
-        "had staged its 1,200,000 jobs before; nothing was staged now\n"
+        "had staged its 9,000 jobs before; nothing was staged now\n"
     )
 
 
@@ -423,8 +444,8 @@ def test_a_run_whose_file_has_changed_meanwhile_is_refused(
 ) -> None:
     before = query(database_url, "SELECT count(*) FROM staged_jobs")
     file = half / "0.csv"
-    file.write_text(file.read_text() + "\n1300001")
-    result = backfill(half, *RUN[2:], "--commit-every", "100000")
+    file.write_text(file.read_text() + "\n9001")
+    result = backfill(half, *RUN[2:], "--commit-every", "500")
     assert result.exit_code == 1
     assert "the files of run ended have changed since it staged the first of its jobs" in result.stderr
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == before
@@ -443,7 +464,7 @@ def test_a_run_goes_on_whatever_has_become_of_its_rows_that_it_left_out(
         "SELECT count(*), count(DISTINCT job_args), count(*) FILTER (WHERE (job_args ->> 0)::int % 2 = 1) "
         "FROM staged_jobs",
     )
-    assert jobs == distinct == before + (1_200_000 - before) / 2
+    assert jobs == distinct == before + (9_000 - before) / 2
     assert odd == before / 2
 
 
@@ -453,7 +474,7 @@ def test_a_run_goes_on_with_a_file_for_rejects_and_with_more_cores(
     result = backfill(half, *RUN[2:], "--reject", os.devnull, "--max-rejects", "3")
     assert result.exit_code == 0, result.output
     assert query(database_url, "SELECT count(*), count(DISTINCT job_args) FROM staged_jobs") == [
-        (1_200_000, 1_200_000)
+        (9_000, 9_000)
     ]
 
 

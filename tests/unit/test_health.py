@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from drain.contrib.plain.channel import Channel
 from drain.service.steady import HealthOptions
-from drain.workers.plain.channel import Channel
 from drain.workers.supervisor import health
 from drain.workers.supervisor.health import Health
 

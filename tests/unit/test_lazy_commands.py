@@ -9,30 +9,48 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.terminal.commandline import Group
-from drain.terminal.lazy_commands import GROUP, LazyCommands
+from drain.terminal.lazy_commands import GROUP, OPTIONS, LazyCommands
+from tests.installed_package import install
 
 Run = Callable[..., Result]
+
+OWN = {"top": "drain.commands.top:top", "stack": "drain.commands.stack:stack"}
+SHOP = """
+import click
+from drain.terminal.commandline import add_to
+
+NUMBER = 1
+
+@click.command
+def hello():
+    "Say hello."
+    print("hello")
+
+def add_options(command):
+    top = command.callback
+
+    @click.option("--hello", is_flag=True, help="Say hello instead.")
+    def with_hello(*, hello, **given):
+        print("hello") if hello else top(**given)
+
+    add_to(command, with_hello)
+"""
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A command line with a command `top`, and with what the package `shop` adds."""
-    info = tmp_path / "shop-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[{GROUP}]\n"
-        "hello = shop_of_lazy:hello\ntop = shop_of_lazy:hello\n"
-        "broken = shop_of_lazy_broken:hello\nnumber = shop_of_lazy:NUMBER\n"
+    install(
+        monkeypatch,
+        tmp_path,
+        {
+            GROUP: "hello = shop_of_lazy:hello\ntop = shop_of_lazy:hello\n"
+            "broken = shop_of_lazy_broken:hello\nnumber = shop_of_lazy:NUMBER",
+            OPTIONS: "top = shop_of_lazy:add_options\nstack = shop_of_lazy_broken:add_options",
+        },
+        {"shop_of_lazy": SHOP, "shop_of_lazy_broken": "raise ValueError('no\\nluck')"},
     )
-    (tmp_path / "shop_of_lazy.py").write_text(
-        "import click\nNUMBER = 1\n@click.command\ndef hello():\n    'Say hello.'\n    print('hello')\n"
-    )
-    (tmp_path / "shop_of_lazy_broken.py").write_text("raise ValueError('no\\nluck')")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("shop_of_lazy", "shop_of_lazy_broken"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    group = Group("drain", commands=LazyCommands({"top": "drain.commands.top:top"}))
+    group = Group("drain", commands=LazyCommands(OWN))
 
     def invoke(*words: str) -> Result:
         return CliRunner().invoke(group, words)
@@ -46,8 +64,24 @@ def test_a_package_adds_a_command(run: Run) -> None:
 
 
 def test_a_command_is_imported_when_it_is_needed(run: Run) -> None:
-    assert run("top", "--help").exit_code == 0
+    assert run("broken", "--help").exit_code == 0
     assert "shop_of_lazy" not in sys.modules
+
+
+def test_a_package_adds_options_to_a_command_of_ours(run: Run) -> None:
+    for _ in range(2):
+        assert run("top", "--help").output.count("--hello") == 1
+    assert run("top", "--hello").output == "hello\n"
+    assert run("top").exit_code == 1
+
+
+def test_options_that_cannot_be_added_are_left_out_and_said(run: Run) -> None:
+    result = run("stack", "--help")
+    assert "Usage: drain stack" in result.output
+    problem = (
+        "`drain stack` goes without the options of shop_of_lazy_broken:add_options: ValueError: no luck\n"
+    )
+    assert result.stderr == problem
 
 
 def test_a_name_of_ours_is_never_that_of_another_package(run: Run) -> None:

@@ -234,6 +234,8 @@ def commands() -> Iterator[str]:
             yield from (f"{name} {inner}" for inner in command.commands)
 
 
+# Extensions add commands and options.
+@pytest.mark.contrib
 @pytest.mark.parametrize("words", list(commands()))
 def test_the_help_of_each_command_fits_the_terminal(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

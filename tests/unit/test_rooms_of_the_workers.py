@@ -10,7 +10,7 @@ import pytest
     "room",
     [
         "workers",
-        *(f"workers.{name}" for name in ("supervisor", "process", "plain", "handover")),
+        *(f"workers.{name}" for name in ("supervisor", "process", "handover")),
         *(f"workers.{name}" for name in ("execution", "context", "lease")),
     ],
 )

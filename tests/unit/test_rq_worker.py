@@ -8,8 +8,7 @@ import pytest
 import redis
 
 from drain.workers.errors import Dead, WorkerStoppedError
-from drain.workers.plain import rq_commands
-from drain.workers.process import rq_worker
+from drain.workers.process import rq_commands, rq_worker
 from drain.workers.process.running import RunningJobs
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from drain.__main__ import main
 from tests.helpers import ROOT
-from tests.unit.test_readme import all_commands
+from tests.unit.contrib.test_readme import all_commands
 
 DEPLOY = ROOT / "deploy"
 SERVICES = sorted(DEPLOY.glob("*.service"))

@@ -13,7 +13,7 @@ The modules, in the order in which a job passes:
     job_threads       threads: other jobs, several at once
     running           the jobs that run, and their interruption
     plain_inbox       plain RQ jobs that wait and run
-    plain_jobs        thread: runs plain RQ jobs in the RQ process of `workers.plain`
+    plain_jobs        what runs plain RQ jobs: the seam for an extension
     finisher          thread: records outcomes, many in one statement
     outcome_batch     outcomes that are recorded together
     end_hooks         thread: calls the application's hooks for jobs that have ended
@@ -24,9 +24,10 @@ Beside the jobs:
 
     shutdown          stop, stop now, recycle, resign: requested by any thread or signal handler
     stop_signals      the handlers of the signals that stop the process
-    watchdog          thread: memory, supervisor, RQ process, end of the grace period
+    watchdog          thread: memory, supervisor, plain jobs, end of the grace period
     rq_presence       thread: shows the tracked jobs to RQ's tools
     rq_worker         the worker that RQ's tools show
+    rq_commands       RQ's commands, obeyed by each worker that RQ's tools show
     stacks            answers to those who ask where a job is
 
 What always holds: each attribute is assigned by its own object, and other threads call methods. No thread waits for a

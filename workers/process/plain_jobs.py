@@ -1,210 +1,116 @@
-"""Plain RQ jobs in a worker process: a thread passes each to the RQ process, and waits for its end."""
+"""Plain jobs: those in RQ's lists that are not tracked. An extension brings what runs them, such as RQ's own worker.
+
+A package brings it by an entry point of the group `drain.plain_jobs`. Without one, the ids stay in their lists.
+"""
 
 from __future__ import annotations
 
-import logging
-import signal
-import threading
-from contextlib import suppress
-from time import monotonic
+from collections.abc import Callable, Collection
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Protocol, cast
 
-from drain.errors import UnavailableError
-from drain.wire import Consumer, PoppedId
-from drain.workers.exits import STOP_NOW
+from drain.errors import ConfigError
+from drain.wire import Consumer
 from drain.workers.handover.journal import Journal
-from drain.workers.plain.rq_process import RQProcess
+from drain.workers.options import PlainOptions, WorkOptions
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.shutdown import Shutdown
 
-log = logging.getLogger(__name__)
-
-# Interval at which a wait for RQ's worker checks whether this process shuts down.
-_LOOK_SECONDS = 1.0
-# Upper bound of the wait for RQ's worker at the start.
-_READY_SECONDS = 5.0
-# Time for an idle RQ process to end after its channel is closed, and again after SIGTERM; then it is killed.
-_END_SECONDS = 5.0
-# Time for the RQ process to end after the signal to stop now; then it is killed.
-_KILL_SECONDS = 5.0
+GROUP = "drain.plain_jobs"
 
 
-class PlainJobs:
-    """Runs plain jobs in the RQ process, alongside the tracked ones; `check` is for the watchdog.
-
-    Args:
-        inbox: Source of the jobs.
-        process: The RQ process; None where no plain job is fetched.
-        shutdown: The process' shutdown, which the end of the RQ process requests.
-        journal: Place where the supervisor reads that a plain job runs.
-        consumer: Connection to Redis, where the jobs were fetched from.
-    """
-
-    # One thing: its thread and the watchdog share the lock, the running job and the end of the process.
-    def __init__(
-        self,
-        inbox: Inbox,
-        process: RQProcess | None,
-        shutdown: Shutdown,
-        journal: Journal,
-        consumer: Consumer,
-    ) -> None:
-        self._inbox = inbox
-        self._process = process
-        self._shutdown = shutdown
-        self._journal = journal
-        self._consumer = consumer
-        # Held by the thread that receives messages.
-        self._receiving = threading.Lock()
-        self._running: PoppedId | None = None
-        self._has_ended_channel = self._has_warned = False
-        self._kill_at = float("inf")
+class PlainJobs(Protocol):
+    """Plain jobs of one worker process."""
 
     @property
     def pid(self) -> int:
-        """Id of the RQ process; 0 if there is none."""
-        return self._process.pid if self._process is not None else 0
+        """Id of the process in which they run; 0 if there is none."""
 
     def wait_until_ready(self) -> None:
-        """Wait until RQ's worker is ready for jobs, or waits for Redis; at most `_READY_SECONDS`."""
-        process, until = self._process, monotonic() + _READY_SECONDS
-        if process is None:
-            return
-        with self._receiving:
-            try:
-                while not (process.has_answered or self._shutdown.requested) and (
-                    (left := until - monotonic()) > 0
-                ):
-                    process.receive(min(left, _LOOK_SECONDS))
-            except EOFError:
-                self._handle_end(process)
+        """Wait, for a bounded time, until jobs can run."""
 
     def run(self) -> None:
-        """Run jobs, one after the other, until the process shuts down."""
-        inbox = self._inbox
-        while not self._shutdown.requested:
-            job = inbox.plain.begin_next()
-            if job is None:
-                inbox.plain.added.wait()
-            else:
-                self._execute(job.popped)
-                inbox.end_plain(job)
-
-    def _execute(self, popped: PoppedId) -> None:
-        """Let RQ run a job, and wait for its end, however long that takes.
-
-        A job that RQ has not begun when its process ends is given back.
-        """
-        process, is_done = self._process, False
-        if process is None or not process.pid:
-            self._give_back(popped)
-            return
-        with self._receiving:
-            try:
-                if self._wait_for_worker(process):
-                    self._running, self._journal.runs_plain_job = popped, True
-                    process.run_job(popped.queue, popped.rq_id)
-                    while not process.receive(_LOOK_SECONDS):
-                        pass
-                    is_done = True
-            except EOFError:
-                self._handle_end(process)
-            finally:
-                self._running, self._journal.runs_plain_job = None, False
-        if not is_done:
-            self._give_back(popped)
-
-    def _wait_for_worker(self, process: RQProcess) -> bool:
-        """Wait a moment for RQ's worker, no longer: another process may have one; return whether it is ready."""
-        until = monotonic() + _LOOK_SECONDS
-        while not process.is_ready and not self._shutdown.requested and monotonic() < until:
-            process.receive(_LOOK_SECONDS)
-        return process.is_ready and not self._shutdown.requested
-
-    def _give_back(self, popped: PoppedId) -> None:
-        try:
-            if not self._consumer.give_back_unbegun(popped) and not self._shutdown.is_immediate:
-                log.warning(
-                    "RQ's job %s of queue %s did not end: RQ regards it as abandoned",
-                    popped.rq_id,
-                    popped.queue,
-                    extra={"event": "plain_job_abandoned"},
-                )
-        except UnavailableError as error:
-            log.warning("RQ's job %s is left to RQ: %s", popped.rq_id, error, extra={"event": "down"})
-
-    def _handle_end(self, process: RQProcess) -> None:
-        death = process.reap()
-        if process.was_shut_down:
-            self._shutdown.resign()
-        elif not self._shutdown.requested:
-            log.error(
-                "the process of plain RQ jobs %s: a new worker process takes over",
-                death,
-                extra={"event": "rq_process_died"},
-            )
-            self._shutdown.recycle()
-        with suppress(UnavailableError):
-            self._consumer.presence.forget_worker(process.name, process.first_pid, process.queues)
+        """Run jobs until the process shuts down; in a thread of its own."""
 
     def check(self) -> None:
-        """Notice the end of the RQ process; end its channel and its running job as this process shuts down."""
-        process, shutdown = self._process, self._shutdown
-        if process is None or not process.pid:
-            return
-        if shutdown.requested and not self._has_ended_channel:
-            self._has_ended_channel = True
-            # A job that was sent before this still runs.
-            process.channel.end()
-        running = self._running
-        if running is None:
-            self._poll(process)
-        elif monotonic() > self._kill_at:
-            process.signal(signal.SIGKILL)
-        elif shutdown.is_immediate and self._kill_at == float("inf"):
-            self._kill_at = monotonic() + _KILL_SECONDS
-            log.warning(
-                "RQ's job %s of queue %s is ended because this worker stops now; RQ regards it as abandoned",
-                running.rq_id,
-                running.queue,
-                extra={"event": "plain_job_ended"},
-            )
-            process.signal(STOP_NOW)
-        elif monotonic() >= shutdown.interrupt_at and not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "RQ's job %s of queue %s is waited for, as RQ's own workers do; a second signal ends it",
-                running.rq_id,
-                running.queue,
-                extra={"event": "plain_job_runs"},
-            )
-
-    def _poll(self, process: RQProcess) -> None:
-        if self._receiving.acquire(blocking=False):
-            try:
-                process.receive(0)
-            except EOFError:
-                self._handle_end(process)
-            finally:
-                self._receiving.release()
+        """Look after them, about once a second."""
 
     def end(self) -> None:
-        """End the RQ process, which runs no job any more, and wait for it."""
-        process = self._process
-        if process is None:
-            return
-        process.channel.end()
-        with self._receiving:
-            for number in (0, signal.SIGTERM, signal.SIGKILL):
-                if not process.pid:
-                    break
-                process.signal(number)
-                self._wait_for_end(process)
-        process.channel.close()
+        """End what was started; no job runs any more."""
 
-    def _wait_for_end(self, process: RQProcess) -> None:
-        until = monotonic() + _END_SECONDS
-        try:
-            while (left := until - monotonic()) > 0:
-                process.receive(left)
-        except EOFError:
-            self._handle_end(process)
+
+class NoPlainJobs:
+    """Plain jobs where none runs."""
+
+    pid = 0
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def wait_until_ready(self) -> None:
+        """Return at once."""
+
+    def run(self) -> None:
+        """Return at once."""
+
+    def check(self) -> None:
+        """Look after nothing."""
+
+    def end(self) -> None:
+        """End nothing."""
+
+
+class Handler(Protocol):
+    """Module, or any object, that an entry point of the group names."""
+
+    def check_options(self, options: PlainOptions) -> None:
+        """Raise a ConfigError if the options cannot work; called before any process is started."""
+
+    def start(
+        self, redis_url: str, only_tracked: Collection[str], options: WorkOptions, name: str
+    ) -> Callable[[Inbox, Shutdown, Journal, Consumer], PlainJobs]:
+        """Start what runs plain jobs; called before the worker process has a thread or a connection.
+
+        Args:
+            redis_url: URL of Redis.
+            only_tracked: Queues in which no plain job runs.
+            options: Options of the command line.
+            name: Name of RQ's worker, for RQ's tools.
+
+        Returns:
+            Called once the worker process has the inbox of these jobs, its shutdown, the journal in which the
+            supervisor reads that one runs, and its connection to Redis.
+        """
+
+
+class NoHandler:
+    """Handler where no package brings one."""
+
+    def check_options(self, options: PlainOptions) -> None:
+        """Accept all options."""
+
+    def start(self, *_: object) -> Callable[..., NoPlainJobs]:
+        """Start nothing."""
+        return NoPlainJobs
+
+
+@cache
+def handler() -> Handler:
+    """Import the handler.
+
+    Raises:
+        ConfigError: It cannot be imported, or several packages bring one.
+    """
+    found = list(entry_points(group=GROUP))
+    if len(found) > 1:
+        names = " and ".join(sorted(entry.value for entry in found))
+        raise ConfigError(f"{names} both run plain RQ jobs; uninstall one of the packages")
+    try:
+        return cast(Handler, found[0].load()) if found else NoHandler()
+    # The code of a module may raise anything while it is imported.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(
+            f"{found[0].value}, which runs plain RQ jobs, cannot be imported: {reason}"
+        ) from error

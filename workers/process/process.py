@@ -3,11 +3,11 @@
 fetcher       RQ's lists ──► claimed ──► waiting
 main thread   waiting ──► run ──► outcomes       event loop: the same for `async def` jobs, many at once
               job threads: the same for other jobs, with `--threads`
-plain jobs    plain RQ jobs ──► RQ process, which is forked before everything else
+plain jobs    plain RQ jobs ──► what an extension has started before everything else
 finisher      outcomes ──► finished in PostgreSQL, cleared in Redis
 leases        the heartbeat: extends the leases of all claimed jobs
 progress      what jobs report of their progress ──► Redis; starts with the first report
-watchdog      checks the grace period, the memory, the supervisor and the RQ process
+watchdog      checks the grace period, the memory, the supervisor and the plain jobs
 RQ presence   shows the tracked jobs to RQ's tools, and writes RQ's books; RQ's commands come in a thread of RQ's own
 """
 
@@ -34,7 +34,6 @@ from drain.workers.lease.database import Database
 from drain.workers.lease.heartbeat import Heartbeat
 from drain.workers.measures.meter import Meter
 from drain.workers.options import WorkOptions
-from drain.workers.plain.rq_process import start_rq_process, tracked_name
 from drain.workers.process.async_loop import AsyncLoop
 from drain.workers.process.claimer import Claimer
 from drain.workers.process.fetcher import Fetcher
@@ -43,7 +42,8 @@ from drain.workers.process.inbox import Inbox
 from drain.workers.process.job_runner import JobRunner
 from drain.workers.process.job_threads import JobThreads
 from drain.workers.process.overtaken import OvertakenDeliveries
-from drain.workers.process.plain_jobs import PlainJobs
+from drain.workers.process.plain_jobs import NoHandler, handler
+from drain.workers.process.rq_commands import tracked_name
 from drain.workers.process.rq_presence import RQPresence
 from drain.workers.process.shutdown import Shutdown
 from drain.workers.process.stop_signals import StopSignals
@@ -85,12 +85,15 @@ class Process:
         name: str,
     ) -> None:
         url, redis_url = settings.database_url, settings.required_redis_url
-        # Before anything else: what this process opens and starts from here on, the RQ process must not have.
-        rq_process = start_rq_process(redis_url, settings.only_tracked_queues, options, name)
+        # Before anything else: a process of plain jobs must not have what this process opens and starts from here on.
+        runs_plain = handler()
+        plain_jobs = runs_plain.start(redis_url, settings.only_tracked_queues, options, name)
         self._settings, self._journal, self._death = settings, journal, death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)
         self._signals = StopSignals(shutdown)
-        self._inbox = inbox = Inbox(options, journal, shutdown)
+        self._inbox = inbox = Inbox(
+            options, journal, shutdown, takes_plain=not isinstance(runs_plain, NoHandler)
+        )
         self._stores = stores = Stores(self._note_stores)
         database = Database(url, stores=stores)
         reporter.report_to(redis_url, settings.namespace)
@@ -105,8 +108,8 @@ class Process:
         )
         lost = meter.count_lost_lease if meter else None
         self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
-        presence_wakeup = shutdown.new_wakeup()
-        self._books = books = RQBooks(presence_wakeup.notify)
+        wakeup = shutdown.new_wakeup()
+        self._books = books = RQBooks(wakeup.notify)
         traces = Traces(redis_url, settings.namespace) if options.trace else None
         loop = AsyncLoop(inbox, shutdown, options.concurrency)
         self._threads = threads = JobThreads(inbox, shutdown, options.threads)
@@ -125,18 +128,9 @@ class Process:
             max_idle_seconds=options.max_idle_seconds,
         )
         self._presence = RQPresence(
-            inbox,
-            shutdown,
-            presence_wakeup,
-            consumer,
-            finisher,
-            options,
-            redis_url,
-            fetcher,
-            tracked_name(name),
-            settings.namespace,
+            inbox, shutdown, wakeup, consumer, finisher, options, settings, fetcher, tracked_name(name)
         )
-        self._plain = plain = PlainJobs(inbox, rq_process, shutdown, journal, consumer)
+        self._plain = plain = plain_jobs(inbox, shutdown, journal, consumer)
         self._watchdog = Watchdog(inbox, shutdown, options, parent, plain)
         self._runner = JobRunner(
             settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, meter

@@ -8,6 +8,7 @@ from time import monotonic
 
 import redis
 
+from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.wakeup import Wakeup
 from drain.wire import Consumer
@@ -42,10 +43,9 @@ class RQPresence:
         consumer: Connection to Redis.
         finisher: Source of the numbers of finished and failed jobs, and of RQ's books.
         options: Queues and exception handlers of RQ's worker.
-        redis_url: URL of Redis, for RQ's own connection.
+        settings: URL of Redis, for RQ's own connection, and the namespace.
         fetcher: Source of whether RQ's workers are suspended.
         name: Name of the worker that RQ's tools show.
-        namespace: First part of our RQ ids.
     """
 
     def __init__(
@@ -56,20 +56,18 @@ class RQPresence:
         consumer: Consumer,
         finisher: Finisher,
         options: WorkOptions,
-        redis_url: str,
+        settings: Settings,
         fetcher: Fetcher,
         name: str,
-        namespace: str,
     ) -> None:
         self._name = name
-        self._namespace = namespace
         self._inbox = inbox
         self._shutdown = shutdown
         self._wakeup = wakeup
         self._consumer = consumer
         self._finisher = finisher
         self._options = options
-        self._redis_url = redis_url
+        self._settings = settings
         self._fetcher = fetcher
         self._has_ended = False
         self._worker: RQWorker | None = None
@@ -111,12 +109,12 @@ class RQPresence:
         """Return RQ's worker, and make it first if need be; making it asks Redis, and so may fail."""
         if self._worker is None:
             self._worker = RQWorker(
-                self._redis_url,
+                self._settings.required_redis_url,
                 self._options.queues,
                 self._inbox,
                 self._shutdown,
                 self._name,
-                self._namespace,
+                self._settings.namespace,
                 self._options.plain.exception_handlers,
             )
         return self._worker

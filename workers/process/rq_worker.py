@@ -14,10 +14,9 @@ from drain import wire
 from drain.wire import NEEDS_NO_HASH
 from drain.wire.stacks import STACK
 from drain.workers.errors import Dead, WorkerStoppedError
-from drain.workers.plain.channel_worker import replace_at_birth
-from drain.workers.plain.rq_commands import CommandListener
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.jobs import ClaimedJob
+from drain.workers.process.rq_commands import CommandListener, replace_at_birth
 from drain.workers.process.shutdown import Shutdown
 from drain.workers.process.stacks import StackAnswers
 

@@ -34,7 +34,7 @@ class Watchdog:
         shutdown: The process' shutdown, which the watchdog requests where a check fails.
         options: Memory limit of the process.
         parent: Id of the supervisor, without which the process ends.
-        plain: Plain RQ jobs, and the RQ process.
+        plain: Plain jobs.
     """
 
     def __init__(

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 
-from drain.tables import time_travel
 from drain.contrib.testing.nested import LeaderConnection
 from drain.errors import HarnessError
 from drain.jobs import schedules
 from drain.jobs.timetable import timetable
-from drain.tables import crons
+from drain.tables import crons, time_travel
 from drain.tables.crons import DueSchedule, Ticks
 
 # Upper bound of the ticks of one schedule in one advance, and of the schedules that are read together.

@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 
 from drain.contrib.testing import clock, leader, rows
-from drain.tables import time_travel
 from drain.contrib.testing.adopted import Adopted, adopt, is_in_loop
 from drain.contrib.testing.nested import LeaderConnection
 from drain.contrib.testing.rows import Job, StagedJob, Wanted, listed
@@ -20,7 +19,7 @@ from drain.database import schema
 from drain.errors import HarnessError, SchemaError, UnknownJobError
 from drain.jobs import registry
 from drain.jobs.cancelling import checked_ids
-from drain.tables import changes, dead
+from drain.tables import changes, dead, time_travel
 from drain.tables.changes import Change
 from drain.tables.selections import Selection
 from drain.visible import visible

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from rq.exceptions import StopRequested
 
+from drain.contrib.plain import rq_process
+from drain.contrib.plain.channel import BYE
 from drain.workers.exits import DONE
 from drain.workers.options import WorkOptions
-from drain.workers.plain import rq_process
-from drain.workers.plain.channel import BYE
 
 
 class EndingWorker:

@@ -16,7 +16,7 @@ from rq import SimpleWorker
 from drain.__main__ import main
 from drain.contrib.forecast import throughput
 from drain.tables import staged
-from tests.database.test_rehearsal import archived
+from tests.database.contrib.test_rehearsal import archived
 from tests.helpers import environment, query, stage_jobs
 
 Forecast = Callable[..., Result]

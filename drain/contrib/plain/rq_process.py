@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -20,11 +20,12 @@ import redis
 from rq.exceptions import StopRequested
 from rq.utils import import_attribute
 
+from drain.contrib.plain.channel import BYE, READY, WAITS, Channel
+from drain.contrib.plain.channel_worker import ChannelWorker, ForkingWorker, InlineWorker
 from drain.wire import BYTES, forget_worker
 from drain.workers.exits import DONE, FAILED, STOP_NOW, STOP_SIGNALS, describe_exit, exit_child
 from drain.workers.options import Plain, PlainOptions, WorkOptions
-from drain.workers.plain.channel import BYE, READY, WAITS, Channel
-from drain.workers.plain.channel_worker import ChannelWorker, ForkingWorker, InlineWorker
+from drain.workers.process.rq_commands import tracked_name
 from drain.workers.stores import QuietWhileAway
 
 log = logging.getLogger(__name__)
@@ -111,23 +112,6 @@ class RQProcess:
             return "has ended"
 
 
-def start_rq_process(
-    redis_url: str, only_tracked: Collection[str], options: WorkOptions, name: str
-) -> RQProcess | None:
-    """Fork the RQ process if plain jobs run in any of the queues; to be called before any thread is started.
-
-    Args:
-        redis_url: URL of Redis.
-        only_tracked: Names of the queues in which no plain job runs.
-        options: Queues, and options of RQ's worker.
-        name: Name of RQ's worker.
-    """
-    queues = [queue for queue in options.queues if queue not in only_tracked]
-    if options.plain.refuses or not queues:
-        return None
-    return RQProcess(redis_url, queues, options, name)
-
-
 def _run_child(
     channel: Channel, redis_url: str, queues: Sequence[str], options: WorkOptions, name: str
 ) -> NoReturn:
@@ -155,11 +139,6 @@ def _run_child(
             if os.getppid() != parent:
                 forget_worker(_connect(redis_url), tracked_name(name), parent, options.queues)
         exit_child(code, runs_exit_functions=True)
-
-
-def tracked_name(name: str) -> str:
-    """Name of the other worker of the same process that RQ's tools show: the one of tracked jobs."""
-    return f"{name}.tracked"
 
 
 def _work(channel: Channel, redis_url: str, queues: Sequence[str], options: WorkOptions, name: str) -> int:

@@ -14,7 +14,8 @@ from rq.command import send_shutdown_command
 from rq.job import JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 
-from drain.workers.plain.channel_worker import _is_alive, replace_at_birth
+from drain.contrib.plain.channel_worker import _is_alive
+from drain.workers.process.rq_commands import replace_at_birth
 from tests import jobs_in_batches as jobs
 from tests import plain_probes as probes
 from tests.helpers import (
@@ -353,7 +354,7 @@ def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
     """A crash between the answer and RQ's first word about the job."""
     job = queue.enqueue(probes.note, "once", job_id=rq_id)
     dies_once = (
-        "import os, signal; from drain.workers.plain.channel_worker import ChannelWorker as W; found = W._load\n"
+        "import os, signal; from drain.contrib.plain.channel_worker import ChannelWorker as W; found = W._load\n"
         "def die(worker, queue, rq_id):\n"
         "    if worker.connection.incr('deaths') == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return found(worker, queue, rq_id)\n"
@@ -371,7 +372,7 @@ def test_a_shutdown_command_that_comes_before_rqs_signal_handlers_is_obeyed(
 ) -> None:
     """RQ's worker listens for commands a moment before; the signal that it sends to itself is ignored then."""
     is_slow = (
-        "import threading; from drain.workers.plain.channel_worker import ChannelWorker as W\n"
+        "import threading; from drain.contrib.plain.channel_worker import ChannelWorker as W\n"
         "obeyed, obey, install = threading.Event(), W.obey, W._install_signal_handlers\n"
         "def obey_and_note(worker, payload):\n"
         "    obey(worker, payload)\n"
@@ -435,7 +436,7 @@ def test_a_second_signal_ends_an_rq_process_that_is_deaf_to_it(
 ) -> None:
     queue.enqueue(probes.hear_no_signal)
     with yard.working(
-        "--plain", "inline", **impatient({"drain.workers.process.plain_jobs._KILL_SECONDS": 0.1})
+        "--plain", "inline", **impatient({"drain.contrib.plain.jobs._KILL_SECONDS": 0.1})
     ) as command:
         wait_until(lambda: marks(client), PATIENCE_SECONDS)
         (pid,) = map(int, marks(client))

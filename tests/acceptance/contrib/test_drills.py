@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from drills import (  # noqa: E402

@@ -15,12 +15,11 @@ import redis
 from rq import Queue, SimpleWorker, Worker
 from rq.exceptions import StopRequested
 from rq.job import Job, JobStatus
-from rq.utils import now, utcformat
-from rq.worker import BaseWorker, WorkerStatus
+from rq.worker import WorkerStatus
 
+from drain.contrib.plain.channel import READY, Channel
 from drain.workers.exits import STOP_NOW
-from drain.workers.plain.channel import READY, Channel
-from drain.workers.plain.rq_commands import CommandListener
+from drain.workers.process.rq_commands import CommandListener, replace_at_birth
 
 log = logging.getLogger(__name__)
 
@@ -186,15 +185,6 @@ class ForkingWorker(ChannelWorker, Worker):
 
 class InlineWorker(ChannelWorker, SimpleWorker):
     """RQ's worker that runs all jobs in its own process."""
-
-
-def replace_at_birth(worker: BaseWorker) -> None:
-    """Let `register_birth` replace the hash of a dead worker of the same name.
-
-    Deleting the hash first would let a concurrent reader remove the new worker from RQ's set.
-    """
-    if worker.connection.exists(worker.key):
-        worker.connection.hset(worker.key, "death", utcformat(now()))
 
 
 def _is_alive(pid: int) -> bool:

@@ -14,7 +14,7 @@ from redis import Redis
 from drain.database import postgres
 from drain.tables import bulk
 from tests import jobs_that_hang as jobs
-from tests.database.test_questions_of_pages import claims
+from tests.database.contrib.test_questions_of_pages import claims
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, ids_in, listening_rq_worker, query, wait_until
 from tests.web_pages import Visitor, visitor
 from tests.worker_processes import Yard

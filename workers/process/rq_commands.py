@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 from rq.command import handle_command
+from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
 # Pause after a failure, before the thread listens again.
@@ -60,3 +61,17 @@ class CommandListener(BaseWorker):
         with suppress(Exception):
             pubsub.connection.disconnect()
         time.sleep(_LISTEN_AGAIN_SECONDS)
+
+
+def replace_at_birth(worker: BaseWorker) -> None:
+    """Let `register_birth` replace the hash of a dead worker of the same name.
+
+    Deleting the hash first would let a concurrent reader remove the new worker from RQ's set.
+    """
+    if worker.connection.exists(worker.key):
+        worker.connection.hset(worker.key, "death", utcformat(now()))
+
+
+def tracked_name(name: str) -> str:
+    """Name of the other worker of the same process that RQ's tools show: the one of tracked jobs."""
+    return f"{name}.tracked"

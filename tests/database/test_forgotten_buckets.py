@@ -1,0 +1,148 @@
+"""Buckets of queues that sleep, that lose their rules, or that one leader hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from drain.admission import admission, awake, keyed_queue
+from drain.admission.rules import Rate, Rules
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from tests.admitting import QUEUE, admitting, claim, ids_of, stage
+from tests.helpers import new_enqueuer, query, stage_jobs, wait_until
+
+
+@pytest.fixture
+def enqueuer(database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enqueuer]:
+    monkeypatch.setattr(keyed_queue, "_AWAKE_SECONDS", 0)
+    monkeypatch.setattr(admission, "_FOLLOW_SECONDS", 0)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        yield enqueuer
+
+
+def until(enqueuer: Enqueuer, condition: Callable[[], object]) -> None:
+    """Let the leader work until a condition holds."""
+
+    def work() -> bool:
+        enqueuer.look()
+        enqueuer.drain()
+        return bool(condition())
+
+    wait_until(work)
+
+
+def spend(enqueuer: Enqueuer, database_url: str, queue: str, number: int) -> None:
+    """Deliver jobs, let them begin, and lose them, so that no table shows them any more."""
+    ids = stage_jobs(database_url, number, queue=queue)
+    found = "SELECT FROM inflight_jobs WHERE queue = %s"
+    until(enqueuer, lambda: len(query(database_url, found, queue)) == number)
+    claim(database_url, ids)
+    query(database_url, "DELETE FROM inflight_jobs WHERE queue = %s", queue)
+
+
+def begins_nothing(enqueuer: Enqueuer, database_url: str, queue: str) -> None:
+    stage_jobs(database_url, queue=queue)
+    until(enqueuer, lambda: queue in enqueuer.admission.awake)
+    ruled = enqueuer.admission._queues.awake[queue]
+    until(enqueuer, lambda: ruled._streams.has_waiting)
+    for _ in range(3):
+        enqueuer.look()
+        enqueuer.drain()
+    assert query(database_url, "SELECT FROM inflight_jobs WHERE queue = %s", queue) == []
+
+
+def falls_asleep(enqueuer: Enqueuer, queue: str) -> None:
+    until(enqueuer, lambda: queue not in enqueuer.admission.awake)
+
+
+@pytest.mark.parametrize("change", ["running = 50", "fair = true", "rate = '11/h'"])
+def test_a_queue_that_sleeps_lacks_as_many_tokens_after_a_change_of_its_rules(
+    database_url: str, enqueuer: Enqueuer, change: str
+) -> None:
+    query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)")
+    spend(enqueuer, database_url, "mail", 3)
+    falls_asleep(enqueuer, "mail")
+    query(database_url, f"UPDATE queues SET {change} WHERE queue = 'mail'")
+    begins_nothing(enqueuer, database_url, "mail")
+
+
+@pytest.mark.parametrize("gone", ["DELETE FROM queues", "UPDATE queues SET rate = NULL, burst = NULL"])
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_rate_that_is_taken_away_and_given_again_fills_no_bucket(
+    database_url: str, enqueuer: Enqueuer, gone: str, *, asleep: bool
+) -> None:
+    rules = "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)"
+    query(database_url, rules)
+    spend(enqueuer, database_url, "mail", 3)
+    if asleep:
+        falls_asleep(enqueuer, "mail")
+    query(database_url, gone)
+    enqueuer.look()
+    query(
+        database_url,
+        f"{rules} ON CONFLICT (queue) DO UPDATE SET rate = excluded.rate, burst = excluded.burst",
+    )
+    begins_nothing(enqueuer, database_url, "mail")
+
+
+def test_buckets_that_lack_tokens_are_kept_of_however_many_queues(
+    database_url: str, enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awake, "MOST_AWAKE", 2)
+    names = [f"mail-{number}" for number in range(6)]
+    for name in names:
+        query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES (%s, '1/h', 1)", name)
+        spend(enqueuer, database_url, name, 1)
+    for name in names:
+        falls_asleep(enqueuer, name)
+    for name in names:
+        begins_nothing(enqueuer, database_url, name)
+
+
+def test_full_buckets_are_forgotten(database_url: str, enqueuer: Enqueuer) -> None:
+    query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '1000/s', 1)")
+    spend(enqueuer, database_url, "mail", 1)
+    queues = enqueuer.admission._queues
+    found = queues.get("mail")
+    assert found is not None
+    found.allowances.settle(enqueuer.connection)
+    wait_until(lambda: found.allowances.is_full)
+    queues.forget("mail")
+    assert queues._spent == {}
+
+
+def test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst(database_url: str) -> None:
+    """They were delivered before it was set, and claimed before they could be called back."""
+    with admitting(database_url, Rules(QUEUE, running=1000)) as leader:
+        ids = stage(database_url, 200)
+        assert len(leader.admit_all(200)) == 200
+        leader.queue.change(Rules(QUEUE, rate=Rate.parse("1/s"), burst=2))
+        leader.queue.look()
+        claim(database_url, ids)
+        leader.queue.count_again()
+        assert ids_of(leader.settle(0.01)) == []
+        bucket = leader.queue.allowances.bucket
+        assert bucket is not None
+        now = leader.queue._clock.now()
+        assert bucket.next_token_at("", now) - now <= 1
+
+
+@pytest.mark.parametrize("rules", ["running = 1", "rate = '1/h', burst = 1", "ordered = true"])
+def test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow(
+    database_url: str, redis_url: str, rules: str
+) -> None:
+    query(database_url, "INSERT INTO queues (queue) VALUES ('mail')")
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        stage_jobs(database_url, 5, queue="mail", key="a")
+        until(enqueuer, lambda: len(query(database_url, "SELECT FROM inflight_jobs")) == 5)
+    query(database_url, f"UPDATE queues SET {rules} WHERE queue = 'mail'")
+    waiting = "SELECT count(*) FROM inflight_jobs WHERE next_run_at IS NULL AND claimed_at IS NULL"
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        redelivery.recover()
+        enqueuer.look()
+        redelivery.run_once()
+        assert query(database_url, waiting) in ([(0,)], [(1,)])
+        until(enqueuer, lambda: redelivery.run_once() >= 0 and query(database_url, waiting) == [(1,)])
