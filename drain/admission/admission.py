@@ -81,7 +81,7 @@ class Admission:
             psycopg.OperationalError: The database.
         """
         if monotonic() >= self._follow_at:
-            self._follow()
+            self.follow()
         found = self._depths.look_when_due()
         self._queues.take_turns()
         if monotonic() >= self._looks_at:
@@ -251,8 +251,8 @@ class Admission:
         for queue, ruled in self._queues.awake.items():
             self._pause(queue, ruled)
 
-    def _follow(self) -> None:
-        """Read what has changed of rules and pauses, and let the queues follow it."""
+    def follow(self) -> None:
+        """Read what has changed of rules and pauses, and let the queues follow it; in autocommit mode."""
         changed = self._rules.look(self._connection)
         self.pause(self.followed_pauses.look())
         for queue, before in changed.items():

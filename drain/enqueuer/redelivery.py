@@ -107,6 +107,9 @@ class Redelivery:
             OwnedByAnotherError: Another database feeds the namespace.
         """
         self._call_back.run_once()
+        # Before a batch delivers anything that the rules of now let begin.
+        self.enqueuer.admission.follow()
+        self._call_back_outdated()
         remembered = self._redis.remembers()
         if not remembered and self._deliveries.last_delivery:
             self.enqueuer.thin_queues.distrust()
@@ -117,6 +120,11 @@ class Redelivery:
         failpoint(FailurePoint.RECOVERED)
         self._redis.mark()
         return total
+
+    def _call_back_outdated(self) -> None:
+        if outdated := self.enqueuer.admission.outdated:
+            self._call_back.outdated(outdated)
+            self.enqueuer.admission.called_back()
 
     def run_once(self) -> int:
         """Scan once for each reason; returns how many jobs were pushed again.
@@ -129,9 +137,7 @@ class Redelivery:
         self._call_back.run_once()
         # What is called back now must not be moved by a batch that has not heard of the pause.
         self.enqueuer.admission.pause(self.paused)
-        if outdated := self.enqueuer.admission.outdated:
-            self._call_back.outdated(outdated)
-            self.enqueuer.admission.called_back()
+        self._call_back_outdated()
         self.is_held_back = False
         return (
             self._push_leases()

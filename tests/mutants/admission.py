@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+_BUCKETS = "test_forgotten_buckets.py"
+
 MUTANTS = (
     Mutant(
         "count a job once that was cancelled as it ran, and revived",
@@ -54,20 +56,14 @@ MUTANTS = (
         "drain/admission/allowances.py",
         "                    buckets.forgive(self._clock.now())\n",
         "                    pass\n",
-        (
-            "test_forgotten_buckets.py::"
-            "test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst",
-        ),
+        (f"{_BUCKETS}::test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst",),
     ),
     Mutant(
         "call nothing back at a leader's first look",
         "drain/admission/admission.py",
         "                self._note_outdated(queue, row, before)\n",
         "                if self._follow_at:\n                    self._note_outdated(queue, row, before)\n",
-        (
-            "test_forgotten_buckets.py::"
-            "test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow",
-        ),
+        (f"{_BUCKETS}::test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow",),
     ),
     Mutant(
         "let due retries take each place that becomes free",
@@ -298,7 +294,7 @@ MUTANTS = (
     Mutant(
         "overtake a dead job of an ordered key",
         "drain/admission/ordering.py",
-        "        self.allowances.held.update(found)\n        return found\n",
+        "        self._allowances.held.update(found)\n        return found\n",
         "        return ()\n",
         ("test_limits.py::test_a_dead_job_keeps_its_key_until_it_is_revived",),
     ),

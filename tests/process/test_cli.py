@@ -391,8 +391,14 @@ def test_dead_jobs_have_to_be_named(env: dict[str, str], verb: str) -> None:
         ("dead retry", "name the jobs: IDs, --queue, --job or --tag; or --all for all of them"),
         ("dead retry --all 13", "either name the jobs or --all, not both"),
         ("dead discard --all --tag x", "either name the jobs or --all, not both"),
-        ("drill kill-worker --all", "either name one drill or --all, not both"),
-        ("drill nothing", "'nothing' is not a drill; name one, or --all: lease-race"),
+        pytest.param(
+            *("drill kill-worker --all", "either name one drill or --all, not both"),
+            marks=pytest.mark.contrib,
+        ),
+        pytest.param(
+            *("drill nothing", "'nothing' is not a drill; name one, or --all: lease-race"),
+            marks=pytest.mark.contrib,
+        ),
         ("list everything", "Invalid value for 'STATE': 'everything' is not one of 'staged'"),
         ("list", "Missing argument 'STATE'"),
     ],

@@ -82,6 +82,7 @@ def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
         assert not {"cronsim", "zoneinfo"} & imported_by(statement)
 
 
+@pytest.mark.contrib
 @pytest.mark.parametrize(
     ("module", "missing", "extra"),
     [

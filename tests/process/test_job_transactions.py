@@ -57,7 +57,9 @@ Handle = Session | psycopg.Connection[Any] | InLoop | OfDjango
 # Those for a test that stages by `drain.stage`, or runs in the event loop of an async job.
 SYNC = pytest.mark.parametrize("block", ["sqlalchemy", "psycopg"], indirect=True)
 # Those whose statements a signal interrupts; an event loop is not interrupted, but told.
-INTERRUPTED = pytest.mark.parametrize("block", ["sqlalchemy", "psycopg", "django"], indirect=True)
+INTERRUPTED = pytest.mark.parametrize(
+    "block", sorted(WAYS.keys() & {"sqlalchemy", "psycopg", "django"}), indirect=True
+)
 # Those that a job may roll back. Django refuses that within atomic().
 ROLLED_BACK = pytest.mark.parametrize(
     "block", ["sqlalchemy", "psycopg", "async sqlalchemy", "async psycopg"], indirect=True

@@ -94,6 +94,7 @@ def deliver(database_url: str, redis_url: str, label: str = "done") -> int:
     return job_id
 
 
+@pytest.mark.contrib
 def test_the_canary_sings_for_a_worker_that_runs_plain_jobs(
     client: Redis, canary: Path, env: dict[str, str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_worker_that_waits_refuses_what_comes_and_dropped_ids_are_named_as_tex
     assert not canary.exists()
 
 
+@pytest.mark.contrib
 def test_plain_jobs_of_other_queues_run_beside_a_queue_of_tracked_ones(
     database_url: str, redis_url: str, client: Redis, canary: Path, env: dict[str, str]
 ) -> None:
@@ -171,6 +173,7 @@ def test_plain_jobs_of_other_queues_run_beside_a_queue_of_tracked_ones(
     assert not canary.exists()
 
 
+@pytest.mark.contrib
 @pytest.mark.parametrize("only_tracked", ["default", ""], ids=["of tracked ones", "of all"])
 def test_rqs_maintenance_reads_no_job_of_a_queue_of_tracked_ones(
     client: Redis, canary: Path, env: dict[str, str], only_tracked: str

@@ -126,6 +126,7 @@ def test_servers_that_are_away_at_the_start_are_waited_for(own: Services, env: d
         assert len(process.events("down")) == 1
 
 
+@pytest.mark.contrib
 def test_plain_rq_jobs_run_while_postgres_is_away(own: Services) -> None:
     yard = Yard(own.database_url, own.redis_url)
     with Redis.from_url(own.redis_url) as client, yard.working() as process:

@@ -96,6 +96,7 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(
     assert (done.returncode, done.stderr) == ends
 
 
+@pytest.mark.contrib
 @pytest.mark.parametrize("command", ["dev", "demo"])
 def test_without_servers_one_line_says_what_to_install(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binaries.POSTGRES, raising=False)

@@ -165,7 +165,7 @@ class Fetcher:
 
     def _is_burst_over(self, wanted: int) -> bool:
         is_empty = self._inbox.is_idle and not self._inbox.claimed
-        is_unseen = self._more_to_judge or (self._consumer.leaves_plain and self._inbox.plain.is_open)
+        is_unseen = self._more_to_judge or self._consumer.leaves_plain
         return self._burst and bool(wanted) and not is_unseen and is_empty
 
     @property

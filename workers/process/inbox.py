@@ -66,14 +66,12 @@ class Inbox:
     """
 
     # One thing: the state that the threads of a process share about their jobs; each method is one change of it.
-    def __init__(
-        self, options: WorkOptions, journal: Journal, shutdown: Shutdown, *, takes_plain: bool = True
-    ) -> None:
+    def __init__(self, options: WorkOptions, journal: Journal, shutdown: Shutdown) -> None:
         self.journal = journal
         self.waiting: deque[Item] = deque()
         self.waiting_async: deque[ClaimedJob] = deque()
         self.waiting_for_threads: deque[ClaimedJob] = deque()
-        self.plain = PlainInbox(shutdown, is_open=takes_plain)
+        self.plain = PlainInbox(shutdown)
         self.has_threads = options.threads > 1
         self.claimed: dict[int, ClaimedJob] = {}
         self.pending: set[PendingJob] = set()

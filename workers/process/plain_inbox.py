@@ -16,16 +16,13 @@ class PlainInbox:
 
     Args:
         shutdown: The process' shutdown, which ends the wait for a job.
-        is_open: Something runs these jobs.
 
     Attributes:
-        is_open: False if no job is ever wanted.
         ran: Number of jobs that have ended in this process.
         added: Wakes the thread that runs the jobs.
     """
 
-    def __init__(self, shutdown: Shutdown, *, is_open: bool = True) -> None:
-        self.is_open = is_open
+    def __init__(self, shutdown: Shutdown) -> None:
         self.ran = 0
         self.added = shutdown.new_wakeup()
         self._waiting: deque[PendingJob] = deque()
@@ -36,8 +33,7 @@ class PlainInbox:
     @property
     def is_full(self) -> bool:
         """True if no further job is wanted now."""
-        is_stuck = self._is_stuck and self._running is not None
-        return is_stuck or not self.is_open or len(self._waiting) >= _AHEAD
+        return len(self._waiting) >= _AHEAD or (self._is_stuck and self._running is not None)
 
     @property
     def waiting_count(self) -> int:

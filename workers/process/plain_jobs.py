@@ -1,6 +1,6 @@
 """Plain jobs: those in RQ's lists that are not tracked. An extension brings what runs them, such as RQ's own worker.
 
-A package brings it by an entry point of the group `drain.plain_jobs`. Without one, the ids stay in their lists.
+A package brings it by an entry point of the group `drain.plain_jobs`. Without one, they are refused.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Handler(Protocol):
 
         Returns:
             Called once the worker process has the inbox of these jobs, its shutdown, the journal in which the
-            supervisor reads that one runs, and its connection to Redis.
+            supervisor reads that one runs, and its connection to Redis. `NoPlainJobs` refuses plain jobs in all queues.
         """
 
 

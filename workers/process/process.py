@@ -42,7 +42,7 @@ from drain.workers.process.inbox import Inbox
 from drain.workers.process.job_runner import JobRunner
 from drain.workers.process.job_threads import JobThreads
 from drain.workers.process.overtaken import OvertakenDeliveries
-from drain.workers.process.plain_jobs import NoHandler, handler
+from drain.workers.process.plain_jobs import NoPlainJobs, handler
 from drain.workers.process.rq_commands import tracked_name
 from drain.workers.process.rq_presence import RQPresence
 from drain.workers.process.shutdown import Shutdown
@@ -86,14 +86,11 @@ class Process:
     ) -> None:
         url, redis_url = settings.database_url, settings.required_redis_url
         # Before anything else: a process of plain jobs must not have what this process opens and starts from here on.
-        runs_plain = handler()
-        plain_jobs = runs_plain.start(redis_url, settings.only_tracked_queues, options, name)
+        plain_jobs = handler().start(redis_url, settings.only_tracked_queues, options, name)
         self._settings, self._journal, self._death = settings, journal, death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)
         self._signals = StopSignals(shutdown)
-        self._inbox = inbox = Inbox(
-            options, journal, shutdown, takes_plain=not isinstance(runs_plain, NoHandler)
-        )
+        self._inbox = inbox = Inbox(options, journal, shutdown)
         self._stores = stores = Stores(self._note_stores)
         database = Database(url, stores=stores)
         reporter.report_to(redis_url, settings.namespace)
@@ -104,7 +101,7 @@ class Process:
             options.queues,
             rotates=options.rotates,
             installation=lambda: str(database.ask(leader_progress.installation)),
-            only_tracked=options.queues if options.plain.refuses else settings.only_tracked_queues,
+            only_tracked=options.queues if plain_jobs is NoPlainJobs else settings.only_tracked_queues,
         )
         lost = meter.count_lost_lease if meter else None
         self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
