@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from drain import wire
 from drain.commands.database import database
@@ -14,7 +19,15 @@ from drain.config import Settings
 from drain.explain.hops import hops_of
 from drain.tables import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
-from drain.terminal.trace_table import show_trace
+from drain.visible import visible
+from drain.wording import duration
+
+# Shortest step that is worth a mark.
+_MARKED_SECONDS = 0.001
+_HINT = (
+    "only the times of the tables are known: `drain run --trace` and `drain work --trace` note those of the processes, "
+    "for an hour"
+)
 
 
 @click.command("trace", short_help="Show when one job passed which process, and what took long.")
@@ -44,3 +57,27 @@ def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
         click.echo(json.dumps(found, default=lambda at: at.isoformat()))
     else:
         show_trace(job, hops, has_noted=bool(noted))
+
+
+def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted: bool) -> None:
+    """Print the hops of a job; a hint goes to standard error if no process has noted any."""
+    console = Console(highlight=False, markup=False)
+    console.print(f"job {job['id']}, {visible(job['job_name'])}, {job['state']}", soft_wrap=True)
+    longest = max((hop["step_seconds"] for hop in hops), default=0.0)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("hop", no_wrap=True)
+    table.add_column("at", no_wrap=True)
+    table.add_column("after", justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    for hop in hops:
+        is_marked = hop["step_seconds"] == longest >= _MARKED_SECONDS
+        at = hop["at"].isoformat(sep=" ", timespec="milliseconds")
+        step = Text(_length(hop["step_seconds"]), style="bold yellow" if is_marked else "")
+        table.add_row(hop["hop"], at, _length(hop["seconds"]), step)
+    console.print(table)
+    if not has_noted:
+        click.echo(_HINT, err=True)
+
+
+def _length(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else f"{1000 * seconds:.1f} ms"

@@ -30,14 +30,10 @@ In the order in which it begins, and then in the order in which a job passes:
     lost_deliveries    numbers that are in no list of Redis and were not claimed
     oldest_deliveries  the oldest unclaimed number of each queue
 
-    chores             the one shape of the seven that follow: a piece of work after a pause
+    chores             the one shape of those that follow: a piece of work after a pause
     ticker             jobs of schedules are staged at their ticks
-    returned_jobs      jobs in flight that wait again, while another one of their unique key waits
-    truncation         empty partitions of `staged_jobs` are truncated
-    partitions         partitions of `finished_jobs` for the next days
     retention          days of `finished_jobs` that are no longer kept
-    expired_keys       idempotency keys whose time is over
-    past_queues        names of queues that are no longer used are forgotten
+    housekeeping       the small ones: partitions, unique keys of jobs that wait again, expired keys, past queues
     gauges             metrics that only a leader can measure
     waits              the waiting time of the oldest job in each queue
     waiting_jobs       the number of waiting jobs of each queue, by cause

@@ -23,18 +23,20 @@ from drain.enqueuer import health, leader
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.enqueuer.expired_keys import ExpiredKeys
 from drain.enqueuer.extensions import Extensions
 from drain.enqueuer.gauges import Gauges
-from drain.enqueuer.partitions import DailyPartitions
-from drain.enqueuer.past_queues import PastQueues
+from drain.enqueuer.housekeeping import (
+    DailyPartitions,
+    ExpiredKeys,
+    PartitionTruncator,
+    PastQueues,
+    ReturnedJobs,
+)
 from drain.enqueuer.retention import Retention
-from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.enqueuer.take_over import take_over
 from drain.enqueuer.term import Term
 from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.ticker import Ticker
-from drain.enqueuer.truncation import PartitionTruncator
 from drain.errors import DrainError, UnavailableError
 from drain.service import http, systemd
 from drain.service.steady import HealthOptions

@@ -6,17 +6,11 @@
     values          values of fields as text
     fitted_table    a table that fits the width of the terminal
     job_table       a line for each job
-    group_table     a line for each group of dead jobs
-    cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
-    explanation     why one job waits
-    stack           where a running job is
-    trace_table     when one job passed which process
     status_report   the whole system at a glance
     top_view        screen of queues and running jobs
     keyboard        single keys of a terminal
     queue_report    rules of queues, pauses, and how a file of rules differs
-    audit_report    the result of an audit
 
 What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;
 there are no colours in a pipe or a file. Nothing here reads a database.

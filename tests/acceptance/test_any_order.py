@@ -33,8 +33,8 @@ from drain.admission.rules import Rate, Rules
 from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.housekeeping import ReturnedJobs
 from drain.enqueuer.redelivery import Redelivery
-from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.enqueuer.ticker import Ticker
 from drain.failpoints import FailurePoint
 from drain.tables import changes, claims, dead, finishes, leases, outcomes

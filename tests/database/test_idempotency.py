@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from drain import IdempotencyConflictError, stage
 from drain.database import postgres
-from drain.enqueuer.expired_keys import ExpiredKeys
+from drain.enqueuer.housekeeping import ExpiredKeys
 from drain.workers import job
 from tests.helpers import ids_in, query, wait_until
 

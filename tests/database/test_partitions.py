@@ -14,8 +14,8 @@ import pytest
 
 from drain.database import postgres
 from drain.database.postgres import Connection
+from drain.enqueuer.housekeeping import DailyPartitions
 from drain.enqueuer.pacer import Pacer
-from drain.enqueuer.partitions import DailyPartitions
 from drain.tables import finished
 from drain.tables.finished import OTHER, Checksum, Day
 from tests.helpers import query

@@ -7,9 +7,9 @@ from redis import Redis
 
 from drain.enqueuer import oldest_deliveries
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.housekeeping import PastQueues
 from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
-from drain.enqueuer.past_queues import PastQueues
 from drain.wire.keys import QUEUE_OWNERS, QUEUES, queue_key
 from tests.helpers import new_enqueuer, pushed, query, stage_jobs
 

@@ -17,7 +17,7 @@ from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer import batches
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.enqueuer.returned_jobs import ReturnedJobs
+from drain.enqueuer.housekeeping import ReturnedJobs
 from drain.tables import (
     cancellations,
     claims,

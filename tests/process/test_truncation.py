@@ -11,12 +11,12 @@ from psycopg import IsolationLevel
 from drain import metrics, stage
 from drain.config import Settings
 from drain.database import postgres
-from drain.enqueuer import truncation
+from drain.enqueuer import housekeeping
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.housekeeping import PartitionTruncator
 from drain.enqueuer.pacer import Pacer
-from drain.enqueuer.truncation import PartitionTruncator
 from drain.tables import lanes, staged
 from tests.helpers import (
     ask,
@@ -52,7 +52,7 @@ def held_snapshot(database_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def small_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(truncation, "_LARGER_THAN_BYTES", 0)
+    monkeypatch.setattr(housekeeping, "_LARGER_THAN_BYTES", 0)
 
 
 @pytest.fixture

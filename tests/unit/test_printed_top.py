@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from drain.contrib.check.command import nagios_line
 from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Verdict, worst
-from drain.contrib.check.line import nagios_line
+from drain.contrib.events.command import event_line
 from drain.contrib.events.life import Event
-from drain.contrib.events.line import event_line
 from drain.tables.activity import Activity, QueueActivity, RunningJob
 from drain.terminal.top_view import SORTS, top_view
 from tests.golden import WIDTHS, assert_printed

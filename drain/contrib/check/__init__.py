@@ -2,7 +2,6 @@
 
     reading    asks PostgreSQL and Redis, each within a bound, whatever they do
     judging    levels, thresholds, and what each of them says of a look
-    line       the result as one line
     command    `drain check`
 
 What always holds: a look takes no longer than it may; it changes nothing, and needs only the rights of inspection.

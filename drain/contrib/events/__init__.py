@@ -3,7 +3,6 @@
     life       the events of one row, in their order: pure
     change_feed  rows that have appeared since an earlier look
     follower   looks again and again, and tells each event once
-    line       a line for each event
     command    `drain events`
 
 What always holds: nothing is written, and no trace is left in the database; a state that was shorter than the time
