@@ -11,7 +11,6 @@
     orphans   entries of a list that belong to no job or no delivery, for `lists`
     attended  queues with jobs and without a worker
     report    the result: counts and breaches
-    textfile  the result as metrics in a file
 
 What always holds: an audit changes nothing, and no job, worker or enqueuer waits for it; only vacuum is delayed while
 it reads. An audit cannot find rows that are in no table at all: ids have gaps, since transactions roll back.

@@ -7,18 +7,20 @@ import os
 import sys
 from contextlib import closing, nullcontext
 from pathlib import Path
+from time import time
 
 import click
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from drain import wire
-from drain.audit import CHECKS, OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, Breach, Report, audit
-from drain.audit import textfile as metrics_file
-from drain.audit.report import OF_REDIS
+from drain import metrics, wire
+from drain.audit import CHECKS, OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, Breach, audit
+from drain.audit.report import OF_REDIS, Report
 from drain.commands.database import database
 from drain.config import Settings
+from drain.errors import ConfigError
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
@@ -87,7 +89,7 @@ def audit_jobs(
     drain audit --textfile /var/lib/prometheus/node-exporter/drain.prom
     """  # noqa: D301
     if textfile is not None:
-        metrics_file.check_writable(textfile)
+        check_writable(textfile)
     with database(settings, _AUDIT_SECONDS) as connection, progress.show() as step:
         redis = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         with closing(redis) if redis else nullcontext():
@@ -100,7 +102,7 @@ def audit_jobs(
                 progress=step,
             )
     if textfile is not None:
-        metrics_file.write(textfile, report)
+        write_textfile(textfile, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
@@ -160,3 +162,38 @@ def _summary(report: Report) -> str:
     if report.breaches:
         return f"{counts}: {count(len(report.breaches), 'breach', 'breaches')}"
     return f"{counts}: {'not all could be checked' if report.unchecked else 'all is well'}"
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file can be written, before an audit that may take an hour.
+
+    Raises:
+        ConfigError: Its name does not end in .prom, or its directory is missing or may not be written to.
+    """
+    if path.suffix != ".prom":
+        raise ConfigError(_refusal(path, "node_exporter reads only files whose names end in .prom"))
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(_refusal(path, "no such directory, or no right to write there"))
+
+
+def write_textfile(path: Path, report: Report) -> None:
+    """Write the metrics of an audit that has just ended: the file is replaced as a whole.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    registry = CollectorRegistry()
+    for (name, text), value in (
+        (metrics.AUDIT_BREACHES, len(report.breaches)),
+        (metrics.AUDIT_UNCHECKED, len(report.unchecked)),
+        (metrics.AUDIT_TIMESTAMP, time()),
+    ):
+        Gauge(name, text, registry=registry).set(value)
+    try:
+        write_to_textfile(str(path), registry)
+    except OSError as error:
+        raise ConfigError(_refusal(path, error.strerror or "unknown")) from error
+
+
+def _refusal(path: Path, reason: str) -> str:
+    return f"cannot write {visible(str(path))} ({reason}); choose another --textfile"

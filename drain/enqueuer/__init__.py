@@ -34,12 +34,10 @@ In the order in which it begins, and then in the order in which a job passes:
     ticker             jobs of schedules are staged at their ticks
     retention          days of `finished_jobs` that are no longer kept
     housekeeping       the small ones: partitions, unique keys of jobs that wait again, expired keys, past queues
-    gauges             metrics that only a leader can measure
+    gauges             metrics that only a leader can measure, of tags and of what the tables cost too
     waits              the waiting time of the oldest job in each queue
     waiting_jobs       the number of waiting jobs of each queue, by cause
     extensions         what other packages measure and answer in the leader's process
-    tag_gauges         the jobs that are next in line, by tag
-    server_gauges      what the tables cost PostgreSQL
     optional_gauge     a measurement that the leader can do without
     pacer              spaces work whose duration is not known in advance
 

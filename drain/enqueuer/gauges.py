@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import monotonic
 
 from drain import metrics
 from drain.database.postgres import Connection
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.extensions import Extensions
+from drain.enqueuer.optional_gauge import OptionalGauge
 from drain.enqueuer.pacer import Pacer
-from drain.enqueuer.server_gauges import ServerGauges
-from drain.enqueuer.tag_gauges import TagGauges
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
 from drain.service.versions import versions
-from drain.tables import counts, lanes
+from drain.tables import counts, footprint, lanes, tags
 from drain.wire import Producer
+
+# Shortest time between two measurements of the bytes, which ask the file system.
+_BYTES_PAUSE_SECONDS = 60.0
+_NOT_MEASURED = float("nan")
+
+# Upper bounds of the rows that are read, and of the tags that are shown: applications choose tags, and may choose many.
+_ROWS = 10_000
+_TAGS = 100
 
 # Shortest time between two measurements.
 _PAUSE_SECONDS = 5.0
@@ -112,3 +120,97 @@ class Gauges:
                 metrics.WAIT.labels(label).set(longest)
         if self._extensions is not None and not enqueuer.awaits_bulk:
             self._extensions.measure(enqueuer.connection, self._queues, self._waiting_jobs.latest)
+
+
+class TagGauges:
+    """Measures in each term of a process as leader; a tag that has no waiting job any more has no gauges."""
+
+    def __init__(self) -> None:
+        self._queues: Collection[str] = ()
+        self._gauge = OptionalGauge("drain_tag_waiting_jobs", self._measure)
+        self._shown: set[str] = set()
+
+    def run_once(self, connection: Connection, queues: Collection[str]) -> None:
+        """Measure if it is time.
+
+        Args:
+            connection: The leader's.
+            queues: The queues that are known to have had jobs.
+
+        Raises:
+            psycopg.Error: The connection is broken.
+        """
+        self._queues = queues
+        self._gauge.run_once(connection)
+
+    def clear(self) -> None:
+        """Remove the gauges that only a leader has."""
+        self._shown.clear()
+        metrics.TAG_WAITING.clear()
+        metrics.TAG_WAIT.clear()
+
+    def _measure(self, connection: Connection) -> None:
+        found = tags.count_tags(connection, self._queues, most=_ROWS, tags=_TAGS)
+        for tag, number, seconds in found:
+            metrics.TAG_WAITING.labels(tag).set(number)
+            metrics.TAG_WAIT.labels(tag).set(seconds)
+        shown = {tag for tag, _, _ in found}
+        for tag in self._shown - shown:
+            metrics.TAG_WAITING.remove(tag)
+            metrics.TAG_WAIT.remove(tag)
+        self._shown = shown
+
+
+class ServerGauges:
+    """Measures in each term of a process as leader."""
+
+    def __init__(self) -> None:
+        self._wal_bytes: float | None = None
+        self._gauges = (
+            OptionalGauge("drain_table_dead_rows", self._count_rows),
+            OptionalGauge("drain_wal_bytes", self._measure_server),
+            OptionalGauge("drain_oldest_transaction_seconds", self._measure_oldest_transaction),
+            OptionalGauge("drain_table_bytes", self._measure_bytes, _BYTES_PAUSE_SECONDS),
+        )
+
+    def run_once(self, connection: Connection) -> None:
+        """Measure what is due.
+
+        Raises:
+            psycopg.Error: The connection is broken.
+        """
+        for gauge in self._gauges:
+            gauge.run_once(connection)
+
+    def clear(self) -> None:
+        """Remove the gauges that only a leader has."""
+        self._wal_bytes = None
+        for gauge in (metrics.DEAD_ROWS, metrics.LIVE_ROWS, metrics.TABLE_BYTES):
+            gauge.clear()
+        metrics.READY_PARTITIONS.set(0)
+        metrics.OLDEST_TRANSACTION.set(_NOT_MEASURED)
+
+    @staticmethod
+    def _count_rows(connection: Connection) -> None:
+        for table, live, dead in footprint.count_rows(connection):
+            metrics.LIVE_ROWS.labels(table).set(live)
+            metrics.DEAD_ROWS.labels(table).set(dead)
+
+    @staticmethod
+    def _measure_bytes(connection: Connection) -> None:
+        for table, size in footprint.measure_bytes(connection).items():
+            metrics.TABLE_BYTES.labels(table).set(size)
+
+    def _measure_server(self, connection: Connection) -> None:
+        server = footprint.measure_server(connection)
+        # WAL of before this term, and that of another server after a failover, is not counted.
+        metrics.WAL.inc(max(0.0, server.wal_bytes - (self._wal_bytes or server.wal_bytes)))
+        self._wal_bytes = server.wal_bytes
+        metrics.READY_PARTITIONS.set(server.ready_partitions)
+
+    @staticmethod
+    def _measure_oldest_transaction(connection: Connection) -> None:
+        # A role that sees its own sessions alone would show that all is well.
+        seen = footprint.sees_all_transactions(connection)
+        seconds = footprint.oldest_transaction_seconds(connection) if seen else _NOT_MEASURED
+        metrics.OLDEST_TRANSACTION.set(seconds)

@@ -19,7 +19,6 @@ The modules, from the bottom:
     snapshot_holder  the process that holds a snapshot open for the tables' readers
     tables           reading: a job table in parallel, by ranges of its blocks
     transactions     finished jobs in the order of their transactions
-    follow           reading: `finished_jobs` as a stream
     archived         reading: the files of an archive
     query            reading: the rows of any SELECT
 """

@@ -12,14 +12,13 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from drain import metrics, stage
-from drain.enqueuer import optional_gauge, tag_gauges
+from drain.enqueuer import gauges as gauges_module
+from drain.enqueuer import optional_gauge
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.enqueuer.gauges import Gauges
+from drain.enqueuer.gauges import Gauges, ServerGauges, TagGauges
 from drain.enqueuer.optional_gauge import OptionalGauge
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.redelivery import Redelivery
-from drain.enqueuer.server_gauges import ServerGauges
-from drain.enqueuer.tag_gauges import TagGauges
 from drain.enqueuer.waits import Waits
 from drain.service.versions import versions
 from drain.tables import footprint, tags
@@ -136,7 +135,7 @@ def test_tags_of_staged_and_delivered_jobs_are_counted(leading: Enqueuer, databa
 def test_only_the_largest_tags_are_shown(
     leading: Enqueuer, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tag_gauges, "_TAGS", 2)
+    monkeypatch.setattr(gauges_module, "_TAGS", 2)
     for number in range(1, 5):
         stage_jobs(database_url, number, tag=f"tag {number}")
     gauges = TagGauges()

@@ -32,7 +32,7 @@ from drain.errors import DrainError
 from drain.pipeline import archive as work
 from drain.pipeline import days, files, follow, history
 from drain.pipeline.commands.archive import archive as command
-from drain.pipeline.datasources.follow import FinishedJobsStream
+from drain.pipeline.datasources.tables import FinishedJobsStream
 from drain.tables import finished
 from drain.terminal.commandline import Group
 from tests.helpers import ROOT, query

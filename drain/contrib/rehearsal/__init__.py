@@ -1,7 +1,6 @@
 """Rehearsal: today's code runs jobs that have ended, in transactions that are always rolled back.
 
     past         jobs that have ended, from `dead_jobs` or the archive, and how each has ended
-    past_rows    the rows of those jobs
     session      a session whose one transaction cannot be committed, and what was written in it
     lending      connections on that session, which jobs get for their transactions
     rehearsal    one job, run by the runner of the workers, and how it ended now

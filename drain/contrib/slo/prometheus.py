@@ -7,12 +7,16 @@ the cause has ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from drain.contrib.slo import yaml
 from drain.contrib.slo.declared import Slo
-from drain.contrib.slo.yaml import Value
+
+Value: TypeAlias = "Mapping[str, Value] | Sequence[Value] | str | int | float"
+
+# Indentation of each level.
+_STEP = "  "
 
 # Page with what to do about the alerts.
 _RUNBOOK = "docs/operations/slo.md"
@@ -74,7 +78,7 @@ _ALERTS = (
 def rules(slos: Sequence[Slo]) -> str:
     """Write the rules of these objectives as a file for Prometheus."""
     groups: list[Value] = [_group(slo) for slo in slos]
-    return yaml.dump({"groups": groups})
+    return dump({"groups": groups})
 
 
 def _group(slo: Slo) -> Value:
@@ -167,3 +171,31 @@ def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     # Single quotes need no escape within the double ones of YAML.
     return f"'{escaped}'"
+
+
+def dump(value: Mapping[str, Value]) -> str:
+    """Write a mapping, in the order of its keys; each text in quotes, so that none is read as anything else."""
+    return "".join(f"{line}\n" for line in _lines(value))
+
+
+def _lines(value: Mapping[str, Value] | Sequence[Value]) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _entry(f"{key}:", each, _STEP)
+        return
+    for each in value:
+        if isinstance(each, Mapping) and each:
+            first, *more = _lines(each)
+            yield f"- {first}"
+            yield from (_STEP + line for line in more)
+        else:
+            yield from _entry("-", each, _STEP)
+
+
+def _entry(head: str, value: Value, step: str) -> Iterator[str]:
+    if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
+        # Every text of JSON is a text of YAML.
+        yield f"{head} {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
+        return
+    yield head
+    yield from (step + line for line in _lines(value))

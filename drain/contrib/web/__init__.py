@@ -9,7 +9,6 @@
     command     `drain web`
     site        what all pages share: settings, sessions, Redis, templates, who may write
     sessions    a few sessions of PostgreSQL that only read, and one for each write
-    redis_side  what Redis knows, for pages that do without it
     connections connections of `drain web`, bounded in number and time
     clients     the address that a limit counts by, as the proxy names it
     guards      names of hosts, origins and headers, checked and set for each request
@@ -30,8 +29,6 @@
     sparklines  small curves, drawn as SVG
     histogram   numbers of deaths over time, drawn as SVG
     search      jobs that are found by a word: an id, a key, a part of a name, a tag or an argument
-    job_texts   texts of one job, whole: arguments, context, result and error
-    bulk_runs   bulk runs that have staged, or are under way
     shortening  large values, shown up to a bound
     pages       the pages, a module each; their templates in `templates`, style sheet and script in `static`
 

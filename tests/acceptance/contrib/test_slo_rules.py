@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.contrib.slo import prometheus, yaml
+from drain.contrib.slo import prometheus
+from drain.contrib.slo import prometheus as yaml
 from drain.contrib.slo.declared import Slo, declared
 from drain.jobs import registry
 from drain.jobs.objectives import TARGETS, Objective

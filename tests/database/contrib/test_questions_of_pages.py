@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from drain.contrib.web import bulk_runs
+from drain.contrib.web.pages import bulk as bulk_runs
 from drain.database import locks, postgres
 from drain.tables import bulk, claimed, crons
 from drain.tables.claimed import After

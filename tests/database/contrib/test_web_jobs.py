@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from drain.contrib.web import job_texts
+from drain.contrib.web.pages import job as job_texts
 from drain.contrib.web.shortening import VALUE
 from drain.database import postgres
 from drain.tables import claims, dead

@@ -10,7 +10,6 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from drain import wire
-from drain.contrib.web import job_texts
 from drain.contrib.web.routing import page
 from drain.contrib.web.shortening import shown, shown_error
 from drain.contrib.web.views import View
@@ -22,6 +21,20 @@ from drain.explain.hops import hops_of
 from drain.jobs.cancelling import cancel
 from drain.jobs.progress import fields_of
 from drain.tables import dead, queries
+from drain.tables.queries import TABLES
+
+# Parts of a job that may be large, and their columns.
+PARTS = {
+    "arguments": "job_args",
+    "keyword-arguments": "job_kwargs",
+    "context": "context",
+    "result": "result",
+    "error": "last_error",
+    "former-lives": "history",
+}
+# Parts that only some tables have.
+_OF_FINISHED = {"result"}
+_NOT_OF_STAGED = {"error"}
 
 # Number of looks for a job that moves from table to table meanwhile.
 _LOOKS = 3
@@ -89,7 +102,7 @@ def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, 
         explanation = explain(connection, view.site.redis.producer, job_id)
     with view.snapshot() as connection:
         # Python has one None for a result that is null, and for none.
-        has_result = job_texts.read(connection, job_id, "result") is not None
+        has_result = read(connection, job_id, "result") is not None
         return explanation, _row(connection, job_id), has_result, queries.now(connection)
 
 
@@ -148,10 +161,10 @@ def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
 def _whole(view: View) -> Response:
     """Return a part of a job as a file: a plain text, whatever is in it, that no browser shows as a page."""
     job_id, part = view.job_id(), str(view.params["part"])
-    if part not in job_texts.PARTS:
-        raise UnknownJobError(f"A job has no part of this name; there are {', '.join(job_texts.PARTS)}.")
+    if part not in PARTS:
+        raise UnknownJobError(f"A job has no part of this name; there are {', '.join(PARTS)}.")
     with view.snapshot() as connection:
-        text = job_texts.read(connection, job_id, part)
+        text = read(connection, job_id, part)
     if text is None:
         raise UnknownJobError(f"No table has job {job_id} with this part.")
     disposition = f'attachment; filename="job-{job_id}-{part}.txt"'
@@ -207,3 +220,20 @@ ROUTES = [
     action("/jobs/{job_id}/discard", _discard, name="job_discard"),
     action("/jobs/{job_id}/cancel", _cancel, name="job_cancel"),
 ]
+
+
+def read(connection: Connection, job_id: int, part: str) -> str | None:
+    """Read a part of a job as JSON; None if no table has the job, or it has no such part.
+
+    Args:
+        connection: In a transaction with one snapshot, or any.
+        job_id: Id of the job.
+        part: One of `PARTS`.
+    """
+    for state, table in TABLES.items():
+        if (part in _OF_FINISHED and state != "finished") or (part in _NOT_OF_STAGED and state == "staged"):
+            continue
+        statement = f"SELECT {PARTS[part]}::text FROM {table} WHERE id = %s"
+        for (text,) in connection.execute(statement.encode(), (job_id,)):
+            return None if text is None else str(text)
+    return None
