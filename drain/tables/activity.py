@@ -15,7 +15,7 @@ from drain.database.postgres import Connection
 from drain.tables import counts, lanes, pauses, stalls, waiting
 from drain.tables import rules as ruled
 from drain.tables.causes import count_waiting
-from drain.tables.columns import ATTEMPTS, DELIVERED
+from drain.tables.columns import ATTEMPTS, DELIVERED, IS_CLAIMED, RUNNING
 from drain.tables.queries import leader, now
 from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE, retrying_queues
 
@@ -43,11 +43,11 @@ _RETRYING_SINCE = f"""{NEXT_ATTEMPTS}
 SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHERE next_run_at <= clock_timestamp()
 """
 # The claimed jobs, of which there are no more than workers hold.
-_CLAIMED = """
+_CLAIMED = f"""
 SELECT id, job_name, queue, claimed_at, claimed_by, attempts, batched, lease_expires_at FROM inflight_jobs
-WHERE lease_expires_at IS NOT NULL LIMIT %(up_to)s::bigint
+WHERE {IS_CLAIMED} LIMIT %(up_to)s::bigint
 """
-_RUNNING = f"SELECT queue, count(*) FROM ({_CLAIMED}) AS claimed GROUP BY queue"
+_RUNNING = f"SELECT queue, count(*) FROM ({_CLAIMED}) AS claimed WHERE {RUNNING} GROUP BY queue"
 _LONGEST = f"""
 SELECT id, job_name, queue, greatest(0::float8, date_part('epoch', clock_timestamp() - claimed_at)), claimed_by,
     {ATTEMPTS}, lease_expires_at < clock_timestamp()

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED
+from drain.tables.columns import DELIVERED, IS_CLAIMED, RETRYING
 from drain.tables.selections import Selection
 
 
@@ -45,8 +45,8 @@ class Counted(NamedTuple):
 
 _COUNT = f"""
 SELECT (SELECT count(*) FROM staged_jobs WHERE {{rows}}),
-    count(*) FILTER (WHERE {DELIVERED}), count(*) FILTER (WHERE next_run_at IS NOT NULL),
-    count(*) FILTER (WHERE lease_expires_at IS NOT NULL)
+    count(*) FILTER (WHERE {DELIVERED}), count(*) FILTER (WHERE {RETRYING}),
+    count(*) FILTER (WHERE {IS_CLAIMED})
 FROM inflight_jobs WHERE {{rows}}
 """
 

@@ -9,21 +9,19 @@ import psycopg
 from psycopg.rows import dict_row
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import ATTEMPTS
+from drain.tables.columns import ATTEMPTS, IS_CLAIMED
 
 # Upper bound of the claims that are looked at: the first of `inflight_jobs_claimed`, whose leases end first.
 MOST_CLAIMS = 10_000
 # Digits that no process id has.
 _DIGITS = 12
-# Claimed, and not waiting for another attempt; implies the condition of that index.
-_CLAIMED = "lease_expires_at IS NOT NULL AND next_run_at IS NULL"
 _COLUMNS = (
     f"id, job_name, queue, key, tag, {ATTEMPTS} AS attempt, batched, fencing_token, claimed_at, "
     "claimed_by, lease_expires_at, lease_expires_at < clock_timestamp() AS is_over, clock_timestamp() AS now"
 )
 LONGEST = f"""
 WITH looked_at AS MATERIALIZED (
-    SELECT id, claimed_at FROM inflight_jobs WHERE {_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s
+    SELECT id, claimed_at FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s
 ), page AS (
     SELECT id FROM looked_at
     WHERE %(after_id)s::bigint IS NULL OR (claimed_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
@@ -32,12 +30,12 @@ WITH looked_at AS MATERIALIZED (
 SELECT {_COLUMNS} FROM inflight_jobs WHERE id IN (SELECT id FROM page) ORDER BY claimed_at, id
 """
 OVER = f"""
-SELECT {_COLUMNS} FROM inflight_jobs WHERE {_CLAIMED} AND lease_expires_at < clock_timestamp()
+SELECT {_COLUMNS} FROM inflight_jobs WHERE {IS_CLAIMED} AND lease_expires_at < clock_timestamp()
 ORDER BY lease_expires_at LIMIT %(limit)s
 """
 BY_PROCESS = f"""
 SELECT claimed_by, count(*) FROM (
-    SELECT claimed_by FROM inflight_jobs WHERE {_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s) AS claim
+    SELECT claimed_by FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s) AS claim
 GROUP BY claimed_by
 """
 # The first claim of each process, and when it has claimed a job last.
@@ -46,15 +44,15 @@ SELECT claimed_by, id, job_name, queue, claimed_at, latest_at FROM (
     SELECT *, max(claimed_at) OVER (PARTITION BY claimed_by) AS latest_at,
         row_number() OVER (PARTITION BY claimed_by ORDER BY claimed_at, id) AS place
     FROM (
-        SELECT claimed_by, id, job_name, queue, claimed_at FROM inflight_jobs WHERE {_CLAIMED}
+        SELECT claimed_by, id, job_name, queue, claimed_at FROM inflight_jobs WHERE {IS_CLAIMED}
         ORDER BY lease_expires_at LIMIT %(most)s) AS claim
     WHERE claimed_by IS NOT NULL AND claimed_at IS NOT NULL) AS ranked
 WHERE place = 1
 """
 CLAIM_OF = f"SELECT {_COLUMNS}, next_run_at FROM inflight_jobs WHERE id = %s"
-_MANY = """
+_MANY = f"""
 SELECT count(*) FROM (
-    SELECT FROM inflight_jobs WHERE lease_expires_at IS NOT NULL LIMIT %s) AS claim
+    SELECT FROM inflight_jobs WHERE {IS_CLAIMED} LIMIT %s) AS claim
 """
 
 

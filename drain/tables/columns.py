@@ -56,8 +56,13 @@ DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
 # First columns of that index: the kind of lane that a row is in, by the constants of `lanes`, and the queue.
 LANE_QUEUE = 'queue COLLATE "C"'
 LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
-# Condition of the index `inflight_jobs_delivered`: the job waits for a worker, under its delivery number.
+# Conditions of indexes on `inflight_jobs`: a worker has claimed the job; or it waits for one, under its number.
+IS_CLAIMED = "lease_expires_at IS NOT NULL"
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
+# What people are told of a job in flight. One whose lease is over waits for a worker, since its own has died or hangs.
+RUNNING = "lease_expires_at > now()"
+QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
+RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
 
 # Conditions on rows of `inflight_jobs` that are looked up by id. Each is written so that it implies the condition of no
 # index other than the primary key: a planner that believes the table to be empty would read all of such an index, as

@@ -14,6 +14,7 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables import lanes, pauses, stalls
 from drain.tables import rules as ruled
 from drain.tables.causes import count_waiting
+from drain.tables.columns import QUEUED, RETRYING, RUNNING
 from drain.tables.pauses import Pause
 from drain.tables.queries import leader
 from drain.tables.rules import RulesRow
@@ -36,10 +37,10 @@ FROM staged_jobs GROUP BY queue
 """
 # Time and id are compared as one array, so that the id of the oldest job needs neither a second scan nor a sort.
 _COUNT_INFLIGHT = f"""
-SELECT queue, count(*), count(*) FILTER (WHERE lease_expires_at > now()),
-    count(*) FILTER (WHERE next_run_at IS NOT NULL AND lease_expires_at IS NULL),
+SELECT queue, count(*), count(*) FILTER (WHERE {RUNNING}),
+    count(*) FILTER (WHERE {RETRYING}),
     pg_catalog.min(ARRAY[(date_part('epoch', {WAITS_SINCE}) * 1000000)::bigint, id])
-        FILTER (WHERE next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE),
+        FILTER (WHERE {QUEUED}),
     (date_part('epoch', clock_timestamp()) * 1000000)::bigint
 FROM inflight_jobs GROUP BY queue
 """

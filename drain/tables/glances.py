@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, QUEUED, RETRYING, RUNNING
 from drain.tables.waiting import WAITS_SINCE
 
 # Upper bound of the pages of 8 KiB that are read of a table, of some ten to some hundred rows each.
@@ -33,9 +33,9 @@ _STATES = {
     "staged_jobs_ready": {"due": "true"},
     "staged_jobs_scheduled": {"scheduled": "true"},
     "inflight_jobs": {
-        "running": "lease_expires_at > now()",
-        "retrying": "next_run_at IS NOT NULL AND lease_expires_at IS NULL",
-        "queued": "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE",
+        "running": RUNNING,
+        "retrying": RETRYING,
+        "queued": QUEUED,
     },
     "dead_jobs": {"dead": "true"},
 }

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.cancellations import HAS_PLACE
-from drain.tables.columns import DELIVERED
+from drain.tables.columns import DELIVERED, IS_CLAIMED
 from drain.tables.pauses import Pauses
 from drain.tables.rules import Bucket, RulesRow
 
@@ -45,7 +45,7 @@ FROM (
     (SELECT * FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s ORDER BY delivery LIMIT {MOST})
     UNION ALL
     (SELECT * FROM (
-        SELECT * FROM inflight_jobs WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}
+        SELECT * FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}
     ) AS claimed WHERE queue = %(queue)s AND next_run_at IS NULL)
 ) AS running
 UNION ALL

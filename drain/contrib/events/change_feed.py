@@ -22,7 +22,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, id_array
+from drain.tables.columns import DELIVERED, IS_CLAIMED, id_array
 
 # Row of a job in one of its tables, with the name of its state.
 Row = dict[str, Any]
@@ -75,9 +75,7 @@ SELECT found.* FROM heads
         WHERE {DELIVERED} AND job.queue = heads.queue AND job.delivery > coalesce(known.delivery, 0::bigint)
         ORDER BY job.delivery LIMIT %(page)s::bigint) AS found
 """
-_CLAIMED = (
-    "SELECT id, fencing_token FROM inflight_jobs WHERE lease_expires_at IS NOT NULL LIMIT %(most)s::bigint"
-)
+_CLAIMED = f"SELECT id, fencing_token FROM inflight_jobs WHERE {IS_CLAIMED} LIMIT %(most)s::bigint"
 _FAILED = f"""{_HEADS.format(condition="failed_at IS NOT NULL", column="failed_at")}
 SELECT found.* FROM heads, LATERAL (
     SELECT {_INFLIGHT} FROM inflight_jobs AS job

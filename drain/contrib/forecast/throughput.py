@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from drain.database.postgres import Connection
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE
 
 # Upper bound of the finished jobs of a queue that are read, the latest ones.
 MOST_FINISHED = 5_000
@@ -48,7 +48,7 @@ GROUP BY job_name ORDER BY job_name
 """
 _CLAIMED = f"""
 SELECT job_name, coalesce(claimed_by, ''), date_part('epoch', claimed_at) FROM (
-    SELECT * FROM inflight_jobs WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}
+    SELECT * FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}
 ) AS claimed WHERE queue = %(queue)s AND next_run_at IS NULL ORDER BY claimed_at, id
 """
 _RETRYING = f"""
@@ -67,7 +67,7 @@ SELECT coalesce(sum(jobs), 0)::bigint, coalesce(date_part('epoch', now() - min(s
             AND staged_at > to_timestamp(%(since)s::float8) LIMIT {MOST})
         UNION ALL
         (SELECT staged_at FROM (
-            SELECT * FROM inflight_jobs WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}
+            SELECT * FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}
          ) AS claimed WHERE queue = %(queue)s AND staged_at > to_timestamp(%(since)s::float8))
         UNION ALL
         (SELECT staged_at FROM finished_jobs

@@ -15,7 +15,7 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables import causes, pauses, queries
 from drain.tables import rules as ruled
 from drain.tables.causes import Waiting
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE
 from drain.tables.lanes import KINDS
 from drain.tables.obstacles import MOST
 from drain.tables.rules import RulesRow
@@ -74,7 +74,7 @@ SELECT queue, count(*), extract(epoch FROM clock_timestamp() - min(claimed_at)):
     count(*) FILTER (WHERE greatest(scheduled_at, staged_at) > now() - make_interval(secs => %(window)s::float8))
 FROM (
     SELECT queue, claimed_by, claimed_at, scheduled_at, staged_at FROM inflight_jobs
-    WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}) AS claimed
+    WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}) AS claimed
 WHERE queue = ANY (%(queues)s::text[]) GROUP BY queue, claimed_by
 """
 # Rules of a queue that has none.
