@@ -275,10 +275,13 @@ class Admission:
     def _note_outdated(self, queue: str, row: RulesRow | None, before: RulesRow | None) -> None:
         if row is None or queue in self._held:
             return
+        earlier: tuple[object, ...] = ()
+        # Rules that could not be followed limited nothing that was delivered before them.
         with suppress(ConfigError):
-            earlier = Rules.from_row(before) if before else Rules(queue)
+            earlier = (Rules.from_row(before) if before else Rules(queue)).limits
+        with suppress(ConfigError):
             wanted = Rules.from_row(row).limits
-            if any(wanted) and wanted != earlier.limits:
+            if any(wanted) and wanted != earlier:
                 self.outdated.add(queue)
 
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:

@@ -53,7 +53,7 @@ class GuardedProgram:
         relay: Callable[[str, str], None],
     ) -> None:
         self.name = name
-        home = str(Path(__file__).parents[2])
+        home = str(Path(__file__).parents[3])
         self._command = [sys.executable, "-P", "-c", _STATEMENTS.format(home, statement)]
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self._relay = relay

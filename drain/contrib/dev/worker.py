@@ -110,7 +110,7 @@ def import_problem(error: JobModuleError, directory: str) -> str:
 
 def _is_of_application(filename: str) -> bool:
     # importlib is frozen, or lies in a directory of its name; frames of job-drain are those that began the import.
-    ours = Path(__file__).parents[1]
+    ours = Path(__file__).parents[2]
     return (
         not filename.startswith("<")
         and "importlib" not in filename

@@ -20,7 +20,7 @@ def test_migrate_makes_the_tables_and_can_be_repeated(site: Site) -> None:
 
 
 def test_each_new_version_of_the_schema_has_a_migration() -> None:
-    *_, newest = sorted((ROOT / "drain" / "django" / "migrations").glob("0*.py"))
+    *_, newest = sorted((ROOT / "drain" / "contrib" / "django" / "migrations").glob("0*.py"))
     assert newest.stem.endswith(f"_version_{schema.VERSION}")
 
 
