@@ -144,3 +144,16 @@ def test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow(
         redelivery.recover()
         assert query(database_url, waiting) == [(0,)]
         until(enqueuer, lambda: redelivery.run_once() >= 0 and query(database_url, waiting) == [(1,)])
+
+
+def test_rules_that_are_repaired_reach_jobs_that_wait_for_a_worker(
+    database_url: str, enqueuer: Enqueuer
+) -> None:
+    query(database_url, "ALTER TABLE queues DROP CONSTRAINT burst_must_fill_within_a_year")
+    query(database_url, "INSERT INTO queues (queue) VALUES ('mail')")
+    stage_jobs(database_url, 5, queue="mail")
+    until(enqueuer, lambda: len(query(database_url, "SELECT FROM inflight_jobs")) == 5)
+    query(database_url, "UPDATE queues SET rate = '1/d', burst = 3000000")
+    until(enqueuer, lambda: query(database_url, "SELECT error FROM queues") != [(None,)])
+    query(database_url, "UPDATE queues SET rate = NULL, burst = NULL, running = 1")
+    until(enqueuer, lambda: "mail" in enqueuer.admission.outdated)
