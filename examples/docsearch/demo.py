@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -46,6 +47,8 @@ def main(*, as_json: bool, limit: int = DOCUMENTS) -> int:
         The exit code: 0; 1 if a document was lost, a job ran without a commit, or the example failed;
         130 after Ctrl-C.
     """
+    # After Ctrl-C within a transaction it would warn of a rollback that the end of the server makes needless.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     report = Report(as_json=as_json)
     try:
         with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="docsearch-") as directory:
