@@ -15,7 +15,7 @@ MOVED = {f"drain.{name}": f"drain.contrib.{name}" for name in _CONTRIB}
 
 
 class _Finder:
-    """Finds nothing; asked last, for names that nobody else has found."""
+    """Last finder on `sys.meta_path`: it explains names that have moved, and finds nothing."""
 
     @staticmethod
     def find_spec(
@@ -27,5 +27,5 @@ class _Finder:
 
 
 def install() -> None:
-    """Begin to answer, in this process."""
+    """Explain old names in this process."""
     sys.meta_path.append(_Finder)

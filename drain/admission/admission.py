@@ -252,7 +252,7 @@ class Admission:
             self._pause(queue, ruled)
 
     def follow(self) -> None:
-        """Read what has changed of rules and pauses, and let the queues follow it; in autocommit mode."""
+        """Read changed rules and pauses, and apply them to the queues; in autocommit mode."""
         changed = self._rules.look(self._connection)
         self.pause(self.followed_pauses.look())
         for queue, before in changed.items():

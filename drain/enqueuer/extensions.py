@@ -1,4 +1,4 @@
-"""Extensions of the leader: what other packages, and `drain.contrib`, measure and answer in `drain run`.
+"""Extensions of the leader: measurements and HTTP answers that packages add to `drain run`.
 
 A package adds one by an entry point of the group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
 """
@@ -53,7 +53,7 @@ class LeaderExtension(Protocol):
         """
 
     def clear(self) -> None:
-        """Remove what only a leader shows."""
+        """Remove the metrics that only a leader has."""
 
 
 class Extensions:
@@ -93,7 +93,7 @@ class Extensions:
                 _warn(name, "no longer measures", error)
 
     def clear(self) -> None:
-        """Remove what only a leader shows."""
+        """Remove the metrics that only a leader has."""
         for extension in self._loaded.values():
             extension.clear()
 

@@ -59,7 +59,7 @@ LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
 # Conditions of indexes on `inflight_jobs`: a worker has claimed the job; or it waits for one, under its number.
 IS_CLAIMED = "lease_expires_at IS NOT NULL"
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
-# What people are told of a job in flight. One whose lease is over waits for a worker, since its own has died or hangs.
+# The states that commands and pages show. A job whose lease is over is queued: its worker has died or hangs.
 RUNNING = "lease_expires_at > now()"
 QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
 RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"

@@ -36,7 +36,7 @@ MUTANTS = (
         ("test_limits.py::test_other_rules_at_the_same_rate_fill_no_bucket",),
     ),
     Mutant(
-        "fill the buckets of a queue that has lost its rules, or sleeps beside many others",
+        "fill the buckets of a queue that has lost its rules, or sleeps while many others do",
         "drain/admission/awake.py",
         "            ruled.allowances.owe(self._spent.pop(queue))\n",
         "            pass\n",

@@ -1,6 +1,6 @@
-"""Plain jobs: those in RQ's lists that are not tracked. An extension brings what runs them, such as RQ's own worker.
+"""Plain jobs: jobs in RQ's lists that are not tracked. An extension provides the worker for them.
 
-A package brings it by an entry point of the group `drain.plain_jobs`. Without one, they are refused.
+A package registers one under the entry point group `drain.plain_jobs`. Without one, plain jobs are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PlainJobs(Protocol):
 
 
 class NoPlainJobs:
-    """Plain jobs where none runs."""
+    """Plain jobs where none may run."""
 
     pid = 0
 
@@ -85,7 +85,7 @@ class Handler(Protocol):
 
 
 class NoHandler:
-    """Handler where no package brings one."""
+    """Handler where no package registers one."""
 
     def check_options(self, options: PlainOptions) -> None:
         """Accept all options."""
@@ -100,7 +100,7 @@ def handler() -> Handler:
     """Import the handler.
 
     Raises:
-        ConfigError: It cannot be imported, or several packages bring one.
+        ConfigError: It cannot be imported, or several packages register one.
     """
     found = list(entry_points(group=GROUP))
     if len(found) > 1:

@@ -52,7 +52,7 @@ def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
     is_place = isinstance(place, list) and [type(value) for value in place] == list(kinds)
     # A number that PostgreSQL's bigint cannot hold.
     if not is_place or any(isinstance(value, int) and abs(value) >= 2**63 for value in place):
-        raise FormError("the address is no page of this list: begin with the first page")
+        raise FormError("the address is not a page of this list: start from the first page")
     require_storable(value for value in place if isinstance(value, str))
     return list(place)
 

@@ -1,4 +1,4 @@
-"""Parts that all pages share: settings, sessions, Redis, templates, the reader of the news, and who may write."""
+"""Parts that all pages share: settings, sessions, Redis, templates, live updates, and access."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Site:
 
 
 class RedisSide:
-    """Asks Redis, and remembers that it is away.
+    """Questions to Redis; after an error it is left alone for a few seconds.
 
     Args:
         producer: Client that only looks; None if no Redis is named.
@@ -94,11 +94,11 @@ class RedisSide:
 
     @property
     def producer(self) -> Producer | None:
-        """Client that only looks; None if no Redis is named, or it is away."""
+        """Client that only looks; None if Redis is not configured or unavailable."""
         return None if monotonic() < self._away_until else self._producer
 
     def ask(self, question: Callable[[Producer], T]) -> T | None:
-        """Ask a question; None if no Redis is named, or it is away. `problem` then says why."""
+        """Ask a question; None if Redis is not configured or unavailable. `problem` then says why."""
         if (producer := self.producer) is None:
             return None
         try:

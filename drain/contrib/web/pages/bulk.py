@@ -74,7 +74,7 @@ def _after(place: Sequence[Any] | None) -> tuple[datetime, str] | None:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise FormError("the address is no page of this list: begin with the first page")
+        raise FormError("the address is not a page of this list: start from the first page")
     return at, place[1]
 
 

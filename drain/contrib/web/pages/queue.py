@@ -83,7 +83,7 @@ def _show_next(view: View) -> Mapping[str, Any]:
     place = place_of(view, (int, int))
     # A priority that PostgreSQL's integer cannot hold.
     if place and abs(place[0]) >= 2**31:
-        raise FormError("the address is no page of this list: begin with the first page")
+        raise FormError("the address is not a page of this list: start from the first page")
     with view.snapshot() as connection:
         rows = read_next(connection, queue, (place[0], place[1]) if place else START, ROWS + 1)
     return {"queue": queue, "page": page_of(view, rows, lambda row: row.job.place)}
