@@ -119,6 +119,18 @@ def test_the_keyboard_alone_reaches_the_content_and_every_link(browser: Browser,
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
+def test_the_keyboard_stays_on_its_link_when_rows_appear_above_it(
+    browser: Browser, address: str, crowded: str
+) -> None:
+    with tab(browser, address) as page:
+        page.goto("/")
+        page.get_by_role("link", name="queue-07").first.focus()
+        with closing(postgres.connect(crowded, "test")) as connection:
+            connection.execute("INSERT INTO staged_jobs (job_name, queue) VALUES ('m.f', 'a-new-one')")
+        page.get_by_role("link", name="a-new-one").first.wait_for(timeout=MILLISECONDS)
+        assert page.evaluate("document.activeElement.textContent") == "queue-07"
+
+
 def test_the_overview_follows_by_itself(browser: Browser, address: str, crowded: str) -> None:
     with tab(browser, address) as page:
         page.goto("/")

@@ -45,7 +45,15 @@
     const fresh = new DOMParser().parseFromString(html, "text/html").body;
     const shell = live.cloneNode(false);
     shell.append(...fresh.childNodes);
+    const focused = live.contains(document.activeElement) && document.activeElement;
+    const was = focused && focused.cloneNode(true);
     become(live, shell);
+    // The keyboard stays on its link when rows move.
+    if (was && !(focused.isConnected && focused.isEqualNode(was))) {
+      const again = [...live.querySelectorAll(was.nodeName)].find((each) => each.isEqualNode(was));
+      if (again) again.focus({ preventScroll: true });
+      else if (!focused.isConnected) document.getElementById("main").focus({ preventScroll: true });
+    }
   };
 
   const follow = () => {
