@@ -20,6 +20,7 @@ In the order in which a row passes:
     selection        the rows of one batch, taken in turns
     allowances       how many more may begin, of the queue and of each key
     running          ids of the running jobs, by key
+    rates            by its rates, and by earlier ones that still count
     buckets          token buckets of a queue and of its keys
     ordering         dead and revived jobs of a key whose jobs run in order
     retries          due retries, which need a slot and a token, too

@@ -247,7 +247,7 @@ class Admission:
         self.paused = paused
         for queue in self._queues:
             if not self._has_rules(queue):
-                self._queues.forget(queue)
+                self._end(queue)
         for queue, ruled in self._queues.awake.items():
             self._pause(queue, ruled)
 
@@ -287,7 +287,7 @@ class Admission:
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:
         if row is None:
             # A lane that is found, or that is known, wakes the queue if it has pauses.
-            self._queues.forget(queue)
+            self._end(queue)
             return
         with self._following(queue):
             wanted = Rules.from_row(row)
@@ -295,6 +295,11 @@ class Admission:
             ruled = self._queues.get(queue)
             if ruled is not None and ruled.rules != wanted:
                 ruled.change(wanted)
+
+    def _end(self, queue: str) -> None:
+        if ruled := self._queues.get(queue):
+            ruled.end()
+        self._queues.forget(queue)
 
     @contextmanager
     def _following(self, queue: str, *, in_transaction: bool = False) -> Iterator[None]:

@@ -11,8 +11,8 @@ from heapq import nsmallest
 from itertools import chain, islice
 from time import monotonic
 
-from drain.admission.allowances import Allowances
 from drain.admission.keyed_queue import RuledQueue
+from drain.admission.rates import Rates
 
 # Upper bound of the queues that are awake, and of those asleep whose counts are kept.
 MOST_AWAKE = 1000
@@ -43,8 +43,8 @@ class AwakeQueues:
         self._prepare = prepare
         # Those that were awake last come last.
         self._asleep: dict[str, RuledQueue] = {}
-        # Allowances of queues that are neither, whose buckets may lack tokens.
-        self._spent: dict[str, Allowances] = {}
+        # Rates of queues that are neither, whose buckets may lack tokens.
+        self._spent: dict[str, Rates] = {}
         self._look_for_full_above = MOST_AWAKE
         self._called: dict[str, None] = {}
         self._next_turn_at = 0.0
@@ -107,14 +107,14 @@ class AwakeQueues:
     def _made(self, queue: str) -> RuledQueue | None:
         ruled = self._make(queue)
         if ruled is not None and queue in self._spent:
-            ruled.allowances.owe(self._spent.pop(queue))
+            ruled.allowances.rates.go_on_from(self._spent.pop(queue))
         return ruled
 
     def _keep(self, queue: str, ruled: RuledQueue) -> None:
-        if not ruled.allowances.is_full:
-            self._spent[queue] = ruled.allowances
+        if not ruled.allowances.rates.are_full:
+            self._spent[queue] = ruled.allowances.rates
         if len(self._spent) > self._look_for_full_above:
-            self._spent = {name: each for name, each in self._spent.items() if not each.is_full}
+            self._spent = {name: each for name, each in self._spent.items() if not each.are_full}
             self._look_for_full_above = max(MOST_AWAKE, 2 * len(self._spent))
 
     def _make_room(self, number: int) -> None:

@@ -10,8 +10,9 @@ All times are seconds by the database's clock. The caller chooses the zero.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from drain.admission.rules import Rate
 from drain.tables.rules import burst_of
@@ -22,6 +23,8 @@ _MANY = 1000
 _ROUNDING = 1e-6
 _SECOND = 1_000_000_000
 
+_Item = TypeVar("_Item")
+
 
 class Buckets:
     """Buckets with one rate: one for each key, or a single one.
@@ -29,10 +32,12 @@ class Buckets:
     Args:
         rate: Number of tokens that a bucket gains in a time.
         burst: Number of tokens that a bucket holds; None for those of one second, at least one.
+        per_key: There is a bucket for each key, of its name, and none for jobs without one. Otherwise there is one, ''.
     """
 
-    def __init__(self, rate: Rate, burst: int | None) -> None:
+    def __init__(self, rate: Rate, burst: int | None, *, per_key: bool = False) -> None:
         self.burst = burst_of(burst, rate.per_second)
+        self._per_key = per_key
         # In whole nanoseconds, as are all times below: sums of fractions would drift, by tokens a minute at high rates.
         self._interval = math.ceil(_SECOND / rate.per_second)
         # Time at which a bucket is full; and for buckets that are not here.
@@ -40,6 +45,22 @@ class Buckets:
         self._others_full_at = 0
         self._held: Counter[str] = Counter()
         self._forget_above = _MANY
+
+    @property
+    def parameters(self) -> tuple[bool, int, int]:
+        """What two objects have in common if their buckets always hold the same."""
+        return self._per_key, self._interval, self.burst
+
+    def by_bucket(self, items: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+        """Group items of jobs, each with the job's key or '', by the names of their buckets."""
+        groups: defaultdict[str, list[_Item]] = defaultdict(list)
+        for key, item in items:
+            if (name := self._name(key)) is not None:
+                groups[name].append(item)
+        return groups
+
+    def _name(self, key: str) -> str | None:
+        return (key or None) if self._per_key else ""
 
     @property
     def memory_seconds(self) -> float:
@@ -51,8 +72,9 @@ class Buckets:
         return max(0, math.floor(self.burst - self._missing(key, now) + _ROUNDING) - self._held[key])
 
     def hold(self, key: str) -> None:
-        """Hold a token back for a job that is delivered."""
-        self._held[key] += 1
+        """Hold a token back for a job of a key, or of '', that is delivered."""
+        if (name := self._name(key)) is not None:
+            self._held[name] += 1
 
     def hold_only(self, held: Mapping[str, int]) -> None:
         """Set the number of tokens that each bucket holds back; 0 for those that are not named."""
@@ -116,7 +138,12 @@ class Buckets:
         return not self._held.total() and max(latest, self._others_full_at) <= _nanoseconds(now)
 
     def owe(self, earlier: Buckets, now: float) -> None:
-        """Let no bucket be fuller than it was under an earlier rate: the tables may have lost what has begun."""
+        """Let no bucket be fuller than it was under an earlier rate of the same kind.
+
+        The tables may have lost what has begun.
+        """
+        if earlier._per_key != self._per_key:
+            return
         self._others_full_at = max(self._others_full_at, self._owed(earlier._others_full_at, earlier, now))
         for key, full_at in earlier._full_at.items():
             self._full_at[key] = max(self._full_at_of(key), self._owed(full_at, earlier, now))

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 
-from drain.admission.allowances import Allowances, DatabaseClock
+from drain.admission.allowances import Allowances
+from drain.admission.rates import DatabaseClock
 from drain.admission.retries import DueRetries
 from drain.admission.rules import Rules
 from drain.admission.running import RunningJobs
@@ -63,12 +64,16 @@ class RuledQueue:
         """Follow other rules of the same queue."""
         earlier = self.allowances
         self._follow(rules)
-        self.allowances.keep_buckets_of(earlier)
+        self.allowances.keep_rates_of(earlier)
 
     def count_again(self) -> None:
         """Count running jobs from the tables again. The buckets stay, since they know more than the tables show."""
         self._is_rebuilt = False
-        self.allowances.forgive_after_look()
+        self.allowances.rates.forgive_after_look()
+
+    def end(self) -> None:
+        """Follow no rules any more; in autocommit mode."""
+        self.allowances.rates.let_go(self._connection)
 
     def _follow(self, rules: Rules) -> None:
         self.rules = rules
@@ -124,11 +129,11 @@ class RuledQueue:
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
-        elif self.allowances.has_rates and self._clock.age_seconds > _CLOCK_SECONDS:
+        elif self.allowances.rates and self._clock.age_seconds > _CLOCK_SECONDS:
             self._clock.set(running.clock(self._connection))
         if self.allowances.looks_at_running and monotonic() >= self._look_at_running_at:
             self._look_at_running()
-        if self.allowances.settle(self._connection):
+        if self.allowances.rates.settle(self._connection):
             self._changed_at = monotonic()
         # While the queue is full, a look every few milliseconds is one exchange.
         self._streams.look(hint=self.allowances.of_queue() > 0)
@@ -197,7 +202,7 @@ class RuledQueue:
         """Find up to `limit` due retries that may be admitted now, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
-        self.allowances.settle(self._connection)
+        self.allowances.rates.settle(self._connection)
         most = self.allowances.retries_of_queue(staged_wait=self._streams.has_waiting)
         found = self._retries.find(min(limit, most))
         if len(found) < limit:
@@ -213,13 +218,13 @@ class RuledQueue:
     def _begin(self, job_id: int, key: str) -> None:
         if self.allowances.looks_at_running:
             self._running.add(job_id, key)
-        self.allowances.take(job_id, key)
+        self.allowances.rates.take(job_id, key)
 
     def _rebuild(self) -> None:
         self._clock.set(running.clock(self._connection))
         if self.allowances.looks_at_running:
             self._running.rebuild()
-        self.allowances.refill(self._connection)
+        self.allowances.rates.refill(self._connection)
         self._is_rebuilt = True
 
     @property
@@ -278,6 +283,6 @@ class RuledQueue:
             times.append(monotonic())
         if self._waits_for_slots:
             times.append(self._look_at_running_at)
-        if (at := self.allowances.next_of_queue_at()) is not None:
-            times.append(max(at, self._nap_until) if self.allowances.waits_for_claims else at)
+        if (at := self.allowances.rates.next_of_queue_at()) is not None:
+            times.append(max(at, self._nap_until) if self.allowances.rates.waits_for_claims else at)
         self.next_look_at = min(times)

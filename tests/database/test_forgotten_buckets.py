@@ -87,6 +87,42 @@ def test_a_rate_that_is_taken_away_and_given_again_fills_no_bucket(
     begins_nothing(enqueuer, database_url, "mail")
 
 
+@pytest.mark.parametrize(
+    ("change", "back"),
+    [
+        ("burst = 1", "burst = 3"),
+        ("rate = NULL, rate_per_key = '10/h'", "rate = '10/h', rate_per_key = NULL"),
+        ("rate = '1000/s'", "rate = '10/h'"),
+        ("rate = NULL, burst = NULL, running = 9", "rate = '10/h', burst = 3, running = NULL"),
+    ],
+    ids=["burst", "kind", "rate", "limit"],
+)
+def test_rules_that_are_changed_and_changed_back_fill_no_bucket(
+    database_url: str, enqueuer: Enqueuer, change: str, back: str
+) -> None:
+    query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)")
+    spend(enqueuer, database_url, "mail", 3)
+    for changed in (change, "fair = true", back):
+        query(database_url, f"UPDATE queues SET {changed} WHERE queue = 'mail'")
+        enqueuer.look()
+        ruled = enqueuer.admission._queues.wake("mail")
+        assert ruled is not None
+        # It has looked, and filled its buckets as it may.
+        until(enqueuer, lambda ruled=ruled: ruled.allowances.rates.is_filled)
+    begins_nothing(enqueuer, database_url, "mail")
+
+
+def test_a_queue_without_rules_is_forgotten_however_long_its_jobs_wait(
+    database_url: str, enqueuer: Enqueuer
+) -> None:
+    query(database_url, "INSERT INTO queues (queue, rate) VALUES ('mail', '1/h')")
+    stage_jobs(database_url, queue="mail")
+    until(enqueuer, lambda: query(database_url, "SELECT FROM inflight_jobs"))
+    query(database_url, "DELETE FROM queues")
+    enqueuer.look()
+    assert enqueuer.admission._queues._spent == {}
+
+
 def test_buckets_that_lack_tokens_are_kept_of_however_many_queues(
     database_url: str, enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,8 +143,8 @@ def test_full_buckets_are_forgotten(database_url: str, enqueuer: Enqueuer) -> No
     queues = enqueuer.admission._queues
     found = queues.get("mail")
     assert found is not None
-    found.allowances.settle(enqueuer.connection)
-    wait_until(lambda: found.allowances.is_full)
+    found.allowances.rates.settle(enqueuer.connection)
+    wait_until(lambda: found.allowances.rates.are_full)
     queues.forget("mail")
     assert queues._spent == {}
 
@@ -123,7 +159,7 @@ def test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst(d
         claim(database_url, ids)
         leader.queue.count_again()
         assert ids_of(leader.settle(0.01)) == []
-        bucket = leader.queue.allowances.bucket
+        bucket = leader.queue.allowances.rates.bucket
         assert bucket is not None
         now = leader.queue._clock.now()
         assert bucket.next_token_at("", now) - now <= 1

@@ -634,8 +634,8 @@ def test_jobs_that_have_waited_for_a_worker_count_from_their_claim_on(
     with admitting(database_url, Rules(QUEUE, **slow)) as leader:
         waiting = stage(database_url, 2, key="a")
         assert ids_of(leader.admit_all(2)) == waiting
-        allowances = leader.queue.allowances
-        for buckets in filter(None, (allowances.bucket, allowances.key_buckets)):
+        rates = leader.queue.allowances.rates
+        for buckets in filter(None, (rates.bucket, rates.key_buckets)):
             # As if the deliveries were longer ago than a bucket takes to become full.
             buckets._full_at = {key: at - 100 for key, at in buckets._full_at.items()}
         claim(database_url, waiting)

@@ -94,7 +94,7 @@ def test_full_buckets_are_forgotten() -> None:
 
 
 def test_jobs_that_wait_for_a_worker_hold_their_tokens_back_until_they_begin() -> None:
-    buckets = Buckets(Rate(1, 1.0), 4)
+    buckets = Buckets(Rate(1, 1.0), 4, per_key=True)
     for _ in range(4):
         buckets.hold("a")
     assert buckets.empty(0.0) == ["a"]
@@ -129,7 +129,7 @@ def test_no_rounding_adds_up_where_a_rate_is_used_up() -> None:
 def test_in_no_time_more_begin_however_late_they_are_claimed_and_looked_at(
     steps: list[tuple[float, bool, int]], rate: str, burst: int
 ) -> None:
-    buckets, now, begun = Buckets(Rate.parse(rate), burst), 0.0, []
+    buckets, now, begun = Buckets(Rate.parse(rate), burst, per_key=True), 0.0, []
     waiting = 0
     unseen: list[float] = []
     for pause, looks, claimed in steps:
@@ -151,7 +151,7 @@ def test_in_no_time_more_begin_however_late_they_are_claimed_and_looked_at(
 
 
 def test_jobs_that_begin_at_once_use_the_whole_rate() -> None:
-    buckets = Buckets(Rate(10, 1.0), 1)
+    buckets = Buckets(Rate(10, 1.0), 1, per_key=True)
     for tick in range(5):
         now = tick / 10
         if tick:
