@@ -133,8 +133,7 @@ class RuledQueue:
             self._clock.set(running.clock(self._connection))
         if self.allowances.looks_at_running and monotonic() >= self._look_at_running_at:
             self._look_at_running()
-        if self.allowances.rates.settle(self._connection):
-            self._changed_at = monotonic()
+        self._settle()
         # While the queue is full, a look every few milliseconds is one exchange.
         self._streams.look(hint=self.allowances.of_queue() > 0)
         self._set_next_look()
@@ -202,12 +201,18 @@ class RuledQueue:
         """Find up to `limit` due retries that may be admitted now, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
-        self.allowances.rates.settle(self._connection)
+        self._settle()
         most = self.allowances.retries_of_queue(staged_wait=self._streams.has_waiting)
         found = self._retries.find(min(limit, most))
         if len(found) < limit:
             self.allowances.keep_for_retries(self._retries.keys_left())
         return found
+
+    def _settle(self) -> None:
+        if claimed := self.allowances.rates.settle(self._connection):
+            self._changed_at = monotonic()
+        for key in claimed:
+            self._streams.enter(key)
 
     def redelivered(self, ids: Iterable[int]) -> None:
         """Count these retries as running, after the commit."""
@@ -285,4 +290,6 @@ class RuledQueue:
             times.append(self._look_at_running_at)
         if (at := self.allowances.rates.next_of_queue_at()) is not None:
             times.append(max(at, self._nap_until) if self.allowances.rates.waits_for_claims else at)
+        if self.allowances.rates.holds_keys and self._streams.has_blocked:
+            times.append(self._nap_until)
         self.next_look_at = min(times)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import monotonic
 
 from drain.admission.buckets import Buckets
@@ -123,13 +123,22 @@ class Rates:
         return self._next_at(self.bucket, "")
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when the key's bucket has a token, by this process' clock; None if it has one."""
-        return self._next_at(self.key_buckets, key)
+        """Return when the key's bucket has a token, by this process' clock; None if it has one, or `is_held`."""
+        return None if self.is_held(key) else self._next_at(self.key_buckets, key)
+
+    def is_held(self, key: str) -> bool:
+        """Return True if the key gets no token before a worker claims a job of it: `settle` returns it then."""
+        return self.key_buckets is not None and self.key_buckets.is_held(key)
 
     @property
     def waits_for_claims(self) -> bool:
         """True if the queue gets no token before a worker claims a job."""
         return self.bucket is not None and self.bucket.is_held("")
+
+    @property
+    def holds_keys(self) -> bool:
+        """True if keys hold tokens back."""
+        return self.key_buckets is not None and bool(self._unclaimed)
 
     def empty_keys(self) -> list[str]:
         """List the keys that have no token."""
@@ -146,13 +155,13 @@ class Rates:
         for buckets in self._in_force:
             buckets.hold(key)
 
-    def settle(self, connection: Connection) -> bool:
+    def settle(self, connection: Connection) -> Collection[str]:
         """Charge jobs that a worker has claimed; those that still wait for one may all begin at once, however late.
 
         Returns:
-            True if jobs that waited for a worker no longer do.
+            Keys, or '', of the jobs that no longer wait for a worker.
         """
-        claimed = bool(self and self._unclaimed) and self._look_at_unclaimed(connection)
+        claimed = self._look_at_unclaimed(connection) if self and self._unclaimed else ()
         if self._forgives:
             for buckets in self._all:
                 buckets.forgive(self._clock.now())
@@ -189,7 +198,7 @@ class Rates:
             each for each in self._earlier if each.parameters not in current and not each.is_full(now)
         ][:_MOST_EARLIER]
 
-    def _look_at_unclaimed(self, connection: Connection) -> bool:
+    def _look_at_unclaimed(self, connection: Connection) -> Collection[str]:
         earlier = self._unclaimed
         self._unclaimed, self._unclaimed_since = running.unclaimed(
             connection, self._queue, self._unclaimed_since
@@ -202,7 +211,7 @@ class Rates:
             # Always asked: the job may have been called back without a claim, and our clock may be behind.
             memory = max(each.memory_seconds for each in self._all)
             self._charge(claimed, running.claimed_at(connection, claimed, memory + _LONGEST_LOOK_SECONDS))
-        return bool(claimed)
+        return set(claimed.values())
 
     def _charge(self, claimed: Mapping[int, str], times: Mapping[int, float | None]) -> None:
         """Charge these jobs at their times; at present those without one, which may have begun."""

@@ -644,6 +644,23 @@ def test_jobs_that_have_waited_for_a_worker_count_from_their_claim_on(
         assert leader.settle(0.1) == []
 
 
+def test_keys_whose_jobs_wait_for_a_worker_cost_nothing_until_one_is_claimed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        for key in "abc":
+            stage(database_url, key=key)
+    with admitting(database_url, Rules(QUEUE, rate_per_key=Rate.parse("1000/s"), burst=1)) as leader:
+        waiting = ids_of(leader.admit_all(3))
+        leader.settle()
+        looked_at: list[str] = []
+        monkeypatch.setattr(leader.queue._streams, "_put_off", looked_at.append)
+        leader.settle()
+        assert looked_at == []
+        claim(database_url, waiting[:1])
+        assert keys_of(leader.settle(least=1)) == ["a"]
+
+
 @pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
 def test_other_rules_at_the_same_rate_fill_no_bucket(database_url: str, rule: dict[str, Any]) -> None:
     slow = {**rule, next(iter(rule)): Rate(2, 3600.0)}

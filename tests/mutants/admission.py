@@ -110,9 +110,23 @@ MUTANTS = (
     Mutant(
         "look at no claims before a token is free",
         "drain/admission/keyed_queue.py",
-        "if self.allowances.rates.settle(self._connection):",
-        "if self._connection.closed:",
+        "        self._settle()\n        # While",
+        "        # While",
         ("test_limits.py::test_a_leader_that_looks_when_it_has_to_admits_all_jobs_of_a_rate",),
+    ),
+    Mutant(
+        "leave a key alone whose job a worker has claimed",
+        "drain/admission/keyed_queue.py",
+        "        for key in claimed:\n            self._streams.enter(key)\n",
+        "",
+        ("test_limits.py::test_keys_whose_jobs_wait_for_a_worker_cost_nothing_until_one_is_claimed",),
+    ),
+    Mutant(
+        "look at keys again and again whose jobs wait for a worker",
+        "drain/admission/rates.py",
+        "return None if self.is_held(key) else self._next_at(self.key_buckets, key)",
+        "return self._next_at(self.key_buckets, key)",
+        ("test_limits.py::test_keys_whose_jobs_wait_for_a_worker_cost_nothing_until_one_is_claimed",),
     ),
     Mutant(
         "take no token when a worker claims a job",
