@@ -113,7 +113,7 @@ class Allowances:
         return 0 if free <= 0 or self._is_paused(key) else min(free, self.rates.of_key(key))
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when to look again at a key that may begin nothing; None if only a claim or an end of a job can help."""
+        """Return when to look again at a key that may begin nothing; None if only a claim or the end of a job helps."""
         if key in self.held or (self._per_key is not None and self._running.of_key(key) >= self._per_key):
             return None
         until = self.paused.get(key)
