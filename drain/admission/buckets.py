@@ -48,7 +48,7 @@ class Buckets:
 
     @property
     def parameters(self) -> tuple[bool, int, int]:
-        """What two objects have in common if their buckets always hold the same."""
+        """Settings; buckets with the same ones always hold the same."""
         return self._per_key, self._interval, self.burst
 
     def by_bucket(self, items: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from time import monotonic
 
 from drain.admission.buckets import Buckets
@@ -61,6 +62,7 @@ class Rates:
         is_filled: The buckets have been filled; see `refill`.
     """
 
+    # One thing: the buckets and the jobs that hold their tokens back, which change together.
     def __init__(self, rules: Rules, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = (
@@ -194,9 +196,8 @@ class Rates:
         for buckets in self._earlier:
             # What waits for a worker is called back, or begins under the rules in force.
             buckets.hold_only({})
-        self._earlier = [
-            each for each in self._earlier if each.parameters not in current and not each.is_full(now)
-        ][:_MOST_EARLIER]
+        kept = (each for each in self._earlier if each.parameters not in current and not each.is_full(now))
+        self._earlier = list(islice(kept, _MOST_EARLIER))
 
     def _look_at_unclaimed(self, connection: Connection) -> Collection[str]:
         earlier = self._unclaimed

@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "admit one job more than the limit of a queue",
         "drain/admission/allowances.py",
-        "free = self._rules.running - self._running.total if self._rules.running else _NO_LIMIT",
-        "free = self._rules.running + 1 - self._running.total if self._rules.running else _NO_LIMIT",
+        "free = self._rules.running - self._running.total if self._rules.running else NO_LIMIT",
+        "free = self._rules.running + 1 - self._running.total if self._rules.running else NO_LIMIT",
         ("test_limits.py::test_no_more_jobs_of_a_queue_run_than_its_limit",),
     ),
     Mutant(
