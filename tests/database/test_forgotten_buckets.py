@@ -87,6 +87,13 @@ def test_a_rate_that_is_taken_away_and_given_again_fills_no_bucket(
     begins_nothing(enqueuer, database_url, "mail")
 
 
+def fill(enqueuer: Enqueuer, queue: str) -> None:
+    """Look until the queue has filled its buckets as it may."""
+    ruled = enqueuer.admission._queues.wake(queue)
+    assert ruled is not None
+    until(enqueuer, lambda: ruled.allowances.rates.is_filled)
+
+
 @pytest.mark.parametrize(
     ("change", "back"),
     [
@@ -105,10 +112,7 @@ def test_rules_that_are_changed_and_changed_back_fill_no_bucket(
     for changed in (change, "fair = true", back):
         query(database_url, f"UPDATE queues SET {changed} WHERE queue = 'mail'")
         enqueuer.look()
-        ruled = enqueuer.admission._queues.wake("mail")
-        assert ruled is not None
-        # It has looked, and filled its buckets as it may.
-        until(enqueuer, lambda ruled=ruled: ruled.allowances.rates.is_filled)
+        fill(enqueuer, "mail")
     begins_nothing(enqueuer, database_url, "mail")
 
 
