@@ -38,6 +38,12 @@ _TYPES = {
 _NOT_LAST = r"\}\s*(,\s*\{|[^\s,\]}])"
 # Half of a surrogate pair, behind an even number of backslashes.
 _HALF = r"(?i)(?<!\\)(?:\\\\)*(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f])"
+# Numbers of JSON, without their signs, and its texts, which may have what looks like one.
+_NUMBER = r"\d[\d.]*(?:[eE][+-]?\d+)?"
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+# What a number has that a column of floats cannot hold, and few others have. Integers of 38 digits are decimals.
+_LARGE = r"\d{39}|[eE]\+?\d{3}"
+_FLOATS = re.compile("float|double")
 # Name and first word of the type of each column; the rest of decimal(10, 2) matches nothing.
 _COLUMN = re.compile(r"((?:^|,)\s*(?:\w+|`[^`]+`)\s+)(\w+)")
 # Options that say which files are read.
@@ -74,7 +80,7 @@ def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str
     if strict and format_ == "csv":
         _refuse_open_quotes(spark, path, options)
     elif strict:
-        _refuse_lines_that_change(spark, path, options)
+        _refuse_lines_that_change(spark, path, options, schema)
     if strict and _LINE not in schema.names:
         schema = schema.add(_LINE, "string")
     rows = reader.schema(schema).load(path)
@@ -191,10 +197,13 @@ def _refuse_open_quotes(spark: SparkSession, path: str, options: Mapping[str, st
         )
 
 
-def _refuse_lines_that_change(spark: SparkSession, path: str, options: Mapping[str, str]) -> None:
+def _refuse_lines_that_change(
+    spark: SparkSession, path: str, options: Mapping[str, str], schema: StructType
+) -> None:
     """Refuse lines that Spark would read as something else.
 
-    Of several objects it ignores all but the first, and half of a surrogate pair becomes a question mark.
+    Of several objects it ignores all but the first, and half of a surrogate pair becomes a question mark. In a column
+    of floats a number that is too large becomes infinity, and a large integer loses digits.
     """
     from pyspark.sql import functions as f
 
@@ -209,6 +218,16 @@ def _refuse_lines_that_change(spark: SparkSession, path: str, options: Mapping[s
     reason = f.when(several, "goes on after its object; each object needs a line of its own").when(
         half, "has an escape such as \\ud83d that is half of a character"
     )
+    if _FLOATS.search(schema.simpleString()):
+        numbers = f.regexp_extract_all(f.regexp_replace(line, _TEXT, '""'), f.lit(_NUMBER), f.lit(0))
+        changed = f.exists(
+            numbers,
+            lambda number: number.rlike(r"^\d{39,}$") | (number.cast("double") == f.lit(float("inf"))),
+        )
+        reason = reason.when(
+            line.rlike(_LARGE) & changed,
+            "has a number that a float cannot hold; quote it, or leave its column out of --columns",
+        )
     lines = _lines(spark, path, by_name).select(shown(line).alias("line"), reason.alias("reason"))
     found = lines.where("reason IS NOT NULL").first()
     if found is not None:

@@ -180,6 +180,24 @@ def test_a_line_of_json_that_does_not_fit_fails_the_run(
     assert staged(database_url) == []
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1.8E+0308", "9" * 40])
+@pytest.mark.parametrize("columns", ["", "id bigint, a double"])
+def test_a_number_of_json_that_no_float_holds_fails_the_run(
+    database_url: str, backfill: Backfill, number: str, columns: str
+) -> None:
+    text = f'{{"id": 1, "a": 1.5}}\n{{"id": 2, "a": {number}}}\n'
+    result = backfill("rows.jsonl", text, "--args", "id, a", "--columns", columns)
+    assert result.exit_code == 1, result.output
+    assert "has a number that a float cannot hold" in result.stderr.splitlines()[-1]
+    assert staged(database_url) == []
+
+
+def test_numbers_of_json_that_floats_hold_are_staged(database_url: str, backfill: Backfill) -> None:
+    text = '{"a": 1e308, "note": "1e400"}\n{"a": 1e-400, "note": "\\" 1e999"}\n'
+    assert backfill("rows.jsonl", text, "--args", "a").exit_code == 0
+    assert sorted(staged(database_url)) == [[0], [10**308]]
+
+
 def test_a_decimal_of_json_is_not_rounded(database_url: str, backfill: Backfill) -> None:
     options = ["--args", "n", "--columns", "n decimal(38,18)"]
     result = backfill("rows.jsonl", '{"n": 0.1234567890123456789}\n', *options)
