@@ -38,7 +38,7 @@ PAGES = {
     "cron": "/cron",
     "workers": "/workers",
     "bulk": "/bulk",
-    "statistics": "/statistics",
+    "statistics": "/statistics/page",
 }
 _DEAD = "SELECT id FROM dead_jobs WHERE job_name = 'shop.payments.charge' ORDER BY id LIMIT 1"
 _RUNNING = (
