@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import keyed
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.heads import heads
 from drain.tables.keyed import Paused, Wanted
 from drain.tables.lanes import KINDS
 from drain.tables.obstacles import MOST
@@ -27,16 +28,7 @@ SELECT count(*) FROM (
         AND (priority, id) < (%(priority)s::integer, %(id)s::bigint) LIMIT {MOST + 1}) AS before
 """
 # One look-up for each key.
-_KEYS = f"""
-WITH RECURSIVE heads AS (
-    (SELECT key FROM staged_jobs_ready WHERE {DUE} AND key IS NOT NULL AND queue = %(queue)s
-     ORDER BY queue, key LIMIT 1)
-    UNION ALL
-    SELECT following.key FROM heads, LATERAL (
-        SELECT key FROM staged_jobs_ready
-        WHERE {DUE} AND key IS NOT NULL AND queue = %(queue)s AND key > heads.key
-        ORDER BY queue, key LIMIT 1) AS following
-)
+_KEYS = f"""{heads("staged_jobs_ready", f"{DUE} AND key IS NOT NULL AND queue = %(queue)s", by="key")}
 SELECT count(*) FROM (SELECT FROM heads LIMIT 1000) AS keys
 """
 # Number of due retries of a queue that come before one.

@@ -4,6 +4,7 @@ The table that a row is in is its state, and moving is DELETE and INSERT in one 
 passes:
 
     columns          lists of columns and conditions of indexes, each of them once, for all modules
+    heads            the first row of each queue, by loose index scans
     inserts          applications insert, one row or many
     staged           bulk runs insert; rows that are due move in flight, or are given up
     lanes            the due rows of a queue: which queues have any, and the rows at their heads

@@ -15,9 +15,11 @@ from drain.tables import lanes
 from drain.tables import pauses as paused
 from drain.tables import rules as ruled
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.heads import heads
 from drain.tables.obstacles import CAUSES, Standing, cause_of, read_standing
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.rules import RulesRow
+from drain.tables.waiting import NEXT_ATTEMPTS
 
 # Upper bound of the queues that are found where only some must be counted.
 _MOST_QUEUES = 2000
@@ -36,14 +38,7 @@ FROM ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS 
 _SCHEDULED = """
 SELECT queue, count(*) FROM (SELECT queue FROM staged_jobs_scheduled LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
-_DELIVERED = f"""
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM inflight_jobs WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM inflight_jobs WHERE {DELIVERED} AND queue > heads.queue
-        ORDER BY queue, delivery LIMIT 1) AS following
-)
+_DELIVERED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT found.queue, rows.number
 FROM (SELECT * FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS first_heads
     UNION SELECT pg_catalog.unnest(%(named)s::text[])) AS found, LATERAL (
@@ -52,16 +47,9 @@ FROM (SELECT * FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS first_heads
         LIMIT %(up_to)s::bigint) AS counted) AS rows
 WHERE rows.number > 0
 """
-_WAITING = """
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM inflight_jobs WHERE next_run_at IS NOT NULL ORDER BY queue, next_run_at LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue > heads.queue
-        ORDER BY queue, next_run_at LIMIT 1) AS following
-)
+_WAITING = f"""{NEXT_ATTEMPTS}
 SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
-    SELECT count(*) AS number, count(*) FILTER (WHERE due AND {is_paused}) AS held FROM (
+    SELECT count(*) AS number, count(*) FILTER (WHERE due AND {{is_paused}}) AS held FROM (
         SELECT queue, job_name, key, next_run_at <= now() AS due FROM inflight_jobs AS waiting
         WHERE next_run_at IS NOT NULL AND waiting.queue = heads.queue
         ORDER BY queue, next_run_at LIMIT %(up_to)s::bigint) AS job) AS rows

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, QUEUED, RETRYING, RUNNING
+from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE
 
 # Upper bound of the pages of 8 KiB that are read of a table, of some ten to some hundred rows each.
@@ -40,14 +41,7 @@ _STATES = {
     "dead_jobs": {"dead": "true"},
 }
 # Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest, as a rule.
-_OLDEST_QUEUED = f"""
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM inflight_jobs WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM inflight_jobs WHERE {DELIVERED} AND queue > heads.queue
-        ORDER BY queue, delivery LIMIT 1) AS following
-)
+_OLDEST_QUEUED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT heads.queue, greatest(0, extract(epoch FROM clock_timestamp() - min(oldest.since)))::float8
 FROM heads, LATERAL (
     SELECT {WAITS_SINCE} AS since FROM inflight_jobs AS job
@@ -56,14 +50,7 @@ GROUP BY heads.queue
 """
 # One look-up for each queue in each day. All rows of a day's partition fulfil the condition on its time, so that no row
 # is passed over.
-_FINISHING = f"""
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM finished_jobs WHERE finished_at >= %(day)s::timestamptz ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM finished_jobs WHERE finished_at >= %(day)s::timestamptz AND queue > heads.queue
-        ORDER BY queue LIMIT 1) AS following
-)
+_FINISHING = f"""{heads("finished_jobs", "finished_at >= %(day)s::timestamptz")}
 SELECT queue FROM heads LIMIT {MOST_QUEUES}
 """
 _FINISHED = f"""

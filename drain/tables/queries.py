@@ -25,6 +25,7 @@ from drain.database.postgres import Connection, fetch_one
 from drain.errors import UnknownJobError
 from drain.tables import lanes
 from drain.tables.columns import DUE
+from drain.tables.heads import heads
 
 # The times that every time zone can show.
 _FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
@@ -59,15 +60,9 @@ SELECT * FROM inflight_jobs WHERE true {}
 ORDER BY greatest(moved_at, claimed_at, failed_at) DESC, id DESC LIMIT %(limit)s
 """,
     # From the index, by queue: the table may hold a hundred million rows.
-    "finished": """
-WITH RECURSIVE queues AS (
-    (SELECT queue FROM finished_jobs ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM queues, LATERAL (
-        SELECT queue FROM finished_jobs WHERE queue > queues.queue ORDER BY queue LIMIT 1) AS following
-)
-SELECT latest.* FROM queues, LATERAL (
-    SELECT * FROM finished_jobs WHERE finished_jobs.queue = queues.queue {}
+    "finished": f"""{heads("finished_jobs", "true")}
+SELECT latest.* FROM heads, LATERAL (
+    SELECT * FROM finished_jobs WHERE finished_jobs.queue = heads.queue {{}}
     ORDER BY finished_at DESC LIMIT %(limit)s) AS latest
 ORDER BY latest.finished_at DESC, latest.id DESC LIMIT %(limit)s
 """,

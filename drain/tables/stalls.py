@@ -5,19 +5,13 @@ from __future__ import annotations
 from drain.database.postgres import Connection
 from drain.tables import pauses
 from drain.tables.columns import DELIVERED
+from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE
 
 # A queue stalls once a job has waited, and none has finished, for so many seconds.
 STALLED_SECONDS = 60
 # A few index look-ups for each queue with jobs that wait for a worker.
-STALLED = f"""
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM inflight_jobs WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM inflight_jobs WHERE {DELIVERED} AND queue > heads.queue
-        ORDER BY queue, delivery LIMIT 1) AS following
-)
+STALLED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT heads.queue, date_part('epoch', clock_timestamp() - oldest.since) FROM heads, LATERAL (
     SELECT {WAITS_SINCE} AS since FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = heads.queue
     ORDER BY job.delivery LIMIT 1) AS oldest

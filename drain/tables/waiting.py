@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED
+from drain.tables.heads import heads
 
 # Number of jobs in flight that have failed since their queue's last finish and make it a failing queue: its target is
 # down, or its code is broken.
@@ -19,17 +20,8 @@ WAITS_SINCE = """least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::times
     CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END))"""
 # One index look-up for each queue that has unclaimed jobs.
-_OLDEST_DELIVERIES = f"""
-WITH RECURSIVE heads AS (
-    (SELECT queue, delivery FROM inflight_jobs
-     WHERE {DELIVERED} AND queue > %s::text ORDER BY queue, delivery LIMIT 1)
-    UNION ALL
-    SELECT following.* FROM heads, LATERAL (
-        SELECT queue, delivery FROM inflight_jobs
-        WHERE {DELIVERED} AND queue > heads.queue
-        ORDER BY queue, delivery LIMIT 1) AS following
-)
-SELECT queue, delivery FROM heads LIMIT %s::bigint
+_OLDEST_DELIVERIES = f"""{heads("inflight_jobs", f"{DELIVERED} AND queue > %(after)s::text", "delivery")}
+SELECT queue, delivery FROM heads LIMIT %(limit)s::bigint
 """
 # One index look-up for each given queue, from a given number on.
 _OLDEST_DELIVERIES_FROM = f"""
@@ -41,17 +33,7 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
     ORDER BY job.delivery LIMIT 1) AS oldest
 """
 # The earliest next attempt of each queue: one index look-up for each queue that has one.
-NEXT_ATTEMPTS = """
-WITH RECURSIVE heads AS (
-    (SELECT queue, next_run_at FROM inflight_jobs WHERE next_run_at IS NOT NULL
-     ORDER BY queue, next_run_at LIMIT 1)
-    UNION ALL
-    SELECT following.* FROM heads, LATERAL (
-        SELECT queue, next_run_at FROM inflight_jobs
-        WHERE next_run_at IS NOT NULL AND queue > heads.queue
-        ORDER BY queue, next_run_at LIMIT 1) AS following
-)
-"""
+NEXT_ATTEMPTS = heads("inflight_jobs", "next_run_at IS NOT NULL", "next_run_at")
 # A few index look-ups for each queue with jobs that wait for their next attempt.
 _RETRYING_QUEUES = f"""{NEXT_ATTEMPTS}
 SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (
@@ -87,7 +69,7 @@ def oldest_deliveries(
     connection: Connection, after: str = "", limit: int | None = None
 ) -> list[tuple[str, int]]:
     """Find the lowest delivery number of each queue behind a name that has delivered, unclaimed jobs."""
-    rows = connection.execute(_OLDEST_DELIVERIES, (after, limit))
+    rows = connection.execute(_OLDEST_DELIVERIES, {"after": after, "limit": limit})
     return [(queue, delivery) for queue, delivery in rows]
 
 

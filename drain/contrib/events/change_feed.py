@@ -23,6 +23,7 @@ from psycopg.rows import dict_row
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, IS_CLAIMED, id_array
+from drain.tables.heads import heads
 
 # Row of a job in one of its tables, with the name of its state.
 Row = dict[str, Any]
@@ -53,21 +54,12 @@ SELECT {_STAGED} FROM staged_jobs WHERE id > %(above)s::bigint ORDER BY id LIMIT
 _STAGED_AMONG = f"SELECT {_STAGED} FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[])"
 _INFLIGHT_AMONG = f"SELECT {_INFLIGHT} FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])"
 _DEAD_AMONG = f"SELECT {_DEAD} FROM dead_jobs WHERE id = ANY (%(ids)s::bigint[])"
-_HEADS = """
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM inflight_jobs WHERE {condition} ORDER BY queue, {column} LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM inflight_jobs WHERE {condition} AND queue > heads.queue
-        ORDER BY queue, {column} LIMIT 1) AS following
-)
-"""
-_LAST_DELIVERIES = f"""{_HEADS.format(condition=DELIVERED, column="delivery")}
+_LAST_DELIVERIES = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT heads.queue, last.delivery FROM heads, LATERAL (
     SELECT delivery FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = heads.queue
     ORDER BY job.delivery DESC LIMIT 1) AS last
 """
-_NEW_DELIVERIES = f"""{_HEADS.format(condition=DELIVERED, column="delivery")}
+_NEW_DELIVERIES = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT found.* FROM heads
     LEFT JOIN unnest(%(queues)s::text[], %(numbers)s::bigint[]) AS known (queue, delivery) ON known.queue = heads.queue,
     LATERAL (
@@ -76,7 +68,7 @@ SELECT found.* FROM heads
         ORDER BY job.delivery LIMIT %(page)s::bigint) AS found
 """
 _CLAIMED = f"SELECT id, fencing_token FROM inflight_jobs WHERE {IS_CLAIMED} LIMIT %(most)s::bigint"
-_FAILED = f"""{_HEADS.format(condition="failed_at IS NOT NULL", column="failed_at")}
+_FAILED = f"""{heads("inflight_jobs", "failed_at IS NOT NULL", "failed_at")}
 SELECT found.* FROM heads, LATERAL (
     SELECT {_INFLIGHT} FROM inflight_jobs AS job
     WHERE job.queue = heads.queue AND job.failed_at > %(since)s::timestamptz

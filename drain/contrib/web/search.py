@@ -17,6 +17,7 @@ import psycopg
 from drain.database.postgres import Connection
 from drain.tables import lanes
 from drain.tables.columns import DUE
+from drain.tables.heads import heads
 from drain.tables.queries import TABLES
 
 # Upper bound of the rows of a table that are looked at for a part of a text.
@@ -56,15 +57,9 @@ _STAGED_BY_KEY = f"""
 SELECT {_MATCH.format(at="staged_at")}, 'key' FROM staged_jobs_ready
 WHERE {DUE} AND queue = ANY (%(queues)s::text[]) AND key = %(word)s LIMIT %(most)s
 """
-_DEAD_BY_KEY = f"""
-WITH RECURSIVE queues AS (
-    (SELECT queue FROM dead_jobs WHERE key IS NOT NULL ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM queues, LATERAL (
-        SELECT queue FROM dead_jobs WHERE key IS NOT NULL AND queue > queues.queue ORDER BY queue LIMIT 1) AS following
-)
-SELECT {_MATCH.format(at="died_at").replace("queue", "job.queue")}, 'key' FROM queues, LATERAL (
-    SELECT * FROM dead_jobs WHERE dead_jobs.queue = queues.queue AND dead_jobs.key = %(word)s LIMIT %(most)s) AS job
+_DEAD_BY_KEY = f"""{heads("dead_jobs", "key IS NOT NULL")}
+SELECT {_MATCH.format(at="died_at").replace("queue", "job.queue")}, 'key' FROM heads, LATERAL (
+    SELECT * FROM dead_jobs WHERE dead_jobs.queue = heads.queue AND dead_jobs.key = %(word)s LIMIT %(most)s) AS job
 LIMIT %(most)s
 """
 _BY_IDEMPOTENCY_KEY = """
