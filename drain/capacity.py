@@ -2,7 +2,7 @@
 
 free     a live worker that could begin a job at once (`drain.wire.workers`)
 busy     any other: it runs as many jobs as it can, and has ended none for a second; or it is suspended
-stalled  a queue whose jobs have waited for a worker for a minute, and none has finished (`drain.tables.stalls`)
+stalled  a queue whose jobs have waited for a worker for a minute, and none has finished (`drain.read.stalls`)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Protocol
 
 from drain.database.postgres import Connection
-from drain.tables import claimed
-from drain.tables.claimed import Held
+from drain.read import claimed
+from drain.read.claimed import Held
 from drain.visible import visible
 from drain.wire import Producer
 from drain.wire.workers import Worker

@@ -13,7 +13,7 @@ from drain.audit.obstacles import IS_HELD, read_held
 from drain.audit.report import SAMPLES, Breach
 from drain.audit.rules import FOLLOWED_SECONDS
 from drain.database.postgres import Connection
-from drain.tables import queries
+from drain.read import queries
 from drain.tables.pauses import IS_PAUSED
 from drain.visible import visible
 

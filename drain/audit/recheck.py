@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from drain.audit.report import Breach
 from drain.database.postgres import Connection
-from drain.tables import queries
+from drain.read import queries
 
 T = TypeVar("T")
 

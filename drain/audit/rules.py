@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from drain.tables.queries import TABLES
+from drain.read.queries import TABLES
 
 # Number of claims in the history of a row. Each claim raises the token by one and the attempts by one at most. A person
 # who retries a dead job sets the attempts back, and the history keeps their number; the token is never set back.

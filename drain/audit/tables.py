@@ -14,8 +14,9 @@ from drain.audit.report import SAMPLES, Breach
 from drain.audit.rules import FOLLOWED_SECONDS, RULES
 from drain.database import postgres
 from drain.database.postgres import Connection
-from drain.tables import leader_progress, queries
-from drain.tables.queries import TABLES
+from drain.read import queries
+from drain.read.queries import TABLES
+from drain.tables import leader_progress
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
 # Time at which the present leader has followed the first pause without an end, in seconds since 1970.

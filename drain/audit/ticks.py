@@ -7,7 +7,8 @@ from datetime import datetime
 
 from drain.audit.report import SAMPLES, Breach, queue_names
 from drain.database.postgres import Connection
-from drain.tables import crons, queries
+from drain.read import queries
+from drain.tables import crons
 from drain.visible import visible
 from drain.wording import clock
 

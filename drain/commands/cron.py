@@ -18,7 +18,8 @@ from drain.commands.database import database
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError, JobModuleError
-from drain.tables import crons, queries
+from drain.read import queries
+from drain.tables import crons
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import json_default

@@ -20,10 +20,10 @@ from drain.commands.selecting import JOB_OPTIONS
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
+from drain.read import dead_groups, queries
+from drain.read.dead_groups import Group, Groups
 from drain.tables import dead as dead_jobs
-from drain.tables import deaths, queries
 from drain.tables.dead import FASTEST, SLOWEST, Selection
-from drain.tables.deaths import Group, Groups
 from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options, wrapped
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import json_default
@@ -103,7 +103,7 @@ def groups(settings: Settings, *, limit: int, as_json: bool) -> None:
     drain dead retry $(drain dead groups --json | jq '.groups[0].ids[]')
     """  # noqa: D301
     with database(settings) as connection:
-        found = deaths.read_groups(connection)
+        found = dead_groups.read_groups(connection)
         now = queries.now(connection)
     shown = found._replace(groups=found.groups[:limit])
     if as_json:

@@ -14,7 +14,7 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs.progress import fields_of
-from drain.tables import queries
+from drain.read import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs

@@ -24,7 +24,8 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import changes, queries
+from drain.read import queries
+from drain.tables import changes
 from drain.tables.changes import Change, Counted
 from drain.tables.selections import Selection
 from drain.terminal import progress

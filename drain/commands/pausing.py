@@ -10,7 +10,7 @@ from drain import queues
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.errors import DrainError
-from drain.tables import queries
+from drain.read import queries
 from drain.terminal.commandline import DURATION, F, settings_options, wrapped
 from drain.visible import visible
 from drain.wording import count

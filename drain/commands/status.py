@@ -14,8 +14,8 @@ from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.tables import counts
-from drain.tables.counts import Section, Status
+from drain.read import system
+from drain.read.system import Section, Status
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
@@ -90,13 +90,13 @@ def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) ->
         The status, and the reason why the part of Redis is unknown; None if it is known.
     """
     with database(settings) as connection:
-        result = counts.status(connection)
+        result = system.status(connection)
         result.sections = {name: read(connection) for name, read in readers.items()}
     if not settings.redis_url:
         return result, None
     redis = wire.Producer(settings.redis_url, settings.namespace)
     try:
-        names = [queue for queue in result.queues if queue != counts.OTHERS]
+        names = [queue for queue in result.queues if queue != system.OTHERS]
         capacity.add_workers(result.queues, redis.crews(names))
         depths = redis.lengths(names)
     except UnavailableError as error:

@@ -19,8 +19,8 @@ from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.tables import activity, queries
-from drain.tables.activity import Activity
+from drain.read import activity, queries
+from drain.read.activity import Activity
 from drain.terminal.commandline import FiniteRange, settings_options
 from drain.terminal.keyboard import reading_keys
 from drain.terminal.top_view import SORTS, top_view

@@ -17,7 +17,7 @@ from drain import wire
 from drain.commands.database import database
 from drain.config import Settings
 from drain.explain.hops import hops_of
-from drain.tables import queries
+from drain.read import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import duration

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from drain.errors import UnavailableError
-from drain.tables.counts import Status
+from drain.read.system import Status
 from drain.terminal.status_report import status_view
 from drain.visible import visible
 

@@ -19,8 +19,9 @@ from drain.commands.rq_options import rq_options
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.jobs.options import DEFAULT_QUEUE
+from drain.read import queries
 from drain.service.steady import HealthOptions
-from drain.tables import crons, queries
+from drain.tables import crons
 from drain.terminal.commandline import FiniteRange, settings_options, trace_option, verbose_option
 from drain.visible import visible
 from drain.wire import Producer

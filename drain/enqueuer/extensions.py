@@ -14,7 +14,7 @@ import psycopg
 
 from drain.config import Settings
 from drain.database.postgres import Connection
-from drain.tables.causes import Waiting
+from drain.read.wait_counts import Waiting
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ from drain.enqueuer.optional_gauge import OptionalGauge
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
+from drain.read import system, table_stats, tags
 from drain.service.versions import versions
-from drain.tables import counts, footprint, lanes, tags
+from drain.tables import lanes
 from drain.wire import Producer
 
 # Shortest time between two measurements of the bytes, which ask the file system.
@@ -96,10 +97,10 @@ class Gauges:
         connection = enqueuer.connection
         metrics.LAG.set(max(lanes.oldest_due_seconds(connection, enqueuer.places).values(), default=0.0))
         if not enqueuer.awaits_bulk:
-            metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
+            metrics.STAGED.set(system.count_staged(connection, _COUNT_UP_TO))
             self._waiting_jobs.run_once(connection, self._queues)
-        metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))
-        self._count_stale(counts.count_stale(connection))
+        metrics.KEPT.set(system.count_dead(connection, _COUNT_UP_TO))
+        self._count_stale(system.count_stale(connection))
 
     def _count_stale(self, count: int) -> None:
         # A lower count means that a person has emptied the table.
@@ -192,17 +193,17 @@ class ServerGauges:
 
     @staticmethod
     def _count_rows(connection: Connection) -> None:
-        for table, live, dead in footprint.count_rows(connection):
+        for table, live, dead in table_stats.count_rows(connection):
             metrics.LIVE_ROWS.labels(table).set(live)
             metrics.DEAD_ROWS.labels(table).set(dead)
 
     @staticmethod
     def _measure_bytes(connection: Connection) -> None:
-        for table, size in footprint.measure_bytes(connection).items():
+        for table, size in table_stats.measure_bytes(connection).items():
             metrics.TABLE_BYTES.labels(table).set(size)
 
     def _measure_server(self, connection: Connection) -> None:
-        server = footprint.measure_server(connection)
+        server = table_stats.measure_server(connection)
         # WAL of before this term, and that of another server after a failover, is not counted.
         metrics.WAL.inc(max(0.0, server.wal_bytes - (self._wal_bytes or server.wal_bytes)))
         self._wal_bytes = server.wal_bytes
@@ -211,6 +212,6 @@ class ServerGauges:
     @staticmethod
     def _measure_oldest_transaction(connection: Connection) -> None:
         # A role that sees its own sessions alone would show that all is well.
-        seen = footprint.sees_all_transactions(connection)
-        seconds = footprint.oldest_transaction_seconds(connection) if seen else _NOT_MEASURED
+        seen = table_stats.sees_all_transactions(connection)
+        seconds = table_stats.oldest_transaction_seconds(connection) if seen else _NOT_MEASURED
         metrics.OLDEST_TRANSACTION.set(seconds)

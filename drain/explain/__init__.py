@@ -30,7 +30,7 @@ from drain.errors import UnknownJobError
 from drain.explain import absent, ended, inflight, staged
 from drain.explain.explanation import CAUSES, Estimate, Explanation
 from drain.explain.situation import Situation
-from drain.tables import queries
+from drain.read import queries
 from drain.wire import Producer
 
 __all__ = ["CAUSES", "Estimate", "Explanation", "explain"]

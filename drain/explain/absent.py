@@ -10,7 +10,7 @@ from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.explain.estimates import none
 from drain.explain.explanation import Explanation, Finding
-from drain.tables import queries
+from drain.read import queries
 from drain.visible import visible
 from drain.wording import clock
 

@@ -13,9 +13,9 @@ from drain.explain.estimates import none
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
+from drain.read.wait_reasons import MOST, Running
 from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
-from drain.tables.obstacles import MOST, Running
 from drain.tables.pauses import Pause
 from drain.visible import visible
 from drain.wording import clock, count

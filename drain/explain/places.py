@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
+from drain.read.wait_reasons import MOST
 from drain.tables import keyed
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.heads import heads
 from drain.tables.keyed import Paused, Wanted
 from drain.tables.lanes import KINDS
-from drain.tables.obstacles import MOST
 from drain.tables.rules import RulesRow
 
 _OF_LANE = f"""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.frames import calls_before_the_job
-from drain.tables import claimed, queries
+from drain.read import claimed, queries
 from drain.visible import visible
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 from drain.wire.stacks import StackQuestions

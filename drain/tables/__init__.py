@@ -27,24 +27,13 @@ passes:
     cancellations    jobs that wait or run and are given up by a person or an application
     changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
-    deaths           dead jobs in groups: of one name, whose error came from one place in the code
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
     followed         small tables in the leader's memory: a look reads what has changed
     rules            rules of queues, which people change and the leader follows
     pauses           queues, jobs and keys of which nothing starts
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
-    obstacles        how much of the rules of a queue is in use, and so why a row waits
-    stalls           queues whose jobs wait for a worker, and none finishes
-    causes           numbers of waiting jobs, by the cause for which they wait
-    claimed          jobs that workers have claimed: the one first that runs longest
-    tags             tags of the jobs that are next in line
-    footprint        rows, dead rows and bytes of the tables, and what keeps vacuum back
-    activity         rates, waits and running jobs of all queues, for `drain top` and `drain check`
-    counts           numbers of jobs in each state, for `drain status` and the metrics
     time_travel      times of all that waits, shifted together by tests
-    glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
-    queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 
 What always holds here:
 

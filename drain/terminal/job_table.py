@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
-from drain.tables import queries
+from drain.read import queries
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import as_text
 from drain.visible import visible

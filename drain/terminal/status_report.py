@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from drain.tables.counts import WAITING_UP_TO, QueueCounts, Status
+from drain.read.system import WAITING_UP_TO, QueueCounts, Status
 from drain.visible import visible
 from drain.wording import clock, count, duration
 

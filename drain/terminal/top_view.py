@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drain.tables.activity import GROUPED_UP_TO, UP_TO, Activity, QueueActivity, RunningJob
+from drain.read.activity import GROUPED_UP_TO, UP_TO, Activity, QueueActivity, RunningJob
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible
 from drain.wording import clock, count, duration, figure

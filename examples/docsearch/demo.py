@@ -21,7 +21,7 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import Services, services
 from drain.errors import DrainError
-from drain.tables import counts
+from drain.read import system
 
 # Upper bound of the documents to save, by default.
 DOCUMENTS = 10_000
@@ -107,7 +107,7 @@ class _Demonstration:
             # Checked before the counts: once the application has ended, they include all of its jobs and transactions.
             all_saved = processes.has_ended("application")
             processes.check(*_SERVERS)
-            status = counts.status(connection)
+            status = system.status(connection)
             self._journal.read()
             show(_figures(self._journal, status))
             if all_saved and not status.staged and not status.inflight:
@@ -141,7 +141,7 @@ def _start(processes: Processes, limit: int) -> None:
     processes.drain("worker 2", "work", "index")
 
 
-def _figures(journal: JournalReader, status: counts.Status) -> Figures:
+def _figures(journal: JournalReader, status: system.Status) -> Figures:
     return Figures(
         expected=journal.expected,
         saved=len(journal.transactions),
@@ -159,7 +159,7 @@ def _some_absent(transactions: Sequence[Transaction], searched: Index) -> list[s
     return names[:: max(1, len(names) // 2)][:2]
 
 
-def _standstill(status: counts.Status, processes: Processes) -> DrainError:
+def _standstill(status: system.Status, processes: Processes) -> DrainError:
     suspect = "enqueuer" if status.staged else "worker 1"
     return DrainError(
         f"no job has finished for {_STANDSTILL_SECONDS:g} s: {status.staged} are staged, "

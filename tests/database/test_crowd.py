@@ -7,7 +7,7 @@ from drain.database import postgres
 from drain.enqueuer import oldest_deliveries
 from drain.enqueuer.crowd import MOST_KNOWN
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import causes, counts
+from drain.read import system, wait_counts
 from drain.wire.keys import queue_key
 from tests.helpers import new_enqueuer, pushed, query, stage_jobs, wait_until
 
@@ -61,13 +61,13 @@ def test_each_lane_of_a_crowd_has_its_turn_and_a_new_one_too(database_url: str, 
 def test_the_status_counts_small_queues_of_a_crowd_together(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "MOST_QUEUES", 2)
-    monkeypatch.setattr(causes, "_MOST_QUEUES", 2)
+    monkeypatch.setattr(system, "MOST_QUEUES", 2)
+    monkeypatch.setattr(wait_counts, "_MOST_QUEUES", 2)
     for number, queue in enumerate(["a", "b", "c", "y", "z"]):
         stage_jobs(database_url, number + 1, queue=queue)
     with postgres.connect(database_url, "a test") as connection:
-        status = counts.status(connection)
-    assert {queue: each.staged for queue, each in status.queues.items()} == {"z": 5, "y": 4, counts.OTHERS: 6}
+        status = system.status(connection)
+    assert {queue: each.staged for queue, each in status.queues.items()} == {"z": 5, "y": 4, system.OTHERS: 6}
     assert status.queues["z"].waiting == {"due": 5}
     assert status.staged == 15
 
@@ -75,7 +75,7 @@ def test_the_status_counts_small_queues_of_a_crowd_together(
 def test_the_work_of_counting_by_cause_is_bounded_by_names(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causes, "_MOST_QUEUES", 2)
+    monkeypatch.setattr(wait_counts, "_MOST_QUEUES", 2)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         for queue in ["a", "b", "c", "z"]:
             stage_jobs(database_url, queue=queue)
@@ -83,10 +83,10 @@ def test_the_work_of_counting_by_cause_is_bounded_by_names(
         for queue in ["a", "b", "c", "z"]:
             stage_jobs(database_url, queue=queue)
         connection = enqueuer.connection
-        assert len(causes.count_waiting(connection, 10)) == 4
-        counted = causes.count_waiting(connection, 10, named=["z"])
+        assert len(wait_counts.count_waiting(connection, 10)) == 4
+        counted = wait_counts.count_waiting(connection, 10, named=["z"])
         assert set(counted) <= {"a", "b", "z"}
-        assert counted["z"] == causes.count_waiting(connection, 10)["z"]
+        assert counted["z"] == wait_counts.count_waiting(connection, 10)["z"]
 
 
 def test_lost_deliveries_of_very_many_queues_are_found_in_turn(

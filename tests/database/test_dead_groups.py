@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from drain.tables import dead, deaths
+from drain.read import dead_groups
+from drain.tables import dead
 from drain.tables.dead import Selection
 from tests.database.test_query_plans import scans_of
 from tests.dead_rows import bury, error
@@ -26,7 +27,7 @@ def connection(database_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def summary(groups: deaths.Groups) -> list[tuple[str, str, int]]:
+def summary(groups: dead_groups.Groups) -> list[tuple[str, str, int]]:
     return [(group.latest.job_name, group.latest.where, len(group.deaths)) for group in groups.groups]
 
 
@@ -41,7 +42,7 @@ def test_jobs_are_grouped_by_name_and_place_the_largest_group_first(
     # A person has cancelled these: their last errors are not why they are dead.
     bury(database_url, last_error=error(JOBS, MAIL), reason="cancelled", explanation="it was cancelled")
 
-    groups = deaths.read_groups(connection)
+    groups = dead_groups.read_groups(connection)
 
     assert summary(groups) == [
         ("shop.jobs.send", "expired", 4),
@@ -58,7 +59,7 @@ def test_jobs_are_grouped_by_name_and_place_the_largest_group_first(
     assert groups.find(two.digest) is two
     assert groups.find("0" * 16) is None
     assert (two.latest.error, two.latest.message) == ("OSError", "customer 2")
-    assert [job.message for job in deaths.listed(connection, two.ids)] == ["customer 2", "customer 1"]
+    assert [job.message for job in dead_groups.listed(connection, two.ids)] == ["customer 2", "customer 1"]
 
 
 def test_the_latest_of_a_group_is_the_one_that_died_last(
@@ -67,23 +68,23 @@ def test_the_latest_of_a_group_is_the_one_that_died_last(
     long_ago = datetime.now(UTC) - timedelta(days=3)
     bury(database_url, last_error=error(JOBS, message="now"))
     bury(database_url, last_error=error(JOBS, message="then"), died_at=long_ago)
-    (group,) = deaths.read_groups(connection).groups
+    (group,) = dead_groups.read_groups(connection).groups
     assert (group.latest.message, group.first_died_at) == ("now", long_ago)
 
 
 def test_a_bound_of_the_rows_is_told(database_url: str, connection: psycopg.Connection) -> None:
     ids = bury(database_url, last_error=error(JOBS), count=5)
-    groups = deaths.read_groups(connection, 3)
+    groups = dead_groups.read_groups(connection, 3)
     assert (groups.looked_at, groups.has_more, groups.groups[0].ids) == (3, True, sorted(ids)[:1:-1])
 
 
 def test_slices_leave_no_row_out(
     database_url: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deaths, "_SLICE", 2)
+    monkeypatch.setattr(dead_groups, "_SLICE", 2)
     ids = bury(database_url, last_error=error(JOBS), count=5)
     for most, expected in ((5, 5), (4, 4), (6, 5)):
-        groups = deaths.read_groups(connection, most)
+        groups = dead_groups.read_groups(connection, most)
         assert groups.groups[0].ids == sorted(ids, reverse=True)[:expected]
         assert groups.has_more is (most < 5)
 
@@ -95,16 +96,16 @@ def test_an_error_of_another_form_is_no_obstacle(
     database_url: str, connection: psycopg.Connection, strange: Any
 ) -> None:
     bury(database_url, last_error=strange)
-    (group,) = deaths.read_groups(connection).groups
+    (group,) = dead_groups.read_groups(connection).groups
     assert group.latest.where == "failed"
-    assert deaths.listed(connection, group.ids)[0].reason == "failed"
+    assert dead_groups.listed(connection, group.ids)[0].reason == "failed"
 
 
 def test_a_very_long_traceback_keeps_its_ends(database_url: str, connection: psycopg.Connection) -> None:
     deep = [f"/srv/venv/lib/python3.11/site-packages/deep.py:{line}:again" for line in range(1000)]
     bury(database_url, last_error=error(JOBS, *deep))
     bury(database_url, last_error=error(*deep, MAIL))
-    groups = deaths.read_groups(connection)
+    groups = dead_groups.read_groups(connection)
     assert {group.latest.where for group in groups.groups} == {
         "app/shop/jobs.py:12 in send",
         "app/shop/mail.py:7 in deliver",
@@ -115,7 +116,7 @@ def test_only_the_newest_rows_are_read_of_very_many(
     database_url: str, connection: psycopg.Connection
 ) -> None:
     bury(database_url, last_error=error(JOBS, MAIL), count=20_000)
-    read = scans_of(connection, deaths._NEWEST, {"before": deaths._BEHIND_ALL, "limit": 1000})
+    read = scans_of(connection, dead_groups._NEWEST, {"before": dead_groups._BEHIND_ALL, "limit": 1000})
     assert read == {"dead_jobs_pkey": 1000}
 
 
@@ -187,8 +188,8 @@ def test_the_command_says_that_nothing_is_dead_and_that_there_are_more(
 ) -> None:
     assert "no job is dead" in drain(database_url, "groups").stderr
     bury(database_url, count=3)
-    read = deaths.read_groups
-    monkeypatch.setattr(deaths, "read_groups", lambda connection: read(connection, 2))
+    read = dead_groups.read_groups
+    monkeypatch.setattr(dead_groups, "read_groups", lambda connection: read(connection, 2))
     assert "the 2 dead jobs that were staged last were looked at" in drain(database_url, "groups").stderr
 
 

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import dead, outcomes, queries, staged
+from drain.read import queries
+from drain.tables import dead, outcomes, staged
 from drain.tables.dead import Selection
 from drain.workers import Dead, Defer, current_job
 from tests.helpers import new_enqueuer, pushed_jobs, query, wait_until

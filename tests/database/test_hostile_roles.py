@@ -21,20 +21,8 @@ from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
 from drain.explain import explain
-from drain.tables import (
-    bulk,
-    causes,
-    claims,
-    counts,
-    dead,
-    finished,
-    finishes,
-    leases,
-    outcomes,
-    queries,
-    staged,
-    waiting,
-)
+from drain.read import queries, system, wait_counts
+from drain.tables import bulk, claims, dead, finished, finishes, leases, outcomes, staged, waiting
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
@@ -361,7 +349,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         # Which leader leads is asked for while one does.
         assert try_to_lead(leader) is not None
         with place.connected("inspection") as reader:
-            assert counts.status(reader).leader is not None
+            assert system.status(reader).leader is not None
     with place.connected("worker") as worker:
         held = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:2]]
         assert held[0] is not None
@@ -369,18 +357,18 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         finishes.finish(worker, held[0])
         outcomes.bury_claimed(worker, held[1], reason="failed", explanation="x")
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
-        assert counts.status(reader).finished == 1
+        assert system.status(reader).finished == 1
         assert queries.jobs(reader, "dead", limit=1, queue="default")
         assert audit(reader, redis, patience_seconds=0).ok
     _rule_everything(place)
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
-        assert counts.status(reader).queues["default"].waiting
+        assert system.status(reader).queues["default"].waiting
         assert audit(reader, redis, patience_seconds=0).counts["finished"] == 1
         found = {explain(reader, redis, id_).finding.cause for id_ in [*range(7), 10**9]}
         assert found >= {"finished", "dead", "no_leader", "not_given_out"}
     with place.connected("enqueuer") as leader, closing(Producer(redis_url, NAMESPACE)) as redis:
         assert try_to_lead(leader)
-        assert causes.count_waiting(leader, 10)
+        assert wait_counts.count_waiting(leader, 10)
         with place.connected("inspection") as reader:
             while_led = [explain(reader, redis, id_).finding.cause for id_ in range(7)]
             assert {"order_dead", "gives_way"} <= set(while_led)

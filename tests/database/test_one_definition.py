@@ -3,7 +3,7 @@
 from collections import Counter
 
 from drain.database import postgres
-from drain.tables import activity, counts, glances, queries
+from drain.read import activity, queries, queue_overview, system
 from tests.helpers import query, stage_jobs
 
 NUMBERS = {"running": 3, "queued": 5, "retrying": 2}
@@ -37,9 +37,9 @@ def test_all_that_count_agree_on_what_runs_waits_and_is_retried(database_url: st
         )
         first += number
     with postgres.connect(database_url, "tests") as connection:
-        status = counts.status(connection)
+        status = system.status(connection)
         found = activity.read(connection).queues["mail"]
-        page = glances.sample(connection)
+        page = queue_overview.sample(connection)
         now = queries.now(connection)
         states = Counter(queries.inflight_state(queries.job(connection, each), now) for each in ids)
 

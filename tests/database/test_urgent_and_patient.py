@@ -12,8 +12,9 @@ from drain.enqueuer import cursor, due_rows
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.lanes import PATIENT_KINDS
+from drain.read import system
 from drain.tables import bulk as bulk_run
-from drain.tables import counts, lanes, staged
+from drain.tables import lanes, staged
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.process.test_truncation import pages_read
 
@@ -144,7 +145,7 @@ def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
     lags: list[float] = []
     monkeypatch.setattr(metrics.LAG, "set", lags.append)
     monkeypatch.setattr(lanes, "oldest_due_seconds", ask)
-    monkeypatch.setattr(counts, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
+    monkeypatch.setattr(system, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
 

@@ -20,8 +20,8 @@ from drain.enqueuer.optional_gauge import OptionalGauge
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits
+from drain.read import table_stats, tags
 from drain.service.versions import versions
-from drain.tables import footprint, tags
 from drain.tables.columns import id_array
 from tests.database.test_query_plans import many_inflight_rows, many_staged_rows, scans
 from tests.helpers import (
@@ -181,7 +181,7 @@ def test_the_footprint_of_the_tables_is_measured(leading: Enqueuer, database_url
         return (value("drain_table_dead_rows", table="inflight_jobs") or 0) >= 500
 
     wait_until(measured, PATIENCE_SECONDS)
-    assert labels_of("drain_table_bytes", "table") == set(footprint.TABLES)
+    assert labels_of("drain_table_bytes", "table") == set(table_stats.TABLES)
     assert (value("drain_table_bytes", table="finished_jobs") or 0) > 0
     assert (value("drain_table_bytes", table="inflight_jobs") or 0) > 500 * 100
     assert (value("drain_wal_bytes_total") or 0) > wal + 500 * 100
@@ -211,7 +211,7 @@ def test_a_prepared_or_open_transaction_of_another_database_counts_for_that_one_
 ) -> None:
     with psycopg.connect(empty_database_url) as elsewhere:
         elsewhere.execute("SELECT pg_current_xact_id()")
-        assert footprint.oldest_transaction_seconds(leading.connection) == 0.0
+        assert table_stats.oldest_transaction_seconds(leading.connection) == 0.0
 
 
 def test_a_refused_measurement_is_one_warning_and_stops_nothing(
@@ -289,7 +289,7 @@ def test_the_port_of_the_leader_has_it_all_in_both_formats(database_url: str, re
         assert (arrived.labels, arrived.value) == ({"queue": "mail", "job_name": HOSTILE}, 1)
         assert found["drain_tag_waiting_jobs"].samples[0].labels == {"tag": HOSTILE}
         assert found["drain_leader"].samples[0].value == 1
-        assert len(found["drain_table_dead_rows"].samples) == len(footprint.TABLES)
+        assert len(found["drain_table_dead_rows"].samples) == len(table_stats.TABLES)
         opened = scrape(port, OPENMETRICS)
         assert opened.endswith("# EOF\n")
         assert "drain_wal_bytes_total" in opened

@@ -36,20 +36,8 @@ from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import (
-    bulk,
-    claims,
-    counts,
-    crons,
-    dead,
-    finished,
-    finishes,
-    lanes,
-    leases,
-    queries,
-    running,
-    staged,
-)
+from drain.read import queries, system
+from drain.tables import bulk, claims, crons, dead, finished, finishes, lanes, leases, running, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from drain.workers.context.kept import close_all
@@ -611,7 +599,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
         assert claim is not None
         assert finishes.finish(worker, claim)
     with postgres.connect(logins["inspection"], "tests") as reader:
-        assert counts.status(reader).finished == 1
+        assert system.status(reader).finished == 1
 
 
 @pytest.mark.usefixtures("processes")

@@ -23,7 +23,8 @@ from drain.database import postgres
 from drain.enqueuer.ticker import Ticker
 from drain.errors import StageError
 from drain.jobs import registry, schedules
-from drain.tables import crons, queries
+from drain.read import queries
+from drain.tables import crons
 from tests.helpers import PATIENCE_SECONDS, ROOT, drain_command, environment, query
 
 DAILY = "0 3 * * *"

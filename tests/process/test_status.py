@@ -20,7 +20,8 @@ from drain.commands import watching
 from drain.database import postgres
 from drain.embedded import Services
 from drain.errors import UnavailableError
-from drain.tables import claims, counts, outcomes
+from drain.read import system
+from drain.tables import claims, outcomes
 from drain.wire import Producer
 from tests.helpers import (
     DRAIN,
@@ -314,11 +315,11 @@ def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_on
 ) -> None:
     looks: Iterator[Any] = iter(
         [
-            (counts.Status(), None),
+            (system.Status(), None),
             UnavailableError("PostgreSQL at x cannot be used: gone"),
             UnavailableError("PostgreSQL at x cannot be used: still gone"),
-            (counts.Status(), "Redis at y does not take commands"),
-            (counts.Status(), None),
+            (system.Status(), "Redis at y does not take commands"),
+            (system.Status(), None),
             KeyboardInterrupt(),
         ]
     )

@@ -22,7 +22,8 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.database import postgres
 from drain.embedded import Services
-from drain.tables import activity, claims, finishes
+from drain.read import activity
+from drain.tables import claims, finishes
 from tests.helpers import (
     DRAIN,
     ROOT,

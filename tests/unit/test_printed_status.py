@@ -9,7 +9,7 @@ from rich.console import Console
 from drain.audit import CHECKS, Breach, Report
 from drain.audit.report import OF_REDIS
 from drain.commands.audit import show_audit
-from drain.tables.counts import QueueCounts, Status
+from drain.read.system import QueueCounts, Status
 from drain.terminal.status_report import show_status, status_view
 from tests.golden import WIDTHS, assert_printed
 

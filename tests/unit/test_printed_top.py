@@ -13,7 +13,7 @@ from drain.contrib.check.command import nagios_line
 from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Verdict, worst
 from drain.contrib.events.command import event_line
 from drain.contrib.events.life import Event
-from drain.tables.activity import Activity, QueueActivity, RunningJob
+from drain.read.activity import Activity, QueueActivity, RunningJob
 from drain.terminal.top_view import SORTS, top_view
 from tests.golden import WIDTHS, assert_printed
 

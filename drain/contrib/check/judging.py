@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from drain.tables.activity import UP_TO, Activity
+from drain.read.activity import UP_TO, Activity
 from drain.wording import count, duration
 
 # Upper bound of the queues that one finding names.

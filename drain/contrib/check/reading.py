@@ -16,8 +16,8 @@ from drain.config import Settings
 from drain.contrib.check.judging import Finding, Level, Thresholds, Verdict, judge
 from drain.database import postgres, schema
 from drain.errors import ConfigError, DrainError, SchemaError, UnavailableError
-from drain.tables import activity, queries
-from drain.tables.activity import Activity
+from drain.read import activity, queries
+from drain.read.activity import Activity
 from drain.wire import Producer
 from drain.wire.workers import Worker
 

@@ -26,7 +26,7 @@ from drain.contrib.django.results import BACKEND, ENQUEUED_AT, DrainResult, resu
 from drain.contrib.django.task import DrainTask, find, options_of
 from drain.errors import DrainError, UnknownJobError
 from drain.jobs.cancelling import LARGEST_ID
-from drain.tables import queries
+from drain.read import queries
 
 
 class DrainBackend(BaseTaskBackend):

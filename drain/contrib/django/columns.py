@@ -11,7 +11,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.html import format_html
 
-from drain.tables.queries import inflight_state
+from drain.read.queries import inflight_state
 from drain.visible import visible
 
 # Upper bound of the characters of a text in a list.

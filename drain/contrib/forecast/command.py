@@ -14,7 +14,7 @@ from drain.contrib.forecast import report as forecast_report
 from drain.contrib.forecast.known import Added
 from drain.contrib.forecast.prediction import predict
 from drain.contrib.forecast.reading import Question, read
-from drain.tables import queries
+from drain.read import queries
 from drain.terminal.commandline import DURATION, FiniteRange, as_json_option, settings_options
 
 # Word that stands for a queue where --rows says that jobs are only imagined.

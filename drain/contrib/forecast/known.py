@@ -15,7 +15,7 @@ from functools import cached_property
 from drain.contrib.forecast.run_times import RunTimes
 from drain.contrib.forecast.scene import Backlog, Draw, Queue, Scene, Worker
 from drain.contrib.forecast.throughput import Claimed, Later, Waiting
-from drain.tables.claimed import host_and_pid
+from drain.read.claimed import host_and_pid
 from drain.tables.rules import RulesRow
 
 # Upper bound of the run times of a name that a simulation draws from.

@@ -15,7 +15,8 @@ from drain.contrib.forecast.run_times import RunTimes, last_ends, run_times
 from drain.contrib.forecast.throughput import Finished
 from drain.database.postgres import Connection
 from drain.errors import DrainError
-from drain.tables import pauses, queries, rules
+from drain.read import queries
+from drain.tables import pauses, rules
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 from drain.visible import visible

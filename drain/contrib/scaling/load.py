@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import causes, pauses, queries
+from drain.read import queries, wait_counts
+from drain.read.wait_counts import Waiting
+from drain.read.wait_reasons import MOST
+from drain.tables import pauses
 from drain.tables import rules as ruled
-from drain.tables.causes import Waiting
 from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE
 from drain.tables.lanes import KINDS
-from drain.tables.obstacles import MOST
 from drain.tables.rules import RulesRow
 
 # Time in which arrivals count, in seconds.
@@ -152,7 +153,7 @@ def read(connection: Connection, queue: str) -> Load | None:
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
             "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
         )
-        waiting = causes.count_waiting(connection, MOST, named=[queue])
+        waiting = wait_counts.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
         return load if _is_known(connection, load) else None
 

@@ -8,7 +8,7 @@ from threading import Lock
 from time import monotonic
 
 from drain.database.postgres import Connection
-from drain.tables.glances import MOST_QUEUES, Number, Step, count_finished
+from drain.read.queue_overview import MOST_QUEUES, Number, Step, count_finished
 
 STEP = timedelta(minutes=5)
 STEPS = 36

@@ -15,10 +15,10 @@ from typing import Any, LiteralString, NamedTuple
 import psycopg
 
 from drain.database.postgres import Connection
+from drain.read.queries import TABLES
 from drain.tables import lanes
 from drain.tables.columns import DUE
 from drain.tables.heads import heads
-from drain.tables.queries import TABLES
 
 # Upper bound of the rows of a table that are looked at for a part of a text.
 LOOKED_AT = 10_000

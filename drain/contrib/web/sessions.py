@@ -13,7 +13,7 @@ from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError
-from drain.tables import queries
+from drain.read import queries
 
 # Upper bound of the sessions that pages have at a time.
 SESSIONS = 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from drain.contrib.web.templating import rounded
-from drain.tables.glances import Number
+from drain.read.queue_overview import Number
 
 _WIDTH, _HEIGHT = 144, 28
 _SVG = Markup(

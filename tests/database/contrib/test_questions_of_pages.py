@@ -9,8 +9,9 @@ import pytest
 
 from drain.contrib.web.pages import bulk as bulk_runs
 from drain.database import locks, postgres
-from drain.tables import bulk, claimed, crons
-from drain.tables.claimed import After
+from drain.read import claimed
+from drain.read.claimed import After
+from drain.tables import bulk, crons
 from tests.database.test_query_plans import scans_of
 from tests.helpers import query
 

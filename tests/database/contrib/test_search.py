@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from drain import stage
 from drain.contrib.web import search
 from drain.jobs.staging import stage_many
-from drain.tables.queries import TABLES
+from drain.read.queries import TABLES
 from tests.database.test_query_plans import explained, nodes
 from tests.dead_rows import bury
 from tests.helpers import query

@@ -15,8 +15,8 @@ from drain.contrib.web import application
 from drain.contrib.web.pages import overview
 from drain.contrib.web.sessions import SESSIONS, Sessions
 from drain.database import postgres
-from drain.tables import glances
-from drain.tables.glances import Step
+from drain.read import queue_overview
+from drain.read.queue_overview import Step
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, query, stage_jobs, wait_until
 from tests.web_pages import TOKEN, away, browsing, visitor
 
@@ -143,13 +143,15 @@ def test_sessions_are_few_and_used_again(database_url: str) -> None:
 def test_curves_count_what_has_ended_and_say_where_they_estimate(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glances, "PART_UP_TO", 50)
-    monkeypatch.setattr(glances, "_FINISHED", glances._FINISHED.replace("LIMIT 5000", "LIMIT 50"))
+    monkeypatch.setattr(queue_overview, "PART_UP_TO", 50)
+    monkeypatch.setattr(
+        queue_overview, "_FINISHED", queue_overview._FINISHED.replace("LIMIT 5000", "LIMIT 50")
+    )
     begin = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
     query(database_url, FINISHED, 0, "few", 40, begin, timedelta(seconds=5))
     query(database_url, FINISHED, 1000, "many", 600, begin, timedelta(milliseconds=500))
     with postgres.connect(database_url, "test") as connection:
-        few, many, none = glances.count_finished(
+        few, many, none = queue_overview.count_finished(
             connection,
             [Step("few", begin), Step("many", begin), Step("many", begin + timedelta(hours=1))],
             timedelta(minutes=5),

@@ -12,7 +12,7 @@ import pytest
 
 from drain.contrib.web.histogram import histogram
 from drain.contrib.web.paging import ROWS
-from drain.tables import deaths
+from drain.read import dead_groups
 from tests.dead_rows import bury, error
 from tests.helpers import ids_in, query
 from tests.sound_pages import assert_sound
@@ -91,8 +91,8 @@ def test_a_bound_of_what_was_looked_at_is_said(
     database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(database_url, last_error=error(JOBS), count=5)
-    read = deaths.read_groups
-    monkeypatch.setattr(deaths, "read_groups", lambda connection: read(connection, 3))
+    read = dead_groups.read_groups
+    monkeypatch.setattr(dead_groups, "read_groups", lambda connection: read(connection, 3))
     html = browser.get("/dead")
     assert "3 jobs are dead and were looked at; there are more" in assert_sound(html)
     (page,) = group_pages(html)

@@ -13,7 +13,7 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
 from drain.database import locks
 from drain.database.postgres import Connection
-from drain.tables import queries
+from drain.read import queries
 
 # Name of a run that its command has made.
 _MADE = re.compile(r"([a-z]+)-\d{8}-\d{6}-[0-9a-f]{6}")

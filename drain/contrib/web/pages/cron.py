@@ -13,7 +13,8 @@ from drain.contrib.web.views import View
 from drain.contrib.web.writes import Done, Write, action
 from drain.errors import DrainError
 from drain.jobs.timetable import with_next_tick
-from drain.tables import crons, queries
+from drain.read import queries
+from drain.tables import crons
 
 # Age of a tick whose job is not staged, from which the schedule is overdue.
 _OVERDUE = timedelta(seconds=30)

@@ -16,9 +16,10 @@ from drain.contrib.web.views import View
 from drain.contrib.web.writes import Done, Question, Write, action
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnknownJobError
-from drain.tables import dead, deaths, queries
+from drain.read import dead_groups, queries
+from drain.read.dead_groups import Group, Groups
+from drain.tables import dead
 from drain.tables.dead import FASTEST, SLOWEST, Selection
-from drain.tables.deaths import Group, Groups
 from drain.wording import count, duration
 
 # Groups that the page shows, the largest first.
@@ -29,7 +30,7 @@ _LOGGED = 100
 
 def _show(view: View) -> Mapping[str, Any]:
     with view.snapshot() as connection:
-        found = deaths.read_groups(connection)
+        found = dead_groups.read_groups(connection)
         now = queries.now(connection)
     times = [death.died_at for group in found.groups for death in group.deaths]
     return {
@@ -44,10 +45,10 @@ def _show(view: View) -> Mapping[str, Any]:
 def _show_group(view: View) -> Mapping[str, Any]:
     place = place_of(view, (int,))
     with view.snapshot() as connection:
-        found = deaths.read_groups(connection)
+        found = dead_groups.read_groups(connection)
         group = _find(found, str(view.params["group"]))
         ids = [job_id for job_id in group.ids if place is None or job_id < place[0]]
-        rows = deaths.listed(connection, ids[: ROWS + 1])
+        rows = dead_groups.listed(connection, ids[: ROWS + 1])
         job = queries.job(connection, group.latest.id)
         now = queries.now(connection)
     return {
@@ -90,7 +91,7 @@ def _chosen(connection: Connection, form: Form) -> _Chosen:
         if any(abs(job_id) >= 2**63 for job_id in ids):
             raise FormError("the id of a job is a whole number below 2 to the power of 63")
         return _Chosen(ids, "chosen dead jobs")
-    group = _find(deaths.read_groups(connection), form.text("group"))
+    group = _find(dead_groups.read_groups(connection), form.text("group"))
     # Those that the person has seen, or could have: others may have died meanwhile.
     before = _time(form.text("seen_at"))
     ids = [death.id for death in group.deaths if death.died_at <= before]

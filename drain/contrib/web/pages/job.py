@@ -20,8 +20,9 @@ from drain.explain import Explanation, explain
 from drain.explain.hops import hops_of
 from drain.jobs.cancelling import cancel
 from drain.jobs.progress import fields_of
-from drain.tables import dead, queries
-from drain.tables.queries import TABLES
+from drain.read import queries
+from drain.read.queries import TABLES
+from drain.tables import dead
 
 # Parts of a job that may be large, and their columns.
 PARTS = {

@@ -13,8 +13,9 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
-from drain.tables import causes, glances, lanes, pauses, queries, rules, stalls, waiting
-from drain.tables.glances import NONE, Number, Step
+from drain.read import queries, queue_overview, stalls, wait_counts
+from drain.read.queue_overview import NONE, Number, Step
+from drain.tables import lanes, pauses, rules, waiting
 from drain.tables.pauses import Pause
 
 # Number of due rows that are looked at for the causes, of all lanes together, and at least of each.
@@ -133,11 +134,11 @@ def look(view: View) -> Measured:
 def measure(view: View, connection: Connection) -> Measured:
     """Measure all queues."""
     now = queries.now(connection)
-    counted = glances.sample(connection)
+    counted = queue_overview.sample(connection)
     found = _causes(connection, counted)
     oldest = _later(
         lanes.oldest_due_seconds(connection, statement=lanes.OLDEST_AT_A_GLANCE),
-        glances.oldest_queued_seconds(connection),
+        queue_overview.oldest_queued_seconds(connection),
     )
     stalled = stalls.stalled_queues(connection)
     failing = {each.queue for each in waiting.retrying_queues(connection) if each.failing}
@@ -146,13 +147,13 @@ def measure(view: View, connection: Connection) -> Measured:
         for pause in reversed(pauses.longest_first(pauses.read(connection)))
         if pause.queue is not None and pause.job_name is None and pause.key is None
     }
-    finishing = glances.finishing_queues(connection, now - STEPS * STEP)
+    finishing = queue_overview.finishing_queues(connection, now - STEPS * STEP)
     running, dead = counted["running"], counted["dead"]
-    names = glances.known(
+    names = queue_overview.known(
         found, running, oldest, dead, held, rules.read(connection, most=_MOST_RULES), finishing
     )
     lately = [Step(name, now - _MINUTE) for name in finishing]
-    rates = dict(zip(finishing, glances.count_finished(connection, lately, _MINUTE), strict=True))
+    rates = dict(zip(finishing, queue_overview.count_finished(connection, lately, _MINUTE), strict=True))
     history = view.site.history
     history.fill(connection, finishing, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
     found_queues = {
@@ -181,7 +182,7 @@ def _causes(
     """Return the numbers of waiting jobs by queue and cause; the first rows of each lane speak for the others."""
     up_to = max(_OF_A_LANE, _LOOKED_AT // max(1, len(lanes.find_lanes(connection, lanes.KINDS))))
     found: dict[str, dict[str, Number]] = {}
-    for queue, seen in causes.count_waiting(connection, up_to).items():
+    for queue, seen in wait_counts.count_waiting(connection, up_to).items():
         of_queue: dict[str, Number] = {}
         for state, names in (
             ("due", _OF_DUE),

@@ -16,7 +16,8 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
-from drain.tables import glances, keyed, lanes, obstacles
+from drain.read import queue_overview, wait_reasons
+from drain.tables import keyed, lanes
 from drain.tables import pauses as paused
 from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
@@ -116,8 +117,8 @@ def read_keys(connection: Connection, queue: str, after: str, limit: int) -> lis
     """Read the keys of a queue with due jobs, behind one, and their numbers."""
     heads = keyed.heads_of_keys(connection, queue, after, limit, keyed.Paused())
     keys = [head.key for head in heads if head.key is not None]
-    due = glances.count_keys(connection, queue, keys, _KEY_UP_TO)
-    running = Counter(job.key for job in obstacles.read_running(connection, queue)) if keys else Counter()
+    due = queue_overview.count_keys(connection, queue, keys, _KEY_UP_TO)
+    running = Counter(job.key for job in wait_reasons.read_running(connection, queue)) if keys else Counter()
     return [KeyNumbers(key, due.get(key, 0), running[key]) for key in keys]
 
 

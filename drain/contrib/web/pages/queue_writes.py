@@ -10,7 +10,7 @@ from drain.admission.options import as_options
 from drain.contrib.web.forms import FormError
 from drain.contrib.web.writes import Ask, Done, Question, Write, action
 from drain.errors import ConfigError
-from drain.tables import glances
+from drain.read import queue_overview
 from drain.visible import visible
 
 # Upper bound of the jobs that a question counts.
@@ -40,7 +40,7 @@ def _ask(verb: str) -> Ask:
     def ask(write: Write) -> Question:
         queue = write.view.params["queue"]
         with write.view.snapshot() as connection:
-            number = glances.count_of_queue(connection, queue, _UP_TO)
+            number = queue_overview.count_of_queue(connection, queue, _UP_TO)
         more = " or more" if number == _UP_TO else ""
         what = _words(_names(write)) if verb != "change the rules of" else f"queue {queue}"
         text = f"{verb.capitalize()} {what}? {wording.count(number, 'job')}{more} of queue {queue} wait now."

@@ -8,7 +8,7 @@ from typing import Any
 from drain.contrib.web import search
 from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
-from drain.tables import queries
+from drain.read import queries
 
 _TITLES = {"staged": "Staged", "inflight": "In flight", "finished": "Finished", "dead": "Dead"}
 _TIMES = {"staged": "Staged", "inflight": "Moved", "finished": "Finished", "dead": "Died"}

@@ -13,8 +13,8 @@ from drain.contrib.web.paging import ROWS, page_of, place_of
 from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
 from drain.jobs.progress import fields_of
-from drain.tables import claimed, queries
-from drain.tables.claimed import After, host_and_pid
+from drain.read import claimed, queries
+from drain.read.claimed import After, host_and_pid
 from drain.wire import ProgressBoard
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 

@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from drain.database.postgres import Connection
-from drain.tables import counts, lanes, pauses, stalls, waiting
+from drain.read import stalls, system
+from drain.read.queries import leader, now
+from drain.read.wait_counts import count_waiting
+from drain.tables import lanes, pauses, waiting
 from drain.tables import rules as ruled
-from drain.tables.causes import count_waiting
 from drain.tables.columns import ATTEMPTS, DELIVERED, IS_CLAIMED, RUNNING
-from drain.tables.queries import leader, now
 from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE, retrying_queues
 
 # Upper bound of the jobs of one kind that are counted.
@@ -96,7 +97,7 @@ class QueueActivity:
         paused: The whole queue is paused.
         held: The leader holds the queue: it cannot follow its rules.
         queued_seconds: Wait of the oldest delivered job for a worker; 0 if none waits.
-        stalled_seconds: The same for a queue that stalls (`drain.tables.stalls`); 0 for any other.
+        stalled_seconds: The same for a queue that stalls (`drain.read.stalls`); 0 for any other.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
         free: Number of those that could begin a job at once; None as for `workers`.
     """
@@ -212,7 +213,7 @@ def read(connection: Connection, *, longest: int = 0, up_to: int = FEW) -> Activ
             queues[queue].per_second = number / span
         if longest:
             found.running = [RunningJob(*row) for row in connection.execute(_LONGEST, bound)]
-        found.dead = counts.count_dead(connection, UP_TO)
+        found.dead = system.count_dead(connection, UP_TO)
         found.dead_groups = _dead_groups(connection)
     found.queues = dict(queues)
     return found

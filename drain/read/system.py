@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import lanes, pauses, stalls
+from drain.read import stalls
+from drain.read.queries import leader
+from drain.read.wait_counts import count_waiting
+from drain.tables import lanes, pauses
 from drain.tables import rules as ruled
-from drain.tables.causes import count_waiting
 from drain.tables.columns import QUEUED, RETRYING, RUNNING
 from drain.tables.pauses import Pause
-from drain.tables.queries import leader
 from drain.tables.rules import RulesRow
 from drain.tables.waiting import WAITS_SINCE, retrying_queues
 
@@ -67,7 +68,7 @@ class QueueCounts:
         oldest_unclaimed_seconds: Age of that wait. A later attempt waits since the last one began or failed.
         dead: Jobs that were given up.
         failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
-        stalled_seconds: Wait of its jobs, if the queue stalls (`drain.tables.stalls`); None if not.
+        stalled_seconds: Wait of its jobs, if the queue stalls (`drain.read.stalls`); None if not.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
         free: Number of those that could begin a job at once; None as for `workers`.
         waiting: Number of jobs that wait, staged or in flight, by cause, one of `obstacles.CAUSES`; counted up to

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
+from drain.read.wait_reasons import CAUSES, Standing, cause_of, read_standing
 from drain.tables import lanes
 from drain.tables import pauses as paused
 from drain.tables import rules as ruled
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.heads import heads
-from drain.tables.obstacles import CAUSES, Standing, cause_of, read_standing
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.rules import RulesRow
 from drain.tables.waiting import NEXT_ATTEMPTS
@@ -40,7 +40,7 @@ SELECT queue, count(*) FROM (SELECT queue FROM staged_jobs_scheduled LIMIT %(up_
 """
 _DELIVERED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT found.queue, rows.number
-FROM (SELECT * FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS first_heads
+FROM (SELECT queue FROM (SELECT queue FROM heads LIMIT %(most)s::bigint) AS first_heads
     UNION SELECT pg_catalog.unnest(%(named)s::text[])) AS found, LATERAL (
     SELECT count(*) AS number FROM (
         SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = found.queue
