@@ -5,6 +5,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 from psycopg import IsolationLevel
+from psycopg.abc import Params
 from redis import Redis
 
 from drain.database import postgres
@@ -36,7 +37,7 @@ def no_whole_scan_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pacer, "is_due", lambda pacer: pacer._due_at == 0.0)
 
 
-def pages_read(enqueuer: Enqueuer, statement: str, *parameters: object) -> int:
+def pages_read(enqueuer: Enqueuer, statement: str, parameters: Params) -> int:
     explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
     row = enqueuer.connection.execute(explain.encode(), parameters).fetchone()
     assert row is not None
@@ -53,10 +54,10 @@ def test_what_was_claimed_is_not_stepped_over_at_each_scan(database_url: str, re
         query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 hour'")
         assert oldest.find() == {}
 
-        assert pages_read(enqueuer, waiting._OLDEST_DELIVERIES, "", None) > 100
+        assert pages_read(enqueuer, waiting._OLDEST_DELIVERIES, {"after": "", "limit": None}) > 100
         bounds = oldest.lower_bounds
         statement = waiting._OLDEST_DELIVERIES_FROM
-        assert pages_read(enqueuer, statement, list(bounds), list(bounds.values())) < 20
+        assert pages_read(enqueuer, statement, (list(bounds), list(bounds.values()))) < 20
 
 
 def test_each_scan_finds_the_lowest_number_of_each_queue(database_url: str, redis_url: str) -> None:

@@ -415,7 +415,7 @@ def test_the_lag_looks_at_a_hundred_rows_for_each_priority(many_staged_rows: str
 
 
 def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES, ("", None))
+    found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES, {"after": "", "limit": None})
 
     assert found["inflight_jobs_delivered"] <= 2
     assert set(found) == {"inflight_jobs_delivered"}
