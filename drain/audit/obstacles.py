@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from drain.admission.depths import SHORTEST, room_of
 from drain.database.postgres import Connection
-from drain.read import queries, wait_counts, wait_reasons
+from drain.read import causes, queries, waiting_by_cause
 from drain.tables import rules
 from drain.tables.pauses import IS_PAUSED
 
@@ -45,7 +45,7 @@ def read_held(connection: Connection) -> Held:
     queues = _full_lists(connection)
     keys: list[tuple[str, str]] = []
     for each in rules.read_of(connection, queries.queues(connection)).values():
-        standing = wait_reasons.read_standing(connection, each)
+        standing = causes.read_standing(connection, each)
         if standing.is_full or standing.rate_is_used_up or each.rate_per_key:
             queues.add(each.queue)
         keys += ((each.queue, key) for key in standing.full_keys)
@@ -58,5 +58,5 @@ def _full_lists(connection: Connection) -> set[str]:
     The audit may have no Redis to ask for the bounds of the lists.
     """
     busy = {queue for (queue,) in connection.execute(_BUSY)}
-    delivered = wait_counts.count_delivered(connection, SHORTEST)
+    delivered = waiting_by_cause.count_delivered(connection, SHORTEST)
     return {queue for queue, number in delivered.items() if queue in busy or not room_of(SHORTEST, number)}

@@ -14,8 +14,8 @@ from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.read import system
-from drain.read.system import Section, Status
+from drain.read import queries, system
+from drain.read.system import Section, System
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
@@ -62,7 +62,7 @@ def status(
     """  # noqa: D301
     readers: Readers = click.get_current_context().meta.get(SECTIONS, {})
 
-    def look() -> tuple[Status, str | None]:
+    def look() -> tuple[System, str | None]:
         return status_of_both_stores(settings, readers)
 
     if watch_seconds is not None:
@@ -79,7 +79,7 @@ def status(
         sys.exit(_WITHOUT_REDIS)
 
 
-def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[Status, str | None]:
+def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[System, str | None]:
     """Read the status of the tables and of Redis.
 
     Args:
@@ -90,7 +90,8 @@ def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) ->
         The status, and the reason why the part of Redis is unknown; None if it is known.
     """
     with database(settings) as connection:
-        result = system.status(connection)
+        result = system.read(queries.with_lenient_values(connection), with_finished=True)
+        result.queues = system.with_others(result.queues)
         result.sections = {name: read(connection) for name, read in readers.items()}
     if not settings.redis_url:
         return result, None

@@ -19,8 +19,8 @@ from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.read import activity, queries
-from drain.read.activity import Activity
+from drain.read import queries, system
+from drain.read.system import System
 from drain.terminal.commandline import FiniteRange, settings_options
 from drain.terminal.keyboard import reading_keys
 from drain.terminal.top_view import SORTS, top_view
@@ -46,14 +46,14 @@ class _Looker:
         seconds: Time between two looks.
 
     Attributes:
-        latest: Activity at the last look that succeeded.
+        latest: What the last look found that succeeded.
         problem: Reason why it is old, or not complete; None if it is neither.
         looks: Number of the looks so far.
         failure: Error because of which there is no point in another look.
     """
 
     def __init__(self, settings: Settings, seconds: float) -> None:
-        self.latest: Activity | None = None
+        self.latest: System | None = None
         self.problem: str | None = None
         self.looks = 0
         self.failure: BaseException | None = None
@@ -65,7 +65,7 @@ class _Looker:
         """Look from now on."""
         threading.Thread(target=self._run, name="top", daemon=True).start()
 
-    def look_once(self) -> Activity:
+    def look_once(self) -> System:
         """Look once, and return what was found.
 
         Raises:
@@ -91,10 +91,9 @@ class _Looker:
         except BaseException as error:  # noqa: BLE001
             self.failure = error
 
-    def _look(self, connection: Connection) -> Activity:
+    def _look(self, connection: Connection) -> System:
         with postgres.time_limit(connection, _LOOK_SECONDS):
-            bound = activity.bound_for(len(self.latest.queues) if self.latest else 1)
-            found = activity.read(connection, longest=_LONGEST, up_to=bound)
+            found = system.read(connection, longest=_LONGEST)
         problem = None
         if self._redis is not None:
             try:
@@ -138,10 +137,10 @@ class _Looker:
 def top(settings: Settings, *, seconds: float, sort: str) -> None:
     """Show the queues, why their jobs wait, and the jobs that have run for longest, again and again.
 
-    Rates are of jobs that have finished within the last minute; no count goes beyond 10,000. Workers are the free ones
-    and all; a queue is STALLED if its jobs have waited for one for a minute while none has finished. Keys: q quits, p
-    pauses the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. If the output is
-    not a terminal, it is printed once.
+    Rates are of jobs that have ended within the last minute; numbers with ~ are worked out from a part of the jobs.
+    Workers are the free ones and all; a queue is STALLED if its jobs have waited for one for a minute while none has
+    ended. Keys: q quits, p pauses the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. If the
+    output is not a terminal, it is printed once.
 
     \b
     drain top
@@ -173,7 +172,7 @@ def _show(console: Console, looker: _Looker, sort: str) -> None:
         DrainError: There is no point in going on.
     """
     shown: tuple[object, ...] = ()
-    frozen: Activity | None = None
+    frozen: System | None = None
     with reading_keys() as read, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             if looker.failure is not None:
@@ -195,7 +194,7 @@ def _show(console: Console, looker: _Looker, sort: str) -> None:
 
 
 def _screen(
-    console: Console, latest: Activity | None, sort: str, problem: str | None, *, paused: bool
+    console: Console, latest: System | None, sort: str, problem: str | None, *, paused: bool
 ) -> RenderableType:
     width, height = console.size
     if latest is None:

@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.text import Text
 
 from drain.errors import UnavailableError
-from drain.read.system import Status
+from drain.read.system import System
 from drain.terminal.status_report import status_view
 from drain.visible import visible
 
 # Function that reads a status; with the reason why a part of it is unknown.
-Look = Callable[[], tuple[Status, str | None]]
+Look = Callable[[], tuple[System, str | None]]
 # Function that shows a status, or the reason why there is none.
-Show = Callable[[Status | None, str | None], None]
+Show = Callable[[System | None, str | None], None]
 
 
 def watch_status(look: Look, seconds: float, *, as_json: bool) -> None:
@@ -42,7 +42,7 @@ def watch_status(look: Look, seconds: float, *, as_json: bool) -> None:
         return
 
 
-def _look(look: Look) -> tuple[Status | None, str | None]:
+def _look(look: Look) -> tuple[System | None, str | None]:
     try:
         return look()
     except UnavailableError as error:
@@ -52,11 +52,11 @@ def _look(look: Look) -> tuple[Status | None, str | None]:
 @contextmanager
 def _in_place(console: Console) -> Iterator[Show]:
     """Show, on a terminal, the latest status in place, and below it the current problem."""
-    latest: list[Status] = []
+    latest: list[System] = []
 
     with Live(console=console, auto_refresh=False) as live:
 
-        def show(result: Status | None, problem: str | None) -> None:
+        def show(result: System | None, problem: str | None) -> None:
             latest[:] = [result] if result else latest
             parts = [status_view(each, console.width) for each in latest]
             lines = [Text(visible(problem), style="red")] if problem else []
@@ -70,7 +70,7 @@ def _one_by_one(console: Console, *, as_json: bool) -> Iterator[Show]:
     """Show, in a file or a pipe, one status after the other, and on standard error the begin and end of outages."""
     problem_shown: str | None = None
 
-    def show(result: Status | None, problem: str | None) -> None:
+    def show(result: System | None, problem: str | None) -> None:
         nonlocal problem_shown
         if bool(problem) != bool(problem_shown):
             click.echo(visible(problem) if problem else "PostgreSQL and Redis are reachable again", err=True)

@@ -14,7 +14,7 @@ import psycopg
 
 from drain.config import Settings
 from drain.database.postgres import Connection
-from drain.read.wait_counts import Waiting
+from drain.read.waiting_by_cause import Waiting
 
 log = logging.getLogger(__name__)
 

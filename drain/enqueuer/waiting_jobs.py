@@ -13,8 +13,8 @@ import psycopg
 
 from drain import metrics
 from drain.database.postgres import Connection
-from drain.read import wait_counts
-from drain.read.wait_counts import Waiting
+from drain.read import waiting_by_cause
+from drain.read.waiting_by_cause import Waiting
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class WaitingJobs:
         if self._refused:
             return
         try:
-            self.latest = wait_counts.count_waiting(connection, _COUNT_UP_TO, named=queues)
+            self.latest = waiting_by_cause.count_waiting(connection, _COUNT_UP_TO, named=queues)
             self._show(self.latest)
         except psycopg.errors.InsufficientPrivilege as error:
             self._refused = True

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from drain.explain.explanation import Estimate
 from drain.explain.places import number
 from drain.explain.situation import Situation
-from drain.read.wait_reasons import MOST
+from drain.read.causes import MOST
 from drain.visible import visible
 from drain.wording import duration
 

@@ -11,7 +11,7 @@ from drain.explain.places import number, retries_before
 from drain.explain.rates import rate, rate_of_a_new_leader
 from drain.explain.situation import Situation
 from drain.read import queries
-from drain.read.wait_reasons import MOST
+from drain.read.causes import MOST
 from drain.tables import waiting
 from drain.visible import visible
 from drain.wording import clock, relative

@@ -13,7 +13,7 @@ from drain.explain.estimates import none
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
-from drain.read.wait_reasons import MOST, Running
+from drain.read.causes import MOST, Running
 from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
 from drain.tables.pauses import Pause

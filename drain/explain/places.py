@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.read.wait_reasons import MOST
+from drain.read.causes import MOST
 from drain.tables import keyed
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.heads import heads

@@ -9,7 +9,7 @@ from drain.explain import estimates
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
-from drain.read.wait_reasons import MOST
+from drain.read.causes import MOST
 from drain.tables.columns import ATTEMPTS
 from drain.tables.rules import Bucket
 from drain.visible import visible

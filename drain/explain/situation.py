@@ -14,8 +14,8 @@ from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import Place, place_of
-from drain.read import queries, wait_reasons
-from drain.read.wait_reasons import Running
+from drain.read import causes, queries
+from drain.read.causes import Running
 from drain.tables import leader_progress, pauses, rules
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
@@ -83,7 +83,7 @@ class Situation:
     @cached_property
     def running(self) -> list[Running]:
         """Jobs of the queue that count as running, the oldest first."""
-        return wait_reasons.read_running(self.connection, self.queue)
+        return causes.read_running(self.connection, self.queue)
 
     @cached_property
     def place(self) -> Place:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from drain.explain.estimates import in_, none
 from drain.explain.explanation import Finding
 from drain.explain.situation import Situation
-from drain.read.wait_reasons import MOST
+from drain.read.causes import MOST
 from drain.wording import duration
 
 # Staged jobs of one name and unique key, the latest ones.

@@ -62,6 +62,7 @@ DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 # The states that commands and pages show. A job whose lease is over is queued: its worker has died or hangs.
 RUNNING = "lease_expires_at > now()"
 QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
+LAPSED = "lease_expires_at <= now()"
 RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
 
 # Conditions on rows of `inflight_jobs` that are looked up by id. Each is written so that it implies the condition of no

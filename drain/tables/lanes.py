@@ -196,6 +196,8 @@ def read_due(
 
 # Upper bound of the lanes, and of their priorities, among which the oldest row is searched.
 _MOST_HEADS = 1000
+# Number of lanes from which on fewer rows of each are read.
+_MANY_LANES = 100
 # Oldest of the first rows of each priority: one index look-up for each priority that is in use in each lane, however
 # many rows wait behind them.
 _OLDEST_DUE = f"""
@@ -226,12 +228,10 @@ OLDEST_DUE = _OLDEST_DUE.format(first=100, most=_MOST_HEADS)
 OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2, most=_MOST_HEADS)
 
 
-def oldest_due_seconds(
-    connection: Connection, after: Mapping[Lane, Place] | None = None, statement: str = OLDEST_DUE
-) -> dict[str, float]:
+def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | None = None) -> dict[str, float]:
     """Measure for how long the oldest due row of each queue has waited, of the rows behind these places, or of all.
 
-    Of each priority the first hundred rows count; with `OLDEST_AT_A_GLANCE` the first two.
+    Of each priority the first hundred rows count; of very many lanes the first two.
 
     Returns:
         Seconds by queue; queues in which no such row waits are left out.
@@ -244,6 +244,7 @@ def oldest_due_seconds(
         "priorities": id_array(place[0] for place in after.values()),
         "ids": id_array(place[1] for place in after.values()),
     }
+    statement = OLDEST_DUE if len(after) <= _MANY_LANES else OLDEST_AT_A_GLANCE
     return dict(connection.execute(statement.encode(), parameters).fetchall()) if after else {}
 
 

@@ -8,7 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from drain.read.system import WAITING_UP_TO, QueueCounts, Status
+from drain.read.queues import Queue
+from drain.read.system import System
 from drain.visible import visible
 from drain.wording import clock, count, duration
 
@@ -20,6 +21,9 @@ _HELD = {
     "rate": "behind a rate",
     "list_full": "behind a full list",
 }
+# Columns with numbers of jobs; the narrow table has only some.
+_COLUMNS = ("staged", "scheduled", "overdue", "queued", "running", "retrying", "dead")
+_NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "overdue"))
 # Width of a console with room for every table, and of a queue's name that may be broken.
 _WIDEST = 10_000
 _NAME_WIDTH = 16
@@ -27,13 +31,13 @@ _NAME_WIDTH = 16
 _ADVICE_LINES = 10
 
 
-def show_status(result: Status) -> None:
+def show_status(result: System) -> None:
     """Print the report."""
     console = Console(highlight=False, markup=False)
     console.print(status_view(result, console.width))
 
 
-def status_view(result: Status, width: int) -> RenderableType:
+def status_view(result: System, width: int) -> RenderableType:
     """Build the report for a terminal of this width."""
     parts: list[RenderableType] = [*_totals(result)]
     if result.queues:
@@ -49,24 +53,28 @@ def status_view(result: Status, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _totals(result: Status) -> list[Text]:
-    in_flight = f"{result.queued:,} queued, {result.running:,} running, {result.retrying:,} retrying"
+def _totals(result: System) -> list[Text]:
+    in_flight = ", ".join(f"{_total(result, state)} {state}" for state in ("queued", "running", "retrying"))
     about = "about " if result.finished_is_estimate else ""
-    due = result.oldest_staged_age_seconds
+    due, dead, overdue = result.ready_seconds, result.total("dead"), result.total("overdue")
     return [
         Text(f"leader    {_leader(result)}", style="" if result.leader else "red"),
         Text.assemble(
-            f"staged    {result.staged:,}: {result.scheduled:,} scheduled for later, ",
-            (f"{result.overdue:,} overdue", "red" if result.overdue else ""),
+            f"staged    {_total(result, 'staged')}: {_total(result, 'scheduled')} scheduled for later, ",
+            (f"{_total(result, 'overdue')} overdue", "red" if overdue else ""),
         ),
-        Text(f"in flight {result.inflight:,}: {in_flight}"),
+        Text(f"in flight {_total(result, 'inflight')}: {in_flight}"),
         Text(f"finished  {about}{result.finished:,}"),
-        Text(f"dead      {result.dead:,}", style="red" if result.dead else ""),
+        Text(f"dead      {_total(result, 'dead')}", style="red" if dead else ""),
         Text(f"oldest    {f'staged job due for {duration(due)}' if due else 'no staged job is due'}"),
     ]
 
 
-def _leader(result: Status) -> str:
+def _total(result: System, name: str) -> str:
+    return f"{'about ' if result.is_estimate(name) else ''}{result.total(name):,}"
+
+
+def _leader(result: System) -> str:
     if result.leader is None:
         return "none; start `drain run`"
     return visible(f"{result.leader['name']} since {clock(datetime.fromisoformat(result.leader['since']))}")
@@ -81,30 +89,29 @@ def _fits(table: Table, width: int) -> bool:
     return natural <= width
 
 
-def _table(result: Status, *, wide: bool) -> Table:
+def _table(result: System, *, wide: bool) -> Table:
     """Build the table; a wide one has more columns of staged jobs and the length of the list in Redis."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
-    more = ("scheduled", "overdue") if wide else ()
-    for column in ("workers", "staged", *more, "queued", "running", "retrying", "dead"):
+    columns = _COLUMNS if wide else _NARROW
+    for column in ("workers", *columns):
         table.add_column(column, justify="right", no_wrap=wide, overflow="fold")
     if wide:
         table.add_column("ids in Redis", justify="right", no_wrap=True)
     table.add_column("oldest unclaimed", no_wrap=wide, overflow="fold")
     for name, counts in sorted(result.queues.items()):
-        staged = (counts.staged, counts.scheduled, counts.overdue) if wide else (counts.staged,)
-        numbers = (*staged, counts.queued, counts.running, counts.retrying, counts.dead)
+        numbers = [_number_of(counts, column) for column in columns]
         listed = [_number(counts.redis_depth)] if wide else []
         failing = (" failing", "red") if counts.failing else ""
-        stalled = (" stalled", "red") if _stalls(counts) else ""
+        stalled = (" stalled", "red") if counts.is_stalled else ""
         paused = (" paused", "yellow") if counts.paused is not None else ""
         held = (" held", "red") if counts.held is not None else ""
         shown = Text.assemble(visible(name), failing, stalled, paused, held)
-        table.add_row(shown, _workers(counts), *map(_number, numbers), *listed, _oldest(counts))
+        table.add_row(shown, _workers(counts), *numbers, *listed, _oldest(counts))
     return table
 
 
-def _held(result: Status) -> list[Text]:
+def _held(result: System) -> list[Text]:
     """Build a line for each queue of which jobs wait for something that a person may want to know of."""
     lines = [(name, text) for name, counts in sorted(result.queues.items()) if (text := _causes(counts))]
     shown = [Text(f"{visible(name)}: {text}") for name, text in lines[:_ADVICE_LINES]]
@@ -113,38 +120,37 @@ def _held(result: Status) -> list[Text]:
     return shown
 
 
-def _causes(counts: QueueCounts) -> str:
+def _causes(counts: Queue) -> str:
     parts = [
-        f"{_counted(number)} {words}"
+        f"{'about ' if counts.is_estimate(cause) else ''}{number:,} {words}"
         for cause, words in _HELD.items()
         if (number := counts.waiting.get(cause))
     ]
     return ", ".join(parts)
 
 
-def _counted(number: int) -> str:
-    return f"{number:,} or more" if number >= WAITING_UP_TO else f"{number:,}"
-
-
-def _workers(counts: QueueCounts) -> Text:
+def _workers(counts: Queue) -> Text:
     if counts.is_unattended:
         return Text("none", style="bold red")
     return Text("?" if counts.workers is None else f"{counts.free or 0:,}/{counts.workers:,}")
+
+
+def _number_of(counts: Queue, name: str) -> str:
+    number = getattr(counts, name)
+    return f"{'~' if number and counts.is_estimate(name) else ''}{number:,}"
 
 
 def _number(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
-def _oldest(counts: QueueCounts) -> str:
-    if counts.oldest_unclaimed_seconds is None:
-        return ""
-    return f"{duration(counts.oldest_unclaimed_seconds)} #{counts.oldest_unclaimed_id}"
+def _oldest(counts: Queue) -> str:
+    return f"{duration(counts.queued_seconds)} #{counts.oldest_queued_id}" if counts.oldest_queued_id else ""
 
 
-def _advice(result: Status) -> list[Text]:
+def _advice(result: System) -> list[Text]:
     troubled = sorted(
-        name for name, counts in result.queues.items() if counts.is_unattended or _stalls(counts)
+        name for name, counts in result.queues.items() if counts.is_unattended or counts.is_stalled
     )
     lines = [_advice_on(name, result.queues[name]) for name in troubled[:_ADVICE_LINES]]
     if len(troubled) > _ADVICE_LINES:
@@ -157,12 +163,8 @@ def _advice(result: Status) -> list[Text]:
     return [Text(line, style="red") for line in lines]
 
 
-def _stalls(counts: QueueCounts) -> bool:
-    return counts.stalled_seconds is not None and not counts.is_unattended
-
-
-def _advice_on(name: str, counts: QueueCounts) -> str:
-    if counts.stalled_seconds is not None and not counts.is_unattended:
+def _advice_on(name: str, counts: Queue) -> str:
+    if counts.is_stalled:
         busy = (
             f"{count(counts.workers, 'worker')}, none free, and "
             if counts.workers and not counts.free
@@ -170,5 +172,5 @@ def _advice_on(name: str, counts: QueueCounts) -> str:
         )
         waited = duration(counts.stalled_seconds)
         return f"{visible(name)}: {busy}no job finishes; one has waited for {waited}: see `drain top`"
-    waiting = counts.staged - counts.scheduled + counts.queued + counts.retrying
+    waiting = counts.ready + counts.queued + counts.retrying
     return f"{visible(name)}: {count(waiting, 'job')} and no worker; start `drain work {visible(name)}`"

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drain.read.activity import GROUPED_UP_TO, UP_TO, Activity, QueueActivity, RunningJob
+from drain.read.queues import Queue
+from drain.read.system import GROUPED_UP_TO, System
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible
 from drain.wording import clock, count, duration, figure
@@ -29,7 +30,7 @@ _CAUSES = {
     "retrying": "retrying",
     "scheduled": "scheduled",
 }
-_ORDERS: dict[str, Callable[[tuple[str, QueueActivity]], Any]] = {
+_ORDERS: dict[str, Callable[[tuple[str, Queue]], Any]] = {
     "waiting": lambda pair: (-pair[1].waits, pair[0]),
     "rate": lambda pair: (-pair[1].per_second, pair[0]),
     "oldest": lambda pair: (-pair[1].oldest_seconds, pair[0]),
@@ -48,7 +49,7 @@ _QUEUES_PART = 0.6
 
 
 def top_view(
-    activity: Activity,
+    system: System,
     width: int,
     height: int | None,
     sort: str,
@@ -59,14 +60,14 @@ def top_view(
     """Build the screen.
 
     Args:
-        activity: What is shown.
+        system: What is shown.
         width: Columns of the terminal.
         height: Lines of the terminal; None for as many as it takes, and no keys.
         sort: One of the values of `SORTS`.
         problem: Reason why what is shown is old, or not complete; None if it is neither.
         paused: The screen stays as it is.
     """
-    rows, jobs = len(activity.queues), len(activity.running)
+    rows, jobs = len(system.queues), len(system.running)
     lines = wrap(visible(problem or ""), width)[:_PROBLEM_LINES]
     if height is not None:
         jobs = jobs if height >= _HIGH else 0
@@ -76,30 +77,27 @@ def top_view(
         room = max(1, height - others - len(lines))
         rows = min(rows, max(1, int(_QUEUES_PART * room), room - jobs))
         jobs = min(jobs, room - rows)
-    parts: list[RenderableType] = [*_totals(activity, width)]
+    parts: list[RenderableType] = [*_totals(system, width)]
     parts += [_cut(Text(line, style="red"), width) for line in lines]
-    parts += [Text(), *_queues(activity, width, sort, rows)]
+    parts += [Text(), *_queues(system, width, sort, rows)]
     if jobs:
-        parts += [Text(), _running(activity, width, jobs)]
+        parts += [Text(), _running(system, width, jobs)]
     if height is not None:
         parts += [Text(), _keys(width, sort, paused=paused)]
     return Group(*parts)
 
 
-def _totals(activity: Activity, width: int) -> list[Text]:
-    queues = activity.queues.values()
-    leader = activity.leader
+def _totals(system: System, width: int) -> list[Text]:
+    leader = system.leader
     name = (
         f"leader {visible(leader['name'])} since {_since(leader)}"
         if leader
         else "no leader: start `drain run`"
     )
-    first = Text.assemble(f"{clock(activity.now)}  ", (name, "" if leader else "red"))
-    waits = sum(queue.waits for queue in queues)
-    running = sum(queue.running for queue in queues)
-    rate = sum(queue.per_second for queue in queues)
-    second = Text(f"{waits:,} waiting, {running:,} running, {figure(rate)}/s finishing, ")
-    second.append(_dead(activity), "red" if activity.dead else "")
+    first = Text.assemble(f"{clock(system.now)}  ", (name, "" if leader else "red"))
+    waits, running = (f"{_about(system, name)}{system.total(name):,}" for name in ("waits", "running"))
+    second = Text(f"{waits} waiting, {running} running, {figure(system.total('per_second'))}/s finishing, ")
+    second.append(_dead(system), "red" if system.total("dead") else "")
     return [_cut(first, width), _cut(second, width)]
 
 
@@ -107,28 +105,33 @@ def _since(leader: dict[str, str]) -> str:
     return clock(datetime.fromisoformat(leader["since"]))
 
 
-def _dead(activity: Activity) -> str:
-    if not activity.dead:
+def _dead(system: System) -> str:
+    dead = system.total("dead")
+    if not dead:
         return "none dead"
-    number = f"{UP_TO:,} or more" if activity.dead >= UP_TO else f"{activity.dead:,}"
-    of_them = " or more" if activity.dead > GROUPED_UP_TO else ""
-    return f"{number} dead in {activity.dead_groups}{of_them} {'group' if activity.dead_groups == 1 else 'groups'}"
+    of_them = " or more" if dead > GROUPED_UP_TO else ""
+    groups = f"{system.dead_groups}{of_them} {'group' if system.dead_groups == 1 else 'groups'}"
+    return f"{_about(system, 'dead')}{dead:,} dead in {groups}"
 
 
-def _queues(activity: Activity, width: int, sort: str, most: int) -> list[RenderableType]:
-    pairs = sorted(activity.queues.items(), key=_ORDERS[sort])
+def _about(of: System | Queue, name: str) -> str:
+    return "~" if of.is_estimate(name) else ""
+
+
+def _queues(system: System, width: int, sort: str, most: int) -> list[RenderableType]:
+    pairs = sorted(system.queues.items(), key=_ORDERS[sort])
     if not pairs:
         return [Text("no queue has a job, or has had one today")]
-    rows = [{"name": name, "queue": queue, "up_to": activity.up_to} for name, queue in pairs[:most]]
-    shown: list[RenderableType] = [fitted_table(_QUEUE_COLUMNS, rows, activity.now, width)]
+    rows = [{"name": name, "queue": queue} for name, queue in pairs[:most]]
+    shown: list[RenderableType] = [fitted_table(_QUEUE_COLUMNS, rows, system.now, width)]
     if len(pairs) > most:
         shown.append(_cut(Text(f"and {count(len(pairs) - most, 'more queue')}", style="dim"), width))
     return shown
 
 
-def _running(activity: Activity, width: int, most: int) -> RenderableType:
-    rows = [{"job": job} for job in activity.running[:most]]
-    return fitted_table(_JOB_COLUMNS, rows, activity.now, width)
+def _running(system: System, width: int, most: int) -> RenderableType:
+    rows = [{"job": job} for job in system.running[:most]]
+    return fitted_table(_JOB_COLUMNS, rows, system.now, width)
 
 
 def _keys(width: int, sort: str, *, paused: bool) -> Text:
@@ -145,8 +148,8 @@ def _cut(text: Text, width: int) -> Text:
     return text
 
 
-def _short(number: int, up_to: int = UP_TO) -> str:
-    return f"{number:,}+" if number >= up_to else f"{number:,}"
+def _shown(name: str) -> Callable[[dict[str, Any], datetime], str]:
+    return lambda row, _now: f"{_about(row['queue'], name)}{getattr(row['queue'], name):,}"
 
 
 def _oldest(row: dict[str, Any], _now: datetime) -> str:
@@ -155,45 +158,56 @@ def _oldest(row: dict[str, Any], _now: datetime) -> str:
 
 
 def _workers(row: dict[str, Any], _now: datetime) -> Text:
-    queue: QueueActivity = row["queue"]
+    queue: Queue = row["queue"]
     if queue.is_unattended:
         return Text("none", style="bold red")
     return Text("?" if queue.workers is None else f"{queue.free or 0:,}/{queue.workers:,}")
 
 
 def _why(row: dict[str, Any], _now: datetime) -> Text:
-    queue: QueueActivity = row["queue"]
+    queue: Queue = row["queue"]
     text = Text()
     text.append("FAILING " if queue.failing else "", "red")
-    text.append("STALLED " if queue.stalled_seconds and not queue.is_unattended else "", "red")
+    text.append("STALLED " if queue.is_stalled else "", "red")
     text.append("PAUSED " if queue.paused else "", "yellow")
-    counts = [(queue.waiting.get(cause, 0), word) for cause, word in _CAUSES.items()]
-    return text.append(
-        ", ".join(f"{_short(number, row['up_to'])} {word}" for number, word in counts if number)
-    )
+    parts = [
+        f"{_about(queue, cause)}{number:,} {word}"
+        for cause, word in _CAUSES.items()
+        if (number := queue.waiting.get(cause))
+    ]
+    return text.append(", ".join(parts))
+
+
+def _running_for(row: dict[str, Any], _now: datetime) -> str:
+    job = row["job"]
+    return duration((job["now"] - job["claimed_at"]).total_seconds()) if job["claimed_at"] else "?"
 
 
 def _worker(row: dict[str, Any], _now: datetime) -> Text:
-    job: RunningJob = row["job"]
-    host, *process = (job.worker or "").split(":")
+    job = row["job"]
+    host, *process = (job["claimed_by"] or "").split(":")
     name = visible(":".join([host.partition(".")[0], *process[:1]]))
-    return Text(f"{name} lapsed", style="red") if job.has_lapsed else Text(name)
+    return Text(f"{name} lapsed", style="red") if job["is_over"] else Text(name)
 
 
 _QUEUE_COLUMNS = (
     Column("queue", lambda row, _now: visible(row["name"]), "end", least=12),
     Column("rate/s", lambda row, _now: figure(row["queue"].per_second), is_number=True),
-    Column("waiting", lambda row, _now: _short(row["queue"].waits, row["up_to"]), is_number=True),
+    Column("waiting", _shown("waits"), is_number=True),
     Column("oldest", _oldest, is_number=True),
-    Column("running", lambda row, _now: _short(row["queue"].running), is_number=True),
+    Column("running", _shown("running"), is_number=True),
     Column("workers", _workers, is_number=True),
     Column("why they wait", _why, "end", share=1.5, least=20),
 )
 _JOB_COLUMNS = (
-    Column("running for", lambda row, _now: duration(row["job"].seconds), is_number=True),
-    Column("id", lambda row, _now: str(row["job"].id), is_number=True),
-    Column("try", lambda row, _now: str(row["job"].attempt), is_number=True),
-    Column("job", lambda row, _now: visible(row["job"].job_name), "start", share=1.5, least=12),
-    Column("queue", lambda row, _now: visible(row["job"].queue), "end", least=8),
+    Column(
+        "running for",
+        lambda row, _now: duration((row["job"]["now"] - row["job"]["claimed_at"]).total_seconds()),
+        is_number=True,
+    ),
+    Column("id", lambda row, _now: str(row["job"]["id"]), is_number=True),
+    Column("try", lambda row, _now: str(row["job"]["attempt"]), is_number=True),
+    Column("job", lambda row, _now: visible(row["job"]["job_name"]), "start", share=1.5, least=12),
+    Column("queue", lambda row, _now: visible(row["job"]["queue"]), "end", least=8),
     Column("worker", _worker, "start", least=8),
 )

@@ -107,10 +107,10 @@ class _Demonstration:
             # Checked before the counts: once the application has ended, they include all of its jobs and transactions.
             all_saved = processes.has_ended("application")
             processes.check(*_SERVERS)
-            status = system.status(connection)
+            status = system.read(connection, with_finished=True)
             self._journal.read()
             show(_figures(self._journal, status))
-            if all_saved and not status.staged and not status.inflight:
+            if all_saved and not status.total("staged") and not status.total("inflight"):
                 return
             if status.finished > indexed:
                 indexed, deadline = status.finished, monotonic() + _STANDSTILL_SECONDS
@@ -141,12 +141,12 @@ def _start(processes: Processes, limit: int) -> None:
     processes.drain("worker 2", "work", "index")
 
 
-def _figures(journal: JournalReader, status: system.Status) -> Figures:
+def _figures(journal: JournalReader, status: system.System) -> Figures:
     return Figures(
         expected=journal.expected,
         saved=len(journal.transactions),
         committed=sum(each.committed for each in journal.transactions),
-        drained=status.inflight + status.finished + status.dead,
+        drained=status.total("inflight") + status.finished + status.total("dead"),
         indexed=status.finished,
     )
 
@@ -159,10 +159,10 @@ def _some_absent(transactions: Sequence[Transaction], searched: Index) -> list[s
     return names[:: max(1, len(names) // 2)][:2]
 
 
-def _standstill(status: system.Status, processes: Processes) -> DrainError:
-    suspect = "enqueuer" if status.staged else "worker 1"
+def _standstill(status: system.System, processes: Processes) -> DrainError:
+    suspect = "enqueuer" if status.total("staged") else "worker 1"
     return DrainError(
-        f"no job has finished for {_STANDSTILL_SECONDS:g} s: {status.staged} are staged, "
-        f"{status.inflight} in flight, {status.dead} dead; "
+        f"no job has finished for {_STANDSTILL_SECONDS:g} s: {status.total('staged')} are staged, "
+        f"{status.total('inflight')} in flight, {status.total('dead')} dead; "
         f"the log of the {suspect} ends: {processes.last_lines(suspect)}"
     )

@@ -12,7 +12,7 @@ from drain.admission.rules import Rules
 from drain.audit.admission import AdmissionCheck
 from drain.database import postgres
 from drain.explain import explain
-from drain.read import wait_reasons
+from drain.read import causes
 from drain.tables import cancellations, claims, leases
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection, revive
@@ -152,7 +152,7 @@ def test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does(
         leader.admit_all(1)
         claim(leader, first)
         cancel_now(database_url, first)
-        standing = wait_reasons.read_standing(leader.connection, RulesRow(QUEUE, running=1, ordered=True))
+        standing = causes.read_standing(leader.connection, RulesRow(QUEUE, running=1, ordered=True))
         assert (standing.running, standing.is_full, standing.full_keys) == (1, True, {"a"})
         with (
             new_enqueuer(database_url, redis_url),

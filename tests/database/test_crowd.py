@@ -7,7 +7,7 @@ from drain.database import postgres
 from drain.enqueuer import oldest_deliveries
 from drain.enqueuer.crowd import MOST_KNOWN
 from drain.enqueuer.redelivery import Redelivery
-from drain.read import system, wait_counts
+from drain.read import queues, system, waiting_by_cause
 from drain.wire.keys import queue_key
 from tests.helpers import new_enqueuer, pushed, query, stage_jobs, wait_until
 
@@ -61,21 +61,22 @@ def test_each_lane_of_a_crowd_has_its_turn_and_a_new_one_too(database_url: str, 
 def test_the_status_counts_small_queues_of_a_crowd_together(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system, "MOST_QUEUES", 2)
-    monkeypatch.setattr(wait_counts, "_MOST_QUEUES", 2)
+    monkeypatch.setattr(queues, "MOST_QUEUES", 2)
+    monkeypatch.setattr(waiting_by_cause, "_MOST_QUEUES", 2)
     for number, queue in enumerate(["a", "b", "c", "y", "z"]):
         stage_jobs(database_url, number + 1, queue=queue)
     with postgres.connect(database_url, "a test") as connection:
-        status = system.status(connection)
-    assert {queue: each.staged for queue, each in status.queues.items()} == {"z": 5, "y": 4, system.OTHERS: 6}
-    assert status.queues["z"].waiting == {"due": 5}
-    assert status.staged == 15
+        status = system.read(connection)
+    shown = system.with_others(status.queues)
+    assert {queue: each.staged for queue, each in shown.items()} == {"z": 5, "y": 4, system.OTHERS: 6}
+    assert shown["z"].waiting == {"due": 5}
+    assert status.total("staged") == 15
 
 
 def test_the_work_of_counting_by_cause_is_bounded_by_names(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wait_counts, "_MOST_QUEUES", 2)
+    monkeypatch.setattr(waiting_by_cause, "_MOST_QUEUES", 2)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         for queue in ["a", "b", "c", "z"]:
             stage_jobs(database_url, queue=queue)
@@ -83,10 +84,10 @@ def test_the_work_of_counting_by_cause_is_bounded_by_names(
         for queue in ["a", "b", "c", "z"]:
             stage_jobs(database_url, queue=queue)
         connection = enqueuer.connection
-        assert len(wait_counts.count_waiting(connection, 10)) == 4
-        counted = wait_counts.count_waiting(connection, 10, named=["z"])
+        assert len(waiting_by_cause.count_waiting(connection, 10)) == 4
+        counted = waiting_by_cause.count_waiting(connection, 10, named=["z"])
         assert set(counted) <= {"a", "b", "z"}
-        assert counted["z"] == wait_counts.count_waiting(connection, 10)["z"]
+        assert counted["z"] == waiting_by_cause.count_waiting(connection, 10)["z"]
 
 
 def test_lost_deliveries_of_very_many_queues_are_found_in_turn(

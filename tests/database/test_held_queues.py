@@ -17,8 +17,7 @@ from drain.contrib.check.judging import Level, Thresholds, judge
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.explain import explain
-from drain.read import activity
-from drain.read.system import status
+from drain.read.system import read
 from tests.admitting import QUEUE, stage
 from tests.database.test_admission_of_redelivery import a_round, delivered, rounds_until
 from tests.database.test_redelivery import claim, fail, new_leader
@@ -89,8 +88,8 @@ def test_all_who_are_asked_say_that_a_queue_is_held(database_url: str, redis_url
         assert "longer than a year" in reason
         told = explain(connection, None, job_id)
         assert (told.finding.cause, reason in told.finding.why) == ("held", True)
-        assert status(connection).queues[QUEUE].held == reason
-        findings = judge(activity.read(connection), Thresholds()).findings
+        assert read(connection).queues[QUEUE].held == reason
+        findings = judge(read(connection), Thresholds()).findings
         assert [found.level for found in findings if found.name == "held"] == [Level.CRITICAL]
         breaches = [breach for breach in system.audit().breaches if breach.check == "rules"]
         assert [reason in breach.explanation for breach in breaches] == [True]

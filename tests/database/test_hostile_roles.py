@@ -21,7 +21,7 @@ from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
 from drain.explain import explain
-from drain.read import queries, system, wait_counts
+from drain.read import queries, system, waiting_by_cause
 from drain.tables import bulk, claims, dead, finished, finishes, leases, outcomes, staged, waiting
 from drain.tables.dead import Selection
 from drain.wire import Producer
@@ -349,7 +349,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         # Which leader leads is asked for while one does.
         assert try_to_lead(leader) is not None
         with place.connected("inspection") as reader:
-            assert system.status(reader).leader is not None
+            assert system.read(reader).leader is not None
     with place.connected("worker") as worker:
         held = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:2]]
         assert held[0] is not None
@@ -357,18 +357,18 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         finishes.finish(worker, held[0])
         outcomes.bury_claimed(worker, held[1], reason="failed", explanation="x")
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
-        assert system.status(reader).finished == 1
+        assert system.read(reader, with_finished=True).finished == 1
         assert queries.jobs(reader, "dead", limit=1, queue="default")
         assert audit(reader, redis, patience_seconds=0).ok
     _rule_everything(place)
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
-        assert system.status(reader).queues["default"].waiting
+        assert system.read(reader).queues["default"].waiting
         assert audit(reader, redis, patience_seconds=0).counts["finished"] == 1
         found = {explain(reader, redis, id_).finding.cause for id_ in [*range(7), 10**9]}
         assert found >= {"finished", "dead", "no_leader", "not_given_out"}
     with place.connected("enqueuer") as leader, closing(Producer(redis_url, NAMESPACE)) as redis:
         assert try_to_lead(leader)
-        assert wait_counts.count_waiting(leader, 10)
+        assert waiting_by_cause.count_waiting(leader, 10)
         with place.connected("inspection") as reader:
             while_led = [explain(reader, redis, id_).finding.cause for id_ in range(7)]
             assert {"order_dead", "gives_way"} <= set(while_led)

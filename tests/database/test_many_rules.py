@@ -5,7 +5,7 @@ import pytest
 
 from drain.admission import admission, awake
 from drain.database import postgres
-from drain.read import system
+from drain.read import queues, system
 from drain.tables import pauses, rules
 from drain.tables.followed import FollowedTable
 from tests.helpers import new_enqueuer, query, stage_jobs, wait_until
@@ -149,14 +149,14 @@ def test_a_pause_that_ends_by_itself_is_over_though_no_row_has_changed(database_
 def test_the_status_shows_some_of_very_many_rules_and_all_held_queues(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system, "MOST_QUEUES", 5)
+    monkeypatch.setattr(queues, "MOST_QUEUES", 5)
     write_rules(database_url)
     query(database_url, "UPDATE queues SET error = 'wrong' WHERE queue = 'ruled-99'")
     query(database_url, "INSERT INTO queue_pauses (queue) SELECT queue FROM queues")
     stage_jobs(database_url, queue="ruled-50")
     with postgres.connect(database_url, "a test") as connection:
-        shown = system.status(connection).queues
+        shown = system.with_others(system.read(connection).queues)
     assert len(shown) == 6
     assert shown["ruled-99"].held == "wrong"
-    assert shown["ruled-50"].rules == {"running": 1}
-    assert shown[system.OTHERS] == system.QueueCounts()
+    assert shown["ruled-50"].rules == rules.RulesRow("ruled-50", running=1)
+    assert shown[system.OTHERS] == queues.Queue()

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from drain.database import postgres
-from drain.read import activity, queries, queue_overview, system
+from drain.read import queries, system
 from tests.helpers import query, stage_jobs
 
 NUMBERS = {"running": 3, "queued": 5, "retrying": 2}
@@ -37,14 +37,12 @@ def test_all_that_count_agree_on_what_runs_waits_and_is_retried(database_url: st
         )
         first += number
     with postgres.connect(database_url, "tests") as connection:
-        status = system.status(connection)
-        found = activity.read(connection).queues["mail"]
-        page = queue_overview.sample(connection)
+        found = system.read(connection)
         now = queries.now(connection)
         states = Counter(queries.inflight_state(queries.job(connection, each), now) for each in ids)
 
-    assert {name: getattr(status, name) for name in NUMBERS} == NUMBERS
-    assert {name: getattr(status.queues["mail"], name) for name in NUMBERS} == NUMBERS
-    assert (found.running, found.waiting["retrying"]) == (NUMBERS["running"], NUMBERS["retrying"])
-    assert {name: page[name]["mail"].number for name in NUMBERS} == NUMBERS
+    mail = found.queues["mail"]
+    assert {name: found.total(name) for name in NUMBERS} == NUMBERS
+    assert {name: getattr(mail, name) for name in NUMBERS} == NUMBERS
+    assert (mail.waiting, mail.estimates) == ({"queued": 5, "retrying": 2}, set())
     assert states == {"running": 3, "stalled": 2, "queued": 3, "deferred": 2}

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
 from drain.explain import places
-from drain.read import queue_overview, wait_counts
+from drain.read import queue_overview, states, waiting_by_cause
 from drain.tables import claims, finishes, lanes, leases, outcomes, redeliveries, staged, unique, waiting
 from drain.tables.claims import Claim
 from drain.tables.columns import id_array
@@ -367,7 +367,7 @@ def test_a_search_reads_the_first_rows_of_a_lane_and_no_others(many_staged_rows:
 def test_counts_of_a_queue_look_at_no_row_of_another_one(many_staged_rows: str) -> None:
     nobody: dict[str, Any] = {"queue": "nobody", "priority": 0, "id": 10**12, "up_to": 1000}
     lane = {"kinds": "{0}", "queues": "{nobody}"}
-    for statement in (lanes.COUNT_DUE, wait_counts._GROUPS, places._IN_QUEUE):
+    for statement in (lanes.COUNT_DUE, waiting_by_cause._GROUPS, places._IN_QUEUE):
         assert sum(scans(many_staged_rows, statement, nobody | lane).values()) == 0
 
     found = scans(many_staged_rows, lanes.COUNT_DUE, {**nobody, **lane, "queues": "{default}", "up_to": 100})
@@ -550,13 +550,12 @@ def test_the_numbers_of_the_page_read_a_bounded_part_of_each_table(
         "FROM generate_series(1, %s) AS number",
         MANY,
     )
-    monkeypatch.setattr(queue_overview, "PAGES", 20)
+    monkeypatch.setattr(states, "PAGES", 20)
     with psycopg.connect(database_url) as connection:
         connection.execute("SET jit = off; SET enable_seqscan = off")
-        counted = queue_overview.sample(connection)
-        due = counted["due"]
-        assert all(each.is_estimate for each in due.values())
-        assert 0.5 * MANY < sum(each.number for each in due.values()) < 2 * MANY
+        ready = states.count(connection)["ready"]
+        assert not ready.are_exact
+        assert 0.5 * MANY < sum(ready.by_queue.values()) < 2 * MANY
         day = {"day": datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)}
         assert sum(scans_of(connection, queue_overview._FINISHING, day).values()) < 20
         step = {

@@ -11,7 +11,7 @@ from drain import metrics
 from drain.__main__ import main
 from drain.enqueuer.enqueuer import SESSION
 from drain.enqueuer.waiting_jobs import WaitingJobs
-from drain.read.wait_counts import count_waiting
+from drain.read.waiting_by_cause import count_waiting
 from tests.database.test_explain import System
 from tests.helpers import new_enqueuer
 

@@ -599,7 +599,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
         assert claim is not None
         assert finishes.finish(worker, claim)
     with postgres.connect(logins["inspection"], "tests") as reader:
-        assert system.status(reader).finished == 1
+        assert system.read(reader, with_finished=True).finished == 1
 
 
 @pytest.mark.usefixtures("processes")

@@ -14,6 +14,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.database import postgres
 from drain.embedded import Services
-from drain.read import activity
+from drain.read import queues, system
 from drain.tables import claims, finishes
 from tests.helpers import (
     DRAIN,
@@ -245,15 +246,15 @@ def test_activity_is_that_of_the_tables(database_url: str, redis_url: str) -> No
             "scheduled_at = now() - interval '1 minute' WHERE id = %s",
             ids[2],
         )
-        found = activity.read(connection, longest=10)
+        found = system.read(connection, longest=10)
         nothing_else = connection.info.transaction_status.name
     queue = found.queues["default"]
     assert (queue.waiting, queue.running, queue.waits) == ({"queued": 2}, 1, 2)
-    assert round(queue.per_second * activity.RATE_SECONDS) == 1
+    assert round(queue.per_second * queues.RATE_SECONDS) == 1
     assert 60 <= queue.oldest_seconds < 600
-    assert [(job.id, job.attempt) for job in found.running] == [(ids[1], 1)]
-    assert found.running[0].seconds >= 3600
-    assert (found.dead, found.dead_groups, nothing_else) == (0, 0, "IDLE")
+    assert [(job["id"], job["attempt"]) for job in found.running] == [(ids[1], 1)]
+    assert found.running[0]["now"] - found.running[0]["claimed_at"] >= timedelta(hours=1)
+    assert (found.total("dead"), found.dead_groups, nothing_else) == (0, 0, "IDLE")
 
 
 def test_dead_jobs_are_grouped_by_name_reason_and_error(database_url: str) -> None:
@@ -263,8 +264,8 @@ def test_dead_jobs_are_grouped_by_name_reason_and_error(database_url: str) -> No
             'failed', '' FROM generate_series(1, 60) AS n WHERE %s"""
     query(database_url, statement, True)
     with postgres.connect(database_url, "test") as connection:
-        found = activity.read(connection)
-    assert (found.dead, found.dead_groups) == (60, 6)
+        found = system.read(connection)
+    assert (found.total("dead"), found.dead_groups) == (60, 6)
 
 
 def test_no_question_reads_a_table_whole(database_url: str) -> None:
@@ -272,7 +273,10 @@ def test_no_question_reads_a_table_whole(database_url: str) -> None:
     parameters = {"up_to": 10, "limit": 10, "seconds": 60}
     with postgres.connect(database_url, "test") as connection, connection.transaction():
         connection.execute("SET LOCAL enable_seqscan = off")
-        for statement in (activity._RUNNING, activity._LONGEST, activity._FINISHED, activity._RETRYING_SINCE):
+        for statement in (
+            *(queues._RUNNING, queues._FINISHED, queues._RETRYING_SINCE, queues._OLDEST_QUEUED),
+            *(queues._LATEST_DEAD, queues._COMING_DUE),
+        ):
             plan = connection.execute(f"EXPLAIN {statement}".encode(), parameters).fetchall()
             assert [line for (line,) in plan if "Seq Scan" in line] == []
 

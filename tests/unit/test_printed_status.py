@@ -1,6 +1,7 @@
 """What `drain status` and `drain audit` print, compared with text files."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,30 +10,36 @@ from rich.console import Console
 from drain.audit import CHECKS, Breach, Report
 from drain.audit.report import OF_REDIS
 from drain.commands.audit import show_audit
-from drain.read.system import QueueCounts, Status
+from drain.read.queues import Queue
+from drain.read.system import System
+from drain.tables.pauses import Pause
+from drain.tables.rules import RulesRow
 from drain.terminal.status_report import show_status, status_view
 from tests.golden import WIDTHS, assert_printed
 
+NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
 LEADER = {"name": "shop-1:4711:c0ffee", "since": "2026-11-22T01:31:07.123456+00:00"}
 AWAY = "Redis at localhost:6379/0 does not take commands: Error 111 connecting to localhost:6379. Connection refused."
 
 widths = pytest.mark.parametrize("width", WIDTHS)
 
 
-def queue(age: float | None = None, job: int | None = None, **counts: Any) -> QueueCounts:
-    return QueueCounts(oldest_unclaimed_id=job, oldest_unclaimed_seconds=age, **counts)
+def queue(age: float = 0.0, job: int | None = None, **numbers: Any) -> Queue:
+    return Queue(oldest_queued_id=job, queued_seconds=age, **numbers)
 
 
-def busy(**more: Any) -> Status:
+def status(**more: Any) -> System:
+    return System(NOW, **more)
+
+
+def busy(**more: Any) -> System:
     queues = {
-        "default": queue(0.04, 1_204_511, inflight=3, queued=1, running=2, workers=4, free=2, redis_depth=1),
+        "default": queue(0.04, 1_204_511, queued=1, running=2, workers=4, free=2, redis_depth=1),
         "mail": queue(
             age=200.0,
             job=42,
-            staged=3,
             scheduled=1,
-            overdue=2,
-            inflight=12_000,
+            ready=2,
             queued=11_990,
             retrying=10,
             workers=0,
@@ -40,24 +47,30 @@ def busy(**more: Any) -> Status:
             waiting={"scheduled": 1, "list_full": 2, "queued": 11_990, "retrying": 10},
         ),
         "calls": queue(
-            staged=100_200,
-            inflight=51,
+            ready=100_200,
             running=50,
             retrying=1,
             workers=8,
             free=0,
             redis_depth=0,
             waiting={"paused": 200, "limited": 100_000, "called_back": 1},
-            paused={"until": None, "by": "ann", "reason": None, "since": "2026-11-22T01:31:07+00:00"},
-            rules={"running": 50},
+            estimates={"ready", "limited"},
+            paused=Pause("calls", None, None, None, None, "ann", NOW),
+            rules=RulesRow("calls", running=50),
         ),
+        "orders": queue(ready=2, ready_seconds=8.21, waiting={"due": 2}, workers=1, free=1, redis_depth=0),
         "reports-of-the-week:europe": queue(
-            dead=2, inflight=6, retrying=6, failing=True, workers=1, free=1, redis_depth=0
+            dead=2,
+            retrying=6,
+            waiting={"retrying": 6},
+            failing=True,
+            workers=1,
+            free=1,
+            redis_depth=0,
         ),
     }
-    totals = {"staged": 3, "scheduled": 1, "overdue": 2, "inflight": 12_009, "queued": 11_991, "running": 2}
-    told = {"retrying": 16, "finished": 2_500_000, "finished_is_estimate": True, "dead": 2}
-    return Status(queues=queues, oldest_staged_age_seconds=3.21, **{"leader": LEADER} | totals | told | more)
+    told = {"finished": 2_500_000, "finished_is_estimate": True}
+    return status(queues=queues, **{"leader": LEADER} | told | more)
 
 
 @pytest.fixture
@@ -74,7 +87,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("width", [90, 100, 110])
 def test_no_word_of_a_status_is_broken_where_the_narrow_table_fits(printed: Any, width: int) -> None:
-    few = Status(queues={"default": queue(0.04, 7, staged=1, workers=4, redis_depth=1)}, leader=LEADER)
+    few = status(queues={"default": queue(0.04, 7, ready=1, workers=4, redis_depth=1)}, leader=LEADER)
     lines = printed(width, show_status, few).splitlines()
     (heading,) = [number for number, line in enumerate(lines) if line.startswith("queue ")]
     assert "oldest unclaimed" in lines[heading]
@@ -90,32 +103,35 @@ def test_a_status_shows_who_works_on_each_queue_and_what_to_do_where_nobody_does
 
 @widths
 def test_a_status_without_redis_shows_workers_as_unknown(printed: Any, width: int) -> None:
-    status = busy(leader=None)
-    for counts in status.queues.values():
+    unknown = busy(leader=None)
+    for counts in unknown.queues.values():
         counts.workers = counts.redis_depth = None
 
-    assert_printed("status-without-redis", width, printed(width, show_status, status))
+    assert_printed("status-without-redis", width, printed(width, show_status, unknown))
 
 
 def test_a_status_of_nothing_has_no_table(printed: Any) -> None:
-    assert_printed("status-of-nothing", 80, printed(80, show_status, Status()))
+    assert_printed("status-of-nothing", 80, printed(80, show_status, status()))
 
 
 @widths
 def test_a_status_of_large_numbers_fits_the_terminal(printed: Any, width: int) -> None:
-    counts: Any = dict.fromkeys(("staged", "inflight", "queued", "running", "retrying", "dead"), 123_456_789)
+    counts: Any = dict.fromkeys(("ready", "queued", "running", "retrying", "dead"), 123_456_789)
     large = queue(359_999, 123_456_789_012, **counts, workers=1000, free=1000, redis_depth=123_456_789)
 
-    text = printed(width, show_status, Status(queues={"a" * 100: large}, **counts))
+    text = printed(width, show_status, status(queues={"a" * 100: large}))
 
     assert max(map(len, text.splitlines())) <= width
     assert "".join(text.split()).count("123") >= 10
 
 
 def test_only_some_of_many_queues_without_workers_are_told_what_to_do_about(printed: Any) -> None:
-    queues = {f"queue-{number:02}": queue(1.0, 1, inflight=1, queued=1, workers=0) for number in range(40)}
+    queues = {
+        f"queue-{number:02}": queue(1.0, 1, queued=1, waiting={"queued": 1}, workers=0)
+        for number in range(40)
+    }
 
-    text = printed(80, show_status, Status(queues=queues))
+    text = printed(80, show_status, status(queues=queues))
 
     assert text.count("drain work queue-") == 10
     assert "30 more queues without a worker" in text
@@ -124,20 +140,20 @@ def test_only_some_of_many_queues_without_workers_are_told_what_to_do_about(prin
 @pytest.mark.parametrize(
     ("counts", "unattended"),
     [
-        (queue(workers=0, inflight=1, queued=1), True),
-        (queue(workers=0, inflight=1, retrying=1), True),
-        (queue(workers=0, staged=2, scheduled=1), True),
-        (queue(workers=0, staged=1, scheduled=1), False),
+        (queue(workers=0, queued=1, waiting={"queued": 1}), True),
+        (queue(workers=0, retrying=1, waiting={"retrying": 1}), True),
+        (queue(workers=0, ready=1, scheduled=1, waiting={"due": 1, "scheduled": 1}), True),
+        (queue(workers=0, scheduled=1, waiting={"scheduled": 1}), False),
         (queue(workers=0, dead=1), False),
-        (queue(workers=0, inflight=1, running=1), False),
-        (queue(workers=1, inflight=1, queued=1), False),
-        (queue(workers=None, inflight=1, queued=1), False),
+        (queue(workers=0, running=1), False),
+        (queue(workers=1, queued=1, waiting={"queued": 1}), False),
+        (queue(workers=None, queued=1, waiting={"queued": 1}), False),
     ],
 )
-def test_a_queue_is_marked_that_has_jobs_to_run_and_no_worker(counts: QueueCounts, unattended: bool) -> None:
+def test_a_queue_is_marked_that_has_jobs_to_run_and_no_worker(counts: Queue, unattended: bool) -> None:
     console = Console(force_terminal=True, width=80, color_system="standard")
     with console.capture() as capture:
-        console.print(status_view(Status(queues={"mail": counts}), 80))
+        console.print(status_view(status(queues={"mail": counts}), 80))
 
     assert bool(re.search("\x1b\\[1;31m *none", capture.get())) is unattended
     assert ("drain work mail" in capture.get()) is unattended

@@ -13,7 +13,9 @@ from drain.contrib.check.command import nagios_line
 from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Verdict, worst
 from drain.contrib.events.command import event_line
 from drain.contrib.events.life import Event
-from drain.read.activity import Activity, QueueActivity, RunningJob
+from drain.read.queues import Queue
+from drain.read.system import System
+from drain.tables.pauses import Pause
 from drain.terminal.top_view import SORTS, top_view
 from tests.golden import WIDTHS, assert_printed
 
@@ -21,41 +23,47 @@ NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
 LEADER = {"name": "shop-1:4711:c0ffee", "since": "2026-11-22T01:01:07.123456+00:00"}
 
 
-def busy() -> Activity:
+def queue(
+    waiting: dict[str, int], running: int = 0, per_second: float = 0, oldest: float = 0, **more: Any
+) -> Queue:
+    return Queue(waiting=waiting, running=running, per_second=per_second, queued_seconds=oldest, **more)
+
+
+def runs(id_: int, job_name: str, queue: str, seconds: float, worker: str, **more: Any) -> dict[str, Any]:
+    since = {"now": NOW, "claimed_at": NOW - timedelta(seconds=seconds)}
+    names = {"id": id_, "job_name": job_name, "queue": queue, "claimed_by": worker}
+    return {"attempt": 1, "is_over": False, **names, **since, **more}
+
+
+def busy() -> System:
     queues = {
-        "default": QueueActivity({"queued": 3}, 2, 35.25, 0.042, workers=4, free=2),
-        "mail": QueueActivity(
+        "default": queue({"queued": 3}, 2, 35.25, 0.042, workers=4, free=2),
+        "mail": queue(
             {"list_full": 10_000, "queued": 1_201, "scheduled": 7},
-            16,
-            812.0,
-            75.0,
-            stalled_seconds=75.0,
+            *(16, 0.0, 75.0),
+            estimates={"ready", "list_full"},
             workers=2,
             free=0,
         ),
-        "calls": QueueActivity(
-            {"limited": 950, "paused": 12}, 50, 4.0, 3_720.0, paused=True, workers=8, free=8
+        "calls": queue(
+            {"limited": 950, "paused": 12},
+            *(50, 4.0, 3_720.0),
+            paused=Pause("calls", None, None, None, None, None, NOW),
+            workers=8,
+            free=8,
         ),
-        "reports-of-the-week:europe": QueueActivity({"retrying": 6}, failing=True, workers=0),
+        "reports-of-the-week:europe": queue({"retrying": 6}, dead=17, failing=True, workers=0),
     }
     running = [
-        RunningJob(1_204_511, "shop.reports.weekly.digest", "calls", 7_340.0, "w7:31:ab", 3, has_lapsed=True),
-        RunningJob(
-            42,
-            "shop.jobs.\x1b[2Jsend_receipt",
-            "mail",
-            4.2,
-            "shop-2.internal:4711:c0ffee",
-            1,
-            has_lapsed=False,
-        ),
+        runs(1_204_511, "shop.reports.weekly.digest", "calls", 7_340.0, "w7:31:ab", attempt=3, is_over=True),
+        runs(42, "shop.jobs.\x1b[2Jsend_receipt", "mail", 4.2, "shop-2.internal:4711:c0ffee"),
     ]
-    return Activity(NOW, LEADER, queues, running, dead=17, dead_groups=3)
+    return System(NOW, LEADER, queues, running, dead_groups=3)
 
 
-def drawn(width: int, height: int | None, activity: Activity, sort: str = "waiting", **more: Any) -> str:
+def drawn(width: int, height: int | None, system: System, sort: str = "waiting", **more: Any) -> str:
     console = Console(file=io.StringIO(), width=width, height=height or 100, highlight=False, markup=False)
-    console.print(top_view(activity, width, height, sort, more.pop("problem", None), **more))
+    console.print(top_view(system, width, height, sort, more.pop("problem", None), **more))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -72,23 +80,23 @@ def test_an_old_screen_says_why_it_is_old(width: int) -> None:
 
 
 def test_nothing_is_a_screen_too() -> None:
-    text = drawn(80, 24, Activity(NOW))
+    text = drawn(80, 24, System(NOW))
     assert "no leader: start `drain run`" in text
     assert "no queue has a job" in text
 
 
-def many() -> Activity:
-    queues = {f"queue-{number:03}": QueueActivity({"due": number}, 1, workers=1) for number in range(500)}
-    running = [RunningJob(n, "m.f", "q", 600.0 - n, "w:1:a", 1, has_lapsed=False) for n in range(100)]
-    return Activity(NOW, LEADER, queues, running)
+def many() -> System:
+    queues = {f"queue-{number:03}": queue({"due": number}, 1, workers=1) for number in range(500)}
+    running = [runs(n, "m.f", "q", 600.0 - n, "w:1:a") for n in range(100)]
+    return System(NOW, LEADER, queues, running)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (80, 14), (80, 13), (80, 10), (80, 8), (120, 50), (200, 200)])
 def test_a_screen_fits_the_terminal_and_its_last_line_names_the_keys(size: tuple[int, int]) -> None:
     width, height = size
-    for activity in (busy(), many()):
+    for system in (busy(), many()):
         for problem in (None, "away"):
-            lines = drawn(width, height, activity, problem=problem).splitlines()
+            lines = drawn(width, height, system, problem=problem).splitlines()
             assert len(lines) <= height
             assert all(len(line) <= width for line in lines)
             assert lines[-1].startswith("q quit")
@@ -107,7 +115,7 @@ def test_the_longest_runs_are_shown_where_there_are_too_many() -> None:
 
 @pytest.mark.parametrize(
     ("sort", "first"),
-    [("waiting", "mail"), ("rate", "mail"), ("oldest", "calls"), ("busy", "calls"), ("name", "calls")],
+    [("waiting", "mail"), ("rate", "default"), ("oldest", "calls"), ("busy", "calls"), ("name", "calls")],
 )
 def test_the_queues_are_sorted(sort: str, first: str) -> None:
     assert sort in SORTS.values()

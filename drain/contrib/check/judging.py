@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from drain.read.activity import UP_TO, Activity
+from drain.read.system import System
 from drain.wording import count, duration
 
 # Upper bound of the queues that one finding names.
@@ -106,61 +106,55 @@ class Verdict:
         return worst([finding.level for finding in self.findings])
 
 
-def judge(activity: Activity, thresholds: Thresholds) -> Verdict:
+def judge(system: System, thresholds: Thresholds) -> Verdict:
     """Judge what was read."""
-    findings = sorted(_findings(activity, thresholds), key=lambda found: -_WORST_LAST.index(found.level))
-    return Verdict(findings, list(_figures(activity, thresholds)))
+    findings = sorted(_findings(system, thresholds), key=lambda found: -_WORST_LAST.index(found.level))
+    return Verdict(findings, list(_figures(system, thresholds)))
 
 
-def _findings(activity: Activity, thresholds: Thresholds) -> Iterator[Finding]:
-    if activity.leader is None:
+def _findings(system: System, thresholds: Thresholds) -> Iterator[Finding]:
+    if system.leader is None:
         yield Finding("leader", Level.CRITICAL, "no enqueuer leads: start `drain run`")
-    held = sorted(name for name, queue in activity.queues.items() if queue.held)
+    held = sorted(name for name, queue in system.queues.items() if queue.held)
     if held:
         yield Finding("held", Level.CRITICAL, f"rules that cannot be followed hold {_names(held)}")
-    lag, (queue, wait) = activity.lag_seconds, _longest_wait(activity)
+    lag, (queue, wait) = system.lag_seconds, _longest_wait(system)
     if level := thresholds.lag.level(lag):
         yield Finding("lag", level, f"due jobs have waited for the leader for {duration(lag)}")
     if level := thresholds.wait.level(wait):
         yield Finding("wait", level, f"queue {queue} has waited for a worker for {duration(wait)}")
-    if level := thresholds.dead.level(activity.dead):
-        number = (
-            f"{UP_TO:,} or more dead jobs" if activity.dead >= UP_TO else count(activity.dead, "dead job")
-        )
-        yield Finding("dead", level, number)
-    unattended = sorted(name for name, queue in activity.queues.items() if queue.is_unattended)
+    if level := thresholds.dead.level(dead := system.total("dead")):
+        about = "about " if system.is_estimate("dead") else ""
+        yield Finding("dead", level, f"{about}{count(dead, 'dead job')}")
+    unattended = sorted(name for name, queue in system.queues.items() if queue.is_unattended)
     if unattended and thresholds.unattended:
         yield Finding("unattended", thresholds.unattended, f"no worker for {_names(unattended)}")
-    stalled = sorted(
-        name for name, queue in activity.queues.items() if queue.stalled_seconds and not queue.is_unattended
-    )
+    stalled = sorted(name for name, queue in system.queues.items() if queue.is_stalled)
     if stalled and thresholds.stalled:
-        busy = (
-            "all workers are busy, and " if all(activity.queues[name].free == 0 for name in stalled) else ""
-        )
+        busy = "all workers are busy, and " if all(system.queues[name].free == 0 for name in stalled) else ""
         yield Finding("stalled", thresholds.stalled, f"{busy}no job finishes in {_names(stalled)}")
-    failing = sorted(name for name, queue in activity.queues.items() if queue.failing)
+    failing = sorted(name for name, queue in system.queues.items() if queue.failing)
     if failing and thresholds.failing:
         yield Finding("failing", thresholds.failing, f"all attempts fail in {_names(failing)}")
 
 
-def _figures(activity: Activity, thresholds: Thresholds) -> Iterator[Figure]:
-    queues = activity.queues.values()
-    yield Figure("lag", activity.lag_seconds, "s", thresholds.lag)
-    yield Figure("wait", _longest_wait(activity)[1], "s", thresholds.wait)
-    yield Figure("dead", activity.dead, "", thresholds.dead)
-    yield Figure("waiting", sum(queue.waits for queue in queues))
-    yield Figure("running", sum(queue.running for queue in queues))
-    yield Figure("retrying", sum(queue.waiting.get("retrying", 0) for queue in queues))
+def _figures(system: System, thresholds: Thresholds) -> Iterator[Figure]:
+    queues = system.queues.values()
+    yield Figure("lag", system.lag_seconds, "s", thresholds.lag)
+    yield Figure("wait", _longest_wait(system)[1], "s", thresholds.wait)
+    yield Figure("dead", system.total("dead"), "", thresholds.dead)
+    yield Figure("waiting", system.total("waits"))
+    yield Figure("running", system.total("running"))
+    yield Figure("retrying", system.total("retrying"))
     yield Figure("failing", sum(queue.failing for queue in queues))
     yield Figure("unattended", sum(queue.is_unattended for queue in queues))
     yield Figure("stalled", sum(queue.stalled_seconds > 0 for queue in queues))
-    yield Figure("per_second", round(sum(queue.per_second for queue in queues), 3))
+    yield Figure("per_second", round(system.total("per_second"), 3))
 
 
-def _longest_wait(activity: Activity) -> tuple[str, float]:
+def _longest_wait(system: System) -> tuple[str, float]:
     """Return the queue with the longest wait, and the wait; that of a paused queue is wanted."""
-    waits = {name: queue.wait_seconds for name, queue in activity.queues.items() if not queue.paused}
+    waits = {name: queue.wait_seconds for name, queue in system.queues.items() if not queue.paused}
     return max(waits.items(), key=lambda pair: pair[1], default=("", 0.0))
 
 

@@ -16,8 +16,8 @@ from drain.config import Settings
 from drain.contrib.check.judging import Finding, Level, Thresholds, Verdict, judge
 from drain.database import postgres, schema
 from drain.errors import ConfigError, DrainError, SchemaError, UnavailableError
-from drain.read import activity, queries
-from drain.read.activity import Activity
+from drain.read import queries, system
+from drain.read.system import System
 from drain.wire import Producer
 from drain.wire.workers import Worker
 
@@ -102,7 +102,7 @@ def _finding_of(error: DrainError | psycopg.Error) -> Finding:
     return Finding("postgres", Level.UNKNOWN, f"PostgreSQL refused: {str(error).partition(chr(10))[0]}")
 
 
-def _ask_postgres(settings: Settings, seconds: float) -> Activity:
+def _ask_postgres(settings: Settings, seconds: float) -> System:
     connection = postgres.connect(settings.database_url, "drain check")
     with (
         closing(connection),
@@ -112,7 +112,7 @@ def _ask_postgres(settings: Settings, seconds: float) -> Activity:
         bound = max(1, int(seconds))
         postgres.limit_session(connection, statement_seconds=bound, lock_seconds=bound)
         schema.check(connection)
-        return activity.read(queries.with_lenient_values(connection))
+        return system.read(queries.with_lenient_values(connection))
 
 
 def _ask_redis(settings: Settings, queues: list[str]) -> dict[str, list[Worker]]:

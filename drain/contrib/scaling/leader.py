@@ -13,7 +13,7 @@ from drain.contrib.scaling.answers import Scale
 from drain.contrib.scaling.wanted import wanted
 from drain.database.postgres import Connection
 from drain.errors import DrainError
-from drain.read.wait_counts import Waiting
+from drain.read.waiting_by_cause import Waiting
 
 WANTED = Gauge(
     "drain_wanted_workers",

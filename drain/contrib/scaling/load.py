@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from drain.database.postgres import Connection, fetch_one
-from drain.read import queries, wait_counts
-from drain.read.wait_counts import Waiting
-from drain.read.wait_reasons import MOST
+from drain.read import queries, waiting_by_cause
+from drain.read.causes import MOST
+from drain.read.waiting_by_cause import Waiting
 from drain.tables import pauses
 from drain.tables import rules as ruled
 from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE
@@ -153,7 +153,7 @@ def read(connection: Connection, queue: str) -> Load | None:
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
             "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
         )
-        waiting = wait_counts.count_waiting(connection, MOST, named=[queue])
+        waiting = waiting_by_cause.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
         return load if _is_known(connection, load) else None
 

@@ -13,7 +13,7 @@ from drain.contrib.scaling.load import Load, read_all
 from drain.contrib.scaling.wanted import wanted
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.read import wait_counts
+from drain.read import waiting_by_cause
 from tests.database.test_explain import System
 from tests.database.test_query_plans import (
     MANY,
@@ -316,7 +316,7 @@ def test_many_queues_are_measured_in_a_few_statements(system: System) -> None:
         stage_now(system, 2, queue=queue)
     with psycopg.connect(system.database_url, autocommit=True) as connection:
         connection.execute("; ".join(SESSION).encode())
-        waiting = wait_counts.count_waiting(connection, 1000)
+        waiting = waiting_by_cause.count_waiting(connection, 1000)
         found = read_all(connection, ["mail", "letters", "calls", "idle"], waiting)
     assert {queue: wanted(each).backlog for queue, each in found.items()} == {
         "mail": 2,

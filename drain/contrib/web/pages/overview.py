@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from drain import capacity
@@ -13,17 +13,10 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
-from drain.read import queries, queue_overview, stalls, wait_counts
-from drain.read.queue_overview import NONE, Number, Step
-from drain.tables import lanes, pauses, rules, waiting
-from drain.tables.pauses import Pause
+from drain.read import queries, queue_overview, queues
+from drain.read.queue_overview import Number
+from drain.read.queues import RATE_SECONDS, UP_TO, Queue
 
-# Number of due rows that are looked at for the causes, of all lanes together, and at least of each.
-_LOOKED_AT, _OF_A_LANE = 2_000, 10
-# Upper bound of the queues that are shown for their rules alone.
-_MOST_RULES = 1000
-# Time over which the rate is measured.
-_MINUTE = timedelta(minutes=1)
 # Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
 # the thread, several of whose pages show them.
 _FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
@@ -43,64 +36,55 @@ CAUSES = {
 }
 
 
-# Causes for which rows wait that are due in `staged_jobs`, and that wait for their next attempt.
-_OF_DUE = ("paused", "limited", "rate", "list_full", "due")
-_OF_RETRYING = ("retrying", "called_back")
-_ALONE = ("scheduled", "queued")
-
-
 @dataclass(slots=True)
 class Glance:
-    """Numbers of one queue.
+    """One queue as the page shows it.
 
     Attributes:
         name: Name of the queue.
-        causes: Number of waiting jobs by cause.
-        running: Number of jobs that workers have claimed.
-        oldest_seconds: Time for which the oldest job has been due, or has waited for a worker.
-        dead: Number of dead jobs.
-        failing: Five of its jobs have failed since its last finish.
-        stalled_seconds: Wait of its jobs, if the queue stalls; 0 if not.
-        paused: Pause of the whole queue; None without one.
-        finished: Number of jobs that ended in the last minute.
-        workers: Number of live workers; None if Redis is not known.
-        free: Number of those that could begin a job at once; None as for `workers`.
+        numbers: Its numbers.
         curve: Jobs that ended, by step.
     """
 
     name: str
-    causes: Mapping[str, Number] = field(default_factory=dict)
-    running: Number = NONE
-    oldest_seconds: float | None = None
-    dead: Number = NONE
-    failing: bool = False
-    paused: Pause | None = None
-    finished: Number = NONE
-    stalled_seconds: float = 0.0
-    workers: int | None = None
-    free: int | None = None
+    numbers: Queue = field(default_factory=Queue)
     curve: list[Number | None] = field(default_factory=list)
+
+    @property
+    def causes(self) -> dict[str, Number]:
+        """Number of waiting jobs by cause."""
+        waiting = self.numbers.waiting
+        return {cause: self._number(cause, waiting[cause]) for cause in CAUSES if cause in waiting}
 
     @property
     def waiting(self) -> Number:
         """Number of the jobs that wait for anything but their time."""
-        counted = [number for cause, number in self.causes.items() if cause != "scheduled"]
-        return Number(sum(each.number for each in counted), any(each.is_estimate for each in counted))
+        return self._number("waits", self.numbers.waits)
 
     @property
-    def is_unattended(self) -> bool:
-        """True if jobs wait and no worker runs them."""
-        return self.workers == 0 and self.waiting.number > 0
+    def running(self) -> Number:
+        """Number of running jobs."""
+        return self._number("running", self.numbers.running)
 
     @property
-    def is_stalled(self) -> bool:
-        """True if it has workers, and they have finished none of its jobs for a minute."""
-        return self.stalled_seconds > 0 and not self.is_unattended
+    def dead(self) -> Number:
+        """Number of dead jobs."""
+        return self._number("dead", self.numbers.dead)
+
+    @property
+    def finished(self) -> Number:
+        """Number of jobs that ended in the last minute."""
+        number = round(self.numbers.per_second * RATE_SECONDS)
+        return Number(number, number > UP_TO)
 
     @property
     def has_trouble(self) -> bool:
         """True if a person may want to look: it is paused, fails, stalls, or has no worker."""
-        return self.paused is not None or self.failing or self.stalled_seconds > 0 or self.is_unattended
+        queue = self.numbers
+        return queue.paused is not None or queue.failing or queue.stalled_seconds > 0 or queue.is_unattended
+
+    def _number(self, name: str, number: int) -> Number:
+        return Number(number, self.numbers.is_estimate(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,90 +118,23 @@ def look(view: View) -> Measured:
 def measure(view: View, connection: Connection) -> Measured:
     """Measure all queues."""
     now = queries.now(connection)
-    counted = queue_overview.sample(connection)
-    found = _causes(connection, counted)
-    oldest = _later(
-        lanes.oldest_due_seconds(connection, statement=lanes.OLDEST_AT_A_GLANCE),
-        queue_overview.oldest_queued_seconds(connection),
-    )
-    stalled = stalls.stalled_queues(connection)
-    failing = {each.queue for each in waiting.retrying_queues(connection) if each.failing}
-    held = {
-        pause.queue: pause
-        for pause in reversed(pauses.longest_first(pauses.read(connection)))
-        if pause.queue is not None and pause.job_name is None and pause.key is None
-    }
+    found = queues.read(connection)
     finishing = queue_overview.finishing_queues(connection, now - STEPS * STEP)
-    running, dead = counted["running"], counted["dead"]
-    names = queue_overview.known(
-        found, running, oldest, dead, held, rules.read(connection, most=_MOST_RULES), finishing
-    )
-    lately = [Step(name, now - _MINUTE) for name in finishing]
-    rates = dict(zip(finishing, queue_overview.count_finished(connection, lately, _MINUTE), strict=True))
     history = view.site.history
     history.fill(connection, finishing, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
-    found_queues = {
-        name: Glance(
-            name,
-            found.get(name, {}),
-            running.get(name, NONE),
-            oldest.get(name),
-            dead.get(name, NONE),
-            name in failing,
-            held.get(name),
-            rates.get(name, NONE),
-            stalled.get(name, 0.0),
-            curve=history.curve(name, now) if name in rates else [],
-        )
-        for name in names
+    glances = {
+        name: Glance(name, found.get(name) or Queue(), history.curve(name, now) if name in finishing else [])
+        for name in sorted({*found, *finishing})
     }
     leader = queries.leader(connection)
     led = {"name": leader["name"], "since": datetime.fromisoformat(leader["since"])} if leader else None
-    return Measured(found_queues, led, now)
-
-
-def _causes(
-    connection: Connection, counted: Mapping[str, Mapping[str, Number]]
-) -> dict[str, dict[str, Number]]:
-    """Return the numbers of waiting jobs by queue and cause; the first rows of each lane speak for the others."""
-    up_to = max(_OF_A_LANE, _LOOKED_AT // max(1, len(lanes.find_lanes(connection, lanes.KINDS))))
-    found: dict[str, dict[str, Number]] = {}
-    for queue, seen in wait_counts.count_waiting(connection, up_to).items():
-        of_queue: dict[str, Number] = {}
-        for state, names in (
-            ("due", _OF_DUE),
-            ("retrying", _OF_RETRYING),
-            *((each, (each,)) for each in _ALONE),
-        ):
-            first = {cause: seen[cause] for cause in names if cause in seen}
-            of_queue |= _spread(first, counted[state].get(queue, NONE), up_to)
-        found[queue] = {cause: of_queue[cause] for cause in CAUSES if cause in of_queue}
-    return found
-
-
-def _spread(first: Mapping[str, int], all_of_them: Number, up_to: int) -> dict[str, Number]:
-    """Divide a number among causes as the first rows are."""
-    seen = sum(first.values())
-    # Few rows have all been seen.
-    if seen < up_to or all_of_them.number <= seen:
-        return {
-            cause: Number(number, seen >= up_to and all_of_them.is_estimate)
-            for cause, number in first.items()
-        }
-    several = len(first) > 1
-    return {
-        cause: Number(round(number / seen * all_of_them.number), several or all_of_them.is_estimate)
-        for cause, number in first.items()
-    }
-
-
-def _later(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {queue: max(one.get(queue, 0.0), other.get(queue, 0.0)) for queue in {*one, *other}}
+    return Measured(glances, led, now)
 
 
 def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
     """Fill in the workers, if Redis is known."""
-    capacity.add_workers(found, view.site.redis.ask(lambda redis: redis.crews(list(found))) or {})
+    crews = view.site.redis.ask(lambda redis: redis.crews(list(found))) or {}
+    capacity.add_workers({name: glance.numbers for name, glance in found.items()}, crews)
 
 
 def _show(view: View) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
-from drain.read import queue_overview, wait_reasons
+from drain.read import causes, queue_overview
 from drain.tables import keyed, lanes
 from drain.tables import pauses as paused
 from drain.tables.lanes import Head, Lane
@@ -118,7 +118,7 @@ def read_keys(connection: Connection, queue: str, after: str, limit: int) -> lis
     heads = keyed.heads_of_keys(connection, queue, after, limit, keyed.Paused())
     keys = [head.key for head in heads if head.key is not None]
     due = queue_overview.count_keys(connection, queue, keys, _KEY_UP_TO)
-    running = Counter(job.key for job in wait_reasons.read_running(connection, queue)) if keys else Counter()
+    running = Counter(job.key for job in causes.read_running(connection, queue)) if keys else Counter()
     return [KeyNumbers(key, due.get(key, 0), running[key]) for key in keys]
 
 

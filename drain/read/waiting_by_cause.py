@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
-from drain.read.wait_reasons import CAUSES, Standing, cause_of, read_standing
+from drain.read.causes import CAUSES, Standing, cause_of, read_standing
 from drain.tables import lanes
 from drain.tables import pauses as paused
 from drain.tables import rules as ruled
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, LAPSED
 from drain.tables.heads import heads
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.rules import RulesRow
@@ -23,6 +23,13 @@ from drain.tables.waiting import NEXT_ATTEMPTS
 
 # Upper bound of the queues that are found where only some must be counted.
 _MOST_QUEUES = 2000
+# The causes for which jobs of a state wait.
+CAUSES_OF = {
+    "scheduled": ("scheduled",),
+    "ready": ("paused", "limited", "rate", "list_full", "due"),
+    "queued": ("queued",),
+    "retrying": ("retrying", "called_back"),
+}
 # Number of waiting jobs, by cause.
 Waiting: TypeAlias = dict[str, int]
 
@@ -35,8 +42,16 @@ _GROUPS = f"""
 SELECT job_name, key, count(*)
 FROM ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows GROUP BY job_name, key
 """
+# Those whose time has come wait for the leader.
 _SCHEDULED = """
-SELECT queue, count(*) FROM (SELECT queue FROM staged_jobs_scheduled LIMIT %(up_to)s::bigint) AS job GROUP BY queue
+SELECT queue, count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (WHERE scheduled_at <= now()) FROM (
+    SELECT queue, scheduled_at FROM staged_jobs_scheduled ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job
+GROUP BY queue
+"""
+# Their worker has died or hangs; the leader delivers them again.
+_LAPSED = f"""
+SELECT queue, count(*) FROM (
+    SELECT queue FROM inflight_jobs WHERE {LAPSED} LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
 _DELIVERED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT found.queue, rows.number
@@ -72,11 +87,14 @@ def count_waiting(
     """
     pauses = Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
-    for queue, number in _count(connection, _SCHEDULED, up_to):
-        _add(found[queue], "scheduled", number, up_to)
+    for queue, scheduled, come_due in connection.execute(_SCHEDULED, {"up_to": up_to}):
+        _add(found[queue], "scheduled", scheduled, up_to)
+        _add(found[queue], "due", come_due, up_to)
     most = None if named is None else _MOST_QUEUES
     delivered = count_delivered(connection, up_to, most=most, named=named or ())
     for queue, number in delivered.items():
+        _add(found[queue], "queued", number, up_to)
+    for queue, number in connection.execute(_LAPSED.encode(), {"up_to": up_to}):
         _add(found[queue], "queued", number, up_to)
     for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
         _add(found[queue], "retrying", number - held, up_to)
@@ -123,10 +141,6 @@ def _judge(
 def _add(waiting: Waiting, cause: str, number: int, up_to: int) -> None:
     if total := min(up_to, waiting.get(cause, 0) + number):
         waiting[cause] = total
-
-
-def _count(connection: Connection, statement: str, up_to: int) -> list[tuple[str, int]]:
-    return connection.execute(statement.encode(), {"up_to": up_to}).fetchall()
 
 
 def _count_retries(connection: Connection, up_to: int, *, is_paused: bool) -> Iterable[tuple[str, int, int]]:

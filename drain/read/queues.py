@@ -1,0 +1,310 @@
+"""Numbers of all queues at one instant: `drain status`, `drain top`, `drain check` and the page show them.
+
+Each question is a few index look-ups for each queue, or reads a bounded part of a table. A number is exact if the table
+is small, or if there are few such jobs in the queue; others are worked out from a part of the table, and are named in
+`Queue.estimates`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from drain.database.postgres import Connection
+from drain.read import states, waiting_by_cause
+from drain.read.causes import CAUSES
+from drain.tables import lanes, pauses, waiting
+from drain.tables import rules as ruled
+from drain.tables.columns import DELIVERED, LAPSED, RUNNING
+from drain.tables.heads import heads
+from drain.tables.pauses import Pause
+from drain.tables.rules import RulesRow
+from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
+
+# Upper bound of the queues with numbers of their own for sure, the ones with most jobs.
+MOST_QUEUES = 1000
+# Upper bound of the waiting jobs of one queue and cause that are looked at, and of those of all queues: measured, ten
+# thousand jobs in each of 50 queues take five times as long as a thousand.
+UP_TO = 10_000
+_FEW = 100
+_OF_ALL = 40_000
+# Age from which a job is overdue that waits for the leader, which moves it within a second; in seconds.
+OVERDUE_SECONDS = 5
+# Time over which rates are measured, and after which a queue stalls: a job has waited for a worker, and none has
+# finished, for so many seconds.
+RATE_SECONDS = STALLED_SECONDS = 60
+# Causes for which due jobs wait by a rule, a pause or a full list, and not for the leader.
+_RULED = frozenset({"paused", "limited", "rate"})
+_HELD = _RULED | {"list_full"}
+# States and causes whose numbers make up others.
+_PARTS = {
+    "staged": ("ready", "scheduled"),
+    "overdue": ("ready",),
+    "inflight": ("queued", "running", "retrying"),
+    "waits": tuple(set(CAUSES) - {"scheduled", "retrying"}),
+}
+# Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest, as a rule, and jobs
+# whose worker is gone. Time and id are compared as one array.
+_OLDEST_QUEUED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
+SELECT queue, first[2], (date_part('epoch', clock_timestamp()) * 1000000)::bigint - first[1] FROM (
+    SELECT queue, pg_catalog.min(ARRAY[(date_part('epoch', since) * 1000000)::bigint, id]) AS first FROM (
+        SELECT oldest.* FROM heads, LATERAL (
+            SELECT queue, id, {WAITS_SINCE} AS since FROM inflight_jobs AS job
+            WHERE {DELIVERED} AND job.queue = heads.queue ORDER BY job.delivery LIMIT 20) AS oldest
+        UNION ALL
+        (SELECT queue, id, {WAITS_SINCE} FROM inflight_jobs WHERE {LAPSED} LIMIT %(up_to)s::bigint)) AS waits
+    GROUP BY queue) AS longest
+"""
+_RETRYING_SINCE = f"""{NEXT_ATTEMPTS}
+SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHERE next_run_at <= clock_timestamp()
+"""
+_COMING_DUE = """
+SELECT queue, date_part('epoch', clock_timestamp() - min(scheduled_at)) FROM (
+    SELECT queue, scheduled_at FROM staged_jobs_scheduled WHERE scheduled_at <= now()
+    ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job GROUP BY queue
+"""
+# The claimed jobs, of which there are no more than workers hold.
+_RUNNING = f"""
+SELECT queue, count(*) FROM (
+    SELECT queue FROM inflight_jobs WHERE {RUNNING} LIMIT %(up_to)s::bigint) AS claimed GROUP BY queue
+"""
+_LATEST_DEAD = """
+SELECT queue, count(*) FROM (SELECT queue FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job GROUP BY queue
+"""
+_YESTERDAY = """(date_trunc('day', now() AT TIME ZONE 'UTC') - interval '1 day') AT TIME ZONE 'UTC'"""
+# The latest finish of each queue of today and the day before: the bound is that of a partition, so that no row of these
+# partitions is passed over.
+_FINISHED = f"""
+WITH RECURSIVE heads AS (
+    (SELECT queue, finished_at FROM finished_jobs
+     WHERE finished_at >= {_YESTERDAY}
+     ORDER BY queue DESC, finished_at DESC LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT queue, finished_at FROM finished_jobs
+        WHERE queue < heads.queue
+            AND finished_at >= {_YESTERDAY}
+        ORDER BY queue DESC, finished_at DESC LIMIT 1) AS following
+)
+SELECT heads.queue, lately.number, lately.seconds FROM heads, LATERAL (
+    SELECT count(*) AS number, date_part('epoch', clock_timestamp() - min(finished_at)) AS seconds FROM (
+        SELECT finished_at FROM finished_jobs AS job
+        WHERE job.queue = heads.queue AND job.finished_at > now() - make_interval(secs => {RATE_SECONDS})
+        ORDER BY finished_at DESC LIMIT %(up_to)s::bigint) AS counted) AS lately
+WHERE heads.finished_at > now() - make_interval(secs => {RATE_SECONDS})
+"""
+
+
+@dataclass(slots=True)
+class Queue:
+    """Numbers of one queue.
+
+    Attributes:
+        ready: Staged jobs that are due.
+        scheduled: Staged jobs whose time has not come.
+        queued: Jobs in flight that wait for a worker, or are about to be delivered again since their worker died.
+        running: Claimed jobs whose lease holds.
+        retrying: Jobs that wait for the time of their next attempt, after a failure or a deferral.
+        dead: Jobs that were given up.
+        waiting: Number of jobs that wait, staged or in flight, by cause, one of `causes.CAUSES`.
+        estimates: States and causes whose numbers are worked out from a part of the jobs.
+        ready_seconds: Time for which the oldest due job has waited in `staged_jobs`; 0 if none waits there.
+        queued_seconds: Wait of the oldest delivered job for a worker; 0 if none waits. A later attempt waits since the
+            last one began or failed.
+        oldest_queued_id: Id of that job.
+        retrying_seconds: Time for which a next attempt has been due; 0 if none is.
+        per_second: Jobs that end in a second, over the last minute.
+        failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
+        paused: Pause of the whole queue; None without one.
+        rules: Rules of the queue; None without any.
+        workers: Number of live workers that run its jobs; None while Redis has not been asked.
+        free: Number of those that could begin a job at once; None as for `workers`.
+        redis_depth: Number of ids in its Redis list, with those of plain RQ jobs and of other databases; None as for
+            `workers`.
+    """
+
+    ready: int = 0
+    scheduled: int = 0
+    queued: int = 0
+    running: int = 0
+    retrying: int = 0
+    dead: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    estimates: set[str] = field(default_factory=set)
+    ready_seconds: float = 0.0
+    queued_seconds: float = 0.0
+    oldest_queued_id: int | None = None
+    retrying_seconds: float = 0.0
+    per_second: float = 0.0
+    failing: bool = False
+    paused: Pause | None = None
+    rules: RulesRow | None = None
+    workers: int | None = None
+    free: int | None = None
+    redis_depth: int | None = None
+
+    def is_estimate(self, name: str) -> bool:
+        """Return True if a number of jobs, by the name of its attribute or its cause, is not exact."""
+        return any(part in self.estimates for part in _PARTS.get(name, (name,)))
+
+    @property
+    def staged(self) -> int:
+        """Number of its rows in `staged_jobs`."""
+        return self.ready + self.scheduled
+
+    @property
+    def inflight(self) -> int:
+        """Number of jobs that were drained, and are neither finished nor dead."""
+        return self.queued + self.running + self.retrying
+
+    @property
+    def jobs(self) -> int:
+        """Number of all jobs that are not finished."""
+        return self.staged + self.inflight + self.dead
+
+    @property
+    def waits(self) -> int:
+        """Number of the jobs that wait and could start now, but for a rule, a pause or a worker."""
+        return sum(self.waiting.get(cause, 0) for cause in _PARTS["waits"])
+
+    @property
+    def overdue(self) -> int:
+        """Number of its due jobs, if the leader should have moved the first of them seconds ago."""
+        return self.ready if self.lag_seconds > OVERDUE_SECONDS else 0
+
+    @property
+    def oldest_seconds(self) -> float:
+        """Time for which the oldest due job has waited for a worker; 0 if none waits."""
+        return max(self.ready_seconds, self.queued_seconds, self.retrying_seconds)
+
+    @property
+    def lag_seconds(self) -> float:
+        """Time for which the oldest due job has waited for the leader; 0 if rules, a pause or a full list hold some."""
+        return 0.0 if _HELD & self.waiting.keys() else self.ready_seconds
+
+    @property
+    def wait_seconds(self) -> float:
+        """Wait of the oldest due job for a worker, not behind a rule or a pause; 0 if none waits."""
+        return self.queued_seconds if _RULED & self.waiting.keys() else self.oldest_seconds
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Wait of the oldest job, if jobs have waited for a worker for a minute and none has ended; 0 if not."""
+        stalls = self.queued_seconds > STALLED_SECONDS and not self.per_second and self.paused is None
+        return self.queued_seconds if stalls else 0.0
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if it has workers, as far as is known, and they have ended none of its jobs for a minute."""
+        return self.stalled_seconds > 0 and not self.is_unattended
+
+    @property
+    def held(self) -> str | None:
+        """Reason why the leader cannot follow its rules, and holds the queue; None if it does not."""
+        return self.rules.error if self.rules else None
+
+    @property
+    def is_unattended(self) -> bool:
+        """True if jobs wait, or will be tried again, and no worker runs them."""
+        return self.workers == 0 and self.waits + self.waiting.get("retrying", 0) > 0
+
+
+def read(connection: Connection) -> dict[str, Queue]:
+    """Read the numbers of all queues, by name.
+
+    Redis is not asked; see `Queue.workers`. Of a crowd of queues without rules and pauses some are left out.
+
+    Args:
+        connection: Any, in a transaction of one snapshot, with sequential scans off: each of these statements reads the
+            head of an index, whatever the planner believes about the tables.
+    """
+    queues: defaultdict[str, Queue] = defaultdict(Queue)
+    counted = states.count(connection)
+    for state, numbers in counted.items():
+        for name, number in numbers.by_queue.items():
+            setattr(queues[name], state, number)
+            if not numbers.are_exact:
+                queues[name].estimates.add(state)
+    _read_causes(connection, queues, counted)
+    _read_others(connection, queues, counted)
+    _read_times(connection, queues)
+    for retrying in waiting.retrying_queues(connection):
+        queues[retrying.queue].failing = retrying.failing
+    for rules in (
+        ruled.read(connection, most=MOST_QUEUES + 1) | ruled.read_of(connection, list(queues))
+    ).values():
+        queues[rules.queue].rules = rules
+    for pause in reversed(pauses.longest_first(pauses.read(connection))):
+        if pause.queue is not None and pause.job_name is None and pause.key is None:
+            queues[pause.queue].paused = pause
+    return dict(queues)
+
+
+def _read_causes(
+    connection: Connection,
+    queues: Mapping[str, Queue],
+    counted: Mapping[str, states.Numbers],
+) -> None:
+    """Fill in the numbers of jobs that wait, by state and by cause."""
+    names = list(queues)
+    many = (
+        sorted(names, key=lambda name: -queues[name].jobs)[:MOST_QUEUES] if len(names) > MOST_QUEUES else None
+    )
+    up_to = max(_FEW, min(UP_TO, _OF_ALL // max(1, len(many or names))))
+    seen = waiting_by_cause.count_waiting(connection, up_to, named=many)
+    scheduled = sum(each.get("scheduled", 0) for each in seen.values())
+    for name, by_cause in seen.items():
+        for state, causes in waiting_by_cause.CAUSES_OF.items():
+            first = {cause: by_cause[cause] for cause in causes if cause in by_cause}
+            # Few jobs have all been seen.
+            are_all = (scheduled if state == "scheduled" else sum(first.values())) < up_to
+            _set(queues[name], state, sum(first.values()), counted[state], are_all=are_all)
+            _divide(queues[name], state, first, are_all=are_all)
+
+
+def _read_others(
+    connection: Connection, queues: Mapping[str, Queue], counted: Mapping[str, states.Numbers]
+) -> None:
+    """Fill in the numbers of jobs that run, and that are dead."""
+    for state, statement in (("running", _RUNNING), ("dead", _LATEST_DEAD)):
+        if not counted[state].are_exact:
+            first = dict(connection.execute(statement, {"up_to": UP_TO}).fetchall())
+            for name in first.keys() | counted[state].by_queue:
+                are_all = sum(first.values()) < UP_TO
+                _set(queues[name], state, first.get(name, 0), counted[state], are_all=are_all)
+
+
+def _set(queue: Queue, state: str, seen: int, counted: states.Numbers, *, are_all: bool) -> None:
+    """Set the number of jobs in a state, of which so many have been seen."""
+    setattr(queue, state, seen if are_all else max(seen, getattr(queue, state)))
+    if are_all or counted.are_exact:
+        queue.estimates.discard(state)
+    else:
+        queue.estimates.add(state)
+
+
+def _divide(queue: Queue, state: str, first: Mapping[str, int], *, are_all: bool) -> None:
+    """Divide the number of jobs in a state among causes as the first jobs are."""
+    seen = sum(first.values())
+    for cause, part in first.items():
+        queue.waiting[cause] = round(part / seen * getattr(queue, state))
+        if state in queue.estimates or (len(first) > 1 and not are_all):
+            queue.estimates.add(cause)
+
+
+def _read_times(connection: Connection, queues: Mapping[str, Queue]) -> None:
+    bound = {"up_to": UP_TO}
+    for name, seconds in (
+        *lanes.oldest_due_seconds(connection).items(),
+        *connection.execute(_COMING_DUE, bound).fetchall(),
+    ):
+        queues[name].ready_seconds = max(0.0, seconds, queues[name].ready_seconds)
+    for name, job_id, microseconds in connection.execute(_OLDEST_QUEUED, bound):
+        queues[name].oldest_queued_id = job_id
+        queues[name].queued_seconds = max(0, microseconds) / 1_000_000
+    for name, seconds in connection.execute(_RETRYING_SINCE):
+        queues[name].retrying_seconds = max(0.0, seconds)
+    for name, number, seconds in connection.execute(_FINISHED, bound):
+        # Above the bound the time in which so many have finished is known, and it is shorter.
+        queues[name].per_second = number / (max(seconds, 0.001) if number >= UP_TO else RATE_SECONDS)

@@ -1,0 +1,57 @@
+"""Numbers of jobs by state and queue, from a bounded part of each table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import QUEUED, RETRYING, RUNNING
+
+# Upper bound of the pages of 8 KiB that are read of a table, of some ten to some hundred rows each.
+PAGES = 200
+_PAGES = """
+SELECT sum(pg_catalog.pg_relation_size(part.id))::bigint / 8192 FROM (
+    SELECT %(table)s::regclass AS id UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass)) AS part
+"""
+# Condition of each state, in the rows of one table. A scheduled row whose time has come waits for the leader.
+_STATES = {
+    "staged_jobs_ready": {"ready": "true"},
+    "staged_jobs_scheduled": {"scheduled": "scheduled_at > now()", "ready": "scheduled_at <= now()"},
+    "inflight_jobs": {"running": RUNNING, "retrying": RETRYING, "queued": QUEUED},
+    "dead_jobs": {"dead": "true"},
+}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Number of jobs in one state.
+
+    Attributes:
+        by_queue: Numbers above 0. If they are not exact, a queue with few such jobs may be missing.
+        are_exact: The table was read whole. Otherwise some of its pages were, always the same ones.
+    """
+
+    by_queue: Mapping[str, int]
+    are_exact: bool
+
+
+def count(connection: Connection) -> dict[str, Numbers]:
+    """Count the jobs of each queue by state: `ready`, `scheduled`, `queued`, `running`, `retrying`, `dead`."""
+    counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    exact: defaultdict[str, bool] = defaultdict(lambda: True)
+    for table, states in _STATES.items():
+        (pages,) = fetch_one(connection, _PAGES, {"table": table})
+        share = min(1.0, PAGES / max(1, pages))
+        columns = ", ".join(f"count(*) FILTER (WHERE {condition})" for condition in states.values())
+        part = "TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (1)"
+        statement = f"SELECT queue, {columns} FROM {table} {part} GROUP BY queue"
+        rows = connection.execute(statement.encode(), {"percent": 100 * share}).fetchall()
+        for place, state in enumerate(states, 1):
+            exact[state] &= share == 1
+            numbers = counted[state]
+            for row in rows:
+                if row[place]:
+                    numbers[row[0]] = numbers.get(row[0], 0) + round(row[place] / share)
+    return {state: Numbers(numbers, exact[state]) for state, numbers in counted.items()}
