@@ -5,7 +5,8 @@
     waiting_by_cause  numbers of waiting jobs, by the cause for which they wait
     states            numbers of jobs in each state, from a bounded part of each table
     claimed           jobs that workers have claimed: the one first that runs longest
-    queues            all numbers of all queues
+    queue             all numbers of one queue, and what follows from them: overdue, stalled, unattended
+    queues            those of all queues, read at one instant
     system            all queues, the leader, and what runs, for `drain status`, `drain top` and `drain check`
     dead_groups       dead jobs in groups: of one name, whose error came from one place in the code
     tags              tags of the jobs that are next in line

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from drain.database.postgres import Connection, fetch_one
 from drain.read import claimed, queries, queues
-from drain.read.queues import Queue
+from drain.read.queue import Queue
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from drain.read.queues import Queue
+from drain.read.queue import Queue
 from drain.read.system import System
 from drain.visible import visible
 from drain.wording import clock, count, duration

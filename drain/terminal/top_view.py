@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drain.read.queues import Queue
+from drain.read.queue import Queue
 from drain.read.system import GROUPED_UP_TO, System
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible

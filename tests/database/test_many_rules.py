@@ -6,6 +6,7 @@ import pytest
 from drain.admission import admission, awake
 from drain.database import postgres
 from drain.read import queues, system
+from drain.read.queue import Queue
 from drain.tables import pauses, rules
 from drain.tables.followed import FollowedTable
 from tests.helpers import new_enqueuer, query, stage_jobs, wait_until
@@ -159,4 +160,4 @@ def test_the_status_shows_some_of_very_many_rules_and_all_held_queues(
     assert len(shown) == 6
     assert shown["ruled-99"].held == "wrong"
     assert shown["ruled-50"].rules == rules.RulesRow("ruled-50", running=1)
-    assert shown[system.OTHERS] == queues.Queue()
+    assert shown[system.OTHERS] == Queue()

@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.database import postgres
 from drain.embedded import Services
+from drain.read import queue as queue_numbers
 from drain.read import queues, system
 from drain.tables import claims, finishes
 from tests.helpers import (
@@ -250,7 +251,7 @@ def test_activity_is_that_of_the_tables(database_url: str, redis_url: str) -> No
         nothing_else = connection.info.transaction_status.name
     queue = found.queues["default"]
     assert (queue.waiting, queue.running, queue.waits) == ({"queued": 2}, 1, 2)
-    assert round(queue.per_second * queues.RATE_SECONDS) == 1
+    assert round(queue.per_second * queue_numbers.RATE_SECONDS) == 1
     assert 60 <= queue.oldest_seconds < 600
     assert [(job["id"], job["attempt"]) for job in found.running] == [(ids[1], 1)]
     assert found.running[0]["now"] - found.running[0]["claimed_at"] >= timedelta(hours=1)

@@ -10,7 +10,7 @@ from rich.console import Console
 from drain.audit import CHECKS, Breach, Report
 from drain.audit.report import OF_REDIS
 from drain.commands.audit import show_audit
-from drain.read.queues import Queue
+from drain.read.queue import Queue
 from drain.read.system import System
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow

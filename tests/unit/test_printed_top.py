@@ -13,7 +13,7 @@ from drain.contrib.check.command import nagios_line
 from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Verdict, worst
 from drain.contrib.events.command import event_line
 from drain.contrib.events.life import Event
-from drain.read.queues import Queue
+from drain.read.queue import Queue
 from drain.read.system import System
 from drain.tables.pauses import Pause
 from drain.terminal.top_view import SORTS, top_view

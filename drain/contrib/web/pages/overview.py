@@ -14,8 +14,9 @@ from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import queries, queue_overview, queues
+from drain.read.queue import RATE_SECONDS, Queue
 from drain.read.queue_overview import Number
-from drain.read.queues import RATE_SECONDS, UP_TO, Queue
+from drain.read.queues import UP_TO
 
 # Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
 # the thread, several of whose pages show them.
