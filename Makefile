@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
-.PHONY: install demo test test-all test-core test-pythons test-oldest-rq mutants coverage figures durations check lock bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-core test-pythons test-lowest mutants coverage figures durations check lock bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
@@ -76,9 +76,9 @@ test-core: $(TEST)
 	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m tests.core_alone $(OPTIONS) $(or $(TESTS),$(FAST))
 
 # Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on; NEWEST=1: under the newest
-# alone, and with the oldest RQ.
+# alone.
 test-pythons:
-	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(PYTHON) -m tests.every_python $(if $(NEWEST),--newest --oldest-rq) $(OPTIONS) \
+	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(PYTHON) -m tests.every_python $(if $(NEWEST),--newest) $(OPTIONS) \
 	  $(or $(TESTS),$(FAST))
 
 # Breaks the dangerous lines of tests/mutants one by one, and checks that a test turns red; ONLY="truncate" for some.
@@ -99,17 +99,16 @@ figures: install
 durations: install
 	$(PYTEST) --record-durations $(TESTS)
 
-# Runs the suite with the oldest RQ that is supported, in an environment that finds all other packages in .venv.
-OLDEST_RQ := $(shell sed -n 's/.*"rq>=\([0-9.]*\),.*/\1/p' pyproject.toml)
-RQ_VENV := .venv-rq-$(OLDEST_RQ)
-PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
-test-oldest-rq: $(TEST)
-	$(BIN)/python -m venv --clear --without-pip $(RQ_VENV)
-	$(BIN)/python -m pip --python $(RQ_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps 'rq==$(OLDEST_RQ).*'
-	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(PURELIB)')" \
-	  > "$$($(RQ_VENV)/bin/python -c '$(PURELIB)')/all_else.pth"
-	$(RQ_VENV)/bin/python -c 'import rq; assert rq.VERSION.startswith("$(OLDEST_RQ)."), rq.VERSION; print("with RQ", rq.VERSION)'
-	$(subst $(BIN),$(RQ_VENV)/bin,$(PYTEST)) $(or $(TESTS),$(FAST))
+# Runs the fast tests with the lowest version of each package that pyproject.toml allows. What is printed may differ there.
+LOWEST := .venv-lowest
+test-lowest: $(TEST)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m venv --clear $(LOWEST)
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --group test $(EXTRAS:%=--extra %) pyproject.toml --output-file $(LOWEST)/lowest.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --requirements $(LOWEST)/lowest.txt --editable .
+	$(subst $(BIN),$(LOWEST)/bin,$(PYTEST)) --ignore-glob '*/test_printed*' --deselect $(HELP) $(or $(TESTS),$(FAST))
+EXTRAS := servers async web alembic opentelemetry sentry
+HELP := tests/unit/test_docs.py::test_the_reference_of_the_command_line_is_the_help_of_each_command
 
 check: install
 	$(BIN)/ruff check .
@@ -117,13 +116,15 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Writes deploy/requirements.txt: the newest versions of what the image installs, for its Python, with their hashes.
+# Writes deploy/requirements.txt, the newest versions of what the image installs, for its Python, with their hashes; and
+# .ci/constraints.txt, those of all that the tests install.
 IMAGE := import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); project = file["project"]; \
   print(*file["build-system"]["requires"], *project["dependencies"], *project["optional-dependencies"]["web"], sep="\n")
+COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --no-annotate --custom-compile-command "make lock"
 lock: $(TEST)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/python -c '$(IMAGE)' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.13 \
-	  --generate-hashes --no-annotate --custom-compile-command "make lock" --output-file deploy/requirements.txt -
+	$(BIN)/python -c '$(IMAGE)' | $(COMPILE) --python-version 3.13 --generate-hashes --output-file deploy/requirements.txt -
+	$(COMPILE) --python-version 3.11 --all-extras --group dev --group docs --output-file .ci/constraints.txt pyproject.toml
 
 # Measures the parts that are not done for this commit; PARTS="drain plain", SERVERS=debian, AGAIN=1, and SHORT=1 for
 # small sizes, which show that every part runs.

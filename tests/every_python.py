@@ -1,7 +1,7 @@
 """Runs tests under each Python that is promised and found here: `make test-pythons`, or `python -m tests.every_python`.
 
 Each has a virtual environment of its own, such as `.venv-3.13`. All other words of the command line are pytest's:
-`python -m tests.every_python --newest --oldest-rq tests/unit`. Needs the standard library alone.
+`python -m tests.every_python --newest tests/unit`. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def main() -> int:
     """Run it; the exit code is 0 if the tests passed under each Python that was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.every_python", description=__doc__)
     parser.add_argument("--newest", action="store_true", help="only under the newest")
-    parser.add_argument("--oldest-rq", action="store_true", help="with the oldest RQ that is supported")
     given, words = parser.parse_known_args()
     promised = promised_minors()
     found = {minor: program for minor, program in newest_of_each_minor().items() if minor >= promised[0]}
@@ -55,8 +54,7 @@ def main() -> int:
     chosen = sorted(found)
     if given.newest:
         chosen = chosen[-1:]
-    rq = f"rq=={oldest_rq()}.*" if given.oldest_rq else "rq"
-    failed = [minor for minor in chosen if not passes(minor, found[minor], rq, words)]
+    failed = [minor for minor in chosen if not passes(minor, found[minor], words)]
     for minor in chosen:
         tell(f"3.{minor}: {'FAILED' if minor in failed else 'passed'}")
     return 1 if failed else 0
@@ -66,13 +64,6 @@ def promised_minors() -> list[int]:
     """Minor versions of Python 3 that the package's classifiers name, the lowest first."""
     classifiers = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["classifiers"]
     return sorted(int(text.removeprefix(PROMISE)) for text in classifiers if text.startswith(PROMISE))
-
-
-def oldest_rq() -> str:
-    """The lowest version of RQ that the package's dependencies allow."""
-    dependencies = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
-    (bounds,) = (text for text in dependencies if text.startswith("rq>="))
-    return str(bounds.removeprefix("rq>=").partition(",")[0])
 
 
 def newest_of_each_minor() -> dict[int, Path]:
@@ -105,16 +96,13 @@ def version_of(program: Path) -> Version:
     return tuple(json.loads(asked.stdout))
 
 
-def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
-    """Run pytest under this Python and RQ; returns whether it passed."""
+def passes(minor: int, program: Path, words: list[str]) -> bool:
+    """Run pytest under this Python; returns whether it passed."""
     tell(f"3.{minor}: {program}")
     place = ROOT / f".venv-3.{minor}"
     python = place / "bin" / "python"
     needs = SPARK if any("spark" in word or "every_python" in word for word in words) else FAST
     if not is_installed(place, needs) and not install(place, program, needs):
-        return False
-    pip = [f"{python}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", rq]
-    if subprocess.run(pip, check=False).returncode:
         return False
     tests = subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, env=environment(), check=False)
     return tests.returncode == 0

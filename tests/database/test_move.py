@@ -56,7 +56,8 @@ def test_its_json_has_the_numbers_and_nothing_else(connection: Connection, env: 
     dry = drain(f"{words} --dry-run", env)
     assert json.loads(dry.stdout) == {"dry_run": True, "moved": 4, "left": 1}
     moved = drain(words, env, answer="y\n")
-    assert json.loads(moved.stdout) == {"dry_run": False, "moved": 4, "left": 1}
+    # The runner of click 8.2 shows the answer.
+    assert json.loads(moved.stdout.removeprefix(" y\n")) == {"dry_run": False, "moved": 4, "left": 1}
 
 
 def test_a_delivered_job_is_called_back_and_delivered_in_its_new_queue(

@@ -528,7 +528,8 @@ def test_the_json_of_the_command_has_the_numbers_and_nothing_else(
     dry = command("cancel --queue mail --json --dry-run", env)
     assert json.loads(dry.stdout) == {"dry_run": True, "cancelled": 5, "running": 1}
     done = command("cancel --queue mail --json", env, answer="y\n")
-    assert json.loads(done.stdout) == {"dry_run": False, "cancelled": 5, "running": 1}
+    # The runner of click 8.2 shows the answer.
+    assert json.loads(done.stdout.removeprefix(" y\n")) == {"dry_run": False, "cancelled": 5, "running": 1}
 
 
 def test_the_command_names_the_ids_that_it_could_not_cancel(

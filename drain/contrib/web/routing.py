@@ -105,7 +105,7 @@ def respond(
     common = {
         **of_all_pages(site, root),
         "access": site.access,
-        "current": getattr(request.scope.get("route"), "name", ""),
+        "current": root + page_path,
         "notice": site.access.notice(request),
         "path": page_path,
         "secret": site.access.secret_of_form(request),
