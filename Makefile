@@ -102,12 +102,11 @@ durations: install
 # Runs the fast tests with the lowest version of each package that pyproject.toml allows. What is printed may differ there.
 LOWEST := .venv-lowest
 test-lowest: $(TEST)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/python -m venv --clear $(LOWEST)
-	$(BIN)/uv pip compile --quiet --resolution lowest-direct --group test $(EXTRAS:%=--extra %) pyproject.toml --output-file $(LOWEST)/lowest.txt
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --requirements $(LOWEST)/lowest.txt --editable .
+	$(BIN)/python -m tests.lowest_versions > $(LOWEST)/constraints.txt
+	PIP_CONSTRAINT=$(LOWEST)/constraints.txt $(BIN)/python -m pip --python $(LOWEST)/bin/python install --quiet \
+	  --disable-pip-version-check --editable '.[servers,async,web,alembic,opentelemetry,sentry]' --group test
 	$(subst $(BIN),$(LOWEST)/bin,$(PYTEST)) --ignore-glob '*/test_printed*' --deselect $(HELP) $(or $(TESTS),$(FAST))
-EXTRAS := servers async web alembic opentelemetry sentry
 HELP := tests/unit/test_docs.py::test_the_reference_of_the_command_line_is_the_help_of_each_command
 
 check: install
