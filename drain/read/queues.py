@@ -125,8 +125,9 @@ def _read_causes(
     for name, by_cause in seen.items():
         for state, causes in waiting_by_cause.CAUSES_OF.items():
             first = {cause: by_cause[cause] for cause in causes if cause in by_cause}
-            # Few jobs have all been seen.
-            are_all = (scheduled if state == "scheduled" else sum(first.values())) < up_to
+            # Few jobs have all been seen, but for those of a crowd.
+            number = scheduled if state == "scheduled" else sum(first.values())
+            are_all = number < up_to and (many is None or name in many)
             _set(queues[name], state, sum(first.values()), counted[state], are_all=are_all)
             _divide(queues[name], state, first, are_all=are_all)
 

@@ -1,5 +1,7 @@
 """Very many names of queues: the work of a batch stays bounded, and other queues do not wait behind them."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from redis import Redis
 
@@ -65,12 +67,13 @@ def test_the_status_counts_small_queues_of_a_crowd_together(
     monkeypatch.setattr(waiting_by_cause, "_MOST_QUEUES", 2)
     for number, queue in enumerate(["a", "b", "c", "y", "z"]):
         stage_jobs(database_url, number + 1, queue=queue)
+    stage_jobs(database_url, queue="c", run_at=datetime.now(UTC) + timedelta(hours=1))
     with postgres.connect(database_url, "a test") as connection:
         status = system.read(connection)
     shown = system.with_others(status.queues)
-    assert {queue: each.staged for queue, each in shown.items()} == {"z": 5, "y": 4, system.OTHERS: 6}
+    assert {queue: each.staged for queue, each in shown.items()} == {"z": 5, "y": 4, system.OTHERS: 7}
     assert shown["z"].waiting == {"due": 5}
-    assert status.total("staged") == 15
+    assert (status.total("ready"), status.total("scheduled")) == (15, 1)
 
 
 def test_the_work_of_counting_by_cause_is_bounded_by_names(
