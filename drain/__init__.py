@@ -29,9 +29,9 @@ Beside that way:
 
     database              connections to PostgreSQL, poolers, locks, schema, roles
     service               HTTP and systemd, for the programs that watch a long-running process
+    read                  every number and list that a person, a metric or the page shows
     audit                 the proof that no job is lost, doubled or stuck
     explain               the one thing for which a job waits now
-    capacity              free and busy workers of queues: the definitions
     admission             which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     queues                rules and pauses of queues, changed in the transaction of an application
     commands              the command line, which `drain.__main__` puts together
@@ -48,14 +48,11 @@ Modules that every package may use:
     health                functions of an application that hear of a process that fails, and that it is well again
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
-    buckets               upper bounds of the buckets of workers' histograms
     archive               files of the archive, and their rows, read without Spark
     stores                file systems of archives and sources: this machine's, and object stores
     failpoints            instants at which a test kills a process
     extras                the command that installs an optional package
-    wording, visible      numbers and times for people; texts of others, made harmless for a terminal
-    wakeup                ends the wait of one thread, without a lock
-    frames                tracebacks as texts: the innermost frame in the application's own code
+    formatting            numbers and times for people; texts of others, made harmless for a terminal
     moved                 names that modules had in earlier versions
     rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from drain.visible import visible
+from drain.formatting import visible
 
 # Attributes of every record; all others are fields of the event.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from psycopg import errors
 
-from drain import stores, wording
+from drain import formatting, stores
 from drain.archive import DATE, Archive
 from drain.database import pooler, postgres, schema
 from drain.database.postgres import Connection
@@ -209,7 +209,7 @@ class Archiver:
                     size=finished.size(instant.connection, day),
                     late=day.partition == finished.OTHER,
                 )
-                self._report(f"{day.date}: writing and comparing {wording.count(expected.rows, 'row')}")
+                self._report(f"{day.date}: writing and comparing {formatting.count(expected.rows, 'row')}")
                 with self._archive.explained():
                     self._commit(day, expected, self._write(order), order.run)
         return expected
@@ -220,7 +220,7 @@ class Archiver:
         if not found.equal or found.rows != expected.rows:
             files.remove(self._archive, [file.path for file in answer.written])
             raise NotArchivedError(
-                f"{day.date}: files and table disagree: of {wording.count(expected.rows, 'row')} in {day.partition} "
+                f"{day.date}: files and table disagree: of {formatting.count(expected.rows, 'row')} in {day.partition} "
                 f"{found.rows:,} were read; {found.missing:,} are missing in the files, {found.doubled:,} are there "
                 f"more than once, {found.different:,} differ; nothing was dropped. If Postgres still has the whole "
                 f"day, remove {self._directory(day)} and run this again"

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drain.database import postgres
 from drain.errors import DrainError
+from drain.formatting import count
 from drain.pipeline import interruption
 from drain.pipeline.datasources import columns
 from drain.pipeline.failures import explained, stored
 from drain.pipeline.session import temporarily
 from drain.tables import bulk, staged
-from drain.wording import count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.sql import Literal
 
-from drain import wording
+from drain import formatting
 from drain.database import locks
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
@@ -185,7 +185,7 @@ def run(
                 raise DrainError(f"{refused}; nothing was staged")
             due = _correctable(found, plan)
             if due:
-                report(f"staging up to {wording.count(due, 'job')}")
+                report(f"staging up to {formatting.count(due, 'job')}")
                 staged = _stage(spark, found, plan, connection, database_url)
     return _result(plan, found, staged, began)
 

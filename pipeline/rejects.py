@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from drain.errors import DrainError
-from drain.wording import count
+from drain.formatting import count
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

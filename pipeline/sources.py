@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from drain import stores
 from drain.database.url import describe
 from drain.errors import ConfigError
+from drain.formatting import count
 from drain.pipeline import gateway, lines, parquet, rejects
-from drain.wording import count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

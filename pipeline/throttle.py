@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from drain.database.postgres import fetch_one
 from drain.errors import DrainError
+from drain.formatting import duration
 from drain.pipeline import interruption
-from drain.wording import duration
 
 if TYPE_CHECKING:
     from drain.database.postgres import Connection

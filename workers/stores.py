@@ -17,7 +17,7 @@ from types import ModuleType
 
 import psycopg
 
-from drain import wording
+from drain import formatting
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.errors import UnavailableError
@@ -95,7 +95,7 @@ class Stores:
         log.info(
             "%s is reachable again after %s%s",
             store,
-            wording.duration(monotonic() - since),
+            formatting.duration(monotonic() - since),
             f"; {_left(left)}" if left else "",
             extra={"event": "up", "store": store.lower()},
         )
@@ -118,7 +118,7 @@ class Stores:
 
 
 def _left(count: int) -> str:
-    return f"{wording.count(count, 'job')} left to redelivery"
+    return f"{formatting.count(count, 'job')} left to redelivery"
 
 
 def is_outage(error: BaseException) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from drain.admission.options import as_options, with_options
 from drain.admission.rules import Rules
 from drain.errors import ConfigError
+from drain.formatting import visible
 from drain.jobs.objectives import Objective
-from drain.visible import visible
 
 # Line of a queue that is no rule: the leader does not follow it, and no table has it.
 _SLO = "slo"

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from drain import wording
+from drain import formatting
 from drain.admission.rules import Rate, Rules, check_key
 from drain.errors import ConfigError
-from drain.visible import visible
+from drain.formatting import visible
 
 # Name of each option, and of the rule that it sets.
 OPTIONS = {
@@ -104,6 +104,6 @@ def _seconds(name: str, value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     try:
-        return wording.seconds(value) if isinstance(value, str) else value
+        return formatting.seconds(value) if isinstance(value, str) else value
     except ValueError as error:
         raise ConfigError(f"{name}: {error}, not as '{visible(value)[:50]}'") from None

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError
+from drain.formatting import visible
 from drain.jobs.values import LONGEST_KEY
 from drain.tables.rules import UNITS, RulesRow
-from drain.visible import visible
 
 OnDead = Literal["hold", "skip"]
 

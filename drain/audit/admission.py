@@ -13,9 +13,9 @@ from drain.audit.obstacles import IS_HELD, read_held
 from drain.audit.report import SAMPLES, Breach
 from drain.audit.rules import FOLLOWED_SECONDS
 from drain.database.postgres import Connection
+from drain.formatting import visible
 from drain.read import queries
 from drain.tables.pauses import IS_PAUSED
-from drain.visible import visible
 
 # Upper bound of the findings of each kind.
 _MOST = 100

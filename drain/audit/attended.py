@@ -13,10 +13,10 @@ from typing import NamedTuple
 from drain.audit.report import SAMPLES, Breach, queue_names
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
+from drain.formatting import clock
 from drain.tables.columns import DELIVERED
 from drain.tables.waiting import WAITS_SINCE
 from drain.wire import Producer
-from drain.wording import clock
 
 # Upper bound of the breaches that name one queue; one more breach counts the remaining queues.
 _MOST = 10

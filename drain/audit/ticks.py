@@ -7,10 +7,9 @@ from datetime import datetime
 
 from drain.audit.report import SAMPLES, Breach, queue_names
 from drain.database.postgres import Connection
+from drain.formatting import clock, visible
 from drain.read import queries
 from drain.tables import crons
-from drain.visible import visible
-from drain.wording import clock
 
 # Condition on the job of a tick: a job replayed, started by hand or moved has another time.
 _OF_TICK = (

@@ -21,10 +21,9 @@ from drain.audit.report import OF_REDIS, Report
 from drain.commands.database import database
 from drain.config import Settings
 from drain.errors import ConfigError
+from drain.formatting import count, visible
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.visible import visible
-from drain.wording import count
 
 _NAME_WIDTH = max(map(len, CHECKS))
 _NOT_ASKED = "no Redis is named: set DRAIN_REDIS_URL"

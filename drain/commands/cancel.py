@@ -23,11 +23,11 @@ from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
+from drain.formatting import count
 from drain.tables import cancellations, changes
 from drain.tables.selections import Selection
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.wording import count
 
 
 @click.command(short_help="Cancel jobs that wait or run.")

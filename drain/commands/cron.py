@@ -18,13 +18,12 @@ from drain.commands.database import database
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError, JobModuleError
+from drain.formatting import count, relative, visible
 from drain.read import queries
 from drain.tables import crons
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import json_default
-from drain.visible import visible
-from drain.wording import count, relative
 
 NAMES = click.argument("names", metavar="NAME [NAME]...", nargs=-1, required=True)
 

@@ -10,8 +10,8 @@ import click
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
+from drain.formatting import visible
 from drain.read import queries
-from drain.visible import visible
 
 # Timeout of one statement, in seconds; counting a few million rows takes a second.
 _STATEMENT_SECONDS = 30

@@ -13,13 +13,14 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from drain import wording
+from drain import formatting
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.jobs import print_job, print_jobs
 from drain.commands.selecting import JOB_OPTIONS
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
+from drain.formatting import relative, visible
 from drain.read import dead_groups, queries
 from drain.read.dead_groups import Group, Groups
 from drain.tables import dead as dead_jobs
@@ -27,8 +28,6 @@ from drain.tables.dead import FASTEST, SLOWEST, Selection
 from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options, wrapped
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import json_default
-from drain.visible import visible
-from drain.wording import relative
 
 
 class _Rate(click.FloatRange):
@@ -220,10 +219,10 @@ def _act_on(
     if not count:
         raise DrainError("no dead job matches; `drain list dead` shows what there is")
     if not yes:
-        click.confirm(f"{verb} {wording.count(count, 'dead job')}?", abort=True)
+        click.confirm(f"{verb} {formatting.count(count, 'dead job')}?", abort=True)
     with database(settings) as connection:
         done = act(connection, selection)
-    click.echo(f"{verb}: {wording.count(done, 'job')}")
+    click.echo(f"{verb}: {formatting.count(done, 'job')}")
 
 
 def show_groups(groups: Sequence[Group], now: datetime) -> None:

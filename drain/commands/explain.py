@@ -14,10 +14,9 @@ from drain import wire
 from drain.commands.database import database
 from drain.config import Settings
 from drain.explain import Explanation, explain
+from drain.formatting import clock, duration, relative, visible
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 from drain.terminal.values import json_default
-from drain.visible import visible
-from drain.wording import clock, duration, relative
 
 # Width of the words at the left.
 _TITLE = 8

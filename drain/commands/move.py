@@ -24,13 +24,13 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.failpoints import FailurePoint, failpoint
+from drain.formatting import count
 from drain.read import queries
 from drain.tables import changes
 from drain.tables.changes import Change, Counted
 from drain.tables.selections import Selection
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.wording import count
 
 _NOW = "now"
 # Bounds of a time, as in the schema.

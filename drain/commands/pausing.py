@@ -10,10 +10,9 @@ from drain import queues
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.errors import DrainError
+from drain.formatting import count, visible
 from drain.read import queries
 from drain.terminal.commandline import DURATION, F, settings_options, wrapped
-from drain.visible import visible
-from drain.wording import count
 
 
 def named_options(command: F) -> F:

@@ -14,10 +14,10 @@ from drain.config import Settings
 from drain.database import pooler
 from drain.enqueuer import retention
 from drain.errors import DrainError
+from drain.formatting import count
 from drain.tables import finished
 from drain.tables.finished import Dropped
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.wording import count
 
 # Timeout of one statement, in seconds.
 _STATEMENT_SECONDS = 600

@@ -18,11 +18,11 @@ from drain.commands.queue_file import apply_file
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
+from drain.formatting import visible
 from drain.read import queries
 from drain.tables.pauses import Pause
 from drain.terminal import queue_report
 from drain.terminal.commandline import DURATION, F, as_json_option, settings_options
-from drain.visible import visible
 
 # Word that takes a rule off.
 _OFF = "none"

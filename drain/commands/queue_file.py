@@ -12,10 +12,9 @@ from drain.admission.rules import Rules
 from drain.commands.database import database
 from drain.config import Settings
 from drain.errors import ConfigError
+from drain.formatting import count, visible
 from drain.terminal import queue_report
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.visible import visible
-from drain.wording import count
 
 
 @click.command("apply", short_help="Give queues the rules that a file declares.")

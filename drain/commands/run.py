@@ -15,9 +15,9 @@ from drain import log
 from drain.commands.health_options import health_options, queue_grace_option
 from drain.config import Settings
 from drain.errors import ConfigError, PortTakenError
+from drain.formatting import count
 from drain.service.steady import HealthOptions
 from drain.terminal.commandline import Port, settings_options, trace_option, verbose_option
-from drain.wording import count
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer

@@ -10,12 +10,12 @@ import psycopg
 
 from drain.commands.database import hint_at_unknown
 from drain.database.postgres import Connection
+from drain.formatting import count
 from drain.read import queries
 from drain.tables import cancellations
 from drain.tables.changes import Counted
 from drain.tables.selections import Selection, slices
 from drain.terminal.commandline import JOB_ID, F, wrapped
-from drain.wording import count
 
 T = TypeVar("T")
 

@@ -12,10 +12,9 @@ from rich.text import Text
 from drain.commands.database import database
 from drain.config import Settings
 from drain.explain.stack import PATIENCE_SECONDS, Call, JobStack, read_stack, running_claim
+from drain.formatting import count, duration, relative, visible
 from drain.terminal.commandline import DURATION, JOB_ID, as_json_option, settings_options
 from drain.terminal.values import json_default
-from drain.visible import visible
-from drain.wording import count, duration, relative
 
 # Least width of the paths, and the part of the width that names of functions may take.
 _LEAST, _SHARE = 20, 0.45

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 
 import click
 
-from drain import capacity, wire
+from drain import wire
 from drain.commands.database import database
 from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.read import queries, system
+from drain.read import capacity, queries, system
 from drain.read.system import Section, System
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options

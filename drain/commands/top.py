@@ -14,17 +14,16 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from drain import capacity
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.read import queries, system
+from drain.formatting import visible
+from drain.read import capacity, queries, system
 from drain.read.system import System
 from drain.terminal.commandline import FiniteRange, settings_options
 from drain.terminal.keyboard import reading_keys
 from drain.terminal.top_view import SORTS, top_view
-from drain.visible import visible
 from drain.wire import Producer
 
 # Jobs that are read, of which the screen shows as many as it has room for.

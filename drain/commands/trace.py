@@ -17,10 +17,9 @@ from drain import wire
 from drain.commands.database import database
 from drain.config import Settings
 from drain.explain.hops import hops_of
+from drain.formatting import duration, visible
 from drain.read import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
-from drain.visible import visible
-from drain.wording import duration
 
 # Shortest step that is worth a mark.
 _MARKED_SECONDS = 0.001

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from drain.errors import UnavailableError
+from drain.formatting import visible
 from drain.read.system import System
 from drain.terminal.status_report import status_view
-from drain.visible import visible
 
 # Function that reads a status; with the reason why a part of it is unknown.
 Look = Callable[[], tuple[System, str | None]]

@@ -18,12 +18,12 @@ from drain.commands.health_options import health_options
 from drain.commands.rq_options import rq_options
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
+from drain.formatting import visible
 from drain.jobs.options import DEFAULT_QUEUE
 from drain.read import queries
 from drain.service.steady import HealthOptions
 from drain.tables import crons
 from drain.terminal.commandline import FiniteRange, settings_options, trace_option, verbose_option
-from drain.visible import visible
 from drain.wire import Producer
 
 _log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@
     refusals   poolers that refuse, or ignore, the settings that a client sends as it connects
     cursor     cursors whose BEGIN and COMMIT travel with the first and the last statement of a transaction
     deadline   one thread that acts when a time limit is over
+    wakeup     ends the wait of one thread, without a lock
     pooler     check that a connection keeps its session, as the leader's lock needs it
     locks      all advisory locks, by name
     schema     `schema.sql` and migrations: installed, and compared with the version that this program knows

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from time import monotonic
 
-from drain.wakeup import Wakeup
+from drain.database.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from time import monotonic
 from drain.database.postgres import Connection
 from drain.enqueuer.pacer import Pacer
 from drain.failpoints import FailurePoint, failpoint
+from drain.formatting import count
 from drain.tables import cancellations, pauses, redeliveries
 from drain.tables.pauses import FollowedPauses, Pauses
-from drain.wording import count
 
 log = logging.getLogger(__name__)
 

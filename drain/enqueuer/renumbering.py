@@ -12,9 +12,9 @@ from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.rq_verdicts import RQVerdicts
 from drain.failpoints import FailurePoint, failpoint
+from drain.formatting import count
 from drain.tables.redeliveries import Redelivered
 from drain.wire import ReplacedDelivery
-from drain.wording import count
 
 log = logging.getLogger(__name__)
 

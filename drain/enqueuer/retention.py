@@ -16,9 +16,9 @@ from drain import metrics
 from drain.database.postgres import Connection
 from drain.enqueuer.chores import Chore
 from drain.errors import DrainError
+from drain.formatting import count
 from drain.tables import finished
 from drain.tables.finished import Dropped
-from drain.wording import count
 
 log = logging.getLogger(__name__)
 

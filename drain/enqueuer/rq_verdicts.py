@@ -16,9 +16,9 @@ import psycopg
 
 from drain import metrics
 from drain.database.postgres import Connection
+from drain.formatting import visible
 from drain.tables import redeliveries
 from drain.tables.redeliveries import Redelivered
-from drain.visible import visible
 from drain.wire import Producer, RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)

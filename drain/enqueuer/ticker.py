@@ -17,11 +17,10 @@ from drain.database import postgres
 from drain.database.postgres import Connection, fails_for_any_row
 from drain.enqueuer.chores import Chore
 from drain.failpoints import FailurePoint, failpoint
+from drain.formatting import clock, visible
 from drain.jobs.timetable import Timetable, TimetableError, timetable
 from drain.tables import crons
 from drain.tables.crons import DueSchedule, Ticks
-from drain.visible import visible
-from drain.wording import clock
 
 log = logging.getLogger(__name__)
 

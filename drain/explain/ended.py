@@ -5,7 +5,7 @@ from __future__ import annotations
 from drain.explain.estimates import none
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.situation import Situation
-from drain.wording import count
+from drain.formatting import count
 
 _OVER = none("the job has ended")
 

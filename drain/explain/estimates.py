@@ -12,9 +12,8 @@ from typing import NamedTuple
 from drain.explain.explanation import Estimate
 from drain.explain.places import number
 from drain.explain.situation import Situation
+from drain.formatting import duration, visible
 from drain.read.causes import MOST
-from drain.visible import visible
-from drain.wording import duration
 
 # Time in which finished jobs count, in minutes.
 _MINUTES = 10

@@ -10,11 +10,10 @@ from drain.explain.explanation import Estimate, Explanation, Finding
 from drain.explain.places import number, retries_before
 from drain.explain.rates import rate, rate_of_a_new_leader
 from drain.explain.situation import Situation
+from drain.formatting import clock, relative, visible
 from drain.read import queries
 from drain.read.causes import MOST
 from drain.tables import waiting
-from drain.visible import visible
-from drain.wording import clock, relative
 
 # Time after which the leader regards a delivery that is in no list as lost, in seconds.
 _LOST_AFTER_SECONDS = 15.0

@@ -13,12 +13,11 @@ from drain.explain.estimates import none
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
+from drain.formatting import clock, count, visible
 from drain.read.causes import MOST, Running
 from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
 from drain.tables.pauses import Pause
-from drain.visible import visible
-from drain.wording import clock, count
 
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5

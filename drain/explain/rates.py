@@ -9,11 +9,10 @@ from drain.explain import estimates
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
+from drain.formatting import clock, duration, visible
 from drain.read.causes import MOST
 from drain.tables.columns import ATTEMPTS
 from drain.tables.rules import Bucket
-from drain.visible import visible
-from drain.wording import clock, duration
 
 # Part of the rate that has to begin lately if the rate is why a job waits: a leader that looks now and then never
 # reaches the whole.

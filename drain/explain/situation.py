@@ -7,14 +7,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from drain import capacity
 from drain.admission.depths import SHORTEST
-from drain.capacity import Crew
 from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import Place, place_of
-from drain.read import causes, queries
+from drain.read import capacity, causes, queries
+from drain.read.capacity import Crew
 from drain.read.causes import Running
 from drain.tables import leader_progress, pauses, rules
 from drain.tables.pauses import Pause

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
 from drain.errors import DrainError
-from drain.frames import calls_before_the_job
+from drain.formatting import clock, duration, visible
 from drain.read import claimed, queries
-from drain.visible import visible
+from drain.read.frames import calls_before_the_job
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 from drain.wire.stacks import StackQuestions
-from drain.wording import clock, duration
 
 # Patience with the answer of a worker process.
 PATIENCE_SECONDS = 5.0

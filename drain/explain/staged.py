@@ -8,8 +8,7 @@ from drain.explain.places import number
 from drain.explain.rates import rate, rate_of_a_new_leader
 from drain.explain.situation import Situation
 from drain.explain.uniqueness import gives_way, quiet
-from drain.visible import visible
-from drain.wording import clock, relative
+from drain.formatting import clock, relative, visible
 
 
 def explain(situation: Situation) -> Explanation:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from drain.explain.estimates import in_, none
 from drain.explain.explanation import Finding
 from drain.explain.situation import Situation
+from drain.formatting import duration
 from drain.read.causes import MOST
-from drain.wording import duration
 
 # Staged jobs of one name and unique key, the latest ones.
 _STAGED = f"""

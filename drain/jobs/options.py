@@ -11,12 +11,12 @@ from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 from drain.errors import StageError
+from drain.formatting import visible
 from drain.jobs import objectives
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.timetable import check_schedule
 from drain.jobs.values import LARGEST_INTEGER
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
-from drain.visible import visible
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from drain.visible import visible
+from drain.formatting import visible
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from drain.errors import ConfigError, PortTakenError
-from drain.visible import visible
+from drain.formatting import visible
 
 # Upper bounds for clients: connections that have not sent a request, and answers at a time that are not for probes.
 _UNREAD = 64

@@ -12,6 +12,6 @@
     keyboard        single keys of a terminal
     queue_report    rules of queues, pauses, and how a file of rules differs
 
-What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;
-there are no colours in a pipe or a file. Nothing here reads a database.
+What always holds: texts of others are shown and never obeyed; tables fit the width of the terminal; there are no
+colours in a pipe or a file. Nothing here reads a database.
 """

@@ -16,8 +16,7 @@ import psycopg
 
 from drain.config import VARIABLES, Settings
 from drain.errors import ConfigError, DrainError
-from drain.visible import visible
-from drain.wording import seconds
+from drain.formatting import seconds, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 

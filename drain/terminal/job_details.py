@@ -12,9 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
+from drain.formatting import clock, relative, visible
 from drain.terminal.values import as_text, json_default
-from drain.visible import visible
-from drain.wording import clock, relative
 
 # Fields that are shown apart, or mean nothing to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})

@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
+from drain.formatting import duration, relative, visible
 from drain.read import queries
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import as_text
-from drain.visible import visible
-from drain.wording import duration, relative
 
 Job: TypeAlias = dict[str, Any]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from drain.visible import visible
+from drain.formatting import visible
 
 # Time after which progress is shown, in seconds: a shorter command needs no announcement.
 _SHOWN_AFTER_SECONDS = 2.0

@@ -14,9 +14,8 @@ from rich.text import Text
 from drain.admission.declared import Difference
 from drain.admission.options import OPTIONS, as_options
 from drain.admission.rules import Rules
+from drain.formatting import count, duration, relative, visible
 from drain.tables.pauses import Pause
-from drain.visible import visible
-from drain.wording import count, duration, relative
 
 # Upper bound of the lines of a table.
 _MOST_LINES = 1000

@@ -8,10 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from drain.formatting import clock, count, duration, visible
 from drain.read.queue import Queue
 from drain.read.system import System
-from drain.visible import visible
-from drain.wording import clock, count, duration
 
 # Causes for which due jobs wait though workers may be free, and their words for people.
 _HELD = {

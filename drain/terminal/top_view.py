@@ -10,11 +10,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from drain.formatting import clock, count, duration, figure, visible
 from drain.read.queue import Queue
 from drain.read.system import GROUPED_UP_TO, System
 from drain.terminal.fitted_table import Column, fitted_table
-from drain.visible import visible
-from drain.wording import clock, count, duration, figure
 
 # Keys that choose the order of the queues, each with the word for it.
 SORTS = {"w": "waiting", "r": "rate", "o": "oldest", "b": "busy", "n": "name"}

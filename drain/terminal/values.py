@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from drain.wording import clock
+from drain.formatting import clock
 
 
 def json_default(value: Any) -> str:

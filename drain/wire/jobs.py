@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from drain.errors import UndeliverableError
-from drain.visible import visible
+from drain.formatting import visible
 from drain.wire.calls import ENTRY_POINT, LARGEST_ID, NAMED, call_around_id, call_by_entry_point
 from drain.wire.ids import forwarded_id, tracked_id
 

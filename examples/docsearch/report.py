@@ -21,7 +21,7 @@ from docsearch.application import UNDER_WAY
 from docsearch.index import Hit
 from docsearch.progress import Show
 from docsearch.verdict import Verdict
-from drain.wording import duration
+from drain.formatting import duration
 
 _IDS_SHOWN = 5
 _MARKED = re.compile("\x02(.*?)\x03", re.DOTALL)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from drain.wording import duration
+from drain.formatting import duration
 from drills.verdict import Evidence, Outcome, Verdict
 
 _STYLES = {Outcome.SURVIVED: "green", Outcome.NOT_PROVEN: "yellow", Outcome.NOT_SURVIVED: "bold red"}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain.errors import ConfigError
+from drain.formatting import count, duration, visible
 from drain.pipeline import archive as work
 from drain.pipeline import follow as following
 from drain.pipeline.closing import Closer
@@ -22,8 +23,6 @@ from drain.pipeline.commands.options import Runtime, spark_options
 from drain.pipeline.session import BRIEF
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.visible import visible
-from drain.wording import count, duration
 
 if TYPE_CHECKING:
     from drain.config import Settings

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain import wording
+from drain import formatting
+from drain.formatting import visible
 from drain.pipeline import backfill as work
 from drain.pipeline import datasources, runs, sources
 from drain.pipeline.commands.options import Runtime, pairs, spark_options
@@ -18,7 +19,6 @@ from drain.pipeline.runs import Limits
 from drain.pipeline.session import SMALL
 from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
-from drain.visible import visible
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -197,15 +197,15 @@ def backfill(
             refused=refused,
         )
     if refused.found:
-        click.echo(f"{wording.count(refused.found, 'reject')} in {reject}", err=True)
+        click.echo(f"{formatting.count(refused.found, 'reject')} in {reject}", err=True)
     if as_json:
         click.echo(json.dumps(vars(result)))
         return
-    jobs = wording.count(result.jobs, "job")
+    jobs = formatting.count(result.jobs, "job")
     if result.before:
         click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was staged now")
     else:
-        click.echo(f"run {result.run_id} has staged {jobs} in {wording.duration(result.seconds)}")
+        click.echo(f"run {result.run_id} has staged {jobs} in {formatting.duration(result.seconds)}")
 
 
 def _names(text: str) -> list[str]:
@@ -226,7 +226,7 @@ def _show_preview(plan: work.Plan, found: work.Preview, rejects: int, *, as_json
         click.echo("...")
     for number, words in ((found.duplicates, "duplicate"), (rejects, "reject")):
         if number:
-            click.echo(wording.count(number, words))
+            click.echo(formatting.count(number, words))
     click.echo(
-        f"{wording.count(found.jobs, 'job')} on queue {plan.queue} with priority {plan.priority}; nothing was staged"
+        f"{formatting.count(found.jobs, 'job')} on queue {plan.queue} with priority {plan.priority}; nothing was staged"
     )

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from drain import wording
+from drain import formatting
 from drain.pipeline import reconcile as work
 from drain.pipeline import runs, sources
 from drain.pipeline.commands.options import Runtime, pairs, spark_options
@@ -191,7 +191,7 @@ def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
 
 
 def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
-    jobs = wording.count(result.staged, "job")
+    jobs = formatting.count(result.staged, "job")
     if not result.reasons:
         click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was compared now")
         return
@@ -212,6 +212,6 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     elif dry_run:
         click.echo(f"{jobs} would be staged{waiting}; nothing was")
     else:
-        click.echo(f"{jobs} staged on queue {plan.queue} in {wording.duration(result.seconds)}{waiting}")
+        click.echo(f"{jobs} staged on queue {plan.queue} in {formatting.duration(result.seconds)}{waiting}")
     if result.reasons[DELETED] and not plan.delete_job:
         click.echo("keys that were deleted at the source stay in the target: there is no --delete-job")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain import wording
+from drain import formatting
+from drain.formatting import visible
 from drain.pipeline import replay as work
 from drain.pipeline import runs
 from drain.pipeline.commands.options import Runtime, spark_options
 from drain.pipeline.session import SMALL
 from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
-from drain.visible import visible
 
 if TYPE_CHECKING:
     from drain.config import Settings
@@ -98,12 +98,12 @@ def replay(
     if as_json:
         click.echo(json.dumps(vars(result)))
         return
-    jobs = wording.count(result.jobs, "job")
+    jobs = formatting.count(result.jobs, "job")
     name = visible(result.run_id)
     if result.before:
         click.echo(f"run {name} had staged its {jobs} before; nothing was staged now")
     else:
-        click.echo(f"run {name} has staged {jobs} again in {wording.duration(result.seconds)}")
+        click.echo(f"run {name} has staged {jobs} again in {formatting.duration(result.seconds)}")
 
 
 def _check(given: dict[str, Any], run_id: str | None, *, dry_run: bool) -> None:
@@ -133,7 +133,7 @@ def _show_preview(plan: work.Plan, found: work.Preview, *, as_json: bool) -> Non
     if found.jobs > len(found.shown):
         click.echo("...")
     if found.first is not None and found.last is not None:
-        click.echo(f"finished from {wording.clock(found.first)} to {wording.clock(found.last)}")
+        click.echo(f"finished from {formatting.clock(found.first)} to {formatting.clock(found.last)}")
     for queue, jobs in found.queues.items():
-        click.echo(visible(f"{wording.count(jobs, 'job')} on queue {queue}"))
-    click.echo(f"{wording.count(found.jobs, 'job')} would be staged again; nothing was staged")
+        click.echo(visible(f"{formatting.count(jobs, 'job')} on queue {queue}"))
+    click.echo(f"{formatting.count(found.jobs, 'job')} would be staged again; nothing was staged")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from drain.formatting import clock, visible
 from drain.pipeline.commands.options import Runtime, spark_options, warn_if_absent
 from drain.pipeline.session import SMALL
 from drain.pipeline.stats import page, tables, words
@@ -19,8 +20,6 @@ from drain.pipeline.stats.measures import measure
 from drain.pipeline.stats.question import PERIODS, Question, parse_time
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.visible import visible
-from drain.wording import clock
 
 if TYPE_CHECKING:
     from drain.config import Settings

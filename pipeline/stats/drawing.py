@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from math import ceil, log, log10
 
+from drain.formatting import visible
 from drain.pipeline.stats.plots import Plot, Series
 from drain.pipeline.stats.words import compact, seconds
-from drain.visible import visible
 
 # Units of a plot: its height, and the width of a period.
 _HEIGHT = 1000

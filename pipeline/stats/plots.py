@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from drain import wording
+from drain import formatting
 from drain.pipeline.stats.question import PERIODS
 from drain.pipeline.stats.report import Report, Times
 from drain.pipeline.stats.words import count, period_start, seconds, share, whole
@@ -143,7 +143,7 @@ def _finished_by_queue(report: Report, starts: Sequence[datetime]) -> list[Serie
         for colour, queue in enumerate(known)
     ]
     more = len(+totals) - len(known)
-    others = Series(wording.count(more, "other queue"), REST, [rest[start] for start in starts])
+    others = Series(formatting.count(more, "other queue"), REST, [rest[start] for start in starts])
     return [*series, others] if more else series
 
 

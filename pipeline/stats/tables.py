@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from drain import wording
+from drain import formatting
+from drain.formatting import visible
 from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, Times, Weeks
 from drain.pipeline.stats.words import changed, count, count_or_dash, period_start, seconds, share, whole
-from drain.visible import visible
 
 # Upper bound of the job names that are listed for an error.
 _NAMES = 3
@@ -67,7 +67,7 @@ def weeks(report: Report, *, top: int) -> Table:
     rest = report.weeks[top + 1 :]
     if rows and rest:
         others = Weeks(_together([one.this for one in rest]), _together([one.last for one in rest]))
-        rows.append([wording.count(len(rest), "other"), *_changes(others)])
+        rows.append([formatting.count(len(rest), "other"), *_changes(others)])
     return Table("This week and last week", columns, rows, texts=1)
 
 
@@ -81,7 +81,7 @@ def _changes(weeks: Weeks) -> list[str]:
 def errors(report: Report) -> Table:
     """List the most frequent errors of the dead jobs."""
     rows = [
-        [visible(error.text), _names(error.job_names), count(error.jobs), wording.clock(error.last_seen)]
+        [visible(error.text), _names(error.job_names), count(error.jobs), formatting.clock(error.last_seen)]
         for error in report.errors
     ]
     rest = report.total.died - sum(error.jobs for error in report.errors)
@@ -115,7 +115,7 @@ def _counts(title: str, jobs: Sequence[Group], rest: Sequence[Group], total: Gro
     columns = ("queue", "job", "finished", "retried", "per job", "dead", "staged", "in flight")
     rows = [[*_name(job), *_numbers(job)] for job in jobs]
     if rest:
-        rows.append(["", wording.count(len(rest), "other"), *_numbers(_together(rest))])
+        rows.append(["", formatting.count(len(rest), "other"), *_numbers(_together(rest))])
     return Table(title, columns, [*rows, ["", "all", *_numbers(total)]] if rows else [])
 
 

@@ -15,8 +15,8 @@ from drain import stage
 from drain.__main__ import main
 from drain.database import schema
 from drain.enqueuer.redelivery import Redelivery
+from drain.formatting import clock
 from drain.tables import claims, finishes, outcomes
-from drain.wording import clock
 from tests.helpers import (
     PATIENCE_SECONDS,
     drain_command,

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
+from drain.database.wakeup import Wakeup
 from drain.errors import UnavailableError
 from drain.tables import finishes
 from drain.tables.claims import Claim
-from drain.wakeup import Wakeup
 from drain.wire import Consumer, PoppedId
 from drain.workers.execution import recorder
 from drain.workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Interrupted

@@ -2,8 +2,8 @@
 
 import pytest
 
-from drain import frames
-from drain.frames import Frame, calls_before_the_job, innermost_own_frame
+from drain.read import frames
+from drain.read.frames import Frame, calls_before_the_job, innermost_own_frame
 
 SITE = "/srv/venv/lib/python3.11/site-packages"
 SOCKET = "/usr/lib/python3.11/socket.py"

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from drain.buckets import RUN_BUCKETS
+from drain.jobs.objectives import RUN_BUCKETS
 from drain.jobs.options import JobOptions
 from drain.metrics import NOT_REGISTERED, OTHERS
 from drain.tables.claims import Claim

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drain import wording
+from drain import formatting
 from drain.admission import declared
 from drain.admission.options import as_options, with_options
 from drain.admission.rules import Rate, Rules, check_key
@@ -208,10 +208,10 @@ def test_the_difference_is_by_rule_and_queues_that_are_not_in_the_file_lose_thei
     ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172_800), ("1h 30m", 5400)]
 )
 def test_a_length_of_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
-    assert wording.seconds(text) == seconds
+    assert formatting.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-5s", "1e3s", "10 m", "5min"])
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is written as 90s"):
-        wording.seconds(text)
+        formatting.seconds(text)

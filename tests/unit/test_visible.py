@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drain import log
-from drain.visible import visible
+from drain.formatting import visible
 
 COMMANDS = {
     *range(0x20),

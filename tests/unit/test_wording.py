@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from drain.wording import clock, count, duration, figure, relative
+from drain.formatting import clock, count, duration, figure, relative
 
 
 @pytest.mark.parametrize(

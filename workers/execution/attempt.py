@@ -19,10 +19,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from drain.formatting import visible
 from drain.jobs import registry
 from drain.jobs.annotations import ArgumentsError
 from drain.jobs.options import JobOptions
-from drain.visible import visible
 from drain.workers.context.current import Attempt, begin, current_attempt, end
 from drain.workers.errors import (
     ArgumentsDoNotFitError,

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from drain.formatting import count, duration, visible
 from drain.jobs.options import JobOptions
 from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
-from drain.visible import visible
-from drain.wording import count, duration
 from drain.workers.execution.death import Death
 from drain.workers.execution.outcome import (
     AlreadyFinished,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from drain import hooks
-from drain.visible import visible
+from drain.formatting import visible
 from drain.workers.context.current import Attempt
 
 log = logging.getLogger(__name__)

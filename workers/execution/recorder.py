@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
+from drain.formatting import duration, visible
 from drain.tables import cancellations, finishes, outcomes, stale
 from drain.tables.claims import Claim
-from drain.visible import visible
-from drain.wording import duration
 from drain.workers.execution.death import Death
 from drain.workers.execution.decision import (
     CANCELLED,

@@ -21,7 +21,7 @@ from contextlib import suppress
 from time import monotonic
 
 from drain.database.deadline import call_at
-from drain.wakeup import Wakeup
+from drain.database.wakeup import Wakeup
 from drain.workers.lease import interruption
 from drain.workers.lease.extension import Extender, Watched
 from drain.workers.lease.lease import NEVER

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from drain.buckets import RUN_BUCKETS, WAIT_BUCKETS
+from drain.jobs.objectives import RUN_BUCKETS, WAIT_BUCKETS
 
 # Upper bounds of the pairs of queue and job, and of the pairs with a type of exception.
 PAIRS = ERRORS = 256

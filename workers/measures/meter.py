@@ -15,7 +15,7 @@ from threading import Lock
 from time import monotonic, time
 from typing import Any, Protocol, TypeAlias
 
-from drain.buckets import RUN_BUCKETS, WAIT_BUCKETS
+from drain.jobs.objectives import RUN_BUCKETS, WAIT_BUCKETS
 from drain.jobs.options import JobOptions
 from drain.jobs.registry import Job
 from drain.metrics import NOT_REGISTERED, OTHERS

@@ -9,8 +9,8 @@ from time import monotonic
 import redis
 
 from drain.config import Settings
+from drain.database.wakeup import Wakeup
 from drain.errors import UnavailableError
-from drain.wakeup import Wakeup
 from drain.wire import Consumer
 from drain.wire.workers import FULL, IS_FULL, NOT_FULL
 from drain.workers.options import WorkOptions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from drain.wakeup import Wakeup
+from drain.database.wakeup import Wakeup
 from drain.workers.handover.journal import Journal
 
 

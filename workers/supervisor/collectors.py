@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from drain import metrics
-from drain.buckets import RUN_BUCKETS, WAIT_BUCKETS
+from drain.jobs.objectives import RUN_BUCKETS, WAIT_BUCKETS
 from drain.service.versions import versions
 from drain.workers.handover.journal import Journal, Progress
 from drain.workers.measures import memory

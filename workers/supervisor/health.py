@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from drain import wording
+from drain import formatting
 from drain.service import systemd
 from drain.service.steady import HealthOptions, Steady
 from drain.workers.handover.journal import Journal
@@ -89,7 +89,7 @@ class Health:
         if stopping:
             self._notify("stopping", "STOPPING=1")
         else:
-            count = wording.count(len(self._journals), "process", "processes")
+            count = formatting.count(len(self._journals), "process", "processes")
             # From READY=1 on, systemd's watchdog expects a message from each turn.
             self._notify(f"{living} of {count}", *([] if self._is_ready else ["READY=1"]))
             self._is_ready = True
@@ -113,9 +113,9 @@ class Health:
         turned, lived = _TIMES.unpack_from(self._memory)
         now = monotonic()
         if now - turned > _UNHEALTHY_SECONDS:
-            return f"the supervisor has been silent for {wording.duration(now - turned)}"
+            return f"the supervisor has been silent for {formatting.duration(now - turned)}"
         if now - lived > _UNHEALTHY_SECONDS:
-            return f"no worker process has lived for {wording.duration(now - lived)}"
+            return f"no worker process has lived for {formatting.duration(now - lived)}"
         return None
 
     def unready(self) -> str | None:
@@ -137,7 +137,9 @@ class Health:
     def _without_workers(self) -> str | None:
         away = monotonic() - self._lived_at
         return (
-            f"no worker process has lived for {wording.duration(away)}" if away > _UNHEALTHY_SECONDS else None
+            f"no worker process has lived for {formatting.duration(away)}"
+            if away > _UNHEALTHY_SECONDS
+            else None
         )
 
     def _steady(self, what: str, grace: float, recovery: float) -> Steady:

@@ -13,9 +13,9 @@ from drain.config import Settings
 from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Thresholds, Verdict
 from drain.contrib.check.reading import look
 from drain.errors import DrainError
+from drain.formatting import seconds as seconds_of
+from drain.formatting import visible
 from drain.terminal.commandline import FiniteRange, settings_options
-from drain.visible import visible
-from drain.wording import seconds as seconds_of
 
 # Upper bound of the line before the numbers: Nagios cuts what is longer, at four kilobytes.
 _LONGEST_TEXT = 1_000

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from drain.formatting import count, duration
 from drain.read.system import System
-from drain.wording import count, duration
 
 # Upper bound of the queues that one finding names.
 _MOST_NAMES = 3

@@ -11,12 +11,11 @@ from typing import Generic, TypeVar
 
 import psycopg
 
-from drain import capacity
 from drain.config import Settings
 from drain.contrib.check.judging import Finding, Level, Thresholds, Verdict, judge
 from drain.database import postgres, schema
 from drain.errors import ConfigError, DrainError, SchemaError, UnavailableError
-from drain.read import queries, system
+from drain.read import capacity, queries, system
 from drain.read.system import System
 from drain.wire import Producer
 from drain.wire.workers import Worker

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from drain.visible import visible
+from drain.formatting import visible
 
 _COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
 _WIDTH = max(map(len, _COLOURS))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from drain.errors import JobModuleError
+from drain.formatting import count
 from drain.jobs import registry
 from drain.jobs.registry import Job
-from drain.wording import count
 
 # Exit code of a worker whose job modules do not import.
 DOES_NOT_IMPORT = 3

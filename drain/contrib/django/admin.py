@@ -17,9 +17,9 @@ from drain.contrib.django.columns import Column
 from drain.contrib.django.connections import driver
 from drain.contrib.django.models import DeadJob, FinishedJob, InflightJob, StagedJob
 from drain.errors import ConfigError
+from drain.formatting import count
 from drain.jobs.cancelling import LARGEST_ID
 from drain.tables import dead
-from drain.wording import count
 
 # Rows that a list counts, and leads to: counting a hundred million takes half a minute.
 _MOST_ROWS = 10_000

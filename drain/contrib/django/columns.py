@@ -11,8 +11,8 @@ from django.db import models
 from django.utils import timezone
 from django.utils.html import format_html
 
+from drain.formatting import visible
 from drain.read.queries import inflight_state
-from drain.visible import visible
 
 # Upper bound of the characters of a text in a list.
 _LONGEST = 200

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from django.db import models
 
 from drain.errors import DrainError
-from drain.visible import visible
+from drain.formatting import visible
 
 
 class Job(models.Model):

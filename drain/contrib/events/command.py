@@ -18,9 +18,8 @@ from drain.contrib.events.life import Event
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError, UnknownJobError
+from drain.formatting import clock, duration, visible
 from drain.terminal.commandline import JOB_ID, FiniteRange, as_json_option, settings_options
-from drain.visible import visible
-from drain.wording import clock, duration
 
 _STYLES = {"failed": "yellow", "interrupted": "yellow", "dead": "red", "expired": "red", "finished": "green"}
 _EVENT_WIDTH = max(map(len, ("delivered again", "interrupted", "superseded")))

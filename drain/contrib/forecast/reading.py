@@ -8,20 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from drain import archive as archived
-from drain.capacity import Crew, read_crew
 from drain.contrib.forecast import throughput
 from drain.contrib.forecast.known import Added, Known, KnownQueue
 from drain.contrib.forecast.run_times import RunTimes, last_ends, run_times
 from drain.contrib.forecast.throughput import Finished
 from drain.database.postgres import Connection
 from drain.errors import DrainError
+from drain.formatting import duration, visible
 from drain.read import queries
+from drain.read.capacity import Crew, read_crew
 from drain.tables import pauses, rules
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
-from drain.visible import visible
 from drain.wire import Producer
-from drain.wording import duration
 
 # Time of which arrivals are counted, in seconds.
 ARRIVAL_SECONDS = 600.0

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from drain.contrib.forecast.known import Known, Taken
 from drain.contrib.forecast.prediction import Prediction, Wait, quantile
+from drain.formatting import clock, count, duration, figure, visible
 from drain.terminal.fitted_table import Column, fitted_table
-from drain.visible import visible
-from drain.wording import clock, count, duration, figure
 
 # Share of what a queue can run from which its arrivals alone are too many.
 _FULL = 1.0

@@ -18,11 +18,11 @@ from drain.config import Settings
 from drain.contrib.rehearsal import past
 from drain.contrib.rehearsal import report as rehearsal_report
 from drain.errors import DrainError
+from drain.formatting import count
 from drain.tables import dead as dead_tables
 from drain.tables.dead import Selection
 from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, errors_in_one_line, settings_options
-from drain.wording import count
 
 # Options of libpq for all connections that jobs open by themselves.
 _READ_ONLY = "-c default_transaction_read_only=on"

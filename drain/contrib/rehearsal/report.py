@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import click
 from rich.console import Console
 
+from drain.formatting import count, duration, visible
 from drain.terminal.fitted_table import Column, fitted_table
-from drain.visible import visible
-from drain.wording import count, duration
 
 
 class End(Protocol):

@@ -23,8 +23,7 @@ from drain.contrib.scaling.load import Load
 from drain.contrib.scaling.wanted import WITHIN_SECONDS, wanted
 from drain.database import postgres, schema
 from drain.errors import DrainError
-from drain.visible import visible
-from drain.wording import seconds
+from drain.formatting import seconds, visible
 
 # Age up to which a load is good enough for another answer, in seconds: the leader's, which costs nothing, and one that
 # was read for a request.

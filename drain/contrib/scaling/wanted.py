@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from drain.contrib.scaling.load import Load
-from drain.wording import count, duration, figure
+from drain.formatting import count, duration, figure
 
 # Time within which the backlog is to be finished unless a request says otherwise, in seconds.
 WITHIN_SECONDS = 30.0

@@ -17,9 +17,8 @@ from drain.contrib.slo import report
 from drain.contrib.slo.declared import Slo, declared
 from drain.contrib.slo.lately import lately
 from drain.errors import ConfigError
+from drain.formatting import count, visible
 from drain.terminal.commandline import F, as_json_option, settings_options, wrapped
-from drain.visible import visible
-from drain.wording import count
 
 _NO_SLO = (
     'no SLO; @job(slo="99% start within 5s") or slo = "..." in the file of `drain queue apply` makes one'

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from drain.contrib.slo.lately import Lately
-from drain.visible import visible
-from drain.wording import count, figure
+from drain.formatting import count, figure, visible
 
 
 def show_lately(found: Sequence[Lately]) -> None:

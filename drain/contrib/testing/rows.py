@@ -11,10 +11,10 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from drain.database.postgres import Connection
+from drain.formatting import count
 from drain.jobs import values
 from drain.jobs.options import RegisteredJob, name_and_options
 from drain.tables.columns import DELIVERED
-from drain.wording import count
 
 Job = str | Callable[..., Any] | RegisteredJob
 

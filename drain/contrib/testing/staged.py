@@ -17,12 +17,12 @@ from drain.contrib.testing.rows import Job, StagedJob, Wanted, listed
 from drain.contrib.testing.worker import InlineWorker, Ran
 from drain.database import schema
 from drain.errors import HarnessError, SchemaError, UnknownJobError
+from drain.formatting import visible
 from drain.jobs import registry
 from drain.jobs.cancelling import checked_ids
 from drain.tables import changes, dead, time_travel
 from drain.tables.changes import Change
 from drain.tables.selections import Selection
-from drain.visible import visible
 
 # Number of attempts after which `run` believes that jobs stage each other for ever.
 _MOST_ATTEMPTS = 1000

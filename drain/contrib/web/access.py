@@ -15,7 +15,7 @@ from starlette.responses import Response
 from drain.contrib.web.clients import Visitor, network_of
 from drain.contrib.web.tokens import Signer, checked_token, nonce
 from drain.errors import ConfigError
-from drain.visible import visible
+from drain.formatting import visible
 
 # Cookies: who has logged in; the visitor, whom the secrets of forms belong to; the text about what has just been done.
 SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"

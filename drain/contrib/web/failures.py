@@ -15,7 +15,7 @@ from drain.contrib.web.guards import HEADERS
 from drain.contrib.web.routing import respond
 from drain.contrib.web.writes import RefusedError
 from drain.errors import DrainError, SchemaError, UnavailableError, UnknownJobError
-from drain.visible import visible
+from drain.formatting import visible
 
 log = logging.getLogger(__name__)
 

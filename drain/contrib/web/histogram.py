@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from drain.wording import count, duration
+from drain.formatting import count, duration
 
 # Lengths of time that a histogram may cover, in seconds, and their words: the shortest that covers all events is taken.
 _SPANS = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from drain.contrib.web.clients import NOBODY, Visitor
 from drain.errors import DrainError
-from drain.visible import visible
+from drain.formatting import visible
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from drain.contrib.web.clients import BehindProxy
 from drain.contrib.web.connections import Connection, ConnectionOfProxy
 from drain.errors import ConfigError
-from drain.visible import visible
+from drain.formatting import visible
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from drain import wording
-from drain.visible import visible
+from drain import formatting
+from drain.formatting import visible
 
 
 class Templates:
@@ -29,12 +29,12 @@ class Templates:
         )
         self._environment.filters.update(
             count=_count,
-            duration=wording.duration,
-            clock=wording.clock,
+            duration=formatting.duration,
+            clock=formatting.clock,
             time=_time,
             json=_json,
             rounded=rounded,
-            jobs=lambda number: wording.count(number, "job"),
+            jobs=lambda number: formatting.count(number, "job"),
         )
 
     def render(self, name: str, values: dict[str, Any]) -> str:
@@ -65,8 +65,8 @@ def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
     """Write a point in time: its distance from now if that is given, and the time itself for everybody else."""
     if moment is None:
         return Markup("")
-    clock = wording.clock(moment)
-    text = wording.relative(moment, now) if now is not None else clock
+    clock = formatting.clock(moment)
+    text = formatting.relative(moment, now) if now is not None else clock
     machine = moment.astimezone(UTC).isoformat(timespec="seconds")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(machine, clock, text)
 

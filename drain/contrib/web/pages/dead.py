@@ -16,11 +16,11 @@ from drain.contrib.web.views import View
 from drain.contrib.web.writes import Done, Question, Write, action
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnknownJobError
+from drain.formatting import count, duration
 from drain.read import dead_groups, queries
 from drain.read.dead_groups import Group, Groups
 from drain.tables import dead
 from drain.tables.dead import FASTEST, SLOWEST, Selection
-from drain.wording import count, duration
 
 # Groups that the page shows, the largest first.
 _GROUPS = 200

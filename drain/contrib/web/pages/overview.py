@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from drain import capacity
 from drain.contrib.web.history import STEP, STEPS
 from drain.contrib.web.routing import page
 from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
-from drain.read import queries, queue_overview, queues
+from drain.read import capacity, queries, queue_overview, queues
 from drain.read.queue import RATE_SECONDS, Queue
 from drain.read.queue_overview import Number
 from drain.read.queues import UP_TO

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from drain import queues, wording
+from drain import formatting, queues
 from drain.admission.options import as_options
 from drain.contrib.web.forms import FormError
 from drain.contrib.web.writes import Ask, Done, Question, Write, action
 from drain.errors import ConfigError
+from drain.formatting import visible
 from drain.read import queue_overview
-from drain.visible import visible
 
 # Upper bound of the jobs that a question counts.
 _UP_TO = 10_000
@@ -43,7 +43,9 @@ def _ask(verb: str) -> Ask:
             number = queue_overview.count_of_queue(connection, queue, _UP_TO)
         more = " or more" if number == _UP_TO else ""
         what = _words(_names(write)) if verb != "change the rules of" else f"queue {queue}"
-        text = f"{verb.capitalize()} {what}? {wording.count(number, 'job')}{more} of queue {queue} wait now."
+        text = (
+            f"{verb.capitalize()} {what}? {formatting.count(number, 'job')}{more} of queue {queue} wait now."
+        )
         return Question(text, number, f"Yes, {verb} {what}")
 
     return ask
@@ -55,7 +57,7 @@ def _pause(write: Write) -> Done:
     # The page shows who it was; the database knows only the role of `drain web`.
     reason = f"{write.form.text('reason') or 'paused on the page'} ({write.who})"
     try:
-        until = wording.seconds(lasts) if lasts else None
+        until = formatting.seconds(lasts) if lasts else None
     except ValueError as error:
         raise FormError(str(error)) from None
     queues.pause(
@@ -108,7 +110,7 @@ def _number(write: Write, name: str) -> int | None:
 
 def _seconds(text: str) -> float | None:
     try:
-        return wording.seconds(text) if text else None
+        return formatting.seconds(text) if text else None
     except ValueError as error:
         raise FormError(str(error)) from None
 

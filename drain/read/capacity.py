@@ -15,12 +15,11 @@ from itertools import groupby
 from typing import Protocol
 
 from drain.database.postgres import Connection
+from drain.formatting import duration, visible
 from drain.read import claimed
 from drain.read.claimed import Held
-from drain.visible import visible
 from drain.wire import Producer
 from drain.wire.workers import Worker
-from drain.wording import duration
 
 # Upper bound of the kinds of jobs that are named.
 _MOST_NAMED = 3

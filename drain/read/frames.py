@@ -14,7 +14,7 @@ _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?t?/")
 _OUR_PACKAGE = "drain"
 # Our own directory, where job-drain runs from its repository.
-_OURS = f"{Path(__file__).parent}/"
+_OURS = f"{Path(__file__).parents[1]}/"
 # Components of a path that a short form keeps.
 _COMPONENTS = 3
 
