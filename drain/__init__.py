@@ -37,6 +37,7 @@ Beside that way:
     commands              the command line, which `drain.__main__` puts together
     script                the installed command
     terminal              how the commands read their options and print for people
+    archive               files of the archive, read without Spark
     embedded              PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     contrib               extensions, which the rest does without: the page, Django, forecasts, tests and more
     pipeline              work on millions of jobs at once, on Spark
@@ -48,8 +49,6 @@ Modules that every package may use:
     health                functions of an application that hear of a process that fails, and that it is well again
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
-    archive               files of the archive, and their rows, read without Spark
-    stores                file systems of archives and sources: this machine's, and object stores
     failpoints            instants at which a test kills a process
     extras                the command that installs an optional package
     formatting            numbers and times for people; texts of others, made harmless for a terminal

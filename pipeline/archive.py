@@ -20,8 +20,9 @@ from uuid import uuid4
 
 from psycopg import errors
 
-from drain import formatting, stores
-from drain.archive import DATE, Archive
+from drain import formatting
+from drain.archive import stores
+from drain.archive.files import DATE, Archive
 from drain.database import pooler, postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError

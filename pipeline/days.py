@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drain.archive import Archive, File
+from drain.archive.files import Archive, File
 from drain.errors import DrainError
 from drain.pipeline import files, history
 from drain.pipeline.failures import explained

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from drain.archive import DATE
+from drain.archive.files import DATE
 from drain.errors import DrainError
 from drain.pipeline import interruption, jvm
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drain.archive import UNFINISHED, Archive, File, current
+from drain.archive.files import UNFINISHED, Archive, File, current
 from drain.pipeline.datasources import columns
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from datetime import date
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from drain.archive import Archive
+from drain.archive.files import Archive
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.pipeline.archive import Archived, Archiver, exclusive

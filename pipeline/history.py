@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from drain import archive as archives
-from drain import stores
-from drain.archive import Archive, File
+from drain.archive import files as archives
+from drain.archive import stores
+from drain.archive.files import Archive, File
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.pipeline.datasources import columns, snapshot

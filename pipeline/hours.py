@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from drain.archive import Archive, File, Span
+from drain.archive.files import Archive, File, Span
 from drain.pipeline import files
 from drain.pipeline.files import COLUMNS, Writer, Written
 

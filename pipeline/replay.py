@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from drain.archive import Archive
+from drain.archive.files import Archive
 from drain.errors import ConfigError
 from drain.pipeline import history, runs, staging
 from drain.pipeline.failures import explained

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from drain import stores
+from drain.archive import stores
 from drain.database.url import describe
 from drain.errors import ConfigError
 from drain.formatting import count

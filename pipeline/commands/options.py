@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain.archive import Archive
+from drain.archive.files import Archive
 from drain.pipeline.interruption import interruptible
 from drain.pipeline.session import session
 from drain.pipeline.sources import register_by_name

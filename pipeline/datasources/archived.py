@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from drain.archive import Archive, File
+from drain.archive.files import Archive, File
 from drain.pipeline.datasources import columns
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from drain.archive import DATE
+from drain.archive.files import DATE
 from drain.errors import ConfigError
 from drain.tables import columns
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from drain import archive
 from drain.__main__ import main
+from drain.archive import files as archive
 from drain.contrib.forecast import reading
 from drain.contrib.rehearsal import past
 from drain.errors import DrainError

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from pyarrow.fs import S3FileSystem
 
-from drain import archive
 from drain.__main__ import main
+from drain.archive import files as archive
 from drain.pipeline import archive as work
 from drain.pipeline import follow, hours
 from tests.helpers import ROOT, environment, stage_jobs

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from drain.archive import rows
+from drain.archive.files import rows
 from drain.pipeline import copying
 from drain.tables import bulk
 from tests.helpers import query

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drain import stores
+from drain.archive import stores
 from drain.errors import ConfigError
 from drain.pipeline.sources import Source
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from drain import archive as archived
+from drain.archive import files as archived
 from drain.contrib.forecast import throughput
 from drain.contrib.forecast.known import Added, Known, KnownQueue
 from drain.contrib.forecast.run_times import RunTimes, last_ends, run_times

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from drain import archive as archived
+from drain.archive import files as archived
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
 from drain.tables.columns import CLAIMED

@@ -22,7 +22,7 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from drain import stores
+from drain.archive import stores
 from drain.errors import ConfigError, DrainError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Archive:
     """Directory of an archive, opened.
 
     Args:
-        place: Path or URL; see `drain.stores.opened`.
+        place: Path or URL; see `drain.archive.stores.opened`.
 
     Raises:
         ConfigError: pyarrow is missing, or knows no such file system.
