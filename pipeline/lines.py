@@ -38,9 +38,10 @@ _TYPES = {
 _NOT_LAST = r"\}\s*(,\s*\{|[^\s,\]}])"
 # Half of a surrogate pair, behind an even number of backslashes.
 _HALF = r"(?i)(?<!\\)(?:\\\\)*(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f])"
-# Numbers of JSON, without their signs, and its texts, which may have what looks like one.
+# Numbers of JSON, without their signs. Its texts may have what looks like one. No pattern repeats a group: Java's stack
+# overflows on a long text.
 _NUMBER = r"\d[\d.]*(?:[eE][+-]?\d+)?"
-_TEXT = r'"(?:[^"\\]|\\.)*"'
+_ESCAPE, _TEXT = r"\\.", '"[^"]*"'
 # What a number has that a column of floats cannot hold, and few others have. Integers of 38 digits are decimals.
 _LARGE = r"\d{39}|[eE]\+?\d{3}"
 _FLOATS = re.compile("float|double")
@@ -219,7 +220,8 @@ def _refuse_lines_that_change(
         half, "has an escape such as \\ud83d that is half of a character"
     )
     if _FLOATS.search(schema.simpleString()):
-        numbers = f.regexp_extract_all(f.regexp_replace(line, _TEXT, '""'), f.lit(_NUMBER), f.lit(0))
+        without_texts = f.regexp_replace(f.regexp_replace(line, _ESCAPE, ""), _TEXT, "")
+        numbers = f.regexp_extract_all(without_texts, f.lit(_NUMBER), f.lit(0))
         changed = f.exists(
             numbers,
             lambda number: number.rlike(r"^\d{39,}$") | (number.cast("double") == f.lit(float("inf"))),

@@ -194,8 +194,9 @@ def test_a_number_of_json_that_no_float_holds_fails_the_run(
 
 def test_numbers_of_json_that_floats_hold_are_staged(database_url: str, backfill: Backfill) -> None:
     text = '{"a": 1e308, "note": "1e400"}\n{"a": 1e-400, "note": "\\" 1e999"}\n'
-    assert backfill("rows.jsonl", text, "--args", "a").exit_code == 0
-    assert sorted(staged(database_url)) == [[0], [10**308]]
+    long = '{"a": 2.5, "note": "1e400' + 50_000 * 'x\\"' + '"}\n'
+    assert backfill("rows.jsonl", text + long, "--args", "a").exit_code == 0
+    assert sorted(staged(database_url)) == [[0], [2.5], [10**308]]
 
 
 def test_a_decimal_of_json_is_not_rounded(database_url: str, backfill: Backfill) -> None:
