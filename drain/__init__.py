@@ -31,7 +31,6 @@ Beside that way:
     service               HTTP and systemd, for the programs that watch a long-running process
     read                  every number and list that a person, a metric or the page shows
     audit                 the proof that no job is lost, doubled or stuck
-    explain               the one thing for which a job waits now
     admission             which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     queues                rules and pauses of queues, changed in the transaction of an application
     commands              the command line, which `drain.__main__` puts together

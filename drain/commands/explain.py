@@ -13,8 +13,8 @@ from rich.console import Console
 from drain import wire
 from drain.commands.database import database
 from drain.config import Settings
-from drain.explain import Explanation, explain
 from drain.formatting import clock, duration, relative, visible
+from drain.read.explain import Explanation, explain
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 from drain.terminal.values import json_default
 

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from drain.commands.database import database
 from drain.config import Settings
-from drain.explain.stack import PATIENCE_SECONDS, Call, JobStack, read_stack, running_claim
 from drain.formatting import count, duration, relative, visible
+from drain.read.explain.stack import PATIENCE_SECONDS, Call, JobStack, read_stack, running_claim
 from drain.terminal.commandline import DURATION, JOB_ID, as_json_option, settings_options
 from drain.terminal.values import json_default
 

@@ -13,6 +13,7 @@
     dead_groups       dead jobs in groups: of one name, whose error came from one place in the code
     tags              tags of the jobs that are next in line
     table_stats       rows, dead rows and bytes of the tables, and what keeps vacuum back
+    explain           the one thing for which a job waits now, and when it will probably start
     queue_overview    jobs that ended in each step of time, and due jobs by key, for `drain web`
 
 The states themselves are conditions in `drain.tables.columns`.

@@ -13,7 +13,7 @@ from redis import Redis
 
 from drain.__main__ import main
 from drain.database import postgres
-from drain.explain.stack import JobStack, NoStackError, read_stack, running_claim
+from drain.read.explain.stack import JobStack, NoStackError, read_stack, running_claim
 from drain.wire.keys import commands_channel
 from tests import jobs_that_hang as jobs
 from tests.database.contrib.test_questions_of_pages import CLAIMS

@@ -11,8 +11,8 @@ from drain import cancel, queues
 from drain.admission.rules import Rules
 from drain.audit.admission import AdmissionCheck
 from drain.database import postgres
-from drain.explain import explain
 from drain.read import causes
+from drain.read.explain import explain
 from drain.tables import cancellations, claims, leases
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection, revive

@@ -15,7 +15,7 @@ from rq import SimpleWorker
 from drain.__main__ import main
 from drain.admission.depths import SHORTEST
 from drain.database import postgres
-from drain.explain import CAUSES
+from drain.read.explain import CAUSES
 from drain.tables import claims, outcomes, staged
 from drain.tables.claims import Claim
 from drain.wire import Producer

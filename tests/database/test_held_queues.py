@@ -16,7 +16,7 @@ from drain.admission.keyed_queue import RuledQueue
 from drain.contrib.check.judging import Level, Thresholds, judge
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.explain import explain
+from drain.read.explain import explain
 from drain.read.system import read
 from tests.admitting import QUEUE, stage
 from tests.database.test_admission_of_redelivery import a_round, delivered, rounds_until

@@ -20,8 +20,8 @@ from drain.embedded import Services
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
-from drain.explain import explain
 from drain.read import queries, system, waiting_by_cause
+from drain.read.explain import explain
 from drain.tables import bulk, claims, dead, finished, finishes, leases, outcomes, staged, waiting
 from drain.tables.dead import Selection
 from drain.wire import Producer

@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.explain import places
 from drain.read import queue_overview, states, waiting_by_cause
+from drain.read.explain import places
 from drain.tables import claims, finishes, lanes, leases, outcomes, redeliveries, staged, unique, waiting
 from drain.tables.claims import Claim
 from drain.tables.columns import id_array

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from drain.commands.explain import show_explanation
-from drain.explain import CAUSES, Estimate, Explanation
-from drain.explain.explanation import Finding
+from drain.read.explain import CAUSES, Estimate, Explanation
+from drain.read.explain.explanation import Finding
 from tests.golden import WIDTHS, assert_printed
 
 NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)

@@ -16,11 +16,11 @@ from drain.contrib.web.views import View
 from drain.contrib.web.writes import Done, Write, action
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnknownJobError
-from drain.explain import Explanation, explain
-from drain.explain.hops import hops_of
 from drain.jobs.cancelling import cancel
 from drain.jobs.progress import fields_of
 from drain.read import queries
+from drain.read.explain import Explanation, explain
+from drain.read.explain.hops import hops_of
 from drain.read.queries import TABLES
 from drain.tables import dead
 

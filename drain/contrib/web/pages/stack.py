@@ -10,7 +10,7 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
 from drain.contrib.web.writes import Done, Write, action
 from drain.errors import DrainError, UnavailableError
-from drain.explain.stack import JobStack, NoStackError, read_stack, running_claim
+from drain.read.explain.stack import JobStack, NoStackError, read_stack, running_claim
 
 # Upper bound of the questions that wait for their answers at a time: each occupies a thread for some seconds.
 _MOST_QUESTIONS = 4

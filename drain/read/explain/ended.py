@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drain.explain.estimates import none
-from drain.explain.explanation import Explanation, Finding
-from drain.explain.situation import Situation
 from drain.formatting import count
+from drain.read.explain.estimates import none
+from drain.read.explain.explanation import Explanation, Finding
+from drain.read.explain.situation import Situation
 
 _OVER = none("the job has ended")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from drain.explain import estimates
-from drain.explain.explanation import Finding
-from drain.explain.places import number
-from drain.explain.situation import Situation
 from drain.formatting import clock, duration, visible
 from drain.read.causes import MOST
+from drain.read.explain import estimates
+from drain.read.explain.explanation import Finding
+from drain.read.explain.places import number
+from drain.read.explain.situation import Situation
 from drain.tables.columns import ATTEMPTS
 from drain.tables.rules import Bucket
 

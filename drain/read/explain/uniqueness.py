@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from drain.explain.estimates import in_, none
-from drain.explain.explanation import Finding
-from drain.explain.situation import Situation
 from drain.formatting import duration
 from drain.read.causes import MOST
+from drain.read.explain.estimates import in_, none
+from drain.read.explain.explanation import Finding
+from drain.read.explain.situation import Situation
 
 # Staged jobs of one name and unique key, the latest ones.
 _STAGED = f"""

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from drain.explain.explanation import Estimate
-from drain.explain.places import number
-from drain.explain.situation import Situation
 from drain.formatting import duration, visible
 from drain.read.causes import MOST
+from drain.read.explain.explanation import Estimate
+from drain.read.explain.places import number
+from drain.read.explain.situation import Situation
 
 # Time in which finished jobs count, in minutes.
 _MINUTES = 10

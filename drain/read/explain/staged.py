@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from drain.explain import estimates, obstacles
-from drain.explain.explanation import Explanation, Finding
-from drain.explain.places import number
-from drain.explain.rates import rate, rate_of_a_new_leader
-from drain.explain.situation import Situation
-from drain.explain.uniqueness import gives_way, quiet
 from drain.formatting import clock, relative, visible
+from drain.read.explain import estimates, obstacles
+from drain.read.explain.explanation import Explanation, Finding
+from drain.read.explain.places import number
+from drain.read.explain.rates import rate, rate_of_a_new_leader
+from drain.read.explain.situation import Situation
+from drain.read.explain.uniqueness import gives_way, quiet
 
 
 def explain(situation: Situation) -> Explanation:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
-from drain.explain.estimates import none
-from drain.explain.explanation import Explanation, Finding
 from drain.formatting import clock, visible
 from drain.read import queries
+from drain.read.explain.estimates import none
+from drain.read.explain.explanation import Explanation, Finding
 
 _SEQUENCE = "SELECT pg_get_serial_sequence('staged_jobs'::text, 'id'::text)"
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"

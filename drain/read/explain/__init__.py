@@ -27,10 +27,10 @@ from typing import Any
 
 from drain.database.postgres import Connection
 from drain.errors import UnknownJobError
-from drain.explain import absent, ended, inflight, staged
-from drain.explain.explanation import CAUSES, Estimate, Explanation
-from drain.explain.situation import Situation
 from drain.read import queries
+from drain.read.explain import absent, ended, inflight, staged
+from drain.read.explain.explanation import CAUSES, Estimate, Explanation
+from drain.read.explain.situation import Situation
 from drain.wire import Producer
 
 __all__ = ["CAUSES", "Estimate", "Explanation", "explain"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from drain.explain import estimates, obstacles
-from drain.explain.explanation import Estimate, Explanation, Finding
-from drain.explain.places import number, retries_before
-from drain.explain.rates import rate, rate_of_a_new_leader
-from drain.explain.situation import Situation
 from drain.formatting import clock, relative, visible
 from drain.read import queries
 from drain.read.causes import MOST
+from drain.read.explain import estimates, obstacles
+from drain.read.explain.explanation import Estimate, Explanation, Finding
+from drain.read.explain.places import number, retries_before
+from drain.read.explain.rates import rate, rate_of_a_new_leader
+from drain.read.explain.situation import Situation
 from drain.tables import waiting
 
 # Time after which the leader regards a delivery that is in no list as lost, in seconds.

@@ -8,13 +8,13 @@ from typing import Any
 from drain.admission.depths import room_of
 from drain.database.postgres import fetch_one
 from drain.errors import OwnedByAnotherError, UnavailableError
-from drain.explain import estimates
-from drain.explain.estimates import none
-from drain.explain.explanation import Finding
-from drain.explain.places import number
-from drain.explain.situation import Situation
 from drain.formatting import clock, count, visible
 from drain.read.causes import MOST, Running
+from drain.read.explain import estimates
+from drain.read.explain.estimates import none
+from drain.read.explain.explanation import Finding
+from drain.read.explain.places import number
+from drain.read.explain.situation import Situation
 from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
 from drain.tables.pauses import Pause

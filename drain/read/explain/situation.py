@@ -10,11 +10,11 @@ from typing import Any
 from drain.admission.depths import SHORTEST
 from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
-from drain.explain.explanation import Explanation, Finding
-from drain.explain.places import Place, place_of
 from drain.read import capacity, causes, queries
 from drain.read.capacity import Crew
 from drain.read.causes import Running
+from drain.read.explain.explanation import Explanation, Finding
+from drain.read.explain.places import Place, place_of
 from drain.tables import leader_progress, pauses, rules
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
