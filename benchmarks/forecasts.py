@@ -22,7 +22,7 @@ import psycopg
 from benchmarks import figures, machine, processes, servers
 from benchmarks.forecast_jobs import nap
 from drain import queues, stage, stage_many, wire
-from drain.contrib.forecast.known import Added
+from drain.contrib.forecast.inputs import Added
 from drain.contrib.forecast.prediction import predict
 from drain.contrib.forecast.reading import Question, read
 from drain.database import postgres

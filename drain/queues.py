@@ -22,8 +22,8 @@ from typing import Any, Final
 from drain.admission.options import OPTIONS, with_options
 from drain.admission.rules import OnDead, Rate, Rules, check_key, check_queue
 from drain.errors import ConfigError
-from drain.jobs import callers
-from drain.jobs.callers import Connectable
+from drain.jobs import executors
+from drain.jobs.executors import Connectable
 from drain.jobs.options import name_and_options
 from drain.jobs.rows import Job
 from drain.tables import pauses as paused
@@ -141,7 +141,7 @@ def _write(connection: Connectable, rules: Rules, names: Collection[str]) -> Non
     # CHECKs would be asked about a row of these columns alone if both were one statement. The third one is for a row
     # that another transaction has inserted in between.
     for build in (ruled.update, ruled.insert, ruled.update):
-        if callers.execute(connection, build(columns), parameters):
+        if executors.execute(connection, build(columns), parameters):
             return
 
 
@@ -159,7 +159,7 @@ def unset(connection: Connectable, queue: str) -> bool:
     Raises:
         ConfigError: That is no name of a queue.
     """
-    return bool(callers.execute(connection, ruled.DELETE, {"queue": check_queue(queue)}))
+    return bool(executors.execute(connection, ruled.DELETE, {"queue": check_queue(queue)}))
 
 
 def show(connection: Connectable, queue: str) -> Rules | None:
@@ -168,14 +168,14 @@ def show(connection: Connectable, queue: str) -> Rules | None:
     Raises:
         ConfigError: That is no name of a queue.
     """
-    for row in callers.execute(connection, ruled.READ, {"queue": check_queue(queue)}):
+    for row in executors.execute(connection, ruled.READ, {"queue": check_queue(queue)}):
         return Rules.from_row(ruled.row_of(row))
     return None
 
 
 def list(connection: Connectable) -> builtins.list[Rules]:  # noqa: A001  (it is called as queues.list)
     """Read the rules of all queues that have any, by their names."""
-    return [Rules.from_row(ruled.row_of(row)) for row in callers.execute(connection, ruled.READ_ALL, {})]
+    return [Rules.from_row(ruled.row_of(row)) for row in executors.execute(connection, ruled.READ_ALL, {})]
 
 
 def pause(
@@ -213,7 +213,7 @@ def pause(
         "reason": None if reason is None else _text("reason", reason),
         "paused_by": None,
     }
-    if not callers.execute(connection, paused.PAUSE, parameters):
+    if not executors.execute(connection, paused.PAUSE, parameters):
         raise ConfigError("the time until which to pause has passed already")
 
 
@@ -225,13 +225,13 @@ def resume(
     Raises:
         ConfigError: As for `pause`.
     """
-    ended = callers.execute(connection, paused.RESUME, _names(queue, job, key))
+    ended = executors.execute(connection, paused.RESUME, _names(queue, job, key))
     return any(held for (held,) in ended)
 
 
 def pauses(connection: Connectable) -> builtins.list[Pause]:
     """Read the pauses that hold now, the oldest first."""
-    return paused.rows_of(callers.execute(connection, paused.READ, {}))
+    return paused.rows_of(executors.execute(connection, paused.READ, {}))
 
 
 def _names(queue: str | None, job: Job | None, key: str | int | None) -> dict[str, str | None]:

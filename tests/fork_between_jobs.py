@@ -11,7 +11,7 @@ import psycopg
 from drain import stage
 from drain.tables import staged
 from drain.workers import entry
-from drain.workers.context.kept import driver_of, of_session
+from drain.workers.context.connection_cache import driver_of, of_session
 from drain.workers.entry import execute
 from tests.jobs_for_tests import record_in_transaction
 

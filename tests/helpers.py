@@ -36,7 +36,7 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import lanes
 from drain.tables.fences import Fence
 from drain.wire import Producer
-from drain.workers.context import async_kept, kept
+from drain.workers.context import async_connection_cache, connection_cache
 from tests.forked import Forked
 
 ROOT = Path(__file__).parents[1]
@@ -335,8 +335,8 @@ def disconnect() -> None:
     """Close the connections that this process has kept, for tests and for jobs."""
     while _connections:
         _connections.popitem()[1].close()
-    kept.close_all()
-    async_kept.close_all()
+    connection_cache.close_all()
+    async_connection_cache.close_all()
 
 
 def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:

@@ -31,7 +31,7 @@ from drain.tables.claims import Claim
 from drain.workers.context import django_connections, log_fields, reporter
 from drain.workers.context.current import Attempt
 from drain.workers.context.transaction import load_sessions
-from drain.workers.execution import ends, rq_calls
+from drain.workers.execution import completion_hooks, rq_calls
 from drain.workers.execution.attempt import run as run_here
 from drain.workers.execution.decision import FINISHED
 from drain.workers.execution.outcome import Outcome
@@ -165,7 +165,7 @@ class Worker:
             word = self.recorder.bury_unrun(claim)
             watcher = Heartbeat(self.database.url, list, self.database.stores)
             self.unrun = Attempt(claim, asked_at, watcher, self.database.url)
-            if ends.are_wanted():
+            if completion_hooks.are_wanted():
                 self._call_end_hooks(self.unrun, word)
             return word
         heartbeat = Heartbeat(self.database.url, lambda: [attempt], self.database.stores)
@@ -181,16 +181,16 @@ class Worker:
         failpoint(FailurePoint.RECORDED)
         if word == "finished":
             log_finished([(claim, took)])
-        if ends.are_wanted():
+        if completion_hooks.are_wanted():
             self._call_end_hooks(attempt, word)
         return word
 
     def _call_end_hooks(self, attempt: Attempt, word: str) -> None:
         death = self.recorder.death
         if death is not None:
-            ends.call(attempt, death.explanation)
+            completion_hooks.call(attempt, death.explanation)
         elif word == FINISHED:
-            ends.call(attempt)
+            completion_hooks.call(attempt)
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 
 
 class Plain(StrEnum):

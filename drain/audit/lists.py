@@ -18,7 +18,7 @@ from drain.errors import OwnedByAnotherError, SchemaError, UnavailableError
 from drain.tables import leader_progress
 from drain.tables.columns import DELIVERED, id_array
 from drain.wire import Producer
-from drain.wire.owners import Owner
+from drain.wire.namespace_guard import Owner
 
 _IDS_PER_STATEMENT = 10_000
 _ROWS_PER_FETCH = 10_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 from drain.terminal.commandline import FiniteRange, wrapped
 
 _DEFAULTS = HealthOptions()

@@ -16,7 +16,7 @@ from drain.commands.health_options import health_options, queue_grace_option
 from drain.config import Settings
 from drain.errors import ConfigError, PortTakenError
 from drain.formatting import count
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 from drain.terminal.commandline import Port, settings_options, trace_option, verbose_option
 
 if TYPE_CHECKING:

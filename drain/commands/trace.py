@@ -18,7 +18,7 @@ from drain.commands.database import database
 from drain.config import Settings
 from drain.formatting import duration, visible
 from drain.read import queries
-from drain.read.explain.hops import hops_of
+from drain.read.explain.timeline import hops_of
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 
 # Shortest step that is worth a mark.

@@ -21,7 +21,7 @@ from drain.errors import ConfigError, UnavailableError
 from drain.formatting import visible
 from drain.jobs.options import DEFAULT_QUEUE
 from drain.read import queries
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 from drain.tables import crons
 from drain.terminal.commandline import FiniteRange, settings_options, trace_option, verbose_option
 from drain.wire import Producer

@@ -39,7 +39,7 @@ from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.ticker import Ticker
 from drain.errors import DrainError, UnavailableError
 from drain.service import http, systemd
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 from drain.tables import leader_progress
 from drain.tables.leader_progress import Progress
 from drain.wire import Producer, Traces

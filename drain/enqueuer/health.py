@@ -13,7 +13,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.service import http, systemd
 from drain.service.callbacks import Callbacks
-from drain.service.steady import HealthOptions, Steady
+from drain.service.hysteresis import HealthOptions, Steady
 
 log = logging.getLogger(__name__)
 

@@ -22,12 +22,12 @@ from time import monotonic
 
 from drain import metrics
 from drain.admission.held import HeldError
-from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.failing_queues import DueRetries, FailingQueues
 from drain.enqueuer.lost_deliveries import LostDeliveries, Overdue
 from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
+from drain.enqueuer.recall import CallBack
 from drain.enqueuer.renumbering import Renumbering
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import redeliveries, waiting

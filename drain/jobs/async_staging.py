@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from drain import hooks
-from drain.jobs import async_callers, rows
-from drain.jobs.async_callers import AsyncConnectable
+from drain.jobs import async_executors, rows
+from drain.jobs.async_executors import AsyncConnectable
 from drain.jobs.rows import Arguments, Job
 from drain.jobs.stage_options import ManyOptions, StageOptions
 
@@ -55,7 +55,7 @@ async def _stage(
     options: StageOptions,
 ) -> int:
     insert = rows.insert_one(job, args, kwargs, **options)
-    (job_id,) = insert.ids(await async_callers.insert(connection, insert.statement, insert.parameters))
+    (job_id,) = insert.ids(await async_executors.insert(connection, insert.statement, insert.parameters))
     return job_id
 
 
@@ -94,5 +94,5 @@ async def _stage_many(
 ) -> list[int]:
     ids: list[int] = []
     for insert in rows.insert_many(job, arguments, **options):
-        ids += await async_callers.insert(connection, insert.statement, insert.parameters)
+        ids += await async_executors.insert(connection, insert.statement, insert.parameters)
     return ids

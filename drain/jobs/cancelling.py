@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from drain.errors import SelectionError
 from drain.failpoints import FailurePoint, failpoint
-from drain.jobs import callers
-from drain.jobs.callers import Connectable
+from drain.jobs import executors
+from drain.jobs.executors import Connectable
 from drain.jobs.options import name_and_options
 from drain.jobs.rows import Job
 from drain.tables import cancellations
@@ -88,18 +88,18 @@ def cancel(
     )
     if not selection.parameters():
         raise SelectionError("name the jobs to cancel: ids, queue, job, tag or key")
-    return callers.together(connection, lambda: _cancel(connection, selection))
+    return executors.together(connection, lambda: _cancel(connection, selection))
 
 
 def _cancel(connection: Connectable, selection: Selection) -> Cancelled:
     parameters = selection.parameters()
-    rows = callers.execute(connection, cancellations.staged_statement(selection), parameters)
+    rows = executors.execute(connection, cancellations.staged_statement(selection), parameters)
     failpoint(FailurePoint.CANCELLED)
-    rows += callers.execute(connection, cancellations.inflight_statement(selection), parameters)
+    rows += executors.execute(connection, cancellations.inflight_statement(selection), parameters)
     cancelled = {job_id for job_id, _ in rows}
     left = sorted(set(selection.ids or ()) - cancelled)
     asked = {"ids": id_array(left)}
-    ended = dict(callers.execute(connection, cancellations.WHEREABOUTS, asked)) if left else {}
+    ended = dict(executors.execute(connection, cancellations.WHEREABOUTS, asked)) if left else {}
     return Cancelled(
         waiting=tuple(sorted(job_id for job_id, was_claimed in rows if not was_claimed)),
         running=tuple(sorted(job_id for job_id, was_claimed in rows if was_claimed)),

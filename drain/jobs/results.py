@@ -13,10 +13,10 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from drain.errors import DeadJobError, NoResultError, NotFinishedError, UnknownJobError
-from drain.jobs import async_callers, callers
-from drain.jobs.async_callers import AsyncConnectable
-from drain.jobs.callers import Connectable
+from drain.jobs import async_executors, executors
+from drain.jobs.async_executors import AsyncConnectable
 from drain.jobs.cancelling import checked_id
+from drain.jobs.executors import Connectable
 
 _COLUMNS = "id, job_name, queue, state, attempts, staged_at, started_at, finished_at, error, has_result"
 _FROM = "FROM drain_job_state(CAST(%(job_id)s AS bigint))"
@@ -81,7 +81,7 @@ def state(connection: Connectable, job_id: int) -> JobState | None:
     given = _given(job_id)
     # Again, since rows may be moved by a TRUNCATE that the snapshot of the first look does not know of.
     for _ in range(2):
-        for row in callers.execute(connection, _STATE, given):
+        for row in executors.execute(connection, _STATE, given):
             return JobState(*row)
     return None
 
@@ -94,7 +94,7 @@ async def astate(connection: AsyncConnectable, job_id: int) -> JobState | None:
     """
     given = _given(job_id)
     for _ in range(2):
-        for row in await async_callers.execute(connection, _STATE, given):
+        for row in await async_executors.execute(connection, _STATE, given):
             return JobState(*row)
     return None
 
@@ -117,7 +117,7 @@ def result(connection: Connectable, job_id: int) -> Any:
         SelectionError: `job_id` is no id.
     """
     given = _given(job_id)
-    rows = callers.execute(connection, _RESULT, given) or callers.execute(connection, _RESULT, given)
+    rows = executors.execute(connection, _RESULT, given) or executors.execute(connection, _RESULT, given)
     found = _ended(job_id, rows)
     if found is None:
         raise _not_finished(job_id, rows)
@@ -169,8 +169,8 @@ async def aresult(
 
 
 async def _look(connection: AsyncConnectable, given: dict[str, int]) -> list[tuple[Any, ...]]:
-    rows = await async_callers.execute(connection, _RESULT, given)
-    return rows or await async_callers.execute(connection, _RESULT, given)
+    rows = await async_executors.execute(connection, _RESULT, given)
+    return rows or await async_executors.execute(connection, _RESULT, given)
 
 
 def _given(job_id: int) -> dict[str, int]:

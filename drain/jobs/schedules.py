@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from drain.errors import StageError
-from drain.jobs import callers, registry
-from drain.jobs.callers import Connectable
+from drain.jobs import executors, registry
+from drain.jobs.executors import Connectable
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import name_and_options
 from drain.jobs.rows import Job, row
@@ -93,7 +93,7 @@ def schedule(
     parameters: dict[str, Any] = {"name": str.__str__(name), "cron": cron, "timezone": timezone}
     parameters |= {"missed": missed, "declared": False}
     parameters |= {column: options.pop(column) for column in _OF_JOB}
-    callers.execute(connection, crons.PUT, parameters | {"options": _options(options)})
+    executors.execute(connection, crons.PUT, parameters | {"options": _options(options)})
 
 
 def unschedule(connection: Connectable, name: str) -> bool:
@@ -110,7 +110,7 @@ def unschedule(connection: Connectable, name: str) -> bool:
         StageError: The name cannot be one of a schedule.
     """
     _check_name(name)
-    return bool(callers.execute(connection, crons.TAKE_AWAY, {"name": str.__str__(name)}))
+    return bool(executors.execute(connection, crons.TAKE_AWAY, {"name": str.__str__(name)}))
 
 
 def declared() -> list[dict[str, Any]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, ParamSpec, cast
 
-from drain.jobs.async_callers import AsyncConnectable
+from drain.jobs.async_executors import AsyncConnectable
 from drain.jobs.async_staging import astage, astage_many
-from drain.jobs.callers import Connectable
+from drain.jobs.executors import Connectable
 from drain.jobs.options import RegisteredJob
 from drain.jobs.rows import Arguments
 from drain.jobs.stage_options import ManyOptions, StageOptions, refuse_for_many

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from drain import hooks
-from drain.jobs import callers, rows
-from drain.jobs.callers import Connectable
+from drain.jobs import executors, rows
+from drain.jobs.executors import Connectable
 from drain.jobs.rows import Arguments, Job
 from drain.jobs.stage_options import ManyOptions, StageOptions
 
@@ -88,7 +88,7 @@ def _stage(
     options: StageOptions,
 ) -> int:
     insert = rows.insert_one(job, args, kwargs, **options)
-    (job_id,) = insert.ids(callers.insert(connection, insert.statement, insert.parameters))
+    (job_id,) = insert.ids(executors.insert(connection, insert.statement, insert.parameters))
     return job_id
 
 
@@ -138,5 +138,5 @@ def _stage_many(
 ) -> list[int]:
     ids: list[int] = []
     for insert in rows.insert_many(job, arguments, **options):
-        ids += callers.insert(connection, insert.statement, insert.parameters)
+        ids += executors.insert(connection, insert.statement, insert.parameters)
     return ids

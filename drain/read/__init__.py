@@ -9,7 +9,7 @@
     queues            those of all queues, read at one instant
     system            all queues, the leader, and what runs, for `drain status`, `drain top` and `drain check`
     capacity          free and busy workers of queues: the definitions
-    frames            tracebacks as texts: the innermost frame in the application's own code
+    tracebacks        tracebacks as texts: the innermost frame in the application's own code
     dead_groups       dead jobs in groups: of one name, whose error came from one place in the code
     tags              tags of the jobs that are next in line
     table_stats       rows, dead rows and bytes of the tables, and what keeps vacuum back

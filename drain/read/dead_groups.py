@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from drain.database.postgres import Connection
-from drain.read.frames import Frame, innermost_own_frame
+from drain.read.tracebacks import Frame, innermost_own_frame
 
 # Upper bound of the rows that are grouped.
 LOOKED_AT = 10_000

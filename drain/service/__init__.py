@@ -2,7 +2,7 @@
 
     http        `/metrics` for Prometheus, `/healthz` and `/readyz` for probes
     versions    versions of the running program
-    steady      a failure is reported after a grace, and is over after a time without one
+    hysteresis  a failure is reported after a grace, and is over after a time without one
     callbacks   hooks and commands that are called for a change of health
     systemd     `READY=1`, `STATUS=…` and the watchdog, for a unit of `Type=notify`
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from drain import health
 from drain.health import HealthChange
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Staging: the INSERT of one job, and of many, for `drain.jobs.callers`."""
+"""Staging: the INSERT of one job, and of many, for `drain.jobs.executors`."""
 
 from __future__ import annotations
 

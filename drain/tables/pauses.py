@@ -1,7 +1,7 @@
 """Pauses: the rows of `queue_pauses`, which name queues, jobs and keys of which nothing starts.
 
 A pause applies to the jobs that have all of what it names. One for an unlimited time and one until a time stand beside
-each other. Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.callers`
+each other. Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.executors`
 executes them on any connection.
 """
 

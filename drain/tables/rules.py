@@ -1,6 +1,6 @@
 """Rules of queues: the rows of `queues`, which the leader reads and people and applications change.
 
-Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.callers` executes
+Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.executors` executes
 them on any connection, so JSON travels as text in both directions.
 """
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from drain.wire.blocking_pop import WAIT_SECONDS, Waiter
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ended import EndedDeliveries
+from drain.wire.foreign_jobs import Strangers
 from drain.wire.ids import AwaitedId, PoppedId, to_bytes
 from drain.wire.keys import intermediate_key, queue_key
 from drain.wire.moves import ListMoves
-from drain.wire.popper import Popper
+from drain.wire.pop import Popper
 from drain.wire.sources import SourceLists
-from drain.wire.strangers import Strangers
-from drain.wire.waiter import WAIT_SECONDS, Waiter
 from drain.wire.workers import WorkerPresence
 
 

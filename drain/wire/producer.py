@@ -15,12 +15,12 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.wire import scripts
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import reachable
-from drain.wire.earlier import EarlierDeliveries, ReplacedDelivery, RQVerdict
 from drain.wire.ids import is_thin, to_text
 from drain.wire.jobs import FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT, Delivery
 from drain.wire.keys import queue_key
-from drain.wire.owners import Owner, Ownership, read_owner
+from drain.wire.namespace_guard import Owner, Ownership, read_owner
 from drain.wire.queues import QueueReader
+from drain.wire.superseded_deliveries import EarlierDeliveries, ReplacedDelivery, RQVerdict
 from drain.wire.thin import IDS_PER_CALL, ThinDeliveries
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from drain.wire import scripts
 from drain.wire.connection import reachable
 from drain.wire.jobs import tracked
 from drain.wire.keys import job_key, namespace_key, queue_workers_key, whole_key
-from drain.wire.owners import Ownership, read_owner
+from drain.wire.namespace_guard import Ownership, read_owner
 
 # Upper bound of the ids of one call: three milliseconds of Redis' time. Lua takes at most 8000 arguments at once.
 IDS_PER_CALL = 5000

@@ -29,7 +29,7 @@ from drain.enqueuer.rq_verdicts import RQVerdicts
 from drain.tables import dead, redeliveries
 from drain.tables.redeliveries import Redelivered
 from drain.wire import FAILED_TTL_SECONDS, Consumer, RQVerdict
-from drain.wire.earlier import EarlierDeliveries
+from drain.wire.superseded_deliveries import EarlierDeliveries
 from drain.wire.workers import forget_worker
 from drain.workers import entry
 from drain.workers.execution import rq_books

@@ -28,7 +28,7 @@ from drain.errors import UnavailableError
 from drain.tables import claims, finishes
 from drain.tables.claims import Claim
 from drain.wire import Consumer
-from drain.wire import waiter as waiter_module
+from drain.wire import blocking_pop as waiter_module
 from drain.workers.entry import Worker
 from drain.workers.execution.rq_books import RQBooks
 from drain.workers.handover.journal import Journal
@@ -41,8 +41,8 @@ from drain.workers.process.claimer import Claimer
 from drain.workers.process.fetcher import Fetcher
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.job_threads import JobThreads
-from drain.workers.process.overtaken import OvertakenDeliveries
 from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,

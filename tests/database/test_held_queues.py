@@ -13,7 +13,7 @@ import pytest
 
 from drain import queues
 from drain.admission.keyed_queue import RuledQueue
-from drain.contrib.check.judging import Level, Thresholds, judge
+from drain.contrib.check.thresholds import Level, Thresholds, judge
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.read.explain import explain

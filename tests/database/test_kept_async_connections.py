@@ -12,14 +12,16 @@ from psycopg.pq import TransactionStatus
 
 from drain.database.cursor import execute_and_commit_async
 from drain.errors import UnavailableError
-from drain.workers.context import async_kept
+from drain.workers.context import async_connection_cache
 from drain.workers.context.async_connection import JobAsyncConnection
 from drain.workers.context.async_session import session_of
 from tests.database.test_kept_connections import PID, sessions_of_jobs
 from tests.helpers import query, wait_until
 
 Way = Callable[[str], AbstractAsyncContextManager[Any]]
-BOTH = pytest.mark.parametrize("way", [session_of, async_kept.bare], ids=["sqlalchemy", "psycopg"])
+BOTH = pytest.mark.parametrize(
+    "way", [session_of, async_connection_cache.bare], ids=["sqlalchemy", "psycopg"]
+)
 
 
 async def pid_of(handle: Any) -> int:
@@ -80,8 +82,8 @@ def test_a_task_that_is_cancelled_leaves_no_connection(database_url: str, way: W
         asyncio.run(act())
     wait_until(lambda: sessions_of_jobs(database_url) == 0)
     key = (os.getpid(), database_url)
-    assert not async_kept._kept.get(key)
-    assert not async_kept._kept_for_sessions.get(key)
+    assert not async_connection_cache._kept.get(key)
+    assert not async_connection_cache._kept_for_sessions.get(key)
 
 
 def test_a_session_that_is_used_after_its_block_does_not_write_in_the_transaction_of_another_job(
@@ -152,7 +154,7 @@ def test_a_connection_whose_server_session_has_ended_is_replaced(database_url: s
 
 def test_whenever_a_task_is_cancelled_the_next_statement_is_in_a_transaction(database_url: str) -> None:
     async def act() -> None:
-        async with async_kept.bare(database_url) as connection:
+        async with async_connection_cache.bare(database_url) as connection:
             for moment in range(100):
                 if moment % 2:
                     await connection.execute("SELECT")
@@ -179,7 +181,7 @@ def test_begin_and_commit_travel_with_the_first_and_the_last_statement(
         return execute(self, command, *args, **kwargs)
 
     async def act() -> None:
-        async with async_kept.bare(database_url) as connection:
+        async with async_connection_cache.bare(database_url) as connection:
             await connection.execute("SELECT %s::integer", (1,))
             states.append(connection.info.transaction_status)
             await execute_and_commit_async(connection, "SELECT %s::integer", (1,))

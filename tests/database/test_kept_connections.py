@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from drain.workers.context import kept
+from drain.workers.context import connection_cache
 from drain.workers.context.session import session_of
 from tests.helpers import query, wait_until
 
@@ -50,9 +50,9 @@ def test_what_a_job_lets_listen_to_its_connection_does_not_hear_the_next_job(dat
 
 
 def leave_a_statement_unanswered(database_url: str) -> None:
-    with kept.of_session(database_url) as connection:
+    with connection_cache.of_session(database_url) as connection:
         connection.execute(PID)
-        kept.driver_of(connection).pgconn.send_query(b"SELECT 1")
+        connection_cache.driver_of(connection).pgconn.send_query(b"SELECT 1")
         raise KeyError
 
 
@@ -61,7 +61,7 @@ def test_an_error_while_a_statement_is_unanswered_comes_out_as_it_is_and_ends_th
 ) -> None:
     with pytest.raises(KeyError):
         leave_a_statement_unanswered(database_url)
-    assert kept._kept_for_sessions[os.getpid(), database_url] == []
+    assert connection_cache._kept_for_sessions[os.getpid(), database_url] == []
     wait_until(lambda: sessions_of_jobs(database_url) == 0)
 
 
@@ -80,7 +80,7 @@ def test_a_connection_that_a_job_closes_after_its_block_is_replaced(database_url
         assert session.scalar(sqlalchemy.text("SELECT 1")) == 1
 
 
-@pytest.mark.parametrize("way", [session_of, kept.bare], ids=["sqlalchemy", "psycopg"])
+@pytest.mark.parametrize("way", [session_of, connection_cache.bare], ids=["sqlalchemy", "psycopg"])
 def test_one_connection_is_kept_of_however_many_were_open(
     database_url: str, way: Callable[[str], AbstractContextManager[Any]]
 ) -> None:

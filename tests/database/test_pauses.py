@@ -12,8 +12,8 @@ import pytest
 
 from drain import queues
 from drain.database import postgres
-from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.recall import CallBack
 from drain.enqueuer.redelivery import Redelivery
 from drain.tables import claims, finishes, leases, pauses, redeliveries
 from drain.tables.pauses import Pauses

@@ -17,7 +17,7 @@ from drain.tables import claims, finishes, lanes, leases, outcomes, redeliveries
 from drain.tables.claims import Claim
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
-from drain.workers.context.kept import _connect
+from drain.workers.context.connection_cache import _connect
 from drain.workers.lease import database
 from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
 

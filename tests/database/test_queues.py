@@ -22,7 +22,7 @@ from drain.__main__ import main
 from drain.admission.options import as_options
 from drain.admission.rules import Rate, Rules
 from drain.errors import ConfigError, StageError
-from drain.jobs.callers import Connectable
+from drain.jobs.executors import Connectable
 from drain.tables import rules as ruled
 from tests.helpers import query, stage_jobs
 

@@ -18,7 +18,7 @@ from drain import StageError, astage, stage, stage_many
 from drain.database import postgres
 from drain.enqueuer import leader
 from drain.errors import SchemaError
-from drain.jobs.callers import Connectable
+from drain.jobs.executors import Connectable
 from drain.tables import staged
 from drain.workers import job
 from tests.helpers import ids_in, new_enqueuer, query

@@ -22,10 +22,10 @@ from drain.wire import (
     PoppedId,
     Producer,
     ReplacedDelivery,
+    foreign_jobs,
     keys,
     scripts,
     sources,
-    strangers,
 )
 from drain.wire.calls import Kind, classify
 from drain.workers.entry import execute
@@ -535,8 +535,8 @@ def test_a_plain_job_is_told_from_a_tracked_one_without_postgres(redis_url: str,
 def test_ours_are_found_among_many_ids_of_another_database(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, behind: int, most_looks: int
 ) -> None:
-    monkeypatch.setattr(strangers, "_SLICE", 500)
-    monkeypatch.setattr(strangers, "_SEARCHED", 2500)
+    monkeypatch.setattr(foreign_jobs, "_SLICE", 500)
+    monkeypatch.setattr(foreign_jobs, "_SEARCHED", 2500)
     monkeypatch.setattr(sources, "_SKIPPED_SECONDS", 0.0)
     another = INSTALLATION.replace("0", "1")
     theirs = [f"other-{number}-1" for number in range(10_000 + behind)]

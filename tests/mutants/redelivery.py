@@ -51,7 +51,7 @@ MUTANTS = (
     ),
     Mutant(
         "take a Redis in recovery for one that remembers",
-        "drain/wire/owners.py",
+        "drain/wire/namespace_guard.py",
         "return owner is not None and not owner.recovers",
         "return owner is not None",
         (

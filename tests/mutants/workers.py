@@ -37,14 +37,14 @@ MUTANTS = (
     ),
     Mutant(
         "let a job begin a second transaction after its finish",
-        "workers/context/once.py",
+        "workers/context/finish_guard.py",
         "if attempt.finished or attempt.in_transaction:",
         "if attempt.in_transaction:",
         ("test_job_transactions.py::test_a_second_transaction_is_refused_and_the_job_stays_finished",),
     ),
     Mutant(
         "forget a transaction that was thrown away",
-        "workers/context/once.py",
+        "workers/context/finish_guard.py",
         "attempt.in_transaction = never_ended",
         "attempt.in_transaction = False",
         ("test_job_transactions.py::test_a_transaction_that_is_thrown_away_fails_the_job_too",),

@@ -21,7 +21,7 @@ from drain.config import Settings
 from drain.failpoints import FailurePoint
 from drain.jobs import registry
 from drain.workers import LeaseLostError, current_job
-from drain.workers.context import async_kept
+from drain.workers.context import async_connection_cache
 from drain.workers.entry import Worker
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, end, query, wait_until
@@ -397,7 +397,7 @@ def test_through_a_pooler_nothing_stays_in_a_session(
         shop = Workshop(database_url, worker)
         for _ in range(3):
             assert shop.work(shop.delivered(act)) == "finished"
-        async_kept.close_all()
+        async_connection_cache.close_all()
     assert shop.effects() == [str(number) for number in range(8)] * 3
 
 

@@ -20,7 +20,7 @@ from drain.enqueuer import due_rows
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.jobs import callers, registry, rows
+from drain.jobs import executors, registry, rows
 from drain.tables import lanes, redeliveries
 from drain.workers import job
 from drain.workers.entry import Worker
@@ -251,7 +251,7 @@ def test_many_large_arguments_go_in_several_statements(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    insert = callers.insert
+    insert = executors.insert
     monkeypatch.setattr(rows, "_CHARACTERS_PER_STATEMENT", 1000)
 
     def counted(*args: Any) -> list[int]:
@@ -259,7 +259,7 @@ def test_many_large_arguments_go_in_several_statements(
         ids: list[int] = insert(*args)
         return ids
 
-    monkeypatch.setattr(callers, "insert", counted)
+    monkeypatch.setattr(executors, "insert", counted)
     with psycopg.connect(database_url) as connection:
         ids = stage_many(connection, "m.f", [("x" * 400, n) for n in range(9)])
         found = connection.execute("SELECT id, (job_args ->> 1)::int FROM staged_jobs ORDER BY id").fetchall()

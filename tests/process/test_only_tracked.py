@@ -19,8 +19,8 @@ from drain import stage
 from drain.config import Settings
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import ConfigError
-from drain.wire import Consumer, popper
-from drain.wire.strangers import REFUSAL
+from drain.wire import Consumer, pop
+from drain.wire.foreign_jobs import REFUSAL
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -239,7 +239,7 @@ def test_copies_of_one_id_are_dropped_together(redis_url: str, client: Redis) ->
 def test_a_list_that_takes_long_to_clear_keeps_a_worker_from_no_other_queue(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(popper, "_MOST_ROUNDS", 2)
+    monkeypatch.setattr(pop, "_MOST_ROUNDS", 2)
     client.rpush("rq:queue:default", *[GARBAGE] * 5000)
     client.rpush("rq:queue:mail", f"{NAMESPACE}-1-1")
     consumer = Consumer(

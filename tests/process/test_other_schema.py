@@ -16,7 +16,7 @@ from drain.database import postgres, refusals, roles, schema
 from drain.errors import ConfigError, SchemaError
 from drain.pipeline.datasources import adbc, options
 from drain.tables import bulk
-from drain.workers.context.kept import bare, close_all, of_session
+from drain.workers.context.connection_cache import bare, close_all, of_session
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, query, stage_jobs, wait_until
 from tests.poolers import SmallPooler

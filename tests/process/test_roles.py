@@ -40,7 +40,7 @@ from drain.read import queries, system
 from drain.tables import bulk, claims, crons, dead, finished, finishes, lanes, leases, running, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
-from drain.workers.context.kept import close_all
+from drain.workers.context.connection_cache import close_all
 from drain.workers.entry import Worker
 from drain.workers.errors import Dead, Defer, RateLimited
 from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until

@@ -15,7 +15,7 @@ from drain.errors import UnavailableError
 from drain.health import HealthChange
 from drain.service import callbacks
 from drain.service.callbacks import Callbacks
-from drain.service.steady import HealthOptions, Steady
+from drain.service.hysteresis import HealthOptions, Steady
 from tests.helpers import wait_until
 
 CHANGE = HealthChange("redis", "Redis is away", datetime(2026, 11, 23, tzinfo=UTC), "enqueuer")

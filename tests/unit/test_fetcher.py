@@ -12,8 +12,8 @@ from drain.workers.options import WorkOptions
 from drain.workers.process.claimer import Claimer
 from drain.workers.process.fetcher import Fetcher
 from drain.workers.process.inbox import Inbox
-from drain.workers.process.overtaken import OvertakenDeliveries
 from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 
 FIRST = AwaitedId("rq:queue:default", b"test-1-10", is_suspended=False)
 

@@ -27,8 +27,8 @@ from drain.workers.process.finisher import Finisher
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.jobs import ClaimedJob
 from drain.workers.process.outcome_batch import OutcomeBatch
-from drain.workers.process.overtaken import OvertakenDeliveries
 from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 from drain.workers.stores import Stores as StateOfStores
 from tests.helpers import wait_until
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from drain.read import frames
-from drain.read.frames import Frame, calls_before_the_job, innermost_own_frame
+from drain.read import tracebacks
+from drain.read.tracebacks import Frame, calls_before_the_job, innermost_own_frame
 
 SITE = "/srv/venv/lib/python3.11/site-packages"
 SOCKET = "/usr/lib/python3.11/socket.py"
@@ -15,7 +15,7 @@ INNER = '  File "/srv/app/shop/mail.py", line 7, in deliver\n    smtp.send(messa
 LIBRARY = '  File "/srv/venv/lib/python3.11/site-packages/sqlalchemy/orm/session.py", line 3, in get_one\n    raise\n'
 STANDARD = '  File "/usr/lib/python3.11/smtplib.py", line 899, in sendmail\n    raise\n'
 FROZEN = '  File "<frozen importlib._bootstrap>", line 1, in _find\n'
-OURS = f'  File "{frames.__file__}", line 1, in stage\n'
+OURS = f'  File "{tracebacks.__file__}", line 1, in stage\n'
 INSTALLED = '  File "/srv/venv/lib/python3.11/site-packages/shop/jobs.py", line 40, in charge\n    pay()\n'
 INSTALLED_OURS = '  File "/srv/venv/lib/python3.11/site-packages/drain/jobs/staging.py", line 4, in stage\n'
 BEGIN, END = "Traceback (most recent call last):\n", "ValueError: no\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drain.contrib.plain.channel import Channel
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 from drain.workers.supervisor import health
 from drain.workers.supervisor.health import Health
 

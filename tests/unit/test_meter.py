@@ -20,7 +20,7 @@ from drain.workers.execution.outcome import FINISHED as RETURNED
 from drain.workers.execution.outcome import Failed, GaveUp, Interrupted, Unreadable, describe
 from drain.workers.measures import memory
 from drain.workers.measures.memory import Measures
-from drain.workers.measures.meter import OWN_PAIRS, Meter, Run
+from drain.workers.measures.worker_metrics import OWN_PAIRS, Meter, Run
 from drain.workers.supervisor.collectors import MeasuresCollector
 
 REGISTERED: Any = object()

@@ -13,7 +13,7 @@ from drain.__main__ import main
 from drain.commands.cron import show_schedules
 from drain.commands.dead import show_groups
 from drain.read.dead_groups import Death, Ended, Group
-from drain.read.frames import Frame
+from drain.read.tracebacks import Frame
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
 from tests.golden import WIDTHS, assert_printed

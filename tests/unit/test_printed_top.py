@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from drain.contrib.check.command import nagios_line
-from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Verdict, worst
+from drain.contrib.check.thresholds import Figure, Finding, Level, Threshold, Verdict, worst
 from drain.contrib.events.command import event_line
 from drain.contrib.events.life import Event
 from drain.read.queue import Queue

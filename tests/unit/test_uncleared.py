@@ -6,7 +6,7 @@ from typing import cast
 from drain.errors import UnavailableError
 from drain.wire import Consumer
 from drain.workers.execution.rq_books import RQBooks
-from drain.workers.process.uncleared import UnclearedDeliveries
+from drain.workers.process.cleanup import UnclearedDeliveries
 from drain.workers.stores import Stores
 
 

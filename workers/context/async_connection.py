@@ -12,8 +12,8 @@ from psycopg.pq import TransactionStatus
 
 from drain.database.cursor import AsyncTransactionCursor
 from drain.tables import async_finishes
+from drain.workers.context.finish_guard import note_heartbeat, refusal, too_early
 from drain.workers.context.guarded import GuardedConnection
-from drain.workers.context.once import note_heartbeat, refusal, too_early
 
 
 class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.util import greenlet_spawn
 
 from drain.workers.context.async_connection import JobAsyncConnection
-from drain.workers.context.async_kept import driver_of, drop, of_session
+from drain.workers.context.async_connection_cache import driver_of, drop, of_session
 from drain.workers.context.session import JobSession
 
 

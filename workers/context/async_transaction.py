@@ -21,10 +21,10 @@ import psycopg
 from drain import extras
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
-from drain.workers.context.async_kept import bare
+from drain.workers.context.async_connection_cache import bare
 from drain.workers.context.current import current_attempt
+from drain.workers.context.finish_guard import finishing, only_one
 from drain.workers.context.loading import load
-from drain.workers.context.once import finishing, only_one
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

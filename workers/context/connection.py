@@ -12,8 +12,8 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from drain.database import postgres
 from drain.database.cursor import TransactionCursor
 from drain.tables import cancellations, finishes
+from drain.workers.context.finish_guard import note_heartbeat, refusal, too_early
 from drain.workers.context.guarded import GuardedConnection
-from drain.workers.context.once import note_heartbeat, refusal, too_early
 from drain.workers.errors import INTERRUPTIONS
 
 # Timeout for the cancellation of a statement.

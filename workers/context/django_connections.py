@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from drain.workers.context.guarded import is_ended
-from drain.workers.context.lender import lender
+from drain.workers.context.lent_connections import lender
 from drain.workers.errors import INTERRUPTIONS
 
 log = logging.getLogger(__name__)

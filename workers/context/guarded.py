@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 
 from drain.workers.context import inherited
 from drain.workers.context.current import Attempt
-from drain.workers.context.once import too_early
+from drain.workers.context.finish_guard import too_early
 from drain.workers.errors import TransactionError
 
 

@@ -13,8 +13,8 @@ from typing import NoReturn
 import sqlalchemy.dialects.postgresql.psycopg
 from sqlalchemy.orm import Session, SessionTransaction
 
-from drain.workers.context.kept import of_session
-from drain.workers.context.once import too_early
+from drain.workers.context.connection_cache import of_session
+from drain.workers.context.finish_guard import too_early
 
 
 class JobSession(Session):

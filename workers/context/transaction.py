@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
+from drain.workers.context.connection_cache import bare, driver_of
 from drain.workers.context.current import current_attempt
-from drain.workers.context.kept import bare, driver_of
+from drain.workers.context.finish_guard import finishing, only_one
 from drain.workers.context.loading import load
-from drain.workers.context.once import finishing, only_one
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -17,18 +17,18 @@ The modules, in the order in which a job passes:
     finisher          thread: records outcomes, many in one statement
     outcome_batch     outcomes that are recorded together
     end_hooks         thread: calls the application's hooks for jobs that have ended
-    uncleared         clears the hashes of finished deliveries in Redis
-    overtaken         deliveries whose jobs run under an earlier one, and whose dependents wait
+    cleanup           clears the hashes of finished deliveries in Redis
+    stale_deliveries  deliveries whose jobs run under an earlier one, and whose dependents wait
 
 Beside the jobs:
 
-    shutdown          stop, stop now, recycle, resign: requested by any thread or signal handler
-    stop_signals      the handlers of the signals that stop the process
-    watchdog          thread: memory, supervisor, plain jobs, end of the grace period
-    rq_presence       thread: shows the tracked jobs to RQ's tools
-    rq_worker         the worker that RQ's tools show
-    rq_commands       RQ's commands, obeyed by each worker that RQ's tools show
-    stacks            answers to those who ask where a job is
+    shutdown      stop, stop now, recycle, resign: requested by any thread or signal handler
+    stop_signals  the handlers of the signals that stop the process
+    watchdog      thread: memory, supervisor, plain jobs, end of the grace period
+    rq_presence   thread: shows the tracked jobs to RQ's tools
+    rq_worker     the worker that RQ's tools show
+    rq_commands   RQ's commands, obeyed by each worker that RQ's tools show
+    stacks        answers to those who ask where a job is
 
 What always holds: each attribute is assigned by its own object, and other threads call methods. No thread waits for a
 lock while a signal handler may run. A claimed job is in `inbox.claimed` and in the journal until its outcome is

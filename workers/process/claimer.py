@@ -22,7 +22,7 @@ from drain.workers.process.async_loop import AsyncLoop
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.job_threads import JobThreads
 from drain.workers.process.jobs import ClaimedJob, Item, PendingJob
-from drain.workers.process.overtaken import OvertakenDeliveries
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import threading
 from queue import SimpleQueue
 
 from drain.workers.context.current import Attempt
-from drain.workers.execution import ends
+from drain.workers.execution import completion_hooks
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class EndHooks:
         self._is_late = False
 
     def add(self, attempt: Attempt, reason: str | None = None) -> None:
-        """Let the hooks of an ended job be called; see `drain.workers.execution.ends.call`."""
+        """Let the hooks of an ended job be called; see `drain.workers.execution.completion_hooks.call`."""
         if self._queue.qsize() >= _MOST_WAITING:
             if not self._is_late:
                 log.warning(
@@ -49,4 +49,4 @@ class EndHooks:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            ends.call(*item)
+            completion_hooks.call(*item)

@@ -14,8 +14,8 @@ from drain.wire import WAIT_SECONDS, AwaitedId, Consumer, PoppedId
 from drain.workers.lease.database import Database
 from drain.workers.process.claimer import Claimer
 from drain.workers.process.inbox import Inbox
-from drain.workers.process.overtaken import LOOK_SECONDS, OvertakenDeliveries
 from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stale_deliveries import LOOK_SECONDS, OvertakenDeliveries
 from drain.workers.stores import POSTGRES, REDIS, answering
 
 log = logging.getLogger(__name__)

@@ -10,20 +10,20 @@ from threading import Lock
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import Consumer, PoppedId, Traces
-from drain.workers.execution import ends
+from drain.workers.execution import completion_hooks
 from drain.workers.execution.death import Death
 from drain.workers.execution.decision import CANCELLED
 from drain.workers.execution.outcome import Outcome
 from drain.workers.execution.recorder import Recorder, is_news, log_finished
 from drain.workers.execution.rq_books import RQBooks
 from drain.workers.lease.database import Database
-from drain.workers.measures.meter import Meter
+from drain.workers.measures.worker_metrics import Meter
+from drain.workers.process.cleanup import UnclearedDeliveries
 from drain.workers.process.end_hooks import EndHooks
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.jobs import ClaimedJob
 from drain.workers.process.outcome_batch import OutcomeBatch
-from drain.workers.process.overtaken import OvertakenDeliveries
-from drain.workers.process.uncleared import UnclearedDeliveries
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Finisher:
             self.meter.count_finished(jobs)
         if is_news([job.claim for job in jobs]):
             log_finished([(job.claim, job.took) for job in jobs], _MORE)
-        if ends.are_wanted():
+        if completion_hooks.are_wanted():
             for job in jobs:
                 self._end_hooks.add(job)
 
@@ -183,5 +183,5 @@ class Finisher:
         self.note_recorded(job.rq_id, job.claim.queue, word, death, has_hash=job.has_hash)
         if word == "finished":
             log_finished([(job.claim, job.took)], _MORE)
-        if ends.are_wanted() and (death is not None or word == "finished"):
+        if completion_hooks.are_wanted() and (death is not None or word == "finished"):
             self._end_hooks.add(job, death and death.explanation)

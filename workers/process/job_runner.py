@@ -18,12 +18,12 @@ from drain.workers.execution.alarm import StandingAlarm
 from drain.workers.execution.attempt import run as run_here
 from drain.workers.execution.decision import DEAD
 from drain.workers.execution.outcome import Outcome
-from drain.workers.measures.meter import Meter, Run
+from drain.workers.measures.worker_metrics import Meter, Run
 from drain.workers.process.finisher import Finisher
 from drain.workers.process.inbox import Inbox, longest_seconds
 from drain.workers.process.jobs import ClaimedJob, PendingJob
-from drain.workers.process.overtaken import OvertakenDeliveries
 from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 from drain.workers.process.stop_signals import StopSignals
 from drain.workers.stores import Stores
 

@@ -6,7 +6,7 @@ import threading
 from queue import SimpleQueue
 from time import monotonic
 
-from drain.workers.context import kept
+from drain.workers.context import connection_cache
 from drain.workers.execution.attempt import run as run_here
 from drain.workers.execution.thread_alarm import thread_alarm
 from drain.workers.process.inbox import Inbox
@@ -39,7 +39,7 @@ class JobThreads:
 
     def start(self) -> None:
         """Start the threads; each may keep a connection for the transactions of its jobs."""
-        kept.keep(self._number)
+        connection_cache.keep(self._number)
         for thread in self._threads:
             thread.start()
 

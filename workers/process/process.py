@@ -32,7 +32,7 @@ from drain.workers.handover.journal import Journal
 from drain.workers.handover.recovery import recover
 from drain.workers.lease.database import Database
 from drain.workers.lease.heartbeat import Heartbeat
-from drain.workers.measures.meter import Meter
+from drain.workers.measures.worker_metrics import Meter
 from drain.workers.options import WorkOptions
 from drain.workers.process.async_loop import AsyncLoop
 from drain.workers.process.claimer import Claimer
@@ -41,11 +41,11 @@ from drain.workers.process.finisher import Finisher
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.job_runner import JobRunner
 from drain.workers.process.job_threads import JobThreads
-from drain.workers.process.overtaken import OvertakenDeliveries
 from drain.workers.process.plain_jobs import NoPlainJobs, handler
 from drain.workers.process.rq_commands import tracked_name
 from drain.workers.process.rq_presence import RQPresence
 from drain.workers.process.shutdown import Shutdown
+from drain.workers.process.stale_deliveries import OvertakenDeliveries
 from drain.workers.process.stop_signals import StopSignals
 from drain.workers.process.watchdog import Watchdog
 from drain.workers.stores import QuietWhileAway, Stores

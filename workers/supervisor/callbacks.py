@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from drain.health import HealthChange
 from drain.service import callbacks
-from drain.service.steady import HealthOptions
+from drain.service.hysteresis import HealthOptions
 from drain.workers.exits import DONE, STOP_SIGNALS, exit_child
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from drain import formatting
 from drain.service import systemd
-from drain.service.steady import HealthOptions, Steady
+from drain.service.hysteresis import HealthOptions, Steady
 from drain.workers.handover.journal import Journal
 from drain.workers.measures.memory import Measures
 from drain.workers.supervisor.callbacks import Callbacks

@@ -11,7 +11,7 @@ from time import monotonic
 from drain.workers.exits import describe_exit
 from drain.workers.handover.journal import Journal
 from drain.workers.measures.memory import Measures
-from drain.workers.measures.meter import Meter
+from drain.workers.measures.worker_metrics import Meter
 
 # Bounds of the pause after a process has died; each pause is twice as long as the one before.
 _FIRST_PAUSE_SECONDS = 0.1

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from drain.config import Settings
-from drain.contrib.check.judging import Figure, Finding, Level, Threshold, Thresholds, Verdict
 from drain.contrib.check.reading import look
+from drain.contrib.check.thresholds import Figure, Finding, Level, Threshold, Thresholds, Verdict
 from drain.errors import DrainError
 from drain.formatting import seconds as seconds_of
 from drain.formatting import visible

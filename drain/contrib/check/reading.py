@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import psycopg
 
 from drain.config import Settings
-from drain.contrib.check.judging import Finding, Level, Thresholds, Verdict, judge
+from drain.contrib.check.thresholds import Finding, Level, Thresholds, Verdict, judge
 from drain.database import postgres, schema
 from drain.errors import ConfigError, DrainError, SchemaError, UnavailableError
 from drain.read import capacity, queries, system

@@ -26,8 +26,8 @@ from drain.tables.fences import of_one
 from drain.workers.context import inherited
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.django_connections import abandon, cancel, is_of_a_test
-from drain.workers.context.lender import is_lent
-from drain.workers.context.once import note_heartbeat, nothing_committed, only_one, refusal, too_early
+from drain.workers.context.finish_guard import note_heartbeat, nothing_committed, only_one, refusal, too_early
+from drain.workers.context.lent_connections import is_lent
 from drain.workers.errors import TransactionError
 
 _INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"

@@ -11,7 +11,7 @@ from drain import wire
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.contrib.forecast import report as forecast_report
-from drain.contrib.forecast.known import Added
+from drain.contrib.forecast.inputs import Added
 from drain.contrib.forecast.prediction import predict
 from drain.contrib.forecast.reading import Question, read
 from drain.read import queries

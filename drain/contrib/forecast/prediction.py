@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from drain.contrib.forecast.known import Known
+from drain.contrib.forecast.inputs import Known
 from drain.contrib.forecast.simulation import Outcome, Simulation
 
 # Number of simulations.

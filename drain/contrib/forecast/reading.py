@@ -9,7 +9,7 @@ from itertools import islice
 
 from drain.archive import files as archived
 from drain.contrib.forecast import throughput
-from drain.contrib.forecast.known import Added, Known, KnownQueue
+from drain.contrib.forecast.inputs import Added, Known, KnownQueue
 from drain.contrib.forecast.run_times import RunTimes, last_ends, run_times
 from drain.contrib.forecast.throughput import Finished
 from drain.database.postgres import Connection

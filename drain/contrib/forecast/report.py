@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from drain.contrib.forecast.known import Known, Taken
+from drain.contrib.forecast.inputs import Known, Taken
 from drain.contrib.forecast.prediction import Prediction, Wait, quantile
 from drain.formatting import clock, count, duration, figure, visible
 from drain.terminal.fitted_table import Column, fitted_table

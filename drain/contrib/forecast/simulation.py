@@ -15,7 +15,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from drain.contrib.forecast.scene import Backlog, Queue, Scene
+from drain.contrib.forecast.model import Backlog, Queue, Scene
 
 # Upper bound of the events of a simulation, for each measured job.
 _EVENTS = 20

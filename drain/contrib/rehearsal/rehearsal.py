@@ -16,7 +16,7 @@ from drain.contrib.testing.worker import Watcher
 from drain.jobs import registry
 from drain.tables.claims import Claim
 from drain.workers.context.current import Attempt
-from drain.workers.context.lender import lender
+from drain.workers.context.lent_connections import lender
 from drain.workers.execution.attempt import run
 from drain.workers.execution.outcome import (
     AlreadyFinished,

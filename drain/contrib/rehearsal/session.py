@@ -20,7 +20,7 @@ from drain.database import postgres, schema, url
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import ConfigError
 from drain.tables import leader_progress
-from drain.workers.context.kept import settings_of_jobs
+from drain.workers.context.connection_cache import settings_of_jobs
 
 APPLICATION_NAME = "drain rehearse"
 READ_ONLY = {"default_transaction_read_only": "on"}

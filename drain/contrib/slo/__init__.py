@@ -2,7 +2,7 @@
 
     declared    all objectives that the registered jobs and a file of rules declare
     prometheus  recording rules and alerts for Prometheus
-    lately      how many jobs have met an objective lately, from the tables
+    compliance  how many jobs have met an objective lately, from the tables
     report      lines about objectives, for people
     status      lines about objectives in `drain status`
     command     `drain slo`

@@ -14,8 +14,8 @@ from drain.admission import declared as file_of_rules
 from drain.commands.database import database
 from drain.config import VARIABLES, Settings
 from drain.contrib.slo import report
+from drain.contrib.slo.compliance import lately
 from drain.contrib.slo.declared import Slo, declared
-from drain.contrib.slo.lately import lately
 from drain.errors import ConfigError
 from drain.formatting import count, visible
 from drain.terminal.commandline import F, as_json_option, settings_options, wrapped

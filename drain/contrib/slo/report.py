@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from drain.contrib.slo.lately import Lately
+from drain.contrib.slo.compliance import Lately
 from drain.formatting import count, figure, visible
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 from psycopg.pq.abc import PGconn
 
 from drain.contrib.testing.nested import LentAsyncConnection, LentConnection, Nested
-from drain.workers.context import async_kept
+from drain.workers.context import async_connection_cache
 from drain.workers.context.async_connection import JobAsyncConnection
 from drain.workers.context.connection import JobConnection
-from drain.workers.context.kept import driver_of
+from drain.workers.context.connection_cache import driver_of
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -74,7 +74,7 @@ class Lender:
         async with self._async_engine.connect() as connection:
             below = connection.sync_connection
             assert below is not None  # noqa: S101  (it has been started)
-            with _within_savepoint(_nested(async_kept.driver_of(below))):
+            with _within_savepoint(_nested(async_connection_cache.driver_of(below))):
                 yield connection
 
     def _connect(self) -> LentConnection:

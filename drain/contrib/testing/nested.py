@@ -19,7 +19,7 @@ from psycopg.pq.abc import PGconn
 from drain.database.cursor import AsyncTransactionCursor, TransactionCursor
 from drain.workers.context.async_connection import JobAsyncConnection
 from drain.workers.context.connection import JobConnection
-from drain.workers.context.once import too_early
+from drain.workers.context.finish_guard import too_early
 
 _COMMIT = b"COMMIT"
 _numbers = count(1)

@@ -25,7 +25,7 @@ from drain.jobs import registry
 from drain.tables import claims
 from drain.tables.claims import Claim
 from drain.workers.context.current import Attempt
-from drain.workers.context.lender import lender
+from drain.workers.context.lent_connections import lender
 from drain.workers.execution.attempt import run, run_in_loop
 from drain.workers.execution.outcome import AlreadyFinished, Outcome
 from drain.workers.execution.recorder import Recorder

@@ -12,7 +12,7 @@
     places       numbers of jobs before one in its queue and in its key
     stack        where a running job is, asked of its worker process
     estimates    how fast a queue has finished jobs lately
-    hops         times at which one job passed its tables and processes
+    timeline     times at which one job passed its tables and processes
 
 What always holds: the tables are read in one snapshot, so that a job which moves meanwhile is in exactly one place; the
 causes are tried in the order of a job's way, and the first that holds is the answer; each question looks at 10,000 rows

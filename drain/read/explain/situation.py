@@ -19,7 +19,7 @@ from drain.tables import leader_progress, pauses, rules
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 from drain.wire import Producer
-from drain.wire.owners import Owner
+from drain.wire.namespace_guard import Owner
 
 _NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL"
 

@@ -12,7 +12,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.formatting import clock, duration, visible
 from drain.read import claimed, queries
-from drain.read.frames import calls_before_the_job
+from drain.read.tracebacks import calls_before_the_job
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 from drain.wire.stacks import StackQuestions
 

@@ -2,7 +2,7 @@
 
 import re
 
-from drain.contrib.check.judging import Thresholds, judge
+from drain.contrib.check.thresholds import Thresholds, judge
 from drain.database import postgres
 from drain.read import system
 from tests.database.contrib.test_web import text_of

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from drain.__main__ import main
 from drain.contrib.slo import prometheus
+from drain.contrib.slo.compliance import Lately
 from drain.contrib.slo.declared import Slo
-from drain.contrib.slo.lately import Lately
 from drain.jobs import registry
 from drain.jobs.objectives import Objective
 from drain.workers import job

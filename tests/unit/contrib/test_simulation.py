@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from drain.contrib.forecast import report as forecast_report
-from drain.contrib.forecast.known import Added, Known, KnownQueue
+from drain.contrib.forecast.inputs import Added, Known, KnownQueue
+from drain.contrib.forecast.model import Backlog, Draw, Queue, Scene, Worker
 from drain.contrib.forecast.prediction import Prediction, Range, load, predict, quantile
 from drain.contrib.forecast.run_times import run_times
-from drain.contrib.forecast.scene import Backlog, Draw, Queue, Scene, Worker
 from drain.contrib.forecast.simulation import Outcome, Simulation
 from drain.contrib.forecast.throughput import Claimed, Finished, Later, Waiting
 from drain.tables.rules import RulesRow

@@ -20,7 +20,7 @@ from drain.jobs.cancelling import cancel
 from drain.jobs.progress import fields_of
 from drain.read import queries
 from drain.read.explain import Explanation, explain
-from drain.read.explain.hops import hops_of
+from drain.read.explain.timeline import hops_of
 from drain.read.queries import TABLES
 from drain.tables import dead
 

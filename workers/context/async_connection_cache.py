@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from drain.database import async_postgres
 from drain.workers.context.async_connection import JobAsyncConnection
-from drain.workers.context.kept import APPLICATION_NAME, is_as_made, settings_of_jobs
-from drain.workers.context.lender import lender
+from drain.workers.context.connection_cache import APPLICATION_NAME, is_as_made, settings_of_jobs
+from drain.workers.context.lent_connections import lender
 
 if TYPE_CHECKING:
     import sqlalchemy

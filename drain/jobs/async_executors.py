@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from drain.database import postgres
 from drain.database.qualified import qualified
 from drain.errors import ConnectableError
-from drain.jobs import callers
+from drain.jobs import executors
 
 if TYPE_CHECKING:
     import asyncpg
@@ -45,7 +45,7 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
-        with callers.needing_tables():
+        with executors.needing_tables():
             return await _insert_with_psycopg(driver, statement, parameters)
     if _is_of_asyncpg(connection):
         _warn_outside_transaction(connection)
@@ -62,7 +62,7 @@ async def execute(
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
-    with callers.needing_tables():
+    with executors.needing_tables():
         if driver is not None:
             async with psycopg.AsyncCursor(driver, row_factory=tuple_row) as cursor:
                 await cursor.execute(statement.encode(), parameters, prepare=False, binary=True)
@@ -101,8 +101,8 @@ async def _execute_with_sqlalchemy(
         if isinstance(connection, async_scoped_session):
             connection = connection()
         if isinstance(connection, AsyncSession | AsyncConnection):
-            return await connection.run_sync(callers.execute, statement, parameters)
-    hint = "; use drain.stage on it" if callers.is_one(connection) else ""
+            return await connection.run_sync(executors.execute, statement, parameters)
+    hint = "; use drain.stage on it" if executors.is_one(connection) else ""
     raise ConnectableError(
         f"cannot work asynchronously on a {type(connection).__name__}{hint}; pass a SQLAlchemy AsyncSession or "
         "AsyncConnection, a psycopg AsyncConnection or AsyncCursor, or an asyncpg connection"

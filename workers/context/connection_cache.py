@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from drain import urls
 from drain.database import postgres
 from drain.workers.context.connection import JobConnection
-from drain.workers.context.lender import lender
+from drain.workers.context.lent_connections import lender
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -13,11 +13,11 @@ from drain.errors import UnavailableError
 from drain.wire import scripts
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import reachable
+from drain.wire.foreign_jobs import Strangers
 from drain.wire.ids import AwaitedId, PoppedId, to_bytes, to_text, tracked_id_pattern
 from drain.wire.keys import queue_of
 from drain.wire.moves import ListMoves
 from drain.wire.sources import SourceLists
-from drain.wire.strangers import Strangers
 
 # Pages of ids that are classified in one call of `pop`: half a second's worth.
 _MOST_ROUNDS = 50

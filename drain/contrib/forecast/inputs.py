@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from drain.contrib.forecast.model import Backlog, Draw, Queue, Scene, Worker
 from drain.contrib.forecast.run_times import RunTimes
-from drain.contrib.forecast.scene import Backlog, Draw, Queue, Scene, Worker
 from drain.contrib.forecast.throughput import Claimed, Later, Waiting
 from drain.read.claimed import host_and_pid
 from drain.tables.rules import RulesRow
