@@ -7,7 +7,7 @@ Each reason is a cheap indexed scan of `inflight_jobs`:
     lease          the worker died or stalled: the lease is over, by the database's clock
     retry          the next attempt is due; one at a time while the queue fails again and again
 
-Paused jobs are left out: before the scans, `call_back` lets them wait. It does the same with jobs
+Paused jobs are left out: before the scans, `recall` lets them wait. It does the same with jobs
 whose lease is over in a queue with rules: they need a place and a token again, as a retry does.
 
 A superfluous push is harmless: a claim through an earlier delivery, or of a job that is claimed or has ended, is

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import sqlalchemy
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-# By process and URL, as in `kept`.
+# By process and URL, as in `connection_cache`.
 _engines: dict[tuple[int, str], AsyncEngine] = {}
 _kept: dict[tuple[int, str], list[JobAsyncConnection]] = {}
 _kept_for_sessions: dict[tuple[int, str], list[AsyncConnection]] = {}

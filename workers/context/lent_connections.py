@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lender(Protocol):
-    """Lends connections to jobs, in place of those that `kept` and `async_kept` keep: in `drain.contrib.testing`."""
+    """Lends connections to jobs, in place of those that the caches keep: in `drain.contrib.testing`."""
 
     def lends(self, pgconn: PGconn) -> bool:
         """Return whether this is the session that is lent."""
