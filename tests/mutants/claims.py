@@ -241,12 +241,12 @@ MUTANTS = (
     Mutant(
         "cancel jobs in flight before staged ones",
         "drain/jobs/cancelling.py",
-        "    rows = callers.execute(connection, cancellations.staged_statement(selection), parameters)\n"
+        "    rows = executors.execute(connection, cancellations.staged_statement(selection), parameters)\n"
         "    failpoint(FailurePoint.CANCELLED)\n"
-        "    rows += callers.execute(connection, cancellations.inflight_statement(selection), parameters)\n",
-        "    rows = callers.execute(connection, cancellations.inflight_statement(selection), parameters)\n"
+        "    rows += executors.execute(connection, cancellations.inflight_statement(selection), parameters)\n",
+        "    rows = executors.execute(connection, cancellations.inflight_statement(selection), parameters)\n"
         "    failpoint(FailurePoint.CANCELLED)\n"
-        "    rows += callers.execute(connection, cancellations.staged_statement(selection), parameters)\n",
+        "    rows += executors.execute(connection, cancellations.staged_statement(selection), parameters)\n",
         ("test_cancel.py::test_a_job_that_the_leader_moves_meanwhile_is_not_missed",),
     ),
     Mutant(
