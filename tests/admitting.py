@@ -99,8 +99,8 @@ def claim(database_url: str, rows: Sequence[DueJob] | Sequence[int]) -> None:
     """Let a worker claim these jobs."""
     query(
         database_url,
-        "UPDATE inflight_jobs SET claimed_at = clock_timestamp(), claimed_by = 'w', attempts = 1, fencing_token = 1, "
-        "lease_expires_at = clock_timestamp() + interval '1 h' WHERE id = ANY (%s)",
+        "UPDATE inflight_jobs SET claimed_at = clock_timestamp(), claimed_by = 'w', attempts = attempts + 1, "
+        "fencing_token = fencing_token + 1, lease_expires_at = clock_timestamp() + interval '1 h' WHERE id = ANY (%s)",
         ids_of(rows),
     )
 

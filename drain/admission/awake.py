@@ -77,11 +77,11 @@ class AwakeQueues:
     def take_turns(self) -> None:
         """Let queues fall asleep that have been idle, and wake some of those that were called."""
         self._put_to_sleep([queue for queue, ruled in self.awake.items() if ruled.may_sleep])
-        number = min(len(self._called), MOST_AT_ONCE)
-        if number and monotonic() >= self.next_turn_at:
-            self._make_room(len(self.awake) + number - MOST_AWAKE)
-            for queue in list(islice(self._called, number)):
-                self.wake(queue)
+        number = min(len(self._called), MOST_AT_ONCE) if monotonic() >= self.next_turn_at else 0
+        # Redelivery wakes queues beyond the bound.
+        self._make_room(len(self.awake) + number - MOST_AWAKE)
+        for queue in list(islice(self._called, number)):
+            self.wake(queue)
 
     def due(self, paused: Callable[[str], bool]) -> Collection[str]:
         """Choose queues that it is time to look at, and that are not paused."""

@@ -19,8 +19,9 @@ from drain.tables.rules import burst_of
 
 # Number of buckets from which on those that are full are looked for.
 _MANY = 1000
-# Part of a token that rounding may cost.
+# Part of a token that rounding may give away, and the most nanoseconds: times since 1970 are not more exact.
 _ROUNDING = 1e-6
+_ROUNDING_NANOSECONDS = 1000
 _SECOND = 1_000_000_000
 
 _Item = TypeVar("_Item")
@@ -40,6 +41,7 @@ class Buckets:
         self._per_key = per_key
         # In whole nanoseconds, as are all times below: sums of fractions would drift, by tokens a minute at high rates.
         self._interval = math.ceil(_SECOND / rate.per_second)
+        self._rounding = min(_ROUNDING, _ROUNDING_NANOSECONDS / self._interval)
         # Time at which a bucket is full; and for buckets that are not here.
         self._full_at: dict[str, int] = {}
         self._others_full_at = 0
@@ -69,7 +71,7 @@ class Buckets:
 
     def tokens(self, key: str, now: float) -> int:
         """Count the tokens of a bucket that nothing holds back."""
-        return max(0, math.floor(self.burst - self._missing(key, now) + _ROUNDING) - self._held[key])
+        return max(0, math.floor(self.burst - self._missing(key, now) + self._rounding) - self._held[key])
 
     def hold(self, key: str) -> None:
         """Hold a token back for a job of a key, or of '', that is delivered."""
@@ -134,8 +136,12 @@ class Buckets:
 
     def is_full(self, now: float) -> bool:
         """Return True if no bucket lacks a token, and none holds one back."""
-        latest = max(self._full_at.values(), default=0)
-        return not self._held.total() and max(latest, self._others_full_at) <= _nanoseconds(now)
+        return not self._held.total() and self.full_at <= _nanoseconds(now)
+
+    @property
+    def full_at(self) -> int:
+        """Time at which all buckets are full if nothing begins until then, in nanoseconds."""
+        return max(max(self._full_at.values(), default=0), self._others_full_at)
 
     def owe(self, earlier: Buckets, now: float) -> None:
         """Let no bucket be fuller than it was under an earlier rate of the same kind.

@@ -33,6 +33,8 @@ _LONGEST_DOUBLED = 20_000
 # Bounds of the time until a full list is looked at again.
 _SOONEST_LOOK_SECONDS = 0.001
 _LATEST_LOOK_SECONDS = 0.05
+# Pause after a look at lists without workers, as a multiple of its duration: there may be thousands.
+_PAUSE_WITHOUT_WORKERS = 9
 # Time between two writes of the bounds of full lists to Redis.
 _SHOW_SECONDS = 0.5
 # Time after the last push after which the depth of a list that nothing waits for is forgotten, as of one never used.
@@ -82,6 +84,11 @@ class Depth:
         """Upper bound of what the list holds now."""
         return self.length + self.on_the_way
 
+    @property
+    def room_expected_at(self) -> float:
+        """Time at which to look at the list again; infinite if no rows wait for room."""
+        return self.known_at + self.nap if self.withheld else float("inf")
+
     def observe(self, length: int, pushed: int, now: float) -> None:
         """Note the length of the list, in which `pushed` of the jobs are that were on the way."""
         seconds = max(1e-6, now - self.known_at)
@@ -120,6 +127,8 @@ class Depths:
         self._depths: dict[str, Depth] = {}
         # Queues whose depth is withheld: very many others may be known.
         self._waited_for: set[str] = set()
+        # Not above the time at which one of them may have room.
+        self._look_at = float("inf")
         self._show_at = 0.0
         self._forget_at = monotonic() + _KEPT_SECONDS
 
@@ -132,6 +141,7 @@ class Depths:
         if not room:
             depth.withheld = True
             self._waited_for.add(queue)
+            self._look_at = min(self._look_at, depth.room_expected_at)
         return room
 
     def moved(self, jobs: Mapping[str, int]) -> None:
@@ -163,15 +173,26 @@ class Depths:
         if now >= self._forget_at:
             self._forget_at = now + _KEPT_SECONDS / 10
             self._forget_idle(now - _KEPT_SECONDS)
-        due = [queue for queue in self._waited_for if self._room_expected_at(self._depths[queue]) <= now]
-        if not due:
+        if now < self._look_at:
             return False
-        self._show(now)
-        for queue, (length, workers) in self._redis.lengths(due).items():
-            self._depths[queue].workers = workers
-            self._depths[queue].observe(length, 0, now)
+        due = [queue for queue in self._waited_for if self._depths[queue].room_expected_at <= now]
+        if due:
+            self._show(now)
+            self._ask(due, now)
         self._waited_for.difference_update(due)
-        return max(map(self.room, due)) > 0
+        expected = (self._depths[queue].room_expected_at for queue in self._waited_for)
+        self._look_at = min(expected, default=float("inf"))
+        return max(map(self.room, due), default=0) > 0
+
+    def _ask(self, queues: Collection[str], now: float) -> None:
+        found = self._redis.lengths(queues)
+        pause = _PAUSE_WITHOUT_WORKERS * (monotonic() - now)
+        for queue, (length, workers) in found.items():
+            depth = self._depths[queue]
+            depth.workers = workers
+            depth.observe(length, 0, now)
+            if not workers:
+                depth.nap = max(depth.nap, pause)
 
     def _forget_idle(self, since: float) -> None:
         self._depths = {
@@ -190,13 +211,7 @@ class Depths:
     @property
     def next_look_at(self) -> float:
         """Time, by `monotonic()`, at which a full list for which rows wait may have room again."""
-        depths = (self._depths[queue] for queue in self._waited_for)
-        return min(map(self._room_expected_at, depths), default=float("inf"))
-
-    def _room_expected_at(self, depth: Depth) -> float:
-        if not depth.withheld:
-            return float("inf")
-        return depth.known_at + depth.nap
+        return self._look_at
 
     def _of(self, queue: str) -> Depth:
         return self._depths.setdefault(queue, Depth())

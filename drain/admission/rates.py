@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import islice
+from heapq import nlargest
+from operator import attrgetter
 from time import monotonic
 
 from drain.admission.buckets import Buckets
 from drain.admission.rules import Rules
 from drain.database.postgres import Connection
 from drain.tables import running
+from drain.tables.running import LastClaim, Unclaimed
 
 NO_LIMIT = 1_000_000_000
 # Upper bound of the finished jobs that are read to fill the buckets.
 _MOST_BEGUN = 300_000
-# Upper bound of the time between two looks at delivered jobs.
-_LONGEST_LOOK_SECONDS = 3600.0
+# Time that a look at delivered jobs reaches back beyond the one before: the database's clock may have been set.
+_CLOCK_JUMP_SECONDS = 3600.0
 # Upper bound of the earlier rates that are remembered, of each kind.
 _MOST_EARLIER = 8
 
@@ -75,9 +77,10 @@ class Rates:
         # Those of the latest rules come first.
         self._earlier: list[Buckets] = []
         self._forgives = False
-        # Jobs that were delivered and not claimed at the last look, or have been delivered since, each with its key.
-        self._unclaimed: dict[int, str] = {}
+        # Jobs that were delivered and not claimed at the last look, or have been delivered since.
+        self._unclaimed: dict[int, Unclaimed] = {}
         self._unclaimed_since = 0
+        self._looked_at = monotonic()
 
     def __bool__(self) -> bool:
         """Return True if there are rates."""
@@ -89,8 +92,10 @@ class Rates:
 
     def go_on_from(self, earlier: Rates) -> None:
         """Be filled above nothing that the buckets of earlier rules lack: the tables may have lost jobs since."""
-        self._earlier = [*earlier._in_force, *earlier._earlier]
+        # Buckets that were never filled know less than those before them.
+        self._earlier = [*(earlier._in_force if earlier.is_filled else ()), *earlier._earlier]
         self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
+        self._looked_at = earlier._looked_at
 
     def let_go(self, connection: Connection) -> None:
         """Charge a last time what a worker has claimed, and hold nothing back: no rate is in force from now on."""
@@ -153,7 +158,8 @@ class Rates:
         if job_id in self._unclaimed:
             # Claimed, ended and back again since the last look.
             self._charge({job_id: self._unclaimed[job_id]}, {})
-        self._unclaimed[job_id] = key
+        # Of a retry that is claimed, or called back, before the next look, an earlier claim counts once more.
+        self._unclaimed[job_id] = Unclaimed(key, 0)
         for buckets in self._in_force:
             buckets.hold(key)
 
@@ -196,28 +202,35 @@ class Rates:
         for buckets in self._earlier:
             # What waits for a worker is called back, or begins under the rules in force.
             buckets.hold_only({})
-        kept = (each for each in self._earlier if each.parameters not in current and not each.is_full(now))
-        self._earlier = list(islice(kept, _MOST_EARLIER))
+        # Of buckets with the same parameters the latest lack all that those before them lack.
+        latest = {each.parameters: each for each in reversed(self._earlier) if not each.is_full(now)}
+        kept = [each for parameters, each in latest.items() if parameters not in current]
+        self._earlier = nlargest(_MOST_EARLIER, kept, key=attrgetter("full_at"))
 
     def _look_at_unclaimed(self, connection: Connection) -> Collection[str]:
-        earlier = self._unclaimed
+        earlier, looked_at = self._unclaimed, self._looked_at
+        self._looked_at = monotonic()
         self._unclaimed, self._unclaimed_since = running.unclaimed(
             connection, self._queue, self._unclaimed_since
         )
         for buckets in self._in_force:
-            held = buckets.by_bucket((key, job_id) for job_id, key in self._unclaimed.items())
+            held = buckets.by_bucket((job.key, job_id) for job_id, job in self._unclaimed.items())
             buckets.hold_only({name: len(each) for name, each in held.items()})
-        claimed = {job_id: key for job_id, key in earlier.items() if job_id not in self._unclaimed}
-        if claimed:
+        gone = {job_id: job for job_id, job in earlier.items() if job_id not in self._unclaimed}
+        if gone:
             # Always asked: the job may have been called back without a claim, and our clock may be behind.
-            memory = max(each.memory_seconds for each in self._all)
-            self._charge(claimed, running.claimed_at(connection, claimed, memory + _LONGEST_LOOK_SECONDS))
-        return set(claimed.values())
+            seconds = self._looked_at - looked_at + _CLOCK_JUMP_SECONDS
+            self._charge(gone, running.last_claims(connection, gone, seconds))
+        return {job.key for job in gone.values()}
 
-    def _charge(self, claimed: Mapping[int, str], times: Mapping[int, float | None]) -> None:
-        """Charge these jobs at their times; at present those without one, which may have begun."""
+    def _charge(self, jobs: Mapping[int, Unclaimed], claims: Mapping[int, LastClaim]) -> None:
+        """Charge those of these jobs that have been claimed since; at present those of which that is not known."""
         now = self._clock.now()
-        begun = [(key, at) for job_id, key in claimed.items() if (at := times.get(job_id, now)) is not None]
+        begun: list[tuple[str, float]] = []
+        for job_id, job in jobs.items():
+            last = claims.get(job_id, LastClaim(job.claims + 1, now))
+            if last.number > job.claims:
+                begun.append((job.key, last.at))
         for buckets in self._all:
             for name, each in buckets.by_bucket(begun).items():
                 buckets.begin(name, sorted(each), now)

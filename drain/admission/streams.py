@@ -98,11 +98,14 @@ class Streams:
         """True if rows wait that may not begin."""
         return len(self._turns.waiting) < self.known
 
-    @property
-    def next_look_at(self) -> float:
-        """Time at which a stream comes back, or a sweep is worth its while, by this process' clock."""
+    def next_look_at(self, sweep_from: float) -> float:
+        """Return when a stream comes back, or a sweep is worth its while, by this process' clock.
+
+        Args:
+            sweep_from: Time before which nothing that a sweep finds could begin.
+        """
         later = self._later[0][0] if self._later else float("inf")
-        return min(self._arrivals.next_look_at, later, self.ordering.next_look_at)
+        return min(max(self._arrivals.next_look_at, sweep_from), later, self.ordering.next_look_at)
 
     def look(self, *, hint: bool) -> None:
         """Find streams that have new rows, whose time has come, or that are no longer held.

@@ -44,8 +44,10 @@ def read_held(connection: Connection) -> Held:
         return Held([], [], [])
     queues = _full_lists(connection)
     keys: list[tuple[str, str]] = []
-    for each in rules.read_of(connection, queries.queues(connection)).values():
-        standing = causes.read_standing(connection, each)
+    followed = rules.read_of(connection, queries.queues(connection))
+    standings = causes.read_standings(connection, followed.values())
+    for each in followed.values():
+        standing = standings[each.queue]
         if standing.is_full or standing.rate_is_used_up or each.rate_per_key:
             queues.add(each.queue)
         keys += ((each.queue, key) for key in standing.full_keys)

@@ -58,6 +58,8 @@ class FailingQueues:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._trials: dict[str, Trial] = {}
+        # Name of the queue that had its turn last.
+        self._last_queue = ""
         # Findings of another leader, or of an earlier term of this one, are out of date.
         metrics.FAILING.clear()
 
@@ -67,18 +69,20 @@ class FailingQueues:
         return self._trials.keys()
 
     def due_retries(self) -> Iterator[DueRetries]:
-        """Judge all queues in which retries wait, and yield those of which retries may be pushed.
+        """Judge all queues in which retries wait, and yield those of which retries may be pushed, in turn.
 
-        The caller pushes before it asks for the next queue.
+        The caller pushes before it asks for the next queue. If it stops, the next call goes on behind the last one.
         """
         retrying = waiting.retrying_queues(self._connection)
-        for queue in retrying:
-            trial = self._judge(queue)
-            if queue.due and (trial is None or not self._is_under_way(trial)):
-                yield DueRetries(queue.queue, trial)
+        judged = [(queue, self._judge(queue)) for queue in retrying]
         for name in self._trials.keys() - {queue.queue for queue in retrying}:
             if not self._is_under_way(self._trials[name]):
                 self._end_trial(name)
+        due = (DueRetries(queue.queue, trial) for queue, trial in judged if queue.due)
+        for retries in sorted(due, key=lambda each: (each.queue <= self._last_queue, each.queue)):
+            if retries.trial is None or not self._is_under_way(retries.trial):
+                self._last_queue = retries.queue
+                yield retries
 
     def lost_worker(self, job_ids: set[int]) -> None:
         """Let the next retry go where one of these jobs is on trial: its lease is over.

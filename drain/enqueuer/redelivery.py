@@ -54,7 +54,7 @@ class Redelivery:
         alive: Called after each slice, so that a long recovery is not mistaken for a standstill.
 
     Attributes:
-        is_held_back: Some retries that are due may have to wait, by the rules of their queue or since its list is full.
+        is_held_back: Some retries that are due wait for the next round: for a place, a token, room or a turn.
     """
 
     # One thing: the reasons for which jobs are delivered again; how each is found has a class of its own.
@@ -126,8 +126,11 @@ class Redelivery:
             self._call_back.outdated(outdated)
             self.enqueuer.admission.called_back()
 
-    def run_once(self) -> int:
+    def run_once(self, retries_seconds: float = float("inf")) -> int:
         """Scan once for each reason; returns how many jobs were pushed again.
+
+        Args:
+            retries_seconds: Time after which retries of further queues wait for the next round.
 
         Raises:
             UnavailableError: Redis; `recover` finds jobs that have a new number and were not pushed.
@@ -139,15 +142,7 @@ class Redelivery:
         self.enqueuer.admission.pause(self.paused)
         self._call_back_outdated()
         self.is_held_back = False
-        return (
-            self._push_leases()
-            + sum(
-                self._push_retries(retries)
-                for retries in self._failing_queues.due_retries()
-                if not self.paused.queue(retries.queue)
-            )
-            + self._push_lost()
-        )
+        return self._push_leases() + self._push_due_retries(retries_seconds) + self._push_lost()
 
     def _push_leases(self) -> int:
         began = monotonic()
@@ -173,6 +168,17 @@ class Redelivery:
         self._leases_seen_at = began
         if scans_all:
             self._all_leases.ran_for(monotonic() - began)
+        return total
+
+    def _push_due_retries(self, seconds: float) -> int:
+        total, began = 0, monotonic()
+        for retries in self._failing_queues.due_retries():
+            if self.paused.queue(retries.queue):
+                continue
+            total += self._push_retries(retries)
+            if monotonic() - began > seconds:
+                self.is_held_back = True
+                break
         return total
 
     def _push_retries(self, retries: DueRetries) -> int:

@@ -6,17 +6,17 @@ people, metrics and the audit. Each count is bounded: beyond `MOST` rows it mean
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from drain.database.postgres import Connection, fetch_one
-from drain.tables.cancellations import HAS_PLACE
+from drain.database.postgres import Connection
+from drain.tables.cancellations import KEEPS_PLACE
 from drain.tables.columns import DELIVERED, IS_CLAIMED
 from drain.tables.pauses import Pauses
-from drain.tables.rules import Bucket, RulesRow
+from drain.tables.rules import RulesRow
 
 # Upper bound of the rows that one question reads.
 MOST = 10_000
@@ -37,34 +37,41 @@ CAUSES = (
     "retrying",
     "called_back",
 )
-# Jobs of a queue that count as running, the ones with the oldest deliveries and leases first; cancelled ones last.
+# Jobs of these queues that count as running. Those that are claimed are read once for all queues, the ones with the
+# latest leases first: no index has their queues.
 _RUNNING = f"""
-SELECT id, key, claimed_by, lease_expires_at IS NULL AS is_delivered,
-    CASE WHEN lease_expires_at IS NULL THEN moved_at ELSE claimed_at END AS since
-FROM (
-    (SELECT * FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s ORDER BY delivery LIMIT {MOST})
-    UNION ALL
-    (SELECT * FROM (
-        SELECT * FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}
-    ) AS claimed WHERE queue = %(queue)s AND next_run_at IS NULL)
-) AS running
+SELECT known.queue, job.id, job.key, job.claimed_by, true AS is_delivered, job.moved_at AS since
+FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+    SELECT * FROM inflight_jobs AS delivered WHERE {DELIVERED} AND delivered.queue = known.queue
+    ORDER BY delivery LIMIT {MOST}) AS job
 UNION ALL
-(SELECT id, key, claimed_by, false, claimed_at FROM cancelled_claims WHERE {HAS_PLACE} LIMIT {MOST})
+SELECT queue, id, key, claimed_by, false, claimed_at FROM (
+    SELECT * FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}) AS claimed
+WHERE next_run_at IS NULL AND queue = ANY (%(queues)s::text[])
+UNION ALL
+SELECT queue, id, key, claimed_by, false, claimed_at FROM cancelled_claims
+WHERE {KEEPS_PLACE} AND queue = ANY (%(queues)s::text[])
 """
-_COUNT_RUNNING = f"SELECT key, is_delivered, count(*) FROM ({_RUNNING}) AS counted GROUP BY key, is_delivered"
+_COUNT_RUNNING = f"""
+SELECT queue, key, count(*), count(*) FILTER (WHERE is_delivered) FROM ({_RUNNING}) AS running GROUP BY queue, key
+"""
 _WAITING_KEYS = f"""
-SELECT key FROM (
-    SELECT key FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
-    ORDER BY queue, next_run_at LIMIT {MOST}) AS waiting WHERE key IS NOT NULL
+SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+    SELECT key FROM inflight_jobs AS waiting WHERE next_run_at IS NOT NULL AND waiting.queue = known.queue
+    ORDER BY queue, next_run_at LIMIT {MOST}) AS job WHERE job.key IS NOT NULL
 """
 _DEAD_KEYS = f"""
-SELECT key FROM dead_jobs WHERE queue = %(queue)s AND key IS NOT NULL AND reason <> 'cancelled' LIMIT {MOST}
+SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+    SELECT key FROM dead_jobs AS dead
+    WHERE dead.queue = known.queue AND key IS NOT NULL AND reason <> 'cancelled' LIMIT {MOST}) AS job
 """
-_FINISHED_SINCE = f"""
-SELECT count(*) FROM (
-    SELECT FROM finished_jobs
-    WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(window)s::float8)
-    LIMIT {MOST}) AS finished
+_COUNT_FINISHED = f"""
+SELECT known.queue, job.number
+FROM unnest(%(queues)s::text[], %(windows)s::float8[]) AS known (queue, seconds), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM finished_jobs AS finished WHERE finished.queue = known.queue
+            AND finished_at > now() - make_interval(secs => known.seconds)
+        LIMIT {MOST}) AS counted) AS job
 """
 
 
@@ -100,31 +107,51 @@ class Standing:
 
 def read_running(connection: Connection, queue: str) -> list[Running]:
     """Read the jobs of a queue that count as running, the oldest first; of the delivered ones the first `MOST`."""
-    rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queue": queue}, binary=True)
-    return [Running._make(row) for row in rows]
+    rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queues": [queue]}, binary=True)
+    return [Running._make(row) for _, *row in rows]
 
 
-def read_standing(connection: Connection, rules: RulesRow) -> Standing:
-    """Find out how much of these rules is in use."""
-    standing, of_keys = Standing(), Counter[str]()
-    for key, is_delivered, number in connection.execute(_COUNT_RUNNING, {"queue": rules.queue}):
-        standing.running += number
-        standing.delivered += number if is_delivered else 0
+def read_standings(connection: Connection, rules: Collection[RulesRow]) -> dict[str, Standing]:
+    """Find out how much of the rules of each of these queues is in use: a few statements for all of them."""
+    found = {each.queue: Standing() for each in rules}
+    of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for queue, key, number, delivered in connection.execute(_COUNT_RUNNING, {"queues": list(found)}):
+        found[queue].running += number
+        found[queue].delivered += delivered
         if key is not None:
-            of_keys[key] += number
-    if rules.error is not None:
-        standing.is_full = True
-        return standing
-    standing.is_full = rules.running is not None and standing.running >= rules.running
-    if (most := rules.running_per_key) is not None:
-        standing.full_keys = {key for key, number in of_keys.items() if number >= most}
-    if rules.ordered:
-        standing.full_keys |= {*of_keys, *_keys(connection, _WAITING_KEYS, rules.queue)}
-        if rules.on_dead == "hold":
-            standing.full_keys |= set(_keys(connection, _DEAD_KEYS, rules.queue))
-    if (bucket := rules.bucket) is not None:
-        standing.rate_is_used_up = _is_used_up(connection, rules.queue, bucket)
-    return standing
+            of_keys[queue][key] = number
+    followed = [each for each in rules if each.error is None]
+    for each in rules:
+        standing = found[each.queue]
+        is_full = each.running is not None and standing.running >= each.running
+        standing.is_full = is_full or each.error is not None
+    for each in followed:
+        if (most := each.running_per_key) is not None:
+            found[each.queue].full_keys = {
+                key for key, number in of_keys[each.queue].items() if number >= most
+            }
+        if each.ordered:
+            found[each.queue].full_keys.update(of_keys[each.queue])
+    ordered = [each for each in followed if each.ordered]
+    held = [each for each in ordered if each.on_dead == "hold"]
+    for statement, queues in ((_WAITING_KEYS, ordered), (_DEAD_KEYS, held)):
+        for queue, key in _rows(connection, statement, queues):
+            found[queue].full_keys.add(key)
+    buckets = {each.queue: bucket for each in followed if (bucket := each.bucket) is not None}
+    windows = [bucket.burst / bucket.per_second + 1 for bucket in buckets.values()]
+    rated = [each for each in followed if each.queue in buckets]
+    for queue, finished in _rows(connection, _COUNT_FINISHED, rated, windows=windows):
+        found[queue].rate_is_used_up = finished >= min(MOST, max(1.0, _USED_UP * buckets[queue].burst))
+    return found
+
+
+def _rows(
+    connection: Connection, statement: str, rules: Collection[RulesRow], **parameters: Any
+) -> Sequence[tuple[str, Any]]:
+    if not rules:
+        return ()
+    queues = [each.queue for each in rules]
+    return connection.execute(statement.encode(), {"queues": queues, **parameters}).fetchall()
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
@@ -148,13 +175,3 @@ def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Jo
         return "list_full"
     # Nothing else is known to hold it.
     return "rate" if rules is not None and rules.rate_per_key and key is not None else "due"
-
-
-def _keys(connection: Connection, statement: str, queue: str) -> Sequence[str]:
-    return [key for (key,) in connection.execute(statement.encode(), {"queue": queue})]
-
-
-def _is_used_up(connection: Connection, queue: str, bucket: Bucket) -> bool:
-    parameters = {"queue": queue, "window": bucket.burst / bucket.per_second + 1}
-    (finished,) = fetch_one(connection, _FINISHED_SINCE, parameters)
-    return int(finished) >= min(MOST, max(1.0, _USED_UP * bucket.burst))

@@ -33,7 +33,7 @@ FROM unnest(%(queues)s::text[], %(begins)s::timestamptz[]) WITH ORDINALITY AS wa
         ORDER BY finished_at LIMIT {PART_UP_TO}) AS first) AS ended
 """
 _OF_KEYS = f"""
-SELECT wanted.key, jobs.number FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
+SELECT wanted.key, jobs.number FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT count(*) AS number FROM (
         SELECT FROM staged_jobs_ready AS job
         WHERE {DUE} AND job.key IS NOT NULL AND job.queue = %(queue)s AND job.key = wanted.key

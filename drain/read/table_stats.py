@@ -16,7 +16,7 @@ _READY_PARTITIONS = ("staged_jobs_ready_0", "staged_jobs_ready_1", "staged_jobs_
 # The partitions come from the catalogue: pg_partition_tree() would lock each of them.
 _PARTITIONS = """
 WITH RECURSIVE part AS (
-    SELECT name, name::regclass::oid AS relation FROM unnest(%(tables)s::text[]) AS whole (name)
+    SELECT name, name::regclass::oid AS relation FROM pg_catalog.unnest(%(tables)s::text[]) AS whole (name)
     UNION ALL
     SELECT part.name, inhrelid FROM part JOIN pg_inherits ON inhparent = part.relation
 )
@@ -33,7 +33,8 @@ SELECT name, coalesce(sum(pg_total_relation_size(relation)), 0)::float8 FROM par
 _SHORT_LOCKS = "SET LOCAL lock_timeout = '50ms'"
 SERVER = """
 SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::float8, (
-    SELECT count(*) FROM unnest(%(partitions)s::text[]) AS ready (name) WHERE pg_relation_size(name::regclass) > 0)
+    SELECT count(*) FROM pg_catalog.unnest(%(partitions)s::text[]) AS ready (name)
+    WHERE pg_relation_size(name::regclass) > 0)
 """
 _SEES_ALL = "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
 # Vacuum ignores other vacuums, and the transactions of other databases.

@@ -12,7 +12,7 @@ from drain.tables.waiting import WAITS_SINCE
 
 COUNT_TAGS = f"""
 SELECT tag, count(*) AS number, greatest(0, date_part('epoch', clock_timestamp() - min(since))) FROM (
-    SELECT delivered.* FROM unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+    SELECT delivered.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
         SELECT tag, {WAITS_SINCE} AS since FROM inflight_jobs AS job
         WHERE {DELIVERED} AND job.queue = known.queue
         ORDER BY job.queue, job.delivery LIMIT %(most)s::bigint) AS delivered

@@ -7,18 +7,17 @@ first rows are read, and judged by job name and key. Each count ends at a bound,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
-from drain.read.causes import CAUSES, Standing, cause_of, read_standing
+from drain.read.causes import CAUSES, Standing, cause_of, read_standings
 from drain.tables import lanes
 from drain.tables import pauses as paused
 from drain.tables import rules as ruled
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, LAPSED
 from drain.tables.heads import heads
 from drain.tables.pauses import IS_PAUSED, Pauses
-from drain.tables.rules import RulesRow
 from drain.tables.waiting import NEXT_ATTEMPTS
 
 # Upper bound of the queues that are found where only some must be counted.
@@ -33,14 +32,17 @@ CAUSES_OF = {
 # Number of waiting jobs, by cause.
 Waiting: TypeAlias = dict[str, int]
 
-# First rows of a queue with rules or pauses, in each lane, by job name and key.
+# First rows of queues with rules or pauses, in each lane, by job name and key.
 _LANE = f"""
-(SELECT job_name, key FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND {LANE_QUEUE} = %(queue)s
+(SELECT job_name, key FROM staged_jobs_ready AS job
+ WHERE {DUE} AND {LANE_KIND} = {{kind}} AND job.{LANE_QUEUE} = known.queue
  ORDER BY priority, id LIMIT %(up_to)s::bigint)
 """
 _GROUPS = f"""
-SELECT job_name, key, count(*)
-FROM ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows GROUP BY job_name, key
+SELECT known.queue, job_name, key, count(*)
+FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue),
+    LATERAL ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows
+GROUP BY known.queue, job_name, key
 """
 # Those whose time has come wait for the leader.
 _SCHEDULED = """
@@ -101,13 +103,17 @@ def count_waiting(
         _add(found[queue], "called_back", held, up_to)
     due = lanes.count_due(connection, up_to, most=most, named=named or ())
     rules = ruled.read_of(connection, due)
-    for queue, number in due.items():
-        if queue in rules or pauses.queue(queue) or pauses.names_any(queue):
-            judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
-            for cause, judged_number in judged.items():
-                _add(found[queue], cause, judged_number, up_to)
-        else:
-            _add(found[queue], "list_full" if delivered.get(queue) else "due", number, up_to)
+    judged = [queue for queue in due if queue in rules or pauses.queue(queue) or pauses.names_any(queue)]
+    standings = {queue: Standing(delivered=delivered.get(queue, 0)) for queue in judged}
+    standings |= read_standings(connection, rules.values())
+    for queue, job_name, key, number in _groups(connection, judged, up_to):
+        cause = cause_of(rules.get(queue), standings[queue], pauses, (queue, job_name, key))
+        # One job of a key at a time: the others wait for the first.
+        one_by_one = queue in rules and rules[queue].ordered and key is not None and cause != "paused"
+        _add(found[queue], cause, 1 if one_by_one else number, up_to)
+        _add(found[queue], "limited", number - 1 if one_by_one else 0, up_to)
+    for queue in due.keys() - judged:
+        _add(found[queue], "list_full" if delivered.get(queue) else "due", due[queue], up_to)
     return {queue: {cause: by[cause] for cause in CAUSES if cause in by} for queue, by in found.items() if by}
 
 
@@ -117,25 +123,6 @@ def count_delivered(
     """Count the jobs of each queue that are delivered and not claimed, each up to a bound; see `count_waiting`."""
     parameters = {"up_to": up_to, "most": most, "named": list(named)}
     return dict(connection.execute(_DELIVERED.encode(), parameters).fetchall())
-
-
-def _judge(
-    connection: Connection,
-    queue: str,
-    up_to: int,
-    rules: RulesRow | None,
-    pauses: Pauses,
-    delivered: int,
-) -> Mapping[str, int]:
-    standing = read_standing(connection, rules) if rules else Standing(delivered=delivered)
-    judged: defaultdict[str, int] = defaultdict(int)
-    for job_name, key, number in _groups(connection, queue, up_to):
-        cause = cause_of(rules, standing, pauses, (queue, job_name, key))
-        # One job of a key at a time: the others wait for the first.
-        one_by_one = rules is not None and rules.ordered and key is not None and cause != "paused"
-        judged[cause] += 1 if one_by_one else number
-        judged["limited"] += number - 1 if one_by_one else 0
-    return judged
 
 
 def _add(waiting: Waiting, cause: str, number: int, up_to: int) -> None:
@@ -148,5 +135,7 @@ def _count_retries(connection: Connection, up_to: int, *, is_paused: bool) -> It
     return connection.execute(statement.encode(), {"up_to": up_to}).fetchall()
 
 
-def _groups(connection: Connection, queue: str, up_to: int) -> list[tuple[str, str | None, int]]:
-    return connection.execute(_GROUPS, {"queue": queue, "up_to": up_to}).fetchall()
+def _groups(
+    connection: Connection, queues: Collection[str], up_to: int
+) -> list[tuple[str, str, str | None, int]]:
+    return connection.execute(_GROUPS, {"queues": list(queues), "up_to": up_to}).fetchall() if queues else []

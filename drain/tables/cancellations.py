@@ -69,8 +69,9 @@ SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 UNION ALL
 SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 """
-# Condition on the claims of a queue that keep their places.
-HAS_PLACE = "queue = %(queue)s AND lease_expires_at > now()"
+# Condition on claims that keep their places; and on those of a queue.
+KEEPS_PLACE = "lease_expires_at > now()"
+HAS_PLACE = f"queue = %(queue)s AND {KEEPS_PLACE}"
 # A claim whose attempt has ended keeps no place.
 CONFIRM_ENDS = f"DELETE FROM cancelled_claims WHERE {THESE_CLAIMS}"
 _PRUNE = "DELETE FROM cancelled_claims WHERE lease_expires_at <= now()"

@@ -136,7 +136,8 @@ _VALUES = {
     "tag": _TAG,
     "max_attempts": "(options ->> 'max_attempts')::integer",
     "timeout_seconds": "(options ->> 'timeout_seconds')::integer",
-    "context": "coalesce(options -> 'context', '{}') || jsonb_build_object('cron', crons.name, 'tick', tick.at)",
+    "context": """coalesce(options -> 'context', '{}')
+        || pg_catalog.jsonb_build_object('cron', crons.name, 'tick', tick.at)""",
     "key": "options ->> 'key'",
     "unique_key": "options ->> 'unique_key'",
     "keep": "options ->> 'keep'",
@@ -280,5 +281,7 @@ def refused(connection: Connection) -> set[str]:
 
 def names(connection: Connection) -> list[str]:
     """List the names of all schedules."""
-    (found,) = fetch_one(connection, "SELECT coalesce(array_agg(name ORDER BY name), '{}') FROM crons")
+    (found,) = fetch_one(
+        connection, "SELECT coalesce(pg_catalog.array_agg(name ORDER BY name), '{}') FROM crons"
+    )
     return list(found)

@@ -40,7 +40,7 @@ SELECT key, priority, id FROM heads LIMIT %(limit)s
 # One index look-up for each lane, or for each priority in each lane.
 LANES = f"""
 WITH RECURSIVE kinds AS (
-    SELECT unnest(%(kinds)s::integer[]) AS kind
+    SELECT pg_catalog.unnest(%(kinds)s::integer[]) AS kind
 ), heads AS (
     SELECT kinds.kind, first.priority, first.id FROM kinds, LATERAL (
         SELECT priority, id FROM staged_jobs_ready
@@ -69,7 +69,9 @@ LATERAL (
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
 # Place of the next row of the key, whatever its priority.
-_FOLLOWING = "lead(priority) OVER (ORDER BY priority, id), lead(id) OVER (ORDER BY priority, id)"
+_FOLLOWING = (
+    "pg_catalog.lead(priority) OVER (ORDER BY priority, id), pg_catalog.lead(id) OVER (ORDER BY priority, id)"
+)
 _BEHIND_FIRST = f"""(
     SELECT true FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s
         AND priority > (SELECT min(priority) FROM firsts)
@@ -81,7 +83,7 @@ _HAS_PRIORITIES = f"({_BEHIND_FIRST % lanes.URGENT_WITH_KEY} OR {_BEHIND_FIRST %
 # So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
 FIRST_OF_KEYS = f"""
 WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS MATERIALIZED (
-    SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
+    SELECT first.* FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
         SELECT key, priority, id, {_FOLLOWING} FROM staged_jobs_ready
         WHERE {_WITH_KEY} AND key = wanted.wanted_key
         ORDER BY priority, id LIMIT 1) AS first
@@ -97,7 +99,8 @@ WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS M
 SELECT *, true FROM heads
 UNION ALL
 SELECT key, min(priority), min(id), NULL, NULL, false FROM staged_jobs_scheduled
-WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN (SELECT * FROM unnest(%(keys)s::text[]))) IS TRUE
+WHERE scheduled_at <= now() AND queue = %(queue)s
+    AND (key IN (SELECT * FROM pg_catalog.unnest(%(keys)s::text[]))) IS TRUE
 GROUP BY key
 """
 # The next rows of each lane that is asked for, up to a priority.
@@ -146,7 +149,7 @@ SELECT key, is_dead, waiting FROM (
             SELECT id FROM inflight_jobs AS job
             WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL
             ORDER BY id LIMIT 1) END AS waiting
-    FROM unnest(%(keys)s::text[]) AS wanted (key) OFFSET 0) AS held
+    FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key) OFFSET 0) AS held
 WHERE is_dead OR waiting IS NOT NULL
 """
 LOCK = """

@@ -8,6 +8,7 @@ cancelled while a worker had it runs until the worker has confirmed its end, or 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.cancellations import HAS_PLACE
@@ -17,7 +18,7 @@ from drain.tables.keyed import Paused
 _KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
 # The condition names no column but the id, so that no index other than the primary key fits.
 STILL_RUNNING = f"""
-SELECT coalesce(array_agg(id), '{{}}'), ARRAY ({_KEYS_OF_CANCELLED})
+SELECT coalesce(pg_catalog.array_agg(id), '{{}}'), ARRAY ({_KEYS_OF_CANCELLED})
 FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
 WHERE queue = %(queue)s AND next_run_at IS NULL
 """
@@ -40,7 +41,7 @@ ORDER BY next_run_at LIMIT %(limit)s
 # The job with the lowest id of each key that waits for its next attempt, and whether it may begin: it is due, and not
 # paused.
 FIRST_RETRIES = """
-SELECT wanted.key, first.id, first.may_begin FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
+SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT id, next_run_at <= now() AND job_name <> ALL (%(names)s::text[])
         AND key || E'\\n' || job_name <> ALL (%(pairs)s::text[]) AS may_begin
     FROM inflight_jobs AS job
@@ -77,24 +78,47 @@ SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::big
 """
 # Jobs that no worker has claimed yet, from a delivery on: dead rows of earlier ones are not stepped over.
 UNCLAIMED = f"""
-SELECT id, coalesce(key, ''), delivery FROM inflight_jobs
+SELECT id, coalesce(key, ''), fencing_token, delivery FROM inflight_jobs
 WHERE {DELIVERED} AND queue = %(queue)s AND delivery >= %(since)s
 """
-# When jobs were last claimed; NULL of those that never were. Of a dead one only its end is known, and of one that was
-# revived that it has begun.
-CLAIMED_AT = f"""
-SELECT id, extract(epoch FROM at)::float8 FROM (
-    SELECT id, claimed_at AS at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
+# Claims of jobs, and the time of the last one. Of a dead one only its end is known, and of one that was revived that it
+# has begun.
+LAST_CLAIMS = f"""
+SELECT id, claims, extract(epoch FROM coalesce(at, now()))::float8 FROM (
+    SELECT id, fencing_token AS claims, claimed_at AS at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
-    SELECT id, CASE WHEN superseded_by IS NULL OR {_CLAIMS_OF_FINISHED} > 0 THEN claimed_at END
-    FROM finished_jobs
+    SELECT id, {_CLAIMS_OF_FINISHED}, claimed_at FROM finished_jobs
     WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     UNION ALL
-    SELECT id, CASE WHEN {_CLAIMS_OF_DEAD} > 0 THEN died_at END FROM dead_jobs WHERE id = ANY (%(ids)s::bigint[])
+    SELECT id, {_CLAIMS_OF_DEAD}, died_at FROM dead_jobs WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
-    SELECT id, CASE WHEN fencing_token > 0 THEN now() END FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[])) AS job
+    SELECT id, fencing_token, now() FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[])) AS job
 """
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+
+class Unclaimed(NamedTuple):
+    """Delivered job that no worker has claimed.
+
+    Attributes:
+        key: Its key, or ''.
+        claims: Number of the claims before that delivery.
+    """
+
+    key: str
+    claims: int
+
+
+class LastClaim(NamedTuple):
+    """Last claim of a job.
+
+    Attributes:
+        number: How many claims there were.
+        at: Time of the last one, in seconds since 1970; if only its end is known, of that.
+    """
+
+    number: int
+    at: float
 
 
 def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[str]]:
@@ -152,8 +176,8 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
     return {key: count for key, count in counts.items() if key is not None}, covered
 
 
-def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, str], int]:
-    """Find the delivered jobs of a queue that no worker has claimed, each with its key or ''.
+def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, Unclaimed], int]:
+    """Find the delivered jobs of a queue that no worker has claimed.
 
     Args:
         connection: The leader's.
@@ -161,21 +185,23 @@ def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int,
         since: First delivery that is looked at: the result of the look before, or 0.
 
     Returns:
-        Keys by id, and the first delivery to look at next time.
+        Jobs by id, and the first delivery to look at next time.
     """
     rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
-    return {job_id: key for job_id, key, _ in rows}, min((delivery for _, _, delivery in rows), default=since)
+    found = {job_id: Unclaimed(key, claims) for job_id, key, claims, _ in rows}
+    return found, min((delivery for *_, delivery in rows), default=since)
 
 
-def claimed_at(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, float | None]:
-    """Return when jobs were last claimed, in seconds since 1970, None if never; without those that are in no table.
+def last_claims(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, LastClaim]:
+    """Find the last claims of jobs, without those that are in no table.
 
     Args:
         connection: The leader's.
         ids: The jobs.
         seconds: Time within which those of them have finished that are found.
     """
-    return dict(connection.execute(CLAIMED_AT, {"ids": id_array(ids), "seconds": seconds}).fetchall())
+    rows = connection.execute(LAST_CLAIMS, {"ids": id_array(ids), "seconds": seconds})
+    return {job_id: LastClaim(number, at) for job_id, number, at in rows}
 
 
 def clock(connection: Connection) -> float:

@@ -160,3 +160,34 @@ def test_a_retry_that_is_moved_or_paused_after_it_was_chosen_is_left_out(
 
     assert delivered(database_url) == [occupant]
     assert pushed_jobs(redis_url, "narrow") == [occupant]
+
+
+def test_retries_of_many_queues_take_turns_between_what_is_staged(database_url: str, redis_url: str) -> None:
+    queues = [f"q{number}" for number in range(4)]
+    ids = [job_id for queue in queues for job_id in stage(database_url, queue=queue)]
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        for job_id in ids:
+            fail(database_url, claim(database_url, job_id), AGO)
+        for number in range(1, len(ids) + 1):
+            assert delivered(database_url) == ids[: number - 1]
+            # No time is left after the first queue.
+            assert redelivery.run_once(0.0) == 1
+            assert redelivery.is_held_back
+        assert delivered(database_url) == ids
+        assert redelivery.run_once(0.0) == 0
+        assert not redelivery.is_held_back
+
+
+def test_the_last_queue_to_have_had_its_turn_comes_last(database_url: str, redis_url: str) -> None:
+    set_rules(database_url, queue="a", running=1)
+    ids = [*stage(database_url, 2, queue="a"), *stage(database_url, queue="b")]
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        rounds_until(enqueuer, redelivery, lambda: len(delivered(database_url)) == 2)
+        first, _, other = ids
+        fail(database_url, claim(database_url, first), AGO)
+        rounds_until(enqueuer, redelivery, lambda: ids[1] in delivered(database_url))
+        fail(database_url, claim(database_url, other), AGO)
+        # Nothing of the first queue may begin; it may not use up the turn of the other one each time.
+        for _ in range(2):
+            redelivery.run_once(0.0)
+        assert other in delivered(database_url)

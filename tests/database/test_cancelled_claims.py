@@ -152,7 +152,8 @@ def test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does(
         leader.admit_all(1)
         claim(leader, first)
         cancel_now(database_url, first)
-        standing = causes.read_standing(leader.connection, RulesRow(QUEUE, running=1, ordered=True))
+        rules = RulesRow(QUEUE, running=1, ordered=True)
+        standing = causes.read_standings(leader.connection, [rules])[QUEUE]
         assert (standing.running, standing.is_full, standing.full_keys) == (1, True, {"a"})
         with (
             new_enqueuer(database_url, redis_url),

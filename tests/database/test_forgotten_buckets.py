@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from drain.admission import admission, awake, keyed_queue
+from drain.admission import admission, awake, keyed_queue, rates
 from drain.admission.rules import Rate, Rules
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from tests.admitting import QUEUE, admitting, claim, ids_of, stage
+from tests.admitting import QUEUE, admitting, claim, finish, ids_of, retry_later, stage
 from tests.helpers import new_enqueuer, query, stage_jobs, wait_until
 
 
@@ -114,6 +114,80 @@ def test_rules_that_are_changed_and_changed_back_fill_no_bucket(
         enqueuer.look()
         fill(enqueuer, "mail")
     begins_nothing(enqueuer, database_url, "mail")
+
+
+def test_a_rate_that_others_followed_is_not_exceeded_when_it_comes_back(
+    database_url: str, enqueuer: Enqueuer
+) -> None:
+    query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 9)")
+    spend(enqueuer, database_url, "mail", 9)
+    for number in range(rates._MOST_EARLIER + 1):
+        query(database_url, f"UPDATE queues SET rate = '{11 + number}/h', burst = 1")
+        enqueuer.look()
+        fill(enqueuer, "mail")
+    query(database_url, "UPDATE queues SET rate = '10/h', burst = 9")
+    enqueuer.look()
+    fill(enqueuer, "mail")
+    begins_nothing(enqueuer, database_url, "mail")
+
+
+def test_rates_that_change_while_their_queue_sleeps_leave_nothing_behind(
+    database_url: str, enqueuer: Enqueuer
+) -> None:
+    query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)")
+    spend(enqueuer, database_url, "mail", 3)
+    falls_asleep(enqueuer, "mail")
+    for number in range(20):
+        query(database_url, f"UPDATE queues SET rate = '{11 + number}/h'")
+        enqueuer.look()
+    sleeping = enqueuer.admission._queues.get("mail")
+    assert sleeping is not None
+    assert len(sleeping.allowances.rates._earlier) == 1
+    begins_nothing(enqueuer, database_url, "mail")
+
+
+def test_a_queue_that_wakes_is_charged_for_the_time_at_which_its_jobs_began(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "_CLOCK_JUMP_SECONDS", 0.0)
+    with admitting(database_url, Rules(QUEUE, rate=Rate.parse("1/s"), burst=1)) as leader:
+        stage(database_url)
+        ids = ids_of(leader.admit_all(1))
+        leader.queue.look()
+        claim(database_url, ids)
+        finish(database_url, ids)
+        wait_until(
+            lambda: query(
+                database_url,
+                "SELECT FROM finished_jobs WHERE finished_at < clock_timestamp() - interval '2 s'",
+            )
+        )
+        leader.queue.look()
+        assert leader.queue.allowances.of_queue() == 1
+
+
+def test_a_retry_that_is_called_back_before_a_worker_claims_it_gives_its_token_back(
+    database_url: str,
+) -> None:
+    with admitting(database_url, Rules(QUEUE, rate=Rate.parse("1/h"), burst=2)) as leader:
+        stage(database_url)
+        ids = ids_of(leader.admit_all(1))
+        claim(database_url, ids)
+        leader.queue.look()
+        retry_later(database_url, ids)
+        for _ in range(2):
+            assert wait_until(leader.redeliver) == ids
+            leader.queue.look()
+            assert leader.queue.allowances.of_queue() == 0
+            query(database_url, "UPDATE inflight_jobs SET next_run_at = clock_timestamp()")
+            leader.queue.look()
+            assert leader.queue.allowances.of_queue() == 1
+        assert wait_until(leader.redeliver) == ids
+        leader.queue.look()
+        claim(database_url, ids)
+        retry_later(database_url, ids)
+        leader.queue.look()
+        assert leader.queue.allowances.of_queue() == 0
 
 
 def test_a_queue_without_rules_is_forgotten_however_long_its_jobs_wait(

@@ -34,6 +34,14 @@ OTHERS = ("application", "enqueuer", "worker", "operator", "inspection", "owner"
 # What PostgreSQL's grammar spells itself (bigint, integer ...) nobody can take for anything else.
 TYPES = ("date", "int8", "jsonb", "regclass", "regnamespace", "text", "timestamptz", "uuid", "xid8")
 TODAY = date.min
+# Queues with rules, of each kind of source.
+_LIMITS = {"running": "5", "running_per_key": "1", "rate": "'9/s'", "rate_per_key": "'9/s'"}
+RULED = {
+    "ordered": {**_LIMITS, "ordered": "true"},
+    "fair": {**_LIMITS, "fair": "true"},
+    "lanes": {"running": "5", "rate": "'9/s'"},
+    "aging": {"running": "5", "aging_seconds": "1"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -282,6 +290,14 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
                     quiet=timedelta(microseconds=1),
                 )
         stage(application, "m.f", queue="away", idempotency_key="once", key=1)
+        for queue in RULED:
+            for key in ("acme", "other"):
+                stage(application, "m.f", queue=queue, key=key)
+    for queue, rules in RULED.items():
+        query(
+            place.url,
+            f"INSERT INTO queues (queue, {', '.join(rules)}) VALUES ('{queue}', {', '.join(rules.values())})",
+        )
     query(place.url, "UPDATE idempotency_keys SET expires_at = now() - interval '1 day'")
     query(place.url, f"DROP TABLE public.{day(2)}")
     settings = Settings(
@@ -290,15 +306,19 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
         namespace=NAMESPACE,
         forward_queues=frozenset({"away"}),
     )
-    assert Daemon(settings).run_once() == 6
+    assert Daemon(settings).run_once() == 6 + 2 * len(RULED)
     assert query(place.url, "SELECT count(superseded_by) FROM finished_jobs") == [(2,)]
     assert query(place.url, "SELECT FROM idempotency_keys") == []
     query(place.url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s' WHERE id = 1")
-    query(place.url, "UPDATE inflight_jobs SET next_run_at = now() - interval '1 s' WHERE id = 2")
+    query(
+        place.url,
+        "UPDATE inflight_jobs SET next_run_at = now() - interval '1 s' WHERE id = 2 OR queue = ANY (%s)",
+        [*RULED],
+    )
     # The leader's lock is gone a moment after its connection.
     with place.connected("inspection") as reader:
         wait_until(lambda: queries.leader(reader) is None)
-    assert Daemon(settings).run_once() == 2
+    assert Daemon(settings).run_once() == 2 + 2 * len(RULED)
     with place.connected("enqueuer") as leader:
         assert staged.truncate_idle(leader, -1) in (0, 1)
         assert waiting.seconds_to_next_scheduled(leader, if_due=0.1) is not None

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from drain.admission import keyed_queue
 from drain.admission.rules import Rate, Rules
 from drain.database.postgres import Connection
 from drain.tables import cancellations, claims, leases, running, selections, unique
@@ -300,6 +301,22 @@ def test_the_rate_of_a_queue_holds_for_its_keys_together(database_url: str) -> N
     with admitting(database_url, Rules(QUEUE, rate=Rate.parse("12/min"), burst=6, fair=True)) as leader:
         assert Counter(keys_of(leader.settle(0.1, least=6))) == {"a": 2, "b": 2, "c": 2}
         assert leader.queue.next_look_at > 0
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [Rules(QUEUE, running=1), Rules(QUEUE, running_per_key=1), Rules(QUEUE, rate=Rate.parse("1/d"), burst=1)],
+)
+def test_a_queue_in_which_nothing_may_begin_is_looked_at_the_more_rarely_the_longer_that_lasts(
+    database_url: str, rules: Rules
+) -> None:
+    stage(database_url, 2, key="a")
+    with admitting(database_url, rules) as leader:
+        claim(database_url, leader.admit_all(1))
+        leader.settle(0)
+        leader.queue._changed_at -= 100
+        leader.queue.look()
+        assert leader.queue.next_look_at > monotonic() + 0.9 * keyed_queue._LONGEST_NAP_SECONDS
 
 
 def test_keys_take_turns_by_weight(database_url: str) -> None:

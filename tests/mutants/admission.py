@@ -45,9 +45,44 @@ MUTANTS = (
     Mutant(
         "forget earlier rates at the next change",
         "drain/admission/rates.py",
-        "self._earlier = [*earlier._in_force, *earlier._earlier]",
-        "self._earlier = [*earlier._in_force]",
+        "if earlier.is_filled else ()), *earlier._earlier]",
+        "if earlier.is_filled else ())]",
         (f"{_BUCKETS}::test_rules_that_are_changed_and_changed_back_fill_no_bucket",),
+    ),
+    Mutant(
+        "remember buckets that were never filled",
+        "drain/admission/rates.py",
+        "*(earlier._in_force if earlier.is_filled else ())",
+        "*earlier._in_force",
+        (f"{_BUCKETS}::test_rates_that_change_while_their_queue_sleeps_leave_nothing_behind",),
+    ),
+    Mutant(
+        "forget the earlier rates that lack most",
+        "drain/admission/rates.py",
+        "self._earlier = nlargest(_MOST_EARLIER, kept, ",
+        "self._earlier = nlargest(0, kept, ",
+        (f"{_BUCKETS}::test_a_rate_that_others_followed_is_not_exceeded_when_it_comes_back",),
+    ),
+    Mutant(
+        "charge a retry that is called back for the claim before",
+        "drain/admission/rates.py",
+        "            if last.number > job.claims:\n",
+        "            if last.number > 0:\n",
+        (f"{_BUCKETS}::test_a_retry_that_is_called_back_before_a_worker_claims_it_gives_its_token_back",),
+    ),
+    Mutant(
+        "charge a queue that wakes for what began long ago as if it began now",
+        "drain/admission/rates.py",
+        "seconds = self._looked_at - looked_at + _CLOCK_JUMP_SECONDS",
+        "seconds = 1.0 + _CLOCK_JUMP_SECONDS",
+        (f"{_BUCKETS}::test_a_queue_that_wakes_is_charged_for_the_time_at_which_its_jobs_began",),
+    ),
+    Mutant(
+        "give each first queue its turn of retries again",
+        "drain/enqueuer/failing_queues.py",
+        "key=lambda each: (each.queue <= self._last_queue, each.queue)",
+        "key=lambda each: each.queue",
+        ("test_admission_of_redelivery.py::test_the_last_queue_to_have_had_its_turn_comes_last",),
     ),
     Mutant(
         "charge nothing that was claimed just before rules were deleted",
@@ -198,8 +233,8 @@ MUTANTS = (
     Mutant(
         "let the tokens of waiting jobs come back with time",
         "drain/admission/buckets.py",
-        "math.floor(self.burst - self._missing(key, now) + _ROUNDING) - self._held[key])",
-        "math.floor(self.burst - self._missing(key, now) - self._held[key] * (now < 5) + _ROUNDING))",
+        "math.floor(self.burst - self._missing(key, now) + self._rounding) - self._held[key])",
+        "math.floor(self.burst - self._missing(key, now) - self._held[key] * (now < 5) + self._rounding))",
         ("test_buckets.py::test_jobs_that_wait_for_a_worker_hold_their_tokens_back_until_they_begin",),
     ),
     Mutant(
@@ -300,8 +335,8 @@ MUTANTS = (
     Mutant(
         "overtake a scheduled job of an ordered key that is due and has not matured",
         "drain/tables/keyed.py",
-        "WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN",
-        "WHERE scheduled_at <= staged_at AND queue = %(queue)s AND (key IN",
+        "WHERE scheduled_at <= now() AND queue = %(queue)s\n    AND (key IN",
+        "WHERE scheduled_at <= staged_at AND queue = %(queue)s\n    AND (key IN",
         ("test_order_of_keys.py::test_a_due_scheduled_job_goes_before_later_ones_though_it_has_not_matured",),
     ),
     Mutant(
@@ -400,8 +435,8 @@ MUTANTS = (
     Mutant(
         "keep the place of a cancelled job for ever",
         "drain/tables/cancellations.py",
-        'HAS_PLACE = "queue = %(queue)s AND lease_expires_at > now()"',
-        'HAS_PLACE = "queue = %(queue)s AND lease_expires_at IS NOT NULL"',
+        'KEEPS_PLACE = "lease_expires_at > now()"',
+        'KEEPS_PLACE = "lease_expires_at IS NOT NULL"',
         (
             "test_cancelled_claims.py::test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed",
         ),

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from drain.admission.buckets import Buckets
 from drain.admission.rules import Rate
 
+# Seconds since 1970, as the database says.
+NOW = 1_800_000_000.0
+
 
 def take_all(buckets: Buckets, key: str, now: float) -> int:
     tokens = buckets.tokens(key, now)
@@ -91,6 +94,15 @@ def test_full_buckets_are_forgotten() -> None:
         buckets.begin(str(number), [number / 1000], number / 1000)
 
     assert buckets.remembered < 3000
+
+
+@pytest.mark.parametrize("rate", ["1/d", "1/h", "1/s"])
+def test_no_token_comes_early(rate: str) -> None:
+    bucket = Buckets(Rate.parse(rate), 1)
+    bucket.begin("", [NOW], NOW)
+    at = bucket.next_token_at("", NOW)
+    assert bucket.tokens("", at) == 1
+    assert bucket.tokens("", at - 0.00001) == 0
 
 
 def test_jobs_that_wait_for_a_worker_hold_their_tokens_back_until_they_begin() -> None:

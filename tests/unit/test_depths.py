@@ -206,3 +206,29 @@ def test_the_bounds_of_lists_for_which_rows_wait_are_shown_now_and_then(
         kept.look_when_due()
     assert lists.shown == [{"q": 20}] * len(lists.shown)
     assert 10 <= len(lists.shown) <= 20
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_look_at_lists_without_workers_takes_a_tenth_of_the_time(
+    lists: Lists, clock: list[float], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    kept = of(lists, fixed=1)
+    lists.workers, lists.length = workers, 1
+    names = [f"q{number}" for number in range(1000)]
+    kept.moved(dict.fromkeys(names, 1))
+    kept.pushed(dict.fromkeys(names, 1), dict.fromkeys(names, 1))
+    ask = lists.lengths
+
+    def slowly(queues: Collection[str]) -> dict[str, tuple[int, int]]:
+        clock[0] += 0.0001 * len(queues)
+        return ask(queues)
+
+    monkeypatch.setattr(lists, "lengths", slowly)
+    began = clock[0]
+    while len(lists.asked) < 20:
+        for name in names:
+            assert kept.room(name) == 0
+        clock[0] = max(clock[0], kept.next_look_at)
+        kept.look_when_due()
+    part = 0.1 * len(lists.asked) / (clock[0] - began)
+    assert (part < 0.15) == (not workers)

@@ -116,3 +116,20 @@ def test_the_summary_of_a_docstring_begins_with_a_noun_or_a_verb() -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_has_files_to_check(package: str) -> None:
     assert Counter(path.relative_to(ROOT).parts[0] for path in FILES)[package] > 10
+
+
+# Of a single array, the one that fits its type exactly is called, whoever made it; of several it is PostgreSQL's own.
+CALLS_ANYBODY = re.compile(
+    r"(?<![.\w])(?:unnest\(%\(\w+\)s::\w+\[\]\)|array_agg\(|jsonb_build_object\(|lead\()"
+)
+
+
+def test_functions_that_take_any_type_are_named_with_their_schema() -> None:
+    """A role that may make functions would have its own called by ours."""
+
+    def unqualified() -> Iterator[tuple[Path, str]]:
+        for path in FILES:
+            for found in CALLS_ANYBODY.finditer(path.read_text(encoding="utf-8")):
+                yield path, found[0]
+
+    fail_on(unqualified())

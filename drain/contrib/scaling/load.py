@@ -31,7 +31,7 @@ _NEWEST = 100
 # was claimed among others has waited for them within its process.
 _FINISHED = f"""
 WITH latest AS (
-    SELECT known.queue, job.* FROM unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+    SELECT known.queue, job.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
         SELECT finished_by, claimed_at, finished_at, greatest(scheduled_at, staged_at) AS due_at, superseded_by
         FROM finished_jobs AS job
         WHERE job.queue = known.queue AND job.finished_at > now() - interval '1 day'
@@ -51,7 +51,9 @@ FROM ran GROUP BY queue
 # Arrivals among the jobs that wait, by lane; the delivered ones are a lane of their own.
 _WAITING = f"""
 SELECT lane.queue, job.number, job.arrived, extract(epoch FROM clock_timestamp() - job.oldest)::float8
-FROM (SELECT * FROM unnest(%(queues)s::text[]) AS known (queue), unnest(%(kinds)s::integer[]) AS kinds (kind)) AS lane,
+FROM (
+    SELECT * FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue),
+        pg_catalog.unnest(%(kinds)s::integer[]) AS kinds (kind)) AS lane,
 LATERAL (
     SELECT count(*) AS number, min(due_at) AS oldest,
         count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)) AS arrived
@@ -61,7 +63,7 @@ LATERAL (
         ORDER BY priority DESC, id DESC LIMIT {_NEWEST}) AS newest) AS job
 UNION ALL
 SELECT known.queue, job.number, job.arrived, extract(epoch FROM clock_timestamp() - job.oldest)::float8
-FROM unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
     SELECT count(*) AS number, min(due_at) AS oldest,
         count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)) AS arrived
     FROM (
