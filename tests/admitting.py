@@ -95,6 +95,10 @@ def admitting(database_url: str, rules: Rules) -> Iterator[Leader]:
         yield Leader(connection, rules)
 
 
+# Claims of a job that a worker has claimed by now, whether or not `claim` has.
+_CLAIMS = "fencing_token + (lease_expires_at IS NULL)::integer"
+
+
 def claim(database_url: str, rows: Sequence[DueJob] | Sequence[int]) -> None:
     """Let a worker claim these jobs."""
     query(
@@ -112,7 +116,7 @@ def finish(database_url: str, rows: Sequence[DueJob] | Sequence[int]) -> None:
         "WITH done AS (DELETE FROM inflight_jobs WHERE id = ANY (%s) RETURNING *) INSERT INTO finished_jobs "
         "(id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at, claimed_at, "
         "finished_at, attempts, fencing_token, key) SELECT id, job_name, job_args, job_kwargs, queue, priority, "
-        "scheduled_at, staged_at, moved_at, clock_timestamp(), clock_timestamp(), 1, 1, key FROM done",
+        f"scheduled_at, staged_at, moved_at, clock_timestamp(), clock_timestamp(), 1, {_CLAIMS}, key FROM done",
         ids_of(rows),
     )
 
@@ -122,8 +126,7 @@ def retry_later(database_url: str, rows: Sequence[DueJob] | Sequence[int], secon
     query(
         database_url,
         "UPDATE inflight_jobs SET next_run_at = clock_timestamp() + make_interval(secs => %s), attempts = 1, "
-        "claimed_at = clock_timestamp() "
-        "WHERE id = ANY (%s)",
+        f"claimed_at = clock_timestamp(), fencing_token = {_CLAIMS} WHERE id = ANY (%s)",
         seconds,
         ids_of(rows),
     )
@@ -134,9 +137,9 @@ def bury(database_url: str, rows: Sequence[DueJob] | Sequence[int], reason: str 
     query(
         database_url,
         "WITH gone AS (DELETE FROM inflight_jobs WHERE id = ANY (%s) RETURNING *) INSERT INTO dead_jobs "
-        "(id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, attempts, reason, "
-        "explanation, key) SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, 1, "
-        "%s, 'why', key FROM gone",
+        "(id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, attempts, "
+        "fencing_token, reason, explanation, key) SELECT id, job_name, job_args, job_kwargs, queue, priority, "
+        f"scheduled_at, staged_at, 1, {_CLAIMS}, %s, 'why', key FROM gone",
         ids_of(rows),
         reason,
     )
