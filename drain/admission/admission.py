@@ -215,6 +215,11 @@ class Admission:
         """Note the numbers of jobs that were pushed, by queue, and the lengths of the lists afterwards."""
         self._depths.pushed(jobs, lengths)
 
+    def holds_retries(self, queue: str) -> bool:
+        """Return True if no retry of a queue may be delivered, as the last look at it knows: `redeliverable` is []."""
+        ruled = self._queues.awake.get(queue)
+        return ruled is not None and not ruled.may_redeliver
+
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
         """Return how many due retries of a queue may be delivered now, or their ids if the queue has rules.
 

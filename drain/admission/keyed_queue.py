@@ -253,6 +253,11 @@ class RuledQueue:
         return self._streams.has_waiting and self.allowances.of_queue() > 0
 
     @property
+    def may_redeliver(self) -> bool:
+        """True if some retry may be admitted now, as far as the last look knows."""
+        return not self._is_rebuilt or self.allowances.retries_of_queue(staged_wait=False) > 0
+
+    @property
     def _waits_for_slots(self) -> bool:
         """True if the end of a running job may let another one begin."""
         if not self.allowances.looks_at_running or not self._streams.known:

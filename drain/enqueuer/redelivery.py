@@ -175,6 +175,9 @@ class Redelivery:
         for retries in self._failing_queues.due_retries():
             if self.paused.queue(retries.queue):
                 continue
+            if self.enqueuer.admission.holds_retries(retries.queue):
+                self.is_held_back = True
+                continue
             total += self._push_retries(retries)
             if monotonic() - began > seconds:
                 self.is_held_back = True
