@@ -2,7 +2,7 @@
 
 free     a live worker that could begin a job at once (`drain.wire.workers`)
 busy     any other: it runs as many jobs as it can, and has ended none for a second; or it is suspended
-stalled  a queue whose jobs have waited for a worker for a minute, and none has finished (`drain.read.stalls`)
+stalled  a queue whose jobs have waited for a worker for a minute, and none has finished (`Queue.stalled_seconds`)
 """
 
 from __future__ import annotations

@@ -74,6 +74,13 @@ def test_jobs_of_a_full_limit_are_limited(system: System) -> None:
     assert of_mail(system) == {"limited": 4}
 
 
+def test_jobs_that_run_elsewhere_use_no_limit(system: System) -> None:
+    system.rules(running=1)
+    system.in_flight(queue="letters", key="acme", claimed=True)
+    system.stage(key="acme")
+    assert of_mail(system) == {"due": 1}
+
+
 def test_of_an_ordered_key_one_job_at_a_time_may_start(system: System) -> None:
     system.rules(ordered=True)
     for key in ("acme", "acme", "acme", "other"):

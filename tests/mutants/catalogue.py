@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.mutants import admission, claims, database, leader, redelivery, wire, workers
+from tests.mutants import admission, claims, database, leader, reading, redelivery, wire, workers
 from tests.mutants.mutant import Mutant
 
 AREAS: Mapping[str, tuple[Mutant, ...]] = {
@@ -15,4 +15,5 @@ AREAS: Mapping[str, tuple[Mutant, ...]] = {
     "workers": workers.MUTANTS,
     "wire": wire.MUTANTS,
     "database": database.MUTANTS,
+    "reading": reading.MUTANTS,
 }
