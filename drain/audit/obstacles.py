@@ -48,9 +48,9 @@ def read_held(connection: Connection) -> Held:
     standings = causes.read_standings(connection, followed.values())
     for each in followed.values():
         standing = standings[each.queue]
-        if standing.is_full or standing.rate_is_used_up or each.rate_per_key:
+        if standing.is_full or standing.rate_is_used_up:
             queues.add(each.queue)
-        keys += ((each.queue, key) for key in standing.full_keys)
+        keys += ((each.queue, key) for key in standing.full_keys | standing.empty_keys)
     return Held(sorted(queues), [queue for queue, _ in keys], [key for _, key in keys])
 
 

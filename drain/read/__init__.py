@@ -2,6 +2,7 @@
 
     queries           lists of jobs, one job whole, names of queues, the leader
     causes            how much of the rules of a queue is in use, and so why a job waits
+    tokens            which rates are used up
     waiting_by_cause  numbers of waiting jobs, by the cause for which they wait
     states            numbers of jobs in each state, from a bounded part of each table
     claimed           jobs that workers have claimed: the one first that runs longest

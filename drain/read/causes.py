@@ -7,12 +7,13 @@ people, metrics and the audit. Each count is bounded: beyond `MOST` rows it mean
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection
+from drain.read.tokens import Tokens, Whose, read_lacking
 from drain.tables.cancellations import KEEPS_PLACE
 from drain.tables.columns import DELIVERED, IS_CLAIMED
 from drain.tables.pauses import Pauses
@@ -20,8 +21,6 @@ from drain.tables.rules import RulesRow
 
 # Upper bound of the rows that one question reads.
 MOST = 10_000
-# A rate is used up if this part of what it allows has ended lately: jobs end some time after they have begun.
-_USED_UP = 0.7
 
 # Queue, job name and key of a job: all that pauses and rules ask for.
 Job: TypeAlias = tuple[str, str, str | None]
@@ -65,14 +64,6 @@ SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known 
     SELECT key FROM dead_jobs AS dead
     WHERE dead.queue = known.queue AND key IS NOT NULL AND reason <> 'cancelled' LIMIT {MOST}) AS job
 """
-_COUNT_FINISHED = f"""
-SELECT known.queue, job.number
-FROM unnest(%(queues)s::text[], %(windows)s::float8[]) AS known (queue, seconds), LATERAL (
-    SELECT count(*) AS number FROM (
-        SELECT FROM finished_jobs AS finished WHERE finished.queue = known.queue
-            AND finished_at > now() - make_interval(secs => known.seconds)
-        LIMIT {MOST}) AS counted) AS job
-"""
 
 
 class Running(NamedTuple):
@@ -95,7 +86,8 @@ class Standing:
         is_full: As many jobs run as the queue may run at a time, or the leader holds the queue.
         full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have
             a job in flight, or a dead one that holds them.
-        rate_is_used_up: As many jobs have ended lately as the rate allows to begin.
+        rate_is_used_up: The queue has no token, or had none a moment ago.
+        empty_keys: Keys of which that is true.
     """
 
     running: int = 0
@@ -103,6 +95,7 @@ class Standing:
     is_full: bool = False
     full_keys: set[str] = field(default_factory=set)
     rate_is_used_up: bool = False
+    empty_keys: set[str] = field(default_factory=set)
 
 
 def read_running(connection: Connection, queue: str) -> list[Running]:
@@ -115,11 +108,13 @@ def read_standings(connection: Connection, rules: Collection[RulesRow]) -> dict[
     """Find out how much of the rules of each of these queues is in use: a few statements for all of them."""
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    delivered_of: Counter[Whose] = Counter()
     for queue, key, number, delivered in connection.execute(_COUNT_RUNNING, {"queues": list(found)}):
         found[queue].running += number
         found[queue].delivered += delivered
         if key is not None:
             of_keys[queue][key] = number
+            delivered_of[queue, key] = delivered
     followed = [each for each in rules if each.error is None]
     for each in rules:
         standing = found[each.queue]
@@ -137,21 +132,30 @@ def read_standings(connection: Connection, rules: Collection[RulesRow]) -> dict[
     for statement, queues in ((_WAITING_KEYS, ordered), (_DEAD_KEYS, held)):
         for queue, key in _rows(connection, statement, queues):
             found[queue].full_keys.add(key)
-    buckets = {each.queue: bucket for each in followed if (bucket := each.bucket) is not None}
-    windows = [bucket.burst / bucket.per_second + 1 for bucket in buckets.values()]
-    rated = [each for each in followed if each.queue in buckets]
-    for queue, finished in _rows(connection, _COUNT_FINISHED, rated, windows=windows):
-        found[queue].rate_is_used_up = finished >= min(MOST, max(1.0, _USED_UP * buckets[queue].burst))
+    lacking = read_lacking(connection, followed)
+    for each in followed:
+        _note_tokens(found[each.queue], each, lacking, delivered_of)
     return found
 
 
-def _rows(
-    connection: Connection, statement: str, rules: Collection[RulesRow], **parameters: Any
-) -> Sequence[tuple[str, Any]]:
+def _note_tokens(
+    standing: Standing, rules: RulesRow, lacking: Mapping[Whose, float], delivered_of: Counter[Whose]
+) -> None:
+    queue = rules.queue
+    if bucket := rules.bucket:
+        full_in = lacking.get((queue, None), 0.0)
+        standing.rate_is_used_up = Tokens(bucket, full_in, standing.delivered).is_used_up
+    if bucket := rules.bucket_of_key:
+        for name, key in (*lacking, *delivered_of):
+            whose, held = (name, key), delivered_of[name, key]
+            if name == queue and key and Tokens(bucket, lacking.get(whose, 0.0), held).is_used_up:
+                standing.empty_keys.add(key)
+
+
+def _rows(connection: Connection, statement: str, rules: Collection[RulesRow]) -> Sequence[tuple[str, str]]:
     if not rules:
         return ()
-    queues = [each.queue for each in rules]
-    return connection.execute(statement.encode(), {"queues": queues, **parameters}).fetchall()
+    return connection.execute(statement.encode(), {"queues": [each.queue for each in rules]}).fetchall()
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
@@ -169,9 +173,6 @@ def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Jo
     if rules is not None:
         if standing.is_full or key in standing.full_keys:
             return "limited"
-        if standing.rate_is_used_up:
+        if standing.rate_is_used_up or key in standing.empty_keys:
             return "rate"
-    if standing.delivered:
-        return "list_full"
-    # Nothing else is known to hold it.
-    return "rate" if rules is not None and rules.rate_per_key and key is not None else "due"
+    return "list_full" if standing.delivered else "due"

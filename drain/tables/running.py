@@ -49,15 +49,15 @@ SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::te
     ORDER BY id LIMIT 1) AS first
 """
 # Claims of a job that has ended: its token also counts deferred attempts, and grows as it is cancelled or gives way.
-_CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
-_CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
+CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
+CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
 # Attempts that began within the last seconds. Of a job with several claims only the last one's time is known, and all
 # count. A rate that is not used up is better than one that is exceeded.
 BEGUN = f"""
 WITH ended AS (
-    SELECT key, {_CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
+    SELECT key, {CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
     FROM finished_jobs
-    WHERE queue = %(queue)s AND (superseded_by IS NULL OR {_CLAIMS_OF_FINISHED} > 0)
+    WHERE queue = %(queue)s AND (superseded_by IS NULL OR {CLAIMS_OF_FINISHED} > 0)
         AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     ORDER BY finished_at DESC LIMIT %(limit)s
 ), begun AS (
@@ -66,7 +66,7 @@ WITH ended AS (
     SELECT key, greatest(attempts, fencing_token), greatest(moved_at, claimed_at)
     FROM inflight_jobs WHERE queue = %(queue)s AND (claimed_at IS NOT NULL OR greatest(attempts, fencing_token) > 0)
     UNION ALL
-    SELECT key, {_CLAIMS_OF_DEAD}, died_at FROM dead_jobs WHERE queue = %(queue)s AND {_CLAIMS_OF_DEAD} > 0
+    SELECT key, {CLAIMS_OF_DEAD}, died_at FROM dead_jobs WHERE queue = %(queue)s AND {CLAIMS_OF_DEAD} > 0
 )
 SELECT coalesce(key, ''), sum(least(greatest(claims, 1), 1000000))::bigint FROM begun
 WHERE begun_at > now() - make_interval(secs => %(seconds)s::float8) GROUP BY key
@@ -87,10 +87,10 @@ LAST_CLAIMS = f"""
 SELECT id, claims, extract(epoch FROM coalesce(at, now()))::float8 FROM (
     SELECT id, fencing_token AS claims, claimed_at AS at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
-    SELECT id, {_CLAIMS_OF_FINISHED}, claimed_at FROM finished_jobs
+    SELECT id, {CLAIMS_OF_FINISHED}, claimed_at FROM finished_jobs
     WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     UNION ALL
-    SELECT id, {_CLAIMS_OF_DEAD}, died_at FROM dead_jobs WHERE id = ANY (%(ids)s::bigint[])
+    SELECT id, {CLAIMS_OF_DEAD}, died_at FROM dead_jobs WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
     SELECT id, fencing_token, now() FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[])) AS job
 """

@@ -440,17 +440,18 @@ def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
 def test_a_burst_is_used_up_before_the_rate_holds_a_job(led: System) -> None:
     job_id = led.stage()
     led.rules(rate="6/min", burst=5)
-    led.finished(4, every="1 second")
+    led.finished(5, every="10 seconds")
     assert "just begun to lead" in led.explain(job_id)["why"]
     led.execute("UPDATE drain_state SET leader_since = now() - interval '1 hour'")
     assert led.cause(job_id) == "next"
 
-    led.finished(2, every="1 second")
+    led.finished(5, every="0.1 seconds")
     assert led.cause(job_id) == "rate"
 
 
 def test_a_rate_that_is_used_up_says_when_the_next_job_may_begin(led: System) -> None:
     job_id, behind = led.stage(key="acme"), led.stage(key="acme")
+    led.execute("UPDATE drain_state SET leader_since = now() - interval '1 hour'")
     led.rules(rate="6/min")
     assert led.cause(job_id) == "next"
     led.finished(every="14 seconds")

@@ -100,6 +100,30 @@ def test_jobs_of_a_rate_that_is_used_up_wait_for_it(system: System) -> None:
     assert of_mail(system) == {"rate": 1}
 
 
+def test_a_rate_is_used_up_by_jobs_that_still_run(system: System) -> None:
+    system.rules(rate="1/h", burst=2, rate_per_key="1/h")
+    system.stage(key="acme")
+    system.in_flight(key="other", claimed=True)
+    assert of_mail(system) == {"due": 1}
+    system.in_flight(key="other", claimed=True)
+    assert of_mail(system) == {"rate": 1}
+
+
+def test_a_key_without_tokens_waits_for_them_and_no_other(system: System) -> None:
+    system.rules(rate_per_key="1/h", burst=1)
+    system.stage(key="acme")
+    system.stage(key="other")
+    system.in_flight(key="acme", claimed=True)
+    assert of_mail(system) == {"rate": 1, "due": 1}
+
+
+def test_a_rate_is_used_up_by_jobs_that_are_delivered(system: System) -> None:
+    system.rules(rate="1/h", burst=1)
+    system.stage()
+    system.in_flight()
+    assert of_mail(system) == {"rate": 1, "queued": 1}
+
+
 def test_a_count_ends_at_its_bound(system: System) -> None:
     system.execute(
         "INSERT INTO staged_jobs (job_name, queue) SELECT 'm.f', 'mail' FROM generate_series(1, 30)"

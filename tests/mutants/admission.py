@@ -240,14 +240,14 @@ MUTANTS = (
     Mutant(
         "count no attempt of a job that was cancelled while it waited for the next one",
         "drain/tables/running.py",
-        "dead_jobs WHERE queue = %(queue)s AND {_CLAIMS_OF_DEAD} > 0",
+        "dead_jobs WHERE queue = %(queue)s AND {CLAIMS_OF_DEAD} > 0",
         "dead_jobs WHERE queue = %(queue)s AND attempts > 0",
         ("test_limits.py::test_attempts_count_of_jobs_that_were_cancelled_or_gave_way_afterwards",),
     ),
     Mutant(
         "count no attempt of a job that gave way while it waited for the next one",
         "drain/tables/running.py",
-        "(superseded_by IS NULL OR {_CLAIMS_OF_FINISHED} > 0)",
+        "(superseded_by IS NULL OR {CLAIMS_OF_FINISHED} > 0)",
         "superseded_by IS NULL",
         ("test_limits.py::test_attempts_count_of_jobs_that_were_cancelled_or_gave_way_afterwards",),
     ),

@@ -11,7 +11,7 @@ from drain.read.causes import MOST
 from drain.read.explain import estimates, obstacles
 from drain.read.explain.explanation import Estimate, Explanation, Finding
 from drain.read.explain.places import number, retries_before
-from drain.read.explain.rates import rate, rate_of_a_new_leader
+from drain.read.explain.rates import rate
 from drain.read.explain.situation import Situation
 from drain.tables import waiting
 
@@ -162,5 +162,4 @@ _RULES: Sequence[Callable[[Situation], Finding | None]] = (
     obstacles.limit,
     rate,
     obstacles.list_full,
-    rate_of_a_new_leader,
 )

@@ -6,7 +6,7 @@ from drain.formatting import clock, relative, visible
 from drain.read.explain import estimates, obstacles
 from drain.read.explain.explanation import Explanation, Finding
 from drain.read.explain.places import number
-from drain.read.explain.rates import rate, rate_of_a_new_leader
+from drain.read.explain.rates import rate
 from drain.read.explain.situation import Situation
 from drain.read.explain.uniqueness import gives_way, quiet
 
@@ -27,7 +27,6 @@ def explain(situation: Situation) -> Explanation:
         obstacles.limit,
         rate,
         obstacles.list_full,
-        rate_of_a_new_leader,
     )
     found = next((finding for cause in causes if (finding := cause(situation))), None)
     return situation.explanation("staged", found or _next(situation))
