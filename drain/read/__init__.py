@@ -1,5 +1,6 @@
 """Every number and list that a person, a metric, an alert or a page shows. Nothing here writes.
 
+    snapshots         transactions in which all of this is read at one instant
     queries           lists of jobs, one job whole, names of queues, the leader
     causes            how much of the rules of a queue is in use, and so why a job waits
     tokens            which rates are used up

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from drain.database.postgres import Connection, fetch_one
 from drain.read import claimed, queries, queues
 from drain.read.queue import Queue
+from drain.read.snapshots import snapshot
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 
@@ -114,11 +115,7 @@ def read(connection: Connection, *, longest: int = 0, with_finished: bool = Fals
         longest: Number of the running jobs to list.
         with_finished: Count the finished jobs.
     """
-    with connection.transaction():
-        connection.execute(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
-            "SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
-        )
+    with snapshot(connection):
         found = System(queries.now(connection), queries.leader(connection), queues.read(connection))
         if longest:
             found.running = claimed.longest(connection, longest)

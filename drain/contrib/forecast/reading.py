@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -17,6 +16,7 @@ from drain.errors import DrainError
 from drain.formatting import duration, visible
 from drain.read import queries
 from drain.read.capacity import Crew, read_crew
+from drain.read.snapshots import snapshot
 from drain.tables import pauses, rules
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
@@ -69,7 +69,7 @@ def read(connection: Connection, redis: Producer | None, question: Question) -> 
     workers, plain = _workers(crew, question, is_known=redis is not None)
     names = list(dict.fromkeys([question.queue, *(name for each in workers for name in each)]))
     names = names[: MOST_QUEUES + 1]
-    with _snapshot(connection):
+    with snapshot(connection):
         now = queries.now(connection).timestamp()
         rows = {name: throughput.finished(connection, name, question.within) for name in names}
         held, ruled = pauses.read(connection), rules.read(connection)
@@ -101,17 +101,6 @@ def read(connection: Connection, redis: Producer | None, question: Question) -> 
     )
     _require_run_times(known, question)
     return known
-
-
-@contextmanager
-def _snapshot(connection: Connection) -> Iterator[None]:
-    with connection.transaction():
-        # The lock comes before the snapshot: a partition that is truncated later would be empty for this snapshot too.
-        connection.execute(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
-        )
-        throughput.prefer_indexes(connection)
-        yield
 
 
 def _workers(crew: Crew, question: Question, *, is_known: bool) -> tuple[list[Sequence[str]], int]:

@@ -121,11 +121,6 @@ class Arrived(NamedTuple):
     seconds: float
 
 
-def prefer_indexes(connection: Connection) -> None:
-    """Let no statement of the open transaction read a whole table where an index has what it asks for."""
-    connection.execute("SET LOCAL jit = off; SET LOCAL enable_seqscan = off")
-
-
 def finished(connection: Connection, queue: str, seconds: float) -> list[Finished]:
     """Read the latest jobs of a queue that have run and finished within some seconds, the latest first."""
     rows = connection.execute(_FINISHED, {"queue": queue, "seconds": seconds})

@@ -14,6 +14,7 @@ from math import inf
 from drain.database.postgres import Connection, fetch_one
 from drain.read import queries, waiting_by_cause
 from drain.read.causes import MOST
+from drain.read.snapshots import snapshot
 from drain.read.waiting_by_cause import Waiting
 from drain.tables import pauses
 from drain.tables import rules as ruled
@@ -150,11 +151,7 @@ def read_all(
 
 def read(connection: Connection, queue: str) -> Load | None:
     """Read the load of one queue, in one snapshot; None if no table and no rule knows its name."""
-    with connection.transaction():
-        connection.execute(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
-            "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
-        )
+    with snapshot(connection):
         waiting = waiting_by_cause.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
         return load if _is_known(connection, load) else None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from drain.contrib.slo.declared import Slo
 from drain.database.postgres import Connection, fetch_one
+from drain.read.snapshots import snapshot
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.lanes import KINDS
 
@@ -77,11 +78,7 @@ def lately(connection: Connection, slos: Sequence[Slo]) -> list[Lately]:
     """Count the jobs of each objective, all in one snapshot."""
     if not slos:
         return []
-    with connection.transaction():
-        connection.execute(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
-            "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
-        )
+    with snapshot(connection):
         return [_count(connection, slo) for slo in slos]
 
 

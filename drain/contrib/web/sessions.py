@@ -14,6 +14,7 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError
 from drain.read import queries
+from drain.read.snapshots import snapshot
 
 # Upper bound of the sessions that pages have at a time.
 SESSIONS = 4
@@ -25,13 +26,6 @@ _WAIT_SECONDS = 2.0
 _AWAY_SECONDS = 1.0
 # Time after which an idle session is asked whether it still lives, in seconds.
 _FRESH_SECONDS = 1.0
-
-# All tables in one snapshot, by indexes alone. The lock comes before the snapshot: a partition that is truncated later
-# would be empty for this snapshot too.
-_SNAPSHOT = f"""
-SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off;
-SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; LOCK TABLE staged_jobs IN ACCESS SHARE MODE
-"""
 
 
 class Sessions:
@@ -69,8 +63,8 @@ class Sessions:
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """Lend a session in a transaction with one snapshot, in which no plan reads a whole table."""
-        with self.reading() as connection, connection.transaction():
-            connection.execute(_SNAPSHOT)
+        with self.reading() as connection, snapshot(connection):
+            connection.execute(f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'")
             yield connection
 
     @contextmanager

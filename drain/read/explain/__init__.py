@@ -21,8 +21,7 @@ at most. The leader is not asked: what it decides by is worked out from the tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from drain.database.postgres import Connection
@@ -31,6 +30,7 @@ from drain.read import queries
 from drain.read.explain import absent, ended, inflight, staged
 from drain.read.explain.explanation import CAUSES, Estimate, Explanation
 from drain.read.explain.situation import Situation
+from drain.read.snapshots import snapshot
 from drain.wire import Producer
 
 __all__ = ["CAUSES", "Estimate", "Explanation", "explain"]
@@ -62,21 +62,9 @@ def explain(connection: Connection, redis: Producer | None, job_id: int) -> Expl
 
 
 def _look(connection: Connection, redis: Producer | None, job_id: int) -> Explanation | None:
-    with _snapshot(connection):
+    with snapshot(connection):
         try:
             job: Mapping[str, Any] = queries.job(connection, job_id)
         except UnknownJobError:
             return None
         return _OF_STATE[job["state"]](Situation(connection, redis, job))
-
-
-@contextmanager
-def _snapshot(connection: Connection) -> Iterator[None]:
-    """Open a transaction with one snapshot, in which no plan reads a whole table."""
-    with connection.transaction():
-        # The lock comes before the snapshot: a partition that is truncated later would be empty for this snapshot too.
-        connection.execute(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
-            "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
-        )
-        yield

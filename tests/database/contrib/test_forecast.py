@@ -15,6 +15,7 @@ from rq import SimpleWorker
 
 from drain.__main__ import main
 from drain.contrib.forecast import throughput
+from drain.read.snapshots import snapshot
 from drain.tables import staged
 from tests.database.contrib.test_rehearsal import archived
 from tests.helpers import environment, query, stage_jobs
@@ -263,8 +264,7 @@ def test_no_question_reads_a_table_that_has_an_index_for_it(database_url: str) -
         throughput._RETRYING,
         throughput._ARRIVED,
     ):
-        with psycopg.connect(database_url) as connection:
-            throughput.prefer_indexes(connection)
+        with psycopg.connect(database_url, autocommit=True) as connection, snapshot(connection):
             given = {"queue": "mail", "seconds": 60.0, "since": 0.0}
             plan = connection.execute(b"EXPLAIN " + question.encode(), given).fetchall()
         text = "\n".join(line for (line,) in plan)
