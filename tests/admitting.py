@@ -76,10 +76,12 @@ class Leader:
     def redeliver(self, limit: int = 100) -> list[int]:
         """Deliver due retries again."""
         ids = self.queue.redeliverable(limit)
-        self.connection.execute(
-            "UPDATE inflight_jobs SET next_run_at = NULL, lease_expires_at = NULL WHERE id = ANY (%s)", [ids]
+        delivered = self.connection.execute(
+            "UPDATE inflight_jobs SET next_run_at = NULL, lease_expires_at = NULL WHERE id = ANY (%s) "
+            "RETURNING id, fencing_token",
+            [ids],
         )
-        self.queue.redelivered(ids)
+        self.queue.redelivered(dict(delivered.fetchall()))
         return ids
 
     def nap(self) -> list[DueJob]:

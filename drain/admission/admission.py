@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from time import monotonic
@@ -236,11 +236,11 @@ class Admission:
             return ruled.redeliverable(room) if ruled else []
         return []
 
-    def redelivered(self, queue: str, ids: Iterable[int]) -> None:
-        """Count retries of a queue with rules as running, after the commit that has delivered them."""
+    def redelivered(self, queue: str, claims: Mapping[int, int]) -> None:
+        """Count retries of a queue with rules as running, each with the number of its claims so far."""
         if queue in self._queues.awake:
             with self._following(queue):
-                self._queues.awake[queue].redelivered(ids)
+                self._queues.awake[queue].redelivered(claims)
 
     def _has_rules(self, queue: str) -> bool:
         return queue in self._rules.rows or self.paused.names_any(queue)

@@ -33,8 +33,10 @@ _LONGEST_DOUBLED = 20_000
 # Bounds of the time until a full list is looked at again.
 _SOONEST_LOOK_SECONDS = 0.001
 _LATEST_LOOK_SECONDS = 0.05
-# Pause after a look at lists without workers, as a multiple of its duration: there may be thousands.
+# Pause after a look at lists without workers, as a multiple of its duration, since there may be thousands; and its
+# upper bound, since a look may take long for other reasons.
 _PAUSE_WITHOUT_WORKERS = 9
+_LONGEST_PAUSE_SECONDS = 1.0
 # Time between two writes of the bounds of full lists to Redis.
 _SHOW_SECONDS = 0.5
 # Time after the last push after which the depth of a list that nothing waits for is forgotten, as of one never used.
@@ -186,7 +188,7 @@ class Depths:
 
     def _ask(self, queues: Collection[str], now: float) -> None:
         found = self._redis.lengths(queues)
-        pause = _PAUSE_WITHOUT_WORKERS * (monotonic() - now)
+        pause = min(_LONGEST_PAUSE_SECONDS, _PAUSE_WITHOUT_WORKERS * (monotonic() - now))
         for queue, (length, workers) in found.items():
             depth = self._depths[queue]
             depth.workers = workers

@@ -7,7 +7,7 @@ rebuilt from the tables when a term begins or rules appear.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 
@@ -214,16 +214,16 @@ class RuledQueue:
         for key in claimed:
             self._streams.enter(key)
 
-    def redelivered(self, ids: Iterable[int]) -> None:
-        """Count these retries as running, after the commit."""
-        for job_id in ids:
-            self._begin(job_id, self._retries.key_of(job_id))
+    def redelivered(self, claims: Mapping[int, int]) -> None:
+        """Count these retries as running, each with the number of its claims so far."""
+        for job_id, number in claims.items():
+            self._begin(job_id, self._retries.key_of(job_id), number)
             self.allowances.retries_began()
 
-    def _begin(self, job_id: int, key: str) -> None:
+    def _begin(self, job_id: int, key: str, claims: int = 0) -> None:
         if self.allowances.looks_at_running:
             self._running.add(job_id, key)
-        self.allowances.rates.take(job_id, key)
+        self.allowances.rates.take(job_id, key, claims)
 
     def _rebuild(self) -> None:
         self._clock.set(running.clock(self._connection))

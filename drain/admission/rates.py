@@ -151,15 +151,14 @@ class Rates:
         """List the keys that have no token."""
         return self.key_buckets.empty(self._clock.now()) if self.key_buckets else []
 
-    def take(self, job_id: int, key: str) -> None:
-        """Hold tokens back for a job of a key that is being delivered."""
+    def take(self, job_id: int, key: str, claims: int = 0) -> None:
+        """Hold tokens back for a job of a key that is being delivered, after so many claims."""
         if not self:
             return
         if job_id in self._unclaimed:
             # Claimed, ended and back again since the last look.
             self._charge({job_id: self._unclaimed[job_id]}, {})
-        # Of a retry that is claimed, or called back, before the next look, an earlier claim counts once more.
-        self._unclaimed[job_id] = Unclaimed(key, 0)
+        self._unclaimed[job_id] = Unclaimed(key, claims)
         for buckets in self._in_force:
             buckets.hold(key)
 

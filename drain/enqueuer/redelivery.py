@@ -199,7 +199,7 @@ class Redelivery:
                 jobs = redeliveries.redeliver_chosen(
                     self._connection, last, chosen, queue=queue, but_paused=bool(self.paused)
                 )
-                admission.redelivered(queue, [job.id for job in jobs])
+                admission.redelivered(queue, {job.id: job.claims for job in jobs})
                 self.is_held_back |= len(jobs) < at_most
             retries.put_on_trial(jobs)
             return jobs

@@ -18,7 +18,7 @@ CENTURY_SECONDS = 3.2e9
 
 
 class Redelivered(NamedTuple):
-    """Job with a new delivery number, under which the leader pushes it."""
+    """Job with a new delivery number, under which the leader pushes it; `claims` are those of before."""
 
     id: int
     queue: str
@@ -26,6 +26,7 @@ class Redelivered(NamedTuple):
     timeout_seconds: int | None
     delivery: int
     previous_delivery: int
+    claims: int
 
 
 # Statement of all redeliveries: they differ in the condition for rows, and in their order. Locked rows are passed over,
@@ -41,7 +42,8 @@ WITH due AS (
 UPDATE inflight_jobs AS job
 SET delivery = number, lease_expires_at = NULL, next_run_at = NULL
 FROM numbered WHERE job.id = numbered.id
-RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
+RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery,
+    job.fencing_token
 """
 _RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
 # Chosen by the rules of their queue, some time before this statement: meanwhile a job may have gone to another queue,

@@ -489,7 +489,7 @@ def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_i
 
     def look(job_id: int, verdict: RQVerdict) -> None:
         said[:] = [verdict]
-        verdicts.bury([Redelivered(job_id, "default", "a.b", None, 2, 1)])
+        verdicts.bury([Redelivered(job_id, "default", "a.b", None, 2, 1, 0)])
 
     bad = RQVerdict.UNREADABLE
     for verdict in (bad, bad, RQVerdict.UNKNOWN, bad, bad):

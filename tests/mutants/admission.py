@@ -71,6 +71,13 @@ MUTANTS = (
         (f"{_BUCKETS}::test_a_retry_that_is_called_back_before_a_worker_claims_it_gives_its_token_back",),
     ),
     Mutant(
+        "forget the claims of a retry that is called back before a look",
+        "drain/admission/rates.py",
+        "self._unclaimed[job_id] = Unclaimed(key, claims)",
+        "self._unclaimed[job_id] = Unclaimed(key, 0)",
+        (f"{_BUCKETS}::test_a_retry_that_is_called_back_before_a_worker_claims_it_gives_its_token_back",),
+    ),
+    Mutant(
         "charge a queue that wakes for what began long ago as if it began now",
         "drain/admission/rates.py",
         "seconds = self._looked_at - looked_at + _CLOCK_JUMP_SECONDS",
@@ -205,7 +212,7 @@ MUTANTS = (
     Mutant(
         "let retries pass a limit",
         "drain/admission/keyed_queue.py",
-        "            self._begin(job_id, self._retries.key_of(job_id))\n",
+        "            self._begin(job_id, self._retries.key_of(job_id), number)\n",
         "            self._retries.key_of(job_id)\n",
         ("test_admission_under_changes.py::test_a_retry_that_is_delivered_again_takes_a_place",),
     ),

@@ -232,3 +232,23 @@ def test_a_look_at_lists_without_workers_takes_a_tenth_of_the_time(
         kept.look_when_due()
     part = 0.1 * len(lists.asked) / (clock[0] - began)
     assert (part < 0.15) == (not workers)
+
+
+def test_a_look_that_stalls_is_made_again_soon(
+    lists: Lists, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis may stand still for seconds, whatever is asked."""
+    kept = of(lists, fixed=1)
+    push(kept, lists, 1)
+    ask = lists.lengths
+
+    def stall(queues: Collection[str]) -> dict[str, tuple[int, int]]:
+        clock[0] += 4
+        return ask(queues)
+
+    monkeypatch.setattr(lists, "lengths", stall)
+    kept.room("q")
+    clock[0] = kept.next_look_at
+    kept.look_when_due()
+    assert kept.room("q") == 0
+    assert kept.next_look_at - clock[0] <= 1

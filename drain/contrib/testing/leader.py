@@ -69,7 +69,7 @@ def _redeliver(connection: LeaderConnection, admission: Admission, deliveries: D
             jobs = redeliveries.redeliver_chosen(
                 connection, last, chosen, queue=retrying.queue, but_paused=bool(admission.paused)
             )
-            admission.redelivered(retrying.queue, [job.id for job in jobs])
+            admission.redelivered(retrying.queue, {job.id: job.claims for job in jobs})
         if jobs:
             deliveries.record(jobs[-1].delivery)
             deliveries.committed(jobs[-1].delivery)
