@@ -80,7 +80,7 @@ class Report:
 
     def error(self, line: str) -> None:
         """Print the reason why there is no result, in one line."""
-        print(f"Error: {line}", file=sys.stderr)
+        print(f"Error: {line}", file=sys.stderr, flush=True)
 
     def progress(self) -> AbstractContextManager[Show]:
         """Show the progress while the block runs."""
