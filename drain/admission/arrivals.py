@@ -38,6 +38,7 @@ class Arrivals:
 
     Attributes:
         is_first_sweep: Rows may wait that no sweep has come to yet.
+        is_between_sweeps: The last slice ended a sweep.
     """
 
     def __init__(self, source: Source, turns: Turns, ahead: Ahead, most: int) -> None:
@@ -47,6 +48,7 @@ class Arrivals:
         self._most = most
         self._last_id: int | None = None
         self.is_first_sweep = True
+        self.is_between_sweeps = False
         self._hint_at = self._sweep_at = 0.0
         self._swept_at = 0.0
 
@@ -63,10 +65,10 @@ class Arrivals:
             self.hint()
         began = monotonic()
         if began >= self._sweep_at:
-            heads, is_whole = self._source.heads(_SLICE)
+            heads, self.is_between_sweeps = self._source.heads(_SLICE)
             self._notice(heads)
             self._swept_at = monotonic()
-            self.is_first_sweep = self.is_first_sweep and not is_whole
+            self.is_first_sweep = self.is_first_sweep and not self.is_between_sweeps
             pause = max(_SHORTEST_SWEEP_PAUSE_SECONDS, _SWEEP_PAUSE * (self._swept_at - began))
             self._sweep_at = self._swept_at + (0.0 if self.is_first_sweep else pause)
 

@@ -102,10 +102,13 @@ class Streams:
         """Return when a stream comes back, or a sweep is worth its while, by this process' clock.
 
         Args:
-            sweep_from: Time before which nothing that a sweep finds could begin.
+            sweep_from: Time before which no sweep begins; one that has begun goes on.
         """
         later = self._later[0][0] if self._later else float("inf")
-        return min(max(self._arrivals.next_look_at, sweep_from), later, self.ordering.next_look_at)
+        sweep_at = self._arrivals.next_look_at
+        if self._arrivals.is_between_sweeps:
+            sweep_at = max(sweep_at, sweep_from)
+        return min(sweep_at, later, self.ordering.next_look_at)
 
     def look(self, *, hint: bool) -> None:
         """Find streams that have new rows, whose time has come, or that are no longer held.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from drain.admission.depths import SHORTEST, room_of
 from drain.database.postgres import Connection
 from drain.read import causes, queries, waiting_by_cause
-from drain.tables import rules
-from drain.tables.pauses import IS_PAUSED
+from drain.tables import pauses, rules
+from drain.tables.pauses import IS_PAUSED, Pauses
 
 # Condition on a row of `job`: its queue or its key may start nothing now; the parameters are those of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
@@ -45,7 +45,7 @@ def read_held(connection: Connection) -> Held:
     queues = _full_lists(connection)
     keys: list[tuple[str, str]] = []
     followed = rules.read_of(connection, queries.queues(connection))
-    standings = causes.read_standings(connection, followed.values())
+    standings = causes.read_standings(connection, followed.values(), Pauses(pauses.read(connection)))
     for each in followed.values():
         standing = standings[each.queue]
         if standing.is_full or standing.rate_is_used_up:

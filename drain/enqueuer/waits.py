@@ -23,7 +23,7 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.tables import lanes
 from drain.tables.columns import DELIVERED
-from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
+from drain.tables.waiting import DUE_RETRIES, WAITS_SINCE
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,6 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
     WHERE {DELIVERED}
         AND job.queue = known.queue AND job.delivery >= known.delivery
     ORDER BY job.delivery LIMIT 1) AS oldest
-"""
-_RETRYING = f"""{NEXT_ATTEMPTS}
-SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHERE next_run_at <= clock_timestamp()
 """
 
 
@@ -97,7 +94,7 @@ class Waits:
     def _measure_all(self, queues: Collection[str]) -> dict[str, float]:
         longest = self._measure_delivered(queues)
         connection = self._enqueuer.connection
-        rows = connection.execute(_RETRYING).fetchall()
+        rows = connection.execute(DUE_RETRIES).fetchall()
         rows += lanes.oldest_due_seconds(connection, self._enqueuer.places).items()
         for queue, seconds in rows:
             longest[queue] = max(seconds, longest.get(queue, 0.0))

@@ -7,15 +7,16 @@ people, metrics and the audit. Each count is bounded: beyond `MOST` rows it mean
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection
 from drain.read.tokens import Tokens, Whose, read_lacking
 from drain.tables.cancellations import KEEPS_PLACE
-from drain.tables.columns import DELIVERED, IS_CLAIMED
+from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE
+from drain.tables.lanes import PATIENT_WITH_KEY, URGENT_WITH_KEY
 from drain.tables.pauses import Pauses
 from drain.tables.rules import RulesRow
 
@@ -64,6 +65,16 @@ SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known 
     SELECT key FROM dead_jobs AS dead
     WHERE dead.queue = known.queue AND key IS NOT NULL AND reason <> 'cancelled' LIMIT {MOST}) AS job
 """
+# The due job of each key that must begin first.
+_FIRST_OF_KEYS = f"""
+SELECT DISTINCT ON (known.queue, job.key) known.queue, job.job_name, job.key
+FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), pg_catalog.unnest(%(kinds)s::integer[]) AS lane (kind),
+    LATERAL (
+        SELECT id, job_name, key FROM staged_jobs_ready AS due
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND due.{LANE_QUEUE} = known.queue
+        ORDER BY priority, id LIMIT {MOST}) AS job
+ORDER BY known.queue, job.key, job.id
+"""
 
 
 class Running(NamedTuple):
@@ -85,7 +96,7 @@ class Standing:
         delivered: Those of them that wait for a worker.
         is_full: As many jobs run as the queue may run at a time, or the leader holds the queue.
         full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have
-            a job in flight, or a dead one that holds them.
+            a job in flight, a paused one before all others, or a dead one that holds them.
         rate_is_used_up: The queue has no token, or had none a moment ago.
         empty_keys: Keys of which that is true.
     """
@@ -104,7 +115,9 @@ def read_running(connection: Connection, queue: str) -> list[Running]:
     return [Running._make(row) for _, *row in rows]
 
 
-def read_standings(connection: Connection, rules: Collection[RulesRow]) -> dict[str, Standing]:
+def read_standings(
+    connection: Connection, rules: Collection[RulesRow], pauses: Pauses
+) -> dict[str, Standing]:
     """Find out how much of the rules of each of these queues is in use: a few statements for all of them."""
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -127,15 +140,25 @@ def read_standings(connection: Connection, rules: Collection[RulesRow]) -> dict[
             }
         if each.ordered:
             found[each.queue].full_keys.update(of_keys[each.queue])
-    ordered = [each for each in followed if each.ordered]
-    held = [each for each in ordered if each.on_dead == "hold"]
-    for statement, queues in ((_WAITING_KEYS, ordered), (_DEAD_KEYS, held)):
-        for queue, key in _rows(connection, statement, queues):
-            found[queue].full_keys.add(key)
+    for queue, key in _held_keys(connection, [each for each in followed if each.ordered], pauses):
+        found[queue].full_keys.add(key)
     lacking = read_lacking(connection, followed)
     for each in followed:
         _note_tokens(found[each.queue], each, lacking, delivered_of)
     return found
+
+
+def _held_keys(
+    connection: Connection, ordered: Collection[RulesRow], pauses: Pauses
+) -> Iterator[tuple[str, str]]:
+    """Find the keys that a job holds which does not run: it waits to be tried again, is dead, or is paused."""
+    kinds = {"kinds": [URGENT_WITH_KEY, PATIENT_WITH_KEY]}
+    yield from _rows(connection, _WAITING_KEYS, ordered)
+    yield from _rows(connection, _DEAD_KEYS, [each for each in ordered if each.on_dead == "hold"])
+    some_paused = [each for each in ordered if pauses.names_any(each.queue)]
+    for queue, job_name, key in _rows(connection, _FIRST_OF_KEYS, some_paused, **kinds):
+        if pauses.applies(queue, job_name, key):
+            yield queue, key
 
 
 def _note_tokens(
@@ -152,10 +175,13 @@ def _note_tokens(
                 standing.empty_keys.add(key)
 
 
-def _rows(connection: Connection, statement: str, rules: Collection[RulesRow]) -> Sequence[tuple[str, str]]:
+def _rows(
+    connection: Connection, statement: str, rules: Collection[RulesRow], **parameters: Any
+) -> Sequence[tuple[Any, ...]]:
     if not rules:
         return ()
-    return connection.execute(statement.encode(), {"queues": [each.queue for each in rules]}).fetchall()
+    parameters["queues"] = [each.queue for each in rules]
+    return connection.execute(statement.encode(), parameters).fetchall()
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:

@@ -15,9 +15,9 @@ from drain.read import states, waiting_by_cause
 from drain.read.queue import RATE_SECONDS, Queue
 from drain.tables import lanes, pauses, waiting
 from drain.tables import rules as ruled
-from drain.tables.columns import DELIVERED, LAPSED, RUNNING
+from drain.tables.columns import DELIVERED, LAPSED, RUNNING, finite
 from drain.tables.heads import heads
-from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
+from drain.tables.waiting import WAITS_SINCE
 
 # Upper bound of the queues with numbers of their own for sure, the ones with most jobs.
 MOST_QUEUES = 1000
@@ -37,9 +37,6 @@ SELECT queue, first[2], (date_part('epoch', clock_timestamp()) * 1000000)::bigin
         UNION ALL
         (SELECT queue, id, {WAITS_SINCE} FROM inflight_jobs WHERE {LAPSED} LIMIT %(up_to)s::bigint)) AS waits
     GROUP BY queue) AS longest
-"""
-_RETRYING_SINCE = f"""{NEXT_ATTEMPTS}
-SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHERE next_run_at <= clock_timestamp()
 """
 _COMING_DUE = """
 SELECT queue, date_part('epoch', clock_timestamp() - min(scheduled_at)) FROM (
@@ -70,7 +67,7 @@ WITH RECURSIVE heads AS (
         ORDER BY queue DESC, finished_at DESC LIMIT 1) AS following
 )
 SELECT heads.queue, lately.number, lately.seconds FROM heads, LATERAL (
-    SELECT count(*) AS number, date_part('epoch', clock_timestamp() - min(finished_at)) AS seconds FROM (
+    SELECT count(*) AS number, date_part('epoch', clock_timestamp() - {finite("min(finished_at)")}) AS seconds FROM (
         SELECT finished_at FROM finished_jobs AS job
         WHERE job.queue = heads.queue AND job.finished_at > now() - make_interval(secs => {RATE_SECONDS})
         ORDER BY finished_at DESC LIMIT %(up_to)s::bigint) AS counted) AS lately
@@ -172,7 +169,7 @@ def _read_times(connection: Connection, queues: Mapping[str, Queue]) -> None:
     for name, job_id, microseconds in connection.execute(_OLDEST_QUEUED, bound):
         queues[name].oldest_queued_id = job_id
         queues[name].queued_seconds = max(0, microseconds) / 1_000_000
-    for name, seconds in connection.execute(_RETRYING_SINCE):
+    for name, seconds in connection.execute(waiting.DUE_RETRIES):
         queues[name].retrying_seconds = max(0.0, seconds)
     for name, number, seconds in connection.execute(_FINISHED, bound):
         # Above the bound the time in which so many have finished is known, and it is shorter.

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection
-from drain.tables.columns import DELIVERED, IS_CLAIMED
+from drain.tables.columns import DELIVERED, IS_CLAIMED, finite
 from drain.tables.rules import Bucket, RulesRow
 from drain.tables.running import CLAIMS_OF_DEAD, CLAIMS_OF_FINISHED
 
@@ -62,7 +62,7 @@ WITH leader AS (
         AND (at > since OR at > since - make_interval(secs => burst * seconds))
 )
 SELECT queue, whose,
-    extract(epoch FROM max(begun_at + make_interval(secs => count * seconds)) - clock_timestamp())::float8
+    extract(epoch FROM {finite("max(begun_at + make_interval(secs => count * seconds))")} - clock_timestamp())::float8
 FROM taken GROUP BY queue, of_key, whose
 """
 

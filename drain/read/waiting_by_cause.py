@@ -34,7 +34,7 @@ Waiting: TypeAlias = dict[str, int]
 
 # First rows of queues with rules or pauses, in each lane, by job name and key.
 _LANE = f"""
-(SELECT job_name, key FROM staged_jobs_ready AS job
+(SELECT id, job_name, key FROM staged_jobs_ready AS job
  WHERE {DUE} AND {LANE_KIND} = {{kind}} AND job.{LANE_QUEUE} = known.queue
  ORDER BY priority, id LIMIT %(up_to)s::bigint)
 """
@@ -42,7 +42,7 @@ _GROUPS = f"""
 SELECT known.queue, job_name, key, count(*)
 FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue),
     LATERAL ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows
-GROUP BY known.queue, job_name, key
+GROUP BY known.queue, job_name, key ORDER BY min(id)
 """
 # Those whose time has come wait for the leader.
 _SCHEDULED = """
@@ -105,13 +105,17 @@ def count_waiting(
     rules = ruled.read_of(connection, due)
     judged = [queue for queue in due if queue in rules or pauses.queue(queue) or pauses.names_any(queue)]
     standings = {queue: Standing(delivered=delivered.get(queue, 0)) for queue in judged}
-    standings |= read_standings(connection, rules.values())
+    standings |= read_standings(connection, rules.values(), pauses)
+    counted: set[tuple[str, str]] = set()
     for queue, job_name, key, number in _groups(connection, judged, up_to):
         cause = cause_of(rules.get(queue), standings[queue], pauses, (queue, job_name, key))
+        one = number
         # One job of a key at a time: the others wait for the first.
-        one_by_one = queue in rules and rules[queue].ordered and key is not None and cause != "paused"
-        _add(found[queue], cause, 1 if one_by_one else number, up_to)
-        _add(found[queue], "limited", number - 1 if one_by_one else 0, up_to)
+        if queue in rules and rules[queue].ordered and key is not None and cause != "paused":
+            one = 0 if (queue, key) in counted else 1
+            counted.add((queue, key))
+        _add(found[queue], cause, one, up_to)
+        _add(found[queue], "limited", number - one, up_to)
     for queue in due.keys() - judged:
         _add(found[queue], "list_full" if delivered.get(queue) else "due", due[queue], up_to)
     return {queue: {cause: by[cause] for cause in CAUSES if cause in by} for queue, by in found.items() if by}

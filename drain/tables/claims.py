@@ -23,6 +23,7 @@ from drain.tables.columns import (
     LEASE_IS_OVER,
     NOT_CLAIMED,
     NOT_WAITING,
+    finite,
     id_array,
     these_rows,
 )
@@ -82,7 +83,7 @@ class Claim(NamedTuple):
 
 # Value of `drain_state`: the installation that all jobs of a database belong to.
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
-_WAITED = "date_part('epoch', clock_timestamp() - greatest(scheduled_at, staged_at))"
+_WAITED = f"date_part('epoch', clock_timestamp() - {finite('greatest(scheduled_at, staged_at)')})"
 # Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
 # The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because it is known only
 # once the row has been found which of them applies; the names as the hex digits of their UTF-8, because the database's

@@ -78,6 +78,14 @@ LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
 NOT_WAITING = "coalesce(next_run_at, '-infinity') = '-infinity'"
 
 
+def finite(time: str) -> str:
+    """Bound a time for subtraction: up to version 16, PostgreSQL cannot subtract infinite ones.
+
+    One such row would hide the numbers of all queues.
+    """
+    return f"least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::timestamptz, {time}))"
+
+
 def these_rows(**columns: str) -> str:
     """Condition for the rows with these ids and numbers, from the parameter `ids` and one for each column.
 

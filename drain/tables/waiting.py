@@ -7,18 +7,16 @@ from datetime import datetime
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED
+from drain.tables.columns import DELIVERED, finite
 from drain.tables.heads import heads
 
 # Number of jobs in flight that have failed since their queue's last finish and make it a failing queue: its target is
 # down, or its code is broken.
 FAILURES_IN_A_ROW = 5
 # Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
-# due; a later one, and a job that was dead, since the last time that is known of it. It is finite: up to version 16,
-# PostgreSQL cannot subtract infinite times, and one row would hide the numbers of all queues.
-WAITS_SINCE = """least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::timestamptz,
-    CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
-    ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END))"""
+# due; a later one, and a job that was dead, since the last time that is known of it.
+WAITS_SINCE = finite("""CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
+    ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END""")
 # One index look-up for each queue that has unclaimed jobs.
 _OLDEST_DELIVERIES = f"""{heads("inflight_jobs", f"{DELIVERED} AND queue > %(after)s::text", "delivery")}
 SELECT queue, delivery FROM heads LIMIT %(limit)s::bigint
@@ -34,6 +32,11 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
 """
 # The earliest next attempt of each queue: one index look-up for each queue that has one.
 NEXT_ATTEMPTS = heads("inflight_jobs", "next_run_at IS NOT NULL", "next_run_at")
+# Seconds for which the first due retry of each queue has been due.
+DUE_RETRIES = f"""{NEXT_ATTEMPTS}
+SELECT queue, date_part('epoch', clock_timestamp() - {finite("next_run_at")})
+FROM heads WHERE next_run_at <= clock_timestamp()
+"""
 # A few index look-ups for each queue with jobs that wait for their next attempt.
 _RETRYING_QUEUES = f"""{NEXT_ATTEMPTS}
 SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (

@@ -72,6 +72,19 @@ def test_jobs_that_a_pause_holds_are_not_overdue(system: System, columns: str, v
     assert checks(system) == []
 
 
+def test_jobs_behind_a_paused_one_of_an_ordered_key_are_not_overdue(system: System) -> None:
+    rules(system, "ordered", "true")
+    paused, _ = overdue_staged(system), overdue_staged(system)
+    system.execute("UPDATE staged_jobs SET key = 'acme', staged_at = scheduled_at")
+    system.execute("UPDATE staged_jobs SET job_name = 'm.g' WHERE id = %s", paused)
+    pause(system, "job_name", "'m.g'")
+
+    with led(system):
+        assert checks(system) == []
+        system.execute("UPDATE staged_jobs SET key = 'other' WHERE id = %s", paused)
+        assert checks(system) == ["overdue"]
+
+
 def test_jobs_that_a_limit_or_a_full_list_holds_are_not_overdue_while_a_leader_keeps_them(
     system: System,
 ) -> None:

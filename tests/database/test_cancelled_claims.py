@@ -16,6 +16,7 @@ from drain.read.explain import explain
 from drain.tables import cancellations, claims, leases
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection, revive
+from drain.tables.pauses import Pauses
 from drain.tables.rules import RulesRow
 from tests.admitting import QUEUE, Leader, admitting, finish, ids_of, stage
 from tests.helpers import new_enqueuer, query
@@ -155,7 +156,7 @@ def test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does(
         claim(leader, first)
         cancel_now(database_url, first)
         rules = RulesRow(QUEUE, running=1, ordered=True)
-        standing = causes.read_standings(leader.connection, [rules])[QUEUE]
+        standing = causes.read_standings(leader.connection, [rules], Pauses())[QUEUE]
         assert (standing.running, standing.is_full, standing.full_keys) == (1, True, {"a"})
         with (
             new_enqueuer(database_url, redis_url),

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain.admission import keyed_queue
+from drain.admission import arrivals, keyed_queue
 from drain.admission.rules import Rate, Rules
 from drain.database.postgres import Connection
 from drain.tables import cancellations, claims, leases, running, selections, unique
@@ -317,6 +317,24 @@ def test_a_queue_in_which_nothing_may_begin_is_looked_at_the_more_rarely_the_lon
         leader.queue._changed_at -= 100
         leader.queue.look()
         assert leader.queue.next_look_at > monotonic() + 0.9 * keyed_queue._LONGEST_NAP_SECONDS
+
+
+def test_a_sweep_that_has_begun_goes_on_in_a_queue_in_which_nothing_may_begin(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_SLICE", 2)
+    for key in "abcde":
+        stage(database_url, 2, key=key)
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        claim(database_url, leader.admit_all(5))
+        leader.settle(0)
+        streams, rests = leader.queue._streams, []
+        for _ in range(6):
+            leader.queue.look()
+            rests.append(streams.next_look_at(float("inf")) == float("inf"))
+            wait_until(lambda: monotonic() >= streams._arrivals.next_look_at)
+    # Each sweep takes three looks.
+    assert sum(rests) == 2
 
 
 def test_keys_take_turns_by_weight(database_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any
@@ -14,6 +15,7 @@ from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
 from drain.read.causes import Standing, cause_of, read_standings
 from drain.read.explain import explain
+from drain.read.waiting_by_cause import CAUSES_OF, count_waiting
 from drain.tables import pauses, rules
 from drain.tables.pauses import Pauses
 from tests.helpers import new_enqueuer, query
@@ -107,17 +109,22 @@ def told(connection: postgres.Connection) -> dict[int, str]:
     """The cause for which each staged job waits, as `drain status` counts it."""
     staged = connection.execute("SELECT id, queue, job_name, key FROM staged_jobs ORDER BY id").fetchall()
     ruled, paused = rules.read(connection), Pauses(pauses.read(connection))
-    standings = read_standings(connection, list(ruled.values()))
+    standings = read_standings(connection, list(ruled.values()), paused)
     firsts: set[tuple[str, str]] = set()
     found = {}
     for job_id, queue, name, key in staged:
         of_queue, standing = ruled.get(queue), standings.get(queue, Standing())
         cause = cause_of(of_queue, standing, paused, (queue, name, key))
-        if of_queue is not None and of_queue.ordered and key is not None:
-            # One job of a key at a time: the others wait for the first, also for one that is paused.
-            cause = "limited" if (queue, key) in firsts and cause != "paused" else cause
+        if of_queue is not None and of_queue.ordered and key is not None and cause != "paused":
+            # One job of a key at a time: the others wait for the first.
+            cause = "limited" if (queue, key) in firsts else cause
             firsts.add((queue, key))
         found[job_id] = "free" if cause in ("due", "list_full") else cause
+    counted: Counter[tuple[str, str]] = Counter()
+    for queue, causes in count_waiting(connection, 1000).items():
+        for cause in CAUSES_OF["ready"]:
+            counted[queue, "free" if cause in ("due", "list_full") else cause] += causes.get(cause, 0)
+    assert +counted == Counter((queue, found[job_id]) for job_id, queue, *_ in staged)
     return found
 
 

@@ -91,6 +91,20 @@ def test_of_an_ordered_key_one_job_at_a_time_may_start(system: System) -> None:
     assert of_mail(system) == {"limited": 3, "due": 1, "retrying": 1}
 
 
+def test_a_paused_job_of_an_ordered_key_holds_those_behind_it(system: System) -> None:
+    system.rules(ordered=True)
+    system.pause(queue="mail", job_name="m.g")
+    for key, job_name in (
+        ("acme", "m.g"),
+        ("acme", "m.f"),
+        ("other", "m.f"),
+        ("other", "m.g"),
+        ("other", "m.f"),
+    ):
+        system.stage(key=key, job_name=job_name)
+    assert of_mail(system) == {"paused": 2, "limited": 2, "due": 1}
+
+
 def test_jobs_of_a_rate_that_is_used_up_wait_for_it(system: System) -> None:
     system.rules(rate="6/min")
     system.stage()

@@ -519,4 +519,11 @@ MUTANTS = (
             "test_unique_jobs.py::test_a_request_that_gave_way_and_is_selected_too_is_cancelled_with_the_one_that_stands",
         ),
     ),
+    Mutant(
+        "let a sweep rest after each slice while nothing may begin",
+        "drain/admission/streams.py",
+        "        if self._arrivals.is_between_sweeps:\n",
+        "        if sweep_from:\n",
+        ("test_limits.py::test_a_sweep_that_has_begun_goes_on_in_a_queue_in_which_nothing_may_begin",),
+    ),
 )

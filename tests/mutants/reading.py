@@ -49,6 +49,13 @@ MUTANTS = (
         ("test_read_model.py::test_a_queue_that_ends_jobs_does_not_stall",),
     ),
     Mutant(
+        "let jobs of an ordered key pass a paused one",
+        "drain/read/causes.py",
+        "ORDER BY known.queue, job.key, job.id\n",
+        "ORDER BY known.queue, job.key, job.id DESC\n",
+        (f"{_CAUSES}::test_a_paused_job_of_an_ordered_key_holds_those_behind_it",),
+    ),
+    Mutant(
         "let all jobs of an ordered key be next",
         "drain/read/waiting_by_cause.py",
         '.ordered and key is not None and cause != "paused"',

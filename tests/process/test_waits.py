@@ -177,7 +177,7 @@ def test_the_wait_of_deliveries_is_one_look_up_for_each_queue(many_inflight_rows
 
 
 def test_the_wait_of_retries_is_one_look_up_for_each_queue(many_waiting_rows: str) -> None:
-    found = scans(many_waiting_rows, waits._RETRYING)
+    found = scans(many_waiting_rows, waits.DUE_RETRIES)
 
     assert set(found) == {"inflight_jobs_waiting"}
     assert sum(found.values()) <= 4

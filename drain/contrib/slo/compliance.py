@@ -18,8 +18,8 @@ from drain.tables.lanes import KINDS
 # Upper bound of the rows that are read of each state, the latest of those that have finished.
 MOST = 10_000
 _FINISHED = f"""
-SELECT count(*), count(*) FILTER (WHERE claimed_at - greatest(scheduled_at, staged_at)
-    <= make_interval(secs => %(seconds)s::float8))
+SELECT count(*), count(*) FILTER (WHERE claimed_at
+    <= greatest(scheduled_at, staged_at) + make_interval(secs => %(seconds)s::float8))
 FROM (
     SELECT job_name, claimed_at, scheduled_at, staged_at, attempts, superseded_by FROM finished_jobs
     WHERE queue = %(queue)s AND finished_at > now() - interval '1 hour' ORDER BY finished_at DESC LIMIT {MOST}) AS job
