@@ -26,6 +26,7 @@ from drain.embedded import Services
 from drain.read import queue as queue_numbers
 from drain.read import queues, system
 from drain.tables import claims, finishes
+from drain.tables.waiting import DUE_RETRIES
 from tests.helpers import (
     DRAIN,
     ROOT,
@@ -275,7 +276,7 @@ def test_no_question_reads_a_table_whole(database_url: str) -> None:
     with postgres.connect(database_url, "test") as connection, connection.transaction():
         connection.execute("SET LOCAL enable_seqscan = off")
         for statement in (
-            *(queues._RUNNING, queues._FINISHED, queues.waiting.DUE_RETRIES, queues._OLDEST_QUEUED),
+            *(queues._RUNNING, queues._FINISHED, DUE_RETRIES, queues._OLDEST_QUEUED),
             *(queues._LATEST_DEAD, queues._COMING_DUE),
         ):
             plan = connection.execute(f"EXPLAIN {statement}".encode(), parameters).fetchall()

@@ -14,6 +14,7 @@ from drain.enqueuer import waits
 from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits
 from drain.tables import lanes
+from drain.tables.waiting import DUE_RETRIES
 from tests.database.test_query_plans import (
     WHOLE_LANE,
     many_inflight_rows,
@@ -177,7 +178,7 @@ def test_the_wait_of_deliveries_is_one_look_up_for_each_queue(many_inflight_rows
 
 
 def test_the_wait_of_retries_is_one_look_up_for_each_queue(many_waiting_rows: str) -> None:
-    found = scans(many_waiting_rows, waits.DUE_RETRIES)
+    found = scans(many_waiting_rows, DUE_RETRIES)
 
     assert set(found) == {"inflight_jobs_waiting"}
     assert sum(found.values()) <= 4
