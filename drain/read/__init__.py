@@ -1,22 +1,22 @@
-"""Every number and list that a person, a metric, an alert or a page shows. Nothing here writes.
+"""Read-only queries behind every status, metric, alert and page.
 
-    snapshots         transactions in which all of this is read at one instant
-    queries           lists of jobs, one job whole, names of queues, the leader
-    causes            how much of the rules of a queue is in use, and so why a job waits
-    tokens            which rates are used up
-    waiting_by_cause  numbers of waiting jobs, by the cause for which they wait
-    states            numbers of jobs in each state, from a bounded part of each table
-    claimed           jobs that workers have claimed: the one first that runs longest
-    queue             all numbers of one queue, and what follows from them: overdue, stalled, unattended
-    queues            those of all queues, read at one instant
-    system            all queues, the leader, and what runs, for `drain status`, `drain top` and `drain check`
+    snapshots         transactions that read everything at one instant
+    queries           job lists, one whole job, queue names, the leader
+    causes            how much of a queue's rules is in use, hence why a job waits
+    tokens            which rate limits are used up
+    waiting_by_cause  waiting jobs counted by cause
+    states            job counts by state, from a bounded part of each table
+    claimed           claimed jobs, the longest-running first
+    queue             all numbers of one queue, and derived: overdue, stalled, unattended
+    queues            the numbers of all queues at one instant
+    system            queues, leader and running jobs, for `drain status`, `top` and `check`
     capacity          free and busy workers of queues: the definitions
-    tracebacks        tracebacks as texts: the innermost frame in the application's own code
-    dead_groups       dead jobs in groups: of one name, whose error came from one place in the code
-    tags              tags of the jobs that are next in line
-    table_stats       rows, dead rows and bytes of the tables, and what keeps vacuum back
-    explain           the one thing for which a job waits now, and when it will probably start
-    queue_overview    jobs that ended in each step of time, and due jobs by key, for `drain web`
+    tracebacks        the application's innermost frame in a traceback
+    dead_groups       dead jobs grouped by name and place of the error
+    tags              tags of the next jobs in line
+    table_stats       rows, dead rows and bytes of the tables; what holds vacuum back
+    explain           why one job waits, and when it will probably start
+    queue_overview    finished jobs by time step, due jobs by key, for `drain web`
 
 The states themselves are conditions in `drain.tables.columns`.
 """

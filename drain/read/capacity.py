@@ -1,8 +1,8 @@
-"""Capacity of queues: `free`, `busy` and `stalled`, as defined for every command and the page.
+"""Capacity of queues, as every command and the page define it.
 
-free     a live worker that could begin a job at once (`drain.wire.workers`)
-busy     any other: it runs as many jobs as it can, and has ended none for a second; or it is suspended
-stalled  a queue whose jobs have waited for a worker for a minute, and none has finished (`Queue.stalled_seconds`)
+free     a live worker that could start a job at once (`drain.wire.workers`)
+busy     any other: full with none ended for a second, or suspended
+stalled  a queue whose jobs wait for a worker while none finished for a minute (`Queue.stalled_seconds`)
 """
 
 from __future__ import annotations
@@ -21,17 +21,14 @@ from drain.read.claimed import Held
 from drain.wire import Producer
 from drain.wire.workers import Worker
 
-# Upper bound of the kinds of jobs that are named.
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Crew:
-    """Workers of a queue.
+    """Workers of a queue, and the oldest job held by each busy one.
 
-    Attributes:
-        workers: Live workers.
-        held: Jobs of the busy ones, the oldest claim of each. A worker without one runs a plain RQ job.
+    A busy worker that holds no job runs a plain RQ job.
     """
 
     workers: Sequence[Worker]
@@ -39,7 +36,7 @@ class Crew:
 
     @property
     def is_busy(self) -> bool:
-        """True if there are workers, and none of them is free."""
+        """True if there are workers and none is free."""
         return bool(self.workers) and not any(each.is_free for each in self.workers)
 
     @property
@@ -50,17 +47,17 @@ class Crew:
 
     @property
     def began_at(self) -> datetime | None:
-        """Time when a busy worker last began a job; None if unknown."""
+        """Time at which a busy worker last claimed a job; None if unknown."""
         return max((each.latest_at for each in self.held), default=None)
 
     def stuck_seconds(self, now: datetime) -> float:
-        """Seconds since a worker last began a job, if all are busy; infinite if only plain RQ jobs run; else 0."""
+        """Return seconds since the last claim if all are busy, else 0; infinite with plain RQ jobs only."""
         if not self.is_busy:
             return 0.0
         return (now - self.began_at).total_seconds() if self.began_at else math.inf
 
     def busy_with(self, now: datetime) -> str:
-        """Describe the jobs of the busy workers: `6 with m.report of queue reports (for 48m)`."""
+        """Describe the busy workers' jobs: `6 with m.report of queue reports (for 48m)`."""
 
         def kind(job: Held) -> tuple[str, str]:
             return job.job_name, job.queue
@@ -79,21 +76,21 @@ class Crew:
 
 
 class Staffed(Protocol):
-    """Numbers of a queue, with those of its workers; None while these are not known."""
+    """Numbers of a queue including its workers; None while unknown."""
 
     workers: int | None
     free: int | None
 
 
 def add_workers(queues: Mapping[str, Staffed], crews: Mapping[str, Sequence[Worker]]) -> None:
-    """Fill in how many workers each queue has, and how many of them are free."""
+    """Fill in each queue's total and free workers."""
     for name, crew in crews.items():
         queues[name].workers = len(crew)
         queues[name].free = sum(each.is_free for each in crew)
 
 
 def read_crew(connection: Connection, redis: Producer, queue: str) -> Crew:
-    """Read the workers of a queue, and the jobs of the busy ones.
+    """Read the workers of a queue and the jobs of the busy ones.
 
     Raises:
         UnavailableError: Redis does not answer.

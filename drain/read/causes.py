@@ -1,7 +1,6 @@
-"""Obstacles: how much of the rules of a queue is in use, and so the cause for which a row waits.
+"""How much of a queue's rules is in use, and so why a row waits.
 
-Only the leader decides who is next, from counters in its memory. Here the same is worked out from the tables, for
-people, metrics and the audit. Each count is bounded: beyond `MOST` rows it means that number or more.
+Only the leader decides, from counters in memory; this derives the same from the tables. Counts stop at `MOST` rows.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from drain.tables.lanes import PATIENT_WITH_KEY, URGENT_WITH_KEY
 from drain.tables.pauses import Pauses
 from drain.tables.rules import RulesRow
 
-# Upper bound of the rows that one question reads.
 MOST = 10_000
 
-# Queue, job name and key of a job: all that pauses and rules ask for.
+# Queue, job name and key: what pauses and rules match on.
 Job: TypeAlias = tuple[str, str, str | None]
-# Causes for which a row waits, as `drain status --json` and the metric spell them.
+# As spelled by `drain status --json` and the metric.
 CAUSES = (
     "scheduled",
     "paused",
@@ -37,8 +35,8 @@ CAUSES = (
     "retrying",
     "called_back",
 )
-# Jobs of these queues that count as running. Those that are claimed are read once for all queues, the ones with the
-# latest leases first: no index has their queues.
+# Running jobs of these queues. No index has the queue of a claimed job, so claims are read once for all queues,
+# latest lease first.
 _RUNNING = f"""
 SELECT known.queue, job.id, job.key, job.claimed_by, true AS is_delivered, job.moved_at AS since
 FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -78,7 +76,7 @@ ORDER BY known.queue, job.key, job.id
 
 
 class Running(NamedTuple):
-    """Job that counts as running: delivered, or claimed by a worker; `since` the one or the other."""
+    """Running job: delivered or claimed, `since` that time."""
 
     id: int
     key: str | None
@@ -92,13 +90,12 @@ class Standing:
     """Use of a queue's rules at one instant.
 
     Attributes:
-        running: Jobs that are delivered or claimed.
-        delivered: Those of them that wait for a worker.
-        is_full: As many jobs run as the queue may run at a time, or the leader holds the queue.
-        full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have
-            a job in flight, a paused one before all others, or a dead one that holds them.
+        running: Delivered or claimed jobs.
+        delivered: The part of them not yet claimed.
+        is_full: The queue is at its limit, or held by the leader.
+        full_keys: Keys that admit no job: at their limit, or ordered and held by a job in flight, paused or dead.
         rate_is_used_up: The queue has no token, or had none a moment ago.
-        empty_keys: Keys of which that is true.
+        empty_keys: Keys whose rate is used up.
     """
 
     running: int = 0
@@ -110,7 +107,7 @@ class Standing:
 
 
 def read_running(connection: Connection, queue: str) -> list[Running]:
-    """Read the jobs of a queue that count as running, the oldest first; of the delivered ones the first `MOST`."""
+    """Read the running jobs of a queue, oldest first; at most `MOST` delivered ones."""
     rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queues": [queue]}, binary=True)
     return [Running._make(row) for _, *row in rows]
 
@@ -118,7 +115,7 @@ def read_running(connection: Connection, queue: str) -> list[Running]:
 def read_standings(
     connection: Connection, rules: Collection[RulesRow], pauses: Pauses
 ) -> dict[str, Standing]:
-    """Find out how much of the rules of each of these queues is in use: a few statements for all of them."""
+    """Read the rule usage of these queues, in a few statements for all."""
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
     delivered_of: Counter[Whose] = Counter()
@@ -185,14 +182,7 @@ def _rows(
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
-    """Name the cause for which a due row waits, one of `CAUSES`.
-
-    Args:
-        rules: Of the row's queue; None if it has none.
-        standing: Of that queue.
-        pauses: All that hold.
-        job: Queue, job name and key of the row.
-    """
+    """Return the cause, one of `CAUSES`, for which a due row waits; `rules` is None for a queue without rules."""
     *_, key = job
     if pauses.applies(*job):
         return "paused"

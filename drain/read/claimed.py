@@ -1,4 +1,4 @@
-"""Questions about claimed jobs: those that run, the longest first, and the claim of one."""
+"""Queries for claimed jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from psycopg.rows import dict_row
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import ATTEMPTS, IS_CLAIMED
 
-# Upper bound of the claims that are looked at: the first of `inflight_jobs_claimed`, whose leases end first.
+# Claims read at most, those whose leases end first (`inflight_jobs_claimed`).
 MOST_CLAIMS = 10_000
-# Digits that no process id has.
+# No process id has this many digits.
 _DIGITS = 12
 _COLUMNS = (
     f"id, job_name, queue, key, tag, {ATTEMPTS} AS attempt, batched, fencing_token, claimed_at, "
@@ -38,7 +38,6 @@ SELECT claimed_by, count(*) FROM (
     SELECT claimed_by FROM inflight_jobs WHERE {IS_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s) AS claim
 GROUP BY claimed_by
 """
-# The first claim of each process, and when it has claimed a job last.
 HELD = f"""
 SELECT claimed_by, id, job_name, queue, claimed_at, latest_at FROM (
     SELECT *, max(claimed_at) OVER (PARTITION BY claimed_by) AS latest_at,
@@ -57,14 +56,14 @@ SELECT count(*) FROM (
 
 
 class After(NamedTuple):
-    """Last job of a page, behind which the next page begins."""
+    """Last job of the previous page."""
 
     claimed_at: datetime
     id: int
 
 
 class Held(NamedTuple):
-    """Job that a process runs, the one that it claimed first, and when the process has last claimed one."""
+    """First job that a process claimed, and when it claimed its latest."""
 
     process: str
     id: int
@@ -75,20 +74,15 @@ class Held(NamedTuple):
 
 
 def host_and_pid(process: str) -> tuple[str, int]:
-    """Read host and process id from the name of a process, as `claimed_by` has it."""
+    """Parse host and process id from `claimed_by`; a malformed id becomes 0."""
     host, _, pid = process.rpartition(":")[0].rpartition(":")
     return host, int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0
 
 
 def longest(connection: Connection, limit: int, after: After | None = None) -> list[dict[str, Any]]:
-    """List claimed jobs, the one that was claimed longest ago first, among `MOST_CLAIMS` whose leases end first.
+    """List claimed jobs, longest-held first, among the `MOST_CLAIMS` whose leases end first.
 
-    A job that was claimed with others (`batched`) may still wait in its worker.
-
-    Args:
-        connection: Any.
-        limit: Upper bound of the jobs.
-        after: Last job of the page before.
+    A `batched` job may still be waiting in its worker.
     """
     place = after or After(None, None)  # type: ignore[arg-type]
     parameters = {"most": MOST_CLAIMS, "limit": limit, "after_at": place.claimed_at, "after_id": place.id}
@@ -96,28 +90,28 @@ def longest(connection: Connection, limit: int, after: After | None = None) -> l
 
 
 def over(connection: Connection, limit: int) -> list[dict[str, Any]]:
-    """List claimed jobs whose leases are over, the one first whose lease ended first."""
+    """List claimed jobs with expired leases, earliest expiry first."""
     return _rows(connection, OVER, {"limit": limit})
 
 
 def by_process(connection: Connection) -> dict[str, int]:
-    """Count the claimed jobs of each process, among the first `MOST_CLAIMS`."""
+    """Count claimed jobs by process, among the first `MOST_CLAIMS`."""
     return dict(connection.execute(BY_PROCESS, {"most": MOST_CLAIMS}).fetchall())
 
 
 def held(connection: Connection) -> list[Held]:
-    """Read what each process runs, among the first `MOST_CLAIMS`."""
+    """Read the first job of each process, among the first `MOST_CLAIMS`."""
     return [Held._make(row) for row in connection.execute(HELD, {"most": MOST_CLAIMS}, binary=True)]
 
 
 def are_too_many(connection: Connection) -> bool:
-    """Return True if there are more claims than the other questions look at."""
+    """Return True if there are more than `MOST_CLAIMS` claims."""
     (found,) = fetch_one(connection, _MANY, (MOST_CLAIMS + 1,))
     return int(found) > MOST_CLAIMS
 
 
 def claim_of(connection: Connection, job_id: int) -> dict[str, Any] | None:
-    """Read the claim of a job in flight; None if it is not in flight."""
+    """Read the claim of a job; None if it is not in flight."""
     rows = _rows(connection, CLAIM_OF, [job_id])
     return rows[0] if rows else None
 

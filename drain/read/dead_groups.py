@@ -1,7 +1,6 @@
-"""Dead jobs in groups: those of one job name whose error came from one place in the application's own code.
+"""Dead jobs grouped by job name and by where in the application the error arose.
 
-The table has no index by time or by name, and may hold very many rows. So the rows with the highest ids are looked at,
-up to a bound, through the primary key: those of the jobs that were staged last.
+No index has name or time, so the rows with the highest ids are read through the primary key, up to a bound.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from typing import NamedTuple
 from drain.database.postgres import Connection
 from drain.read.tracebacks import Frame, innermost_own_frame
 
-# Upper bound of the rows that are grouped.
 LOOKED_AT = 10_000
-# Rows that one statement reads.
+# Rows per statement.
 _SLICE = 500
-# Characters of a message that are read.
+# Characters of a message.
 _MESSAGE = 300
-# Characters of a traceback that are read, from its beginning and from its end: a longer one is most often recursion.
+# Characters from each end of a traceback: longer ones are mostly recursion.
 _HALF = 4000
-# OFFSET keeps the text from being read from the row once for each of its uses: measured, a quarter of a second for all.
+# OFFSET 0 detoasts the text once instead of at each use: measured, a quarter of a second in all.
 _NEWEST = f"""
 SELECT id, job_name, queue, died_at, reason, last_error ->> 'type',
     left(coalesce(last_error ->> 'message', explanation), {_MESSAGE}),
@@ -42,17 +40,13 @@ FROM dead_jobs WHERE id = ANY (%s::bigint[]) ORDER BY id DESC
 
 
 class Death(NamedTuple):
-    """Row of `dead_jobs`, as far as groups need it.
+    """Row of `dead_jobs`, as groups need it.
 
     Attributes:
-        id: Id of the job.
-        job_name: Name of the job.
-        queue: Queue of the job.
-        died_at: Time of its end.
         reason: `failed`, `gave up`, `expired`, `unreadable`, `lease`, `cancelled`.
-        error: Type of its last error; None if it has had none.
-        message: Message of that error, or the explanation of its end.
-        frame: Innermost frame in the application's own code; None where a job did not die of an exception.
+        error: Type of the last error; None without one.
+        message: Message of that error, or the explanation of the death.
+        frame: The application's innermost frame; None if no exception caused the death.
     """
 
     id: int
@@ -66,12 +60,12 @@ class Death(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Place of the error in the code; or the reason, where a job did not die of an exception."""
+        """Location of the error; without an exception, the reason."""
         return self.frame.short if self.frame else self.reason
 
 
 class Ended(NamedTuple):
-    """Dead job of a group: its id, and the time of its end. Ten thousand whole ones take 10 MB."""
+    """Dead job of a group: kept small, since 10,000 whole rows take 10 MB."""
 
     id: int
     died_at: datetime
@@ -79,12 +73,9 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Dead jobs of one name and one place.
+    """Dead jobs with the same name and place, highest id first.
 
-    Attributes:
-        digest: Short name of the group, in letters and digits; the same as long as name and place are.
-        latest: The one of them that died last.
-        deaths: All of them that were looked at, the highest id first.
+    `digest` is stable while name and place are; `latest` died last.
     """
 
     digest: str
@@ -93,35 +84,29 @@ class Group:
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the jobs, the highest first."""
+        """Ids of the jobs, highest first."""
         return [death.id for death in self.deaths]
 
     @property
     def first_died_at(self) -> datetime:
-        """Time of the earliest of these deaths."""
+        """Time of the earliest death."""
         return min(death.died_at for death in self.deaths)
 
 
 class Groups(NamedTuple):
-    """All groups, the largest first.
-
-    Attributes:
-        groups: The groups.
-        looked_at: Number of the rows that were looked at.
-        has_more: True if the table has more rows.
-    """
+    """All groups, largest first, and the number of rows read; `has_more` if the table has more."""
 
     groups: Sequence[Group]
     looked_at: int
     has_more: bool
 
     def find(self, digest: str) -> Group | None:
-        """Find a group by its short name; None if no job that was looked at is in it."""
+        """Return the group with this digest; None if no job read belongs to it."""
         return next((group for group in self.groups if group.digest == digest), None)
 
 
 class Listed(NamedTuple):
-    """Dead job in a list."""
+    """Dead job as listed."""
 
     id: int
     queue: str
@@ -134,12 +119,7 @@ class Listed(NamedTuple):
 
 
 def read_groups(connection: Connection, looked_at: int = LOOKED_AT) -> Groups:
-    """Group the dead jobs with the highest ids.
-
-    Args:
-        connection: Any.
-        looked_at: Upper bound of the rows.
-    """
+    """Group the dead jobs with the highest ids, at most `looked_at` rows."""
     by_digest: dict[str, Group] = {}
     number = 0
     for death in _newest(connection, looked_at + 1):
@@ -158,12 +138,12 @@ def read_groups(connection: Connection, looked_at: int = LOOKED_AT) -> Groups:
 
 
 def listed(connection: Connection, ids: Sequence[int]) -> list[Listed]:
-    """Read these dead jobs for a list, the highest id first; those that are no longer dead are left out."""
+    """Read the jobs that are still dead, highest id first."""
     return [Listed._make(row) for row in connection.execute(_LISTED, (list(ids),), binary=True)]
 
 
 def _newest(connection: Connection, most: int) -> Iterator[Death]:
-    """Read rows slice by slice: all tracebacks at once would take much memory."""
+    """Read in slices: all tracebacks at once would take too much memory."""
     before, left = _BEHIND_ALL, most
     while left > 0:
         given = {"before": before, "limit": min(_SLICE, left)}

@@ -1,6 +1,6 @@
-"""Queries of people: lists of jobs, one job whole, names of queues, the leader.
+"""Queries for job lists, one whole job, queue names and the leader.
 
-Times are read in binary: psycopg reads the texts of no DateStyle but ISO, and the database may have another.
+Times are read in binary, since psycopg parses text only in DateStyle ISO.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from drain.tables import lanes
 from drain.tables.columns import DUE
 from drain.tables.heads import heads
 
-# The times that every time zone can show.
+# Times that every time zone can represent.
 _FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 TABLES = {
     "staged": "staged_jobs",
@@ -35,7 +35,7 @@ TABLES = {
     "finished": "finished_jobs",
     "dead": "dead_jobs",
 }
-# The lock is the truth about who leads; the row only adds the name.
+# The lock decides who leads; the row only adds the name.
 _LEADER = f"""
 SELECT state.leader, state.leader_since FROM drain_state AS state
 WHERE EXISTS (
@@ -43,7 +43,7 @@ WHERE EXISTS (
         AND classid = {locks.LEADER.first}::oid AND objid = {locks.LEADER.second}::oid AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
-# Queues of all jobs but those that are staged and due, of which millions may wait: `lanes` finds their queues.
+# Excludes due staged jobs, possibly millions, whose queues `lanes` finds.
 _OTHER_QUEUES = """
 SELECT queue FROM staged_jobs_scheduled UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
 """
@@ -59,7 +59,7 @@ _LATEST = {
 SELECT * FROM inflight_jobs WHERE true {}
 ORDER BY greatest(moved_at, claimed_at, failed_at) DESC, id DESC LIMIT %(limit)s
 """,
-    # From the index, by queue: the table may hold a hundred million rows.
+    # By queue through the index: the table may hold 100 million rows.
     "finished": f"""{heads("finished_jobs", "true")}
 SELECT latest.* FROM heads, LATERAL (
     SELECT * FROM finished_jobs WHERE finished_jobs.queue = heads.queue {{}}
@@ -79,17 +79,12 @@ def jobs(
     job_name: str | None = None,
     tag: str | None = None,
 ) -> list[dict[str, Any]]:
-    """List up to `limit` jobs of one table, the latest first, by the time of their latest change.
+    """List the most recently changed jobs of a table, latest first.
 
-    Of staged jobs, of which many millions may wait, the one with the highest id is the latest.
+    Staged jobs, possibly millions, are ordered by id.
 
     Args:
-        connection: Any.
         state: One of `TABLES`.
-        limit: Upper bound of the jobs.
-        queue: Only of this queue.
-        job_name: Only of this name.
-        tag: Only with this tag.
     """
     given = {"queue": queue, "job_name": job_name, "tag": tag}
     wanted = {column: text for column, text in given.items() if text is not None}
@@ -99,7 +94,7 @@ def jobs(
 
 
 def job(connection: Connection, job_id: int) -> dict[str, Any]:
-    """Read one job whole, with the name of its state as `state`.
+    """Read one whole job; its state is added as `state`.
 
     Raises:
         UnknownJobError: No table has this id.
@@ -121,9 +116,9 @@ def now(connection: Connection) -> datetime:
 
 
 def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
-    """Name the state of a job in flight: queued, running, retrying, deferred (by its own request), or stalled.
+    """Return the state of a job in flight: queued, running, retrying, deferred or stalled.
 
-    A job is stalled when its lease has run out: its worker died or hangs, and the job will be pushed again.
+    Deferred jobs asked to run later. Stalled jobs have an expired lease (worker dead or hung) and are redelivered.
     """
     if job["next_run_at"] is not None:
         has_failed = job["failed_at"] and (not job["claimed_at"] or job["failed_at"] >= job["claimed_at"])
@@ -134,9 +129,9 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
 
 
 def with_lenient_values(connection: Connection) -> Connection:
-    """Make the connection return what Python cannot represent, in place of an error that hides all other rows.
+    """Load values that Python cannot represent leniently, so that one never hides all other rows.
 
-    JSON comes as text, and a time that is infinite or outside of the years 1 to 9999 as the nearest one of these.
+    Unreadable JSON is returned as text; times beyond the years 1 to 9999 become the nearest representable one.
     """
     set_json_loads(_json_or_text, connection)
     connection.adapters.register_loader("timestamptz", _NearestTime)
@@ -162,19 +157,13 @@ class _NearestTimeInBinary(TimestamptzBinaryLoader):
 
 
 def queues(connection: Connection) -> set[str]:
-    """Names of all queues with a job in any table but `finished_jobs`."""
+    """Name all queues with a job outside `finished_jobs`."""
     staged = {lane.queue for lane in lanes.find_lanes(connection, lanes.KINDS)}
     return staged | {queue for (queue,) in connection.execute(_OTHER_QUEUES)}
 
 
 def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> bool:
-    """Return True if a job with this key is in any table but `finished_jobs`.
-
-    Args:
-        connection: Any.
-        key: Key to look for.
-        queues: Names of all queues with a job in these tables.
-    """
+    """Return True if a job outside `finished_jobs` has this key; `queues` are those with such jobs."""
     (known,) = fetch_one(connection, _KNOWN_KEY, {"key": key, "queues": list(queues)})
     return bool(known)
 
@@ -182,7 +171,7 @@ def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> b
 def _objects(
     connection: Connection, statement: Composed, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    # A cursor of psycopg's own: those of an application's connection may be of a class that reads no binary.
+    # psycopg's own cursor: the connection's cursor class may be unable to read binary.
     with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
         cursor.adapters.register_loader("xid8", Int8BinaryLoader)
         return cursor.execute(statement, parameters, binary=True).fetchall()
@@ -203,8 +192,8 @@ def _finite(text: str) -> float:
 
 
 def leader(connection: Connection) -> dict[str, str] | None:
-    """Name of the leader, and since when it leads; None if there is none."""
-    # A leader that has its lock and not yet written its name is about to.
+    """Read the leader's name and since when it leads; None without a leader."""
+    # A leader that holds the lock but has not yet written its name is about to.
     row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER, binary=True).fetchone()
     if row is None or row[0] is None or row[1] is None:
         return None

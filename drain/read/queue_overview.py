@@ -1,4 +1,4 @@
-"""More numbers of queues, for the page: jobs that ended in each step of time, and due jobs by key."""
+"""Numbers for the page of a queue: finished jobs by time step, due jobs by key."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.heads import heads
 
-# Upper bound of the queues whose finished jobs are counted.
+# Queues whose finished jobs are counted, at most.
 MOST_QUEUES = 200
-# Parts of a step of time in which finished jobs are counted, and the upper bound of the jobs of one part.
+# A step is counted in parts, each up to a bound.
 PARTS = 5
 PART_UP_TO = 5_000
 
-# One look-up for each queue in each day. All rows of a day's partition fulfil the condition on its time, so that no row
-# is passed over.
+# One look-up per queue and day. Every row of a day's partition meets the time condition, so none is skipped.
 _FINISHING = f"""{heads("finished_jobs", "finished_at >= %(day)s::timestamptz")}
 SELECT queue FROM heads LIMIT {MOST_QUEUES}
 """
@@ -55,39 +54,29 @@ FROM generate_series(0, 3) AS lane (kind), LATERAL (
 
 
 class Step(NamedTuple):
-    """Step of time of one queue."""
+    """Time step of one queue."""
 
     queue: str
     begun_at: datetime
 
 
 class Number(NamedTuple):
-    """Number of jobs.
-
-    Attributes:
-        number: The number.
-        is_estimate: There are more than are counted; the number is worked out from a part of them.
-    """
+    """Number of jobs; an estimate is extrapolated from a part."""
 
     number: int
     is_estimate: bool = False
 
 
 def finishing_queues(connection: Connection, since: datetime) -> list[str]:
-    """Name the queues that have finished a job on the day of this time, by UTC, or later."""
+    """Name the queues that finished a job on this UTC day or later."""
     day = since.replace(hour=0, minute=0, second=0, microsecond=0)
     return [queue for (queue,) in connection.execute(_FINISHING, {"day": day})]
 
 
 def count_finished(connection: Connection, steps: Sequence[Step], length: timedelta) -> list[Number]:
-    """Count the jobs that ended in each step: finished, or given way to another one.
+    """Count the jobs that finished or gave way in each step.
 
-    Where a part of a step has more than are counted, the rest is worked out from how long the first took.
-
-    Args:
-        connection: Any; with sequential scans off.
-        steps: Queues and times.
-        length: Length of a step.
+    A part above its bound is extrapolated from how long the first jobs took. Needs sequential scans off.
     """
     part = length / PARTS
     parameters = {
@@ -107,12 +96,12 @@ def count_finished(connection: Connection, steps: Sequence[Step], length: timede
 
 
 def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:
-    """Count the due rows of these keys of a queue, each up to a bound."""
+    """Count the due rows of these keys, each up to a bound."""
     parameters = {"queue": queue, "keys": list(keys), "up_to": up_to}
     return dict(connection.execute(_OF_KEYS, parameters).fetchall())
 
 
 def count_of_queue(connection: Connection, queue: str, up_to: int) -> int:
-    """Count the jobs of a queue that are due, or wait for a worker or their next attempt, up to a bound."""
+    """Count jobs due, delivered or awaiting their next attempt, up to a bound."""
     (number,) = fetch_one(connection, _OF_A_QUEUE, {"queue": queue, "up_to": up_to})
     return min(int(number), up_to)

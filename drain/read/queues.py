@@ -1,8 +1,7 @@
-"""Numbers of all queues at one instant: `drain status`, `drain top`, `drain check` and the page show them.
+"""Numbers of all queues at one instant, for `drain status`, `top`, `check` and the page.
 
-Each question is a few index look-ups for each queue, or reads a bounded part of a table. A number is exact if the table
-is small, or if there are few such jobs in the queue; others are worked out from a part of the table, and are named in
-`Queue.estimates`.
+Each question is a few index look-ups per queue or a bounded part of a table. Numbers are exact for small tables or
+few jobs; others are extrapolated and named in `Queue.estimates`.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from drain.tables.columns import DELIVERED, LAPSED, RUNNING, finite
 from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE
 
-# Upper bound of the queues with numbers of their own for sure, the ones with most jobs.
+# Queues counted individually for sure, those with most jobs.
 MOST_QUEUES = 1000
-# Upper bound of the waiting jobs of one queue and cause that are looked at, and of those of all queues: measured, ten
-# thousand jobs in each of 50 queues take five times as long as a thousand.
+# Waiting jobs read per queue and cause, and of all queues: measured, 10,000 in each of 50 queues take five times as
+# long as 1,000.
 UP_TO = 10_000
 _FEW = 100
 _OF_ALL = 20_000
-# Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest, as a rule, and jobs
-# whose worker is gone. Time and id are compared as one array.
+# The lowest delivery numbers have usually waited longest; lapsed jobs are added. The array compares time and id as one.
 _OLDEST_QUEUED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT queue, first[2], (date_part('epoch', clock_timestamp()) * 1000000)::bigint - first[1] FROM (
     SELECT queue, pg_catalog.min(ARRAY[(date_part('epoch', since) * 1000000)::bigint, id]) AS first FROM (
@@ -43,7 +41,7 @@ SELECT queue, date_part('epoch', clock_timestamp() - min(scheduled_at)) FROM (
     SELECT queue, scheduled_at FROM staged_jobs_scheduled WHERE scheduled_at <= now()
     ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
-# The claimed jobs, of which there are no more than workers hold.
+# No more rows than workers hold.
 _RUNNING = f"""
 SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE {RUNNING} LIMIT %(up_to)s::bigint) AS claimed GROUP BY queue
@@ -52,8 +50,7 @@ _LATEST_DEAD = """
 SELECT queue, count(*) FROM (SELECT queue FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
 _YESTERDAY = """(date_trunc('day', now() AT TIME ZONE 'UTC') - interval '1 day') AT TIME ZONE 'UTC'"""
-# The latest finish of each queue of today and the day before: the bound is that of a partition, so that no row of these
-# partitions is passed over.
+# Latest finish of each queue since yesterday: the bound is a partition's, so that no row in them is skipped.
 _FINISHED = f"""
 WITH RECURSIVE heads AS (
     (SELECT queue, finished_at FROM finished_jobs
@@ -76,13 +73,12 @@ WHERE heads.finished_at > now() - make_interval(secs => {RATE_SECONDS})
 
 
 def read(connection: Connection) -> dict[str, Queue]:
-    """Read the numbers of all queues, by name.
+    """Read the numbers of all queues, by name; Redis is not asked.
 
-    Redis is not asked; see `Queue.workers`. Of a crowd of queues without rules and pauses some are left out.
+    Among very many queues, some without rules and pauses are left out.
 
     Args:
-        connection: Any, in a transaction of one snapshot, with sequential scans off: each of these statements reads the
-            head of an index, whatever the planner believes about the tables.
+        connection: In a snapshot with sequential scans off, so that each plan reads the head of an index.
     """
     queues: defaultdict[str, Queue] = defaultdict(Queue)
     counted = states.count(connection)
@@ -111,7 +107,6 @@ def _read_causes(
     queues: Mapping[str, Queue],
     counted: Mapping[str, states.Numbers],
 ) -> None:
-    """Fill in the numbers of jobs that wait, by state and by cause."""
     names = list(queues)
     many = (
         sorted(names, key=lambda name: -queues[name].jobs)[:MOST_QUEUES] if len(names) > MOST_QUEUES else None
@@ -122,7 +117,7 @@ def _read_causes(
     for name, by_cause in seen.items():
         for state, causes in waiting_by_cause.CAUSES_OF.items():
             first = {cause: by_cause[cause] for cause in causes if cause in by_cause}
-            # Few jobs have all been seen, but for those of a crowd.
+            # A small count is complete, except among very many queues.
             number = scheduled if state == "scheduled" else sum(first.values())
             are_all = number < up_to and (many is None or name in many)
             _set(queues[name], state, sum(first.values()), counted[state], are_all=are_all)
@@ -132,7 +127,6 @@ def _read_causes(
 def _read_others(
     connection: Connection, queues: Mapping[str, Queue], counted: Mapping[str, states.Numbers]
 ) -> None:
-    """Fill in the numbers of jobs that run, and that are dead."""
     for state, statement in (("running", _RUNNING), ("dead", _LATEST_DEAD)):
         if not counted[state].are_exact:
             first = dict(connection.execute(statement, {"up_to": UP_TO}).fetchall())
@@ -142,7 +136,6 @@ def _read_others(
 
 
 def _set(queue: Queue, state: str, seen: int, counted: states.Numbers, *, are_all: bool) -> None:
-    """Set the number of jobs in a state, of which so many have been seen."""
     setattr(queue, state, seen if are_all else max(seen, getattr(queue, state)))
     if are_all or counted.are_exact:
         queue.estimates.discard(state)
@@ -151,7 +144,7 @@ def _set(queue: Queue, state: str, seen: int, counted: states.Numbers, *, are_al
 
 
 def _divide(queue: Queue, state: str, first: Mapping[str, int], *, are_all: bool) -> None:
-    """Divide the number of jobs in a state among causes as the first jobs are."""
+    """Split the count of a state among causes in the proportions of the first jobs."""
     seen = sum(first.values())
     for cause, part in first.items():
         queue.waiting[cause] = round(part / seen * getattr(queue, state))
@@ -172,5 +165,5 @@ def _read_times(connection: Connection, queues: Mapping[str, Queue]) -> None:
     for name, seconds in connection.execute(waiting.DUE_RETRIES):
         queues[name].retrying_seconds = max(0.0, seconds)
     for name, number, seconds in connection.execute(_FINISHED, bound):
-        # Above the bound the time in which so many have finished is known, and it is shorter.
+        # Above the bound, the time that many took is known, and shorter.
         queues[name].per_second = number / (max(seconds, 0.001) if number >= UP_TO else RATE_SECONDS)

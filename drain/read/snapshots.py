@@ -1,4 +1,4 @@
-"""Snapshots: transactions in which all tables are read as of one instant, by indexes alone."""
+"""Read-only snapshots of all tables, read through indexes alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from drain.database.postgres import Connection
 
 @contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """Open a transaction with one snapshot of all tables, in which each plan reads the heads of indexes.
+    """Open a snapshot in which every plan reads the heads of indexes.
 
-    Whatever the statistics say: without bitmaps, the last rows of an index are not all of them, sorted.
+    With bitmap scans, bad statistics may make it read and sort a whole index.
     """
     with connection.transaction():
-        # The lock comes before the snapshot: a partition that is truncated later would be empty for this snapshot too.
+        # Lock before the snapshot: a partition truncated later would be empty in this snapshot too.
         connection.execute(
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
             "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "

@@ -1,4 +1,4 @@
-"""Numbers of jobs by state and queue, from a bounded part of each table."""
+"""Job counts by state and queue, from a bounded part of each table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import QUEUED, RETRYING, RUNNING
 
-# Upper bound of the pages of 8 KiB that are read of a table, of some ten to some hundred rows each.
+# Pages of 8 KiB read per table; each has some ten to some hundred rows.
 PAGES = 200
 _PAGES = """
 SELECT sum(pg_catalog.pg_relation_size(part.id))::bigint / 8192 FROM (
     SELECT %(table)s::regclass AS id UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass)) AS part
 """
-# Condition of each state, in the rows of one table. A scheduled row whose time has come waits for the leader.
+# A scheduled row whose time has come waits for the leader, hence ready.
 _STATES = {
     "staged_jobs_ready": {"ready": "true"},
     "staged_jobs_scheduled": {"scheduled": "scheduled_at > now()", "ready": "scheduled_at <= now()"},
@@ -26,11 +26,9 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Numbers:
-    """Number of jobs in one state.
+    """Job counts by queue for one state.
 
-    Attributes:
-        by_queue: Numbers above 0. If they are not exact, a queue with few such jobs may be missing.
-        are_exact: The table was read whole. Otherwise some of its pages were, always the same ones.
+    Inexact counts read a part of the pages, always the same; a queue with few such jobs may be missing.
     """
 
     by_queue: Mapping[str, int]
@@ -38,7 +36,7 @@ class Numbers:
 
 
 def count(connection: Connection) -> dict[str, Numbers]:
-    """Count the jobs of each queue by state: `ready`, `scheduled`, `queued`, `running`, `retrying`, `dead`."""
+    """Count jobs by queue for `ready`, `scheduled`, `queued`, `running`, `retrying` and `dead`."""
     counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
     exact: defaultdict[str, bool] = defaultdict(lambda: True)
     for table, states in _STATES.items():

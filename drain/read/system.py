@@ -1,6 +1,6 @@
-"""The whole system at one instant: its queues, who leads, what runs and what is dead.
+"""The whole system at one instant.
 
-Times are read in binary: psycopg reads the texts of no DateStyle but ISO, and the database may have another.
+Times are read in binary, since psycopg parses text only in DateStyle ISO.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from drain.read.snapshots import snapshot
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 
-# Name of the queues that are counted together where there are very many.
+# Name under which the smaller of very many queues are summed.
 OTHERS = "(others)"
-# Upper bound of the finished jobs that are counted. Beyond it the planner's estimate serves, since an exact count of a
-# hundred million takes a minute.
+# Beyond this many, the planner's estimate serves: counting 100 million rows takes a minute.
 FINISHED_UP_TO = 100_000
-# Dead jobs that are grouped.
 GROUPED_UP_TO = 1_000
 _ESTIMATE = """
 SELECT coalesce(sum(reltuples), 0)::bigint
@@ -33,18 +31,17 @@ SELECT count(*) FROM (
     SELECT DISTINCT job_name, reason, last_error ->> 'type'::text AS type FROM (
         SELECT job_name, reason, last_error FROM dead_jobs LIMIT %s) AS some_of_them) AS found
 """
-# What of a queue is shown for the whole system too.
 _SUMMED = ("ready", "scheduled", "queued", "running", "retrying", "dead")
 
 
 class Section(Protocol):
-    """Part that an extension adds to a status."""
+    """Section that an extension adds to a status."""
 
     def as_json(self) -> Any:
-        """As JSON types."""
+        """Convert to JSON types."""
 
     def lines(self) -> Iterable[Any]:
-        """Lines for people, as texts of Rich."""
+        """Render as Rich texts."""
 
 
 @dataclass(slots=True)
@@ -52,14 +49,12 @@ class System:
     """The whole system.
 
     Attributes:
-        now: Time by the database's clock.
-        leader: Name of the leader, and since when it leads; None if there is none.
-        queues: Numbers by queue.
-        running: The jobs that have run for longest, as `claimed.longest` lists them.
-        dead_groups: Number of the groups of dead jobs by name, reason and type of error, of the first `GROUPED_UP_TO`.
-        finished: Finished jobs; 0 if they were not counted.
-        finished_is_estimate: There are more than are counted.
-        sections: What extensions of `drain status` add, by name.
+        now: The database's clock.
+        leader: Name and start of its term.
+        running: The longest-running jobs (`claimed.longest`).
+        dead_groups: Groups by name, reason and error type among the first `GROUPED_UP_TO` dead jobs.
+        finished: 0 if not counted.
+        sections: Added by extensions, by name.
     """
 
     now: datetime
@@ -72,25 +67,25 @@ class System:
     sections: dict[str, Section] = field(default_factory=dict)
 
     def total(self, name: str) -> int:
-        """Add up a number of all queues, by its name in `Queue`."""
+        """Sum an attribute of `Queue` over all queues."""
         return sum(getattr(queue, name) for queue in self.queues.values())
 
     def is_estimate(self, name: str) -> bool:
-        """Return True if the total of a number is not exact."""
+        """Return True if a total is not exact."""
         return any(queue.is_estimate(name) for queue in self.queues.values() if getattr(queue, name))
 
     @property
     def lag_seconds(self) -> float:
-        """Time for which the oldest due job has waited for the leader; 0 if none does."""
+        """Longest wait of a due job for the leader, else 0."""
         return max((queue.lag_seconds for queue in self.queues.values()), default=0.0)
 
     @property
     def ready_seconds(self) -> float:
-        """Time for which the oldest due job has waited in `staged_jobs`; 0 if none waits there."""
+        """Age of the oldest due staged job, else 0."""
         return max((queue.ready_seconds for queue in self.queues.values()), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON types, for `drain status --json`."""
+        """Convert to the object of `drain status --json`."""
         names = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")
         return {
             **{name: self.total(name) for name in names},
@@ -108,12 +103,11 @@ class System:
 
 
 def read(connection: Connection, *, longest: int = 0, with_finished: bool = False) -> System:
-    """Read all of it in one snapshot. Redis is not asked; see `Queue.workers`.
+    """Read the system in one snapshot; Redis is not asked.
 
     Args:
-        connection: Any, outside of a transaction.
-        longest: Number of the running jobs to list.
-        with_finished: Count the finished jobs.
+        connection: Outside a transaction.
+        longest: How many running jobs to list.
     """
     with snapshot(connection):
         found = System(queries.now(connection), queries.leader(connection), queues.read(connection))
@@ -129,7 +123,7 @@ def read(connection: Connection, *, longest: int = 0, with_finished: bool = Fals
 
 
 def with_others(found: dict[str, Queue]) -> dict[str, Queue]:
-    """Keep the queues that are held or have most jobs; count the jobs of all others together."""
+    """Keep held queues and those with most jobs; sum the others."""
     largest = sorted(found, key=lambda name: (found[name].held is None, -found[name].jobs))
     kept = {name: found[name] for name in largest[: queues.MOST_QUEUES]}
     for name in largest[queues.MOST_QUEUES :]:
@@ -141,17 +135,17 @@ def with_others(found: dict[str, Queue]) -> dict[str, Queue]:
 
 
 def count_staged(connection: Connection, up_to: int) -> int:
-    """Count the rows of `staged_jobs`, up to `up_to`, so that no more of them are read."""
+    """Count the rows of `staged_jobs`, reading at most `up_to`."""
     return _count("staged_jobs", connection, up_to)
 
 
 def count_dead(connection: Connection, up_to: int) -> int:
-    """Count the rows of `dead_jobs`, up to `up_to`, so that no more of them are read."""
+    """Count the rows of `dead_jobs`, reading at most `up_to`."""
     return _count("dead_jobs", connection, up_to)
 
 
 def count_stale(connection: Connection) -> int:
-    """Return the number of outcomes that have been refused so far because their token was stale."""
+    """Count the outcomes refused so far for a stale token."""
     (count,) = fetch_one(connection, "SELECT coalesce(max(number), 0) FROM stale_finishes")
     return int(count)
 

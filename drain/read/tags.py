@@ -1,4 +1,4 @@
-"""Tags of the jobs that are next in line, for the metrics: the first rows of each queue, read from two indexes."""
+"""Tags of the next jobs in line, for the metrics, read from two indexes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ SELECT tag, count(*) AS number, greatest(0, date_part('epoch', clock_timestamp()
 
 
 class Tag(NamedTuple):
-    """A tag of waiting jobs.
-
-    Attributes:
-        tag: The tag.
-        number: Number of the jobs that were found with it.
-        seconds: Time that the one of them has waited that waits for longest.
-    """
+    """Tag of waiting jobs: their number and the longest wait."""
 
     tag: str
     number: int
@@ -40,13 +34,13 @@ class Tag(NamedTuple):
 
 
 def count_tags(connection: Connection, queues: Collection[str], *, most: int, tags: int) -> list[Tag]:
-    """Count due jobs by tag, staged or delivered, the tags with most jobs first; jobs without a tag are left out.
+    """Count due jobs by tag, staged or delivered, most frequent tags first.
 
     Args:
         connection: With sequential scans off, so that no plan reads a whole table.
-        queues: Queues whose delivered jobs count; staged ones count in all queues.
-        most: Upper bound of the rows that are read, in equal parts of each queue and lane, and at least one of each.
-        tags: Upper bound of the tags.
+        queues: Queues whose delivered jobs count; staged jobs count in all.
+        most: Rows to read, shared equally among queues and lanes, at least one each.
+        tags: Tags to return at most.
     """
     found = lanes.find_lanes(connection, lanes.KINDS, most=most)
     parameters = {

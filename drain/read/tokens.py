@@ -1,7 +1,7 @@
-"""Tokens of rates: which buckets lack some, by the attempts that the tables show, as the leader fills its own.
+"""Tokens of rate limits, derived from the attempts in the tables as the leader fills its buckets.
 
-A bucket lacks one token for each attempt, and gains them at its rate: it is full at the latest of
-`begin + interval * (attempts from this one on)`. For a new leader all attempts of before began with its term.
+Each attempt takes a token, and the rate refills it: a bucket is full at the latest
+`begin + interval * (attempts from this one on)`. A new leader counts all earlier attempts from the start of its term.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from drain.tables.columns import DELIVERED, IS_CLAIMED, finite
 from drain.tables.rules import Bucket, RulesRow
 from drain.tables.running import CLAIMS_OF_DEAD, CLAIMS_OF_FINISHED
 
-# Upper bound of the attempts of one kind, and of one queue, that are read.
+# Attempts read per kind and queue.
 _MOST = 10_000
-# Part of a token that rounding may give away.
+# Rounding error, in tokens.
 _ROUNDING = 1e-6
-# Time within which a leader takes tokens for which jobs wait: those of a high rate that is used up lie about so long.
+# The leader takes tokens that promptly: those of a used-up high rate are unclaimed for about so long.
 _PROMPTLY_SECONDS = 0.25
-# A queue, and a key of it; None for the bucket of the queue.
+# Queue and key; None for the bucket of the whole queue.
 Whose: TypeAlias = tuple[str, str | None]
 
 _IN_FLIGHT = """
@@ -68,12 +68,11 @@ FROM taken GROUP BY queue, of_key, whose
 
 
 class Tokens(NamedTuple):
-    """Bucket of tokens at one instant.
+    """Bucket at one instant.
 
     Attributes:
-        bucket: Its rate and size.
-        full_in: Seconds until it is full if nothing begins; 0 or less if it is.
-        held: Tokens that are held back for delivered jobs.
+        full_in: Seconds until full if nothing starts; 0 or less if full.
+        held: Tokens held back for delivered jobs.
     """
 
     bucket: Bucket
@@ -82,7 +81,7 @@ class Tokens(NamedTuple):
 
     @property
     def is_used_up(self) -> bool:
-        """True if it has no tokens but those that have just come."""
+        """True if it has no tokens but those just refilled."""
         missing = math.ceil(max(0.0, self.full_in) * self.bucket.per_second - _ROUNDING) + self.held
         return missing > 0 and self.bucket.burst - missing < max(
             1.0, _PROMPTLY_SECONDS * self.bucket.per_second
@@ -90,15 +89,12 @@ class Tokens(NamedTuple):
 
     @property
     def next_in(self) -> float:
-        """Seconds until the next token, if all jobs begin now that hold one back."""
+        """Seconds until the next token if all delivered jobs start now."""
         return max(0.0, self.full_in) - (self.bucket.burst - 1 - self.held) / self.bucket.per_second
 
 
 def read_lacking(connection: Connection, rules: Collection[RulesRow]) -> dict[Whose, float]:
-    """Read in how many seconds buckets are full; those that lack no token may be missing.
-
-    A queue has a bucket, and one for each key, as its rules say.
-    """
+    """Read in how many seconds each queue's and key's bucket is full; full ones may be missing."""
     buckets = [
         (each.queue, of_key, bucket)
         for each in rules

@@ -1,4 +1,4 @@
-"""Tracebacks as texts: the innermost frame that is in the application's own code."""
+"""Frames of tracebacks that are in the application's own code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Line of a frame; that of an exception group has its lines drawn before it.
+# Exception groups draw lines before their frames.
 _FRAME = re.compile(r'^[ |+-]* File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\n]+)$', re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?t?/")
 _OUR_PACKAGE = "drain"
-# Our own directory, where job-drain runs from its repository.
+# Our directory when running from the repository.
 _OURS = f"{Path(__file__).parents[1]}/"
-# Components of a path that a short form keeps.
+# Path components in the short form.
 _COMPONENTS = 3
 
 
@@ -28,19 +28,15 @@ class Frame(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Short form for people: `shop/jobs.py:12 in send_receipt`."""
+        """Short form: `shop/jobs.py:12 in send_receipt`."""
         path = _INSTALLED.split(self.path)[-1]
         return f"{'/'.join(path.split('/')[-_COMPONENTS:])}:{self.line} in {self.function}"
 
 
 def calls_before_the_job(paths: Sequence[str], job_name: str) -> int:
-    """Count the outermost calls of a stack that lead to the job: those before the first one in its own code.
+    """Count the calls before the job's first own one, given their files, outermost first.
 
-    A stack without job-drain's own calls begins with the job; one without a call of the job is shown whole.
-
-    Args:
-        paths: Path of the file of each call, the outermost first.
-        job_name: Name of the job, as for `innermost_own_frame`.
+    Own calls count only inside job-drain's, if it has any. Without an own call, returns 0.
     """
     package = job_name.partition(".")[0]
     ours = next((place for place, path in enumerate(paths) if _is_ours(path)), 0)
@@ -49,20 +45,12 @@ def calls_before_the_job(paths: Sequence[str], job_name: str) -> int:
 
 
 def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
-    """Find the innermost frame in the application's own code.
+    """Return the application's innermost frame; of any code if it has none; None without frames.
 
-    Its own is all but Python's library, installed packages and job-drain. A package that is installed is its own as
-    well if the name of the job begins with the name of the package. Of an exception with a cause, the frames of the
-    exception itself come last.
-
-    Args:
-        traceback: As Python formats it.
-        job_name: Name of the job, `package.module.function` most often.
-
-    Returns:
-        The frame; the innermost of all if none is the application's own; None if the text has no frame.
+    Excludes the standard library, job-drain and installed packages, except the package in the job's name. Of chained
+    exceptions, the last one's frames come last.
     """
-    # Many jobs die at one place, each with a message of its own: what follows the last frame is left out.
+    # Jobs that die in one place differ in their messages; cutting these lets the cache hit.
     end = traceback.find("\n", traceback.rfind('File "'))
     return _innermost(traceback[: None if end < 0 else end], job_name.partition(".")[0])
 

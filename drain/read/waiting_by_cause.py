@@ -1,7 +1,7 @@
-"""Waiting jobs of each queue by the cause for which they wait: for `drain status` and the metrics.
+"""Waiting jobs of each queue by cause, for `drain status` and the metrics.
 
-A few look-ups for each queue. Of a queue without rules and pauses the rows of an index are counted; of another the
-first rows are read, and judged by job name and key. Each count ends at a bound, which means that number or more.
+A queue without rules and pauses needs only a count of index rows; of others the first rows are read and judged by
+job name and key. Each count stops at a bound.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from drain.tables.heads import heads
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.waiting import NEXT_ATTEMPTS
 
-# Upper bound of the queues that are found where only some must be counted.
+# Queues found where only some need counting.
 _MOST_QUEUES = 2000
-# The causes for which jobs of a state wait.
+# Causes by state.
 CAUSES_OF = {
     "scheduled": ("scheduled",),
     "ready": ("paused", "limited", "rate", "list_full", "due"),
     "queued": ("queued",),
     "retrying": ("retrying", "called_back"),
 }
-# Number of waiting jobs, by cause.
+# Waiting jobs by cause.
 Waiting: TypeAlias = dict[str, int]
 
-# First rows of queues with rules or pauses, in each lane, by job name and key.
+# First rows of queues with rules or pauses, by lane.
 _LANE = f"""
 (SELECT id, job_name, key FROM staged_jobs_ready AS job
  WHERE {DUE} AND {LANE_KIND} = {{kind}} AND job.{LANE_QUEUE} = known.queue
@@ -44,13 +44,13 @@ FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue),
     LATERAL ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows
 GROUP BY known.queue, job_name, key ORDER BY min(id)
 """
-# Those whose time has come wait for the leader.
+# Rows whose time has come wait for the leader.
 _SCHEDULED = """
 SELECT queue, count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (WHERE scheduled_at <= now()) FROM (
     SELECT queue, scheduled_at FROM staged_jobs_scheduled ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job
 GROUP BY queue
 """
-# Their worker has died or hangs; the leader delivers them again.
+# Their worker died or hangs; the leader redelivers them.
 _LAPSED = f"""
 SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE {LAPSED} LIMIT %(up_to)s::bigint) AS job GROUP BY queue
@@ -76,16 +76,12 @@ SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
 def count_waiting(
     connection: Connection, up_to: int, *, named: Collection[str] | None = None
 ) -> dict[str, Waiting]:
-    """Count the jobs that wait in each queue, staged or in flight, by the cause for which they wait.
+    """Count waiting jobs, staged or in flight, by queue and cause; only numbers above 0.
 
     Args:
-        connection: Any; with sequential scans off, so that no plan reads a whole table.
-        up_to: Upper bound of the rows of one queue, lane or state that are looked at; a count that has come so far
-            means that number or more.
-        named: Queues that are counted for sure; of the others so many that the work is bounded. None counts all.
-
-    Returns:
-        Queue -> cause, one of `CAUSES` -> number above 0.
+        connection: With sequential scans off, so that no plan reads a whole table.
+        up_to: Rows read per queue, lane or state; such a count means at least that many.
+        named: Count these, and only a bounded number of other queues; None counts all.
     """
     pauses = Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
@@ -110,7 +106,7 @@ def count_waiting(
     for queue, job_name, key, number in _groups(connection, judged, up_to):
         cause = cause_of(rules.get(queue), standings[queue], pauses, (queue, job_name, key))
         one = number
-        # One job of a key at a time: the others wait for the first.
+        # One job per key at a time; the others wait for the first.
         if queue in rules and rules[queue].ordered and key is not None and cause != "paused":
             one = 0 if (queue, key) in counted else 1
             counted.add((queue, key))
@@ -124,7 +120,7 @@ def count_waiting(
 def count_delivered(
     connection: Connection, up_to: int, *, most: int | None = None, named: Collection[str] = ()
 ) -> dict[str, int]:
-    """Count the jobs of each queue that are delivered and not claimed, each up to a bound; see `count_waiting`."""
+    """Count delivered, unclaimed jobs by queue, each up to a bound."""
     parameters = {"up_to": up_to, "most": most, "named": list(named)}
     return dict(connection.execute(_DELIVERED.encode(), parameters).fetchall())
 

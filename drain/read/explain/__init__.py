@@ -1,22 +1,21 @@
-"""Explanation of one job: the one thing that the job waits for now, since when, and when it will probably start.
+"""Why one job waits: a single cause, since when, and when the job will probably start.
 
-    explanation  the result: state, cause, sentence, estimate; the words of all causes
-    situation    all that is read about one job, its queue and the two stores
-    absent       ids that no table has: never given out, of an open transaction, or gone
-    ended        jobs that are finished or dead
-    staged       jobs that wait in `staged_jobs`
-    inflight     jobs that were delivered, run, or wait for their next attempt
-    obstacles    what may hold a due job: leader, Redis, pauses, order, limits, rates
-    rates        tokens of a queue or a key: when the next job may begin
-    uniqueness   jobs that share a unique key: which one stands, and until when it stays quiet
-    places       numbers of jobs before one in its queue and in its key
-    stack        where a running job is, asked of its worker process
-    estimates    how fast a queue has finished jobs lately
-    timeline     times at which one job passed its tables and processes
+    explanation  result: state, cause, sentence, estimate; words of all causes
+    situation    lazily read facts about a job, its queue and both stores
+    absent       ids in no table: not given out, uncommitted, or gone
+    ended        finished or dead jobs
+    staged       jobs in `staged_jobs`
+    inflight     jobs delivered, running, or awaiting their next attempt
+    obstacles    causes that hold a due job: leader, Redis, pauses, order, limits
+    rates        used-up rates of a queue or key
+    uniqueness   jobs that share a unique key
+    places       jobs ahead in the queue and in the key
+    stack        stack of a running job, asked of its worker
+    estimates    recent speed of a queue
+    timeline     times at which a job passed its tables and processes
 
-What always holds: the tables are read in one snapshot, so that a job which moves meanwhile is in exactly one place; the
-causes are tried in the order of a job's way, and the first that holds is the answer; each question looks at 10,000 rows
-at most. The leader is not asked: what it decides by is worked out from the tables and Redis.
+The tables are read in one snapshot, so a moving job is in exactly one of them. Causes are tried in the order of a
+job's path, and the first that holds wins. Each question reads at most 10,000 rows. The leader is not asked.
 """
 
 from __future__ import annotations
@@ -44,19 +43,18 @@ _OF_STATE = {
 
 
 def explain(connection: Connection, redis: Producer | None, job_id: int) -> Explanation:
-    """Find out what a job waits for now.
+    """Explain what a job waits for now.
 
     Args:
-        connection: In autocommit mode, with no transaction open.
-        redis: Redis that the leader pushes into; None leaves lists and workers out.
-        job_id: Id that staging has returned.
+        connection: In autocommit mode, outside a transaction.
+        redis: None leaves lists and workers out.
 
     Raises:
-        psycopg.Error: The database failed. If Redis does not answer, that is the cause for which jobs wait.
+        psycopg.Error: The database failed. An unavailable Redis is a cause instead.
     """
     if found := _look(connection, redis, job_id):
         return found
-    # In this order: a transaction that is over when these are read has its row in the second look, or none.
+    # Traces before the second look: a transaction that ended before them has its row there, or rolled back.
     traces = absent.read_traces(connection)
     return _look(connection, redis, job_id) or absent.explain(connection, job_id, traces)
 

@@ -1,4 +1,4 @@
-"""Ids that no table has: never given out, of a transaction that is open, or gone."""
+"""Ids that no table has: never given out, uncommitted, or gone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from drain.read.explain.explanation import Explanation, Finding
 
 _SEQUENCE = "SELECT pg_get_serial_sequence('staged_jobs'::text, 'id'::text)"
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
-# Transactions that have inserted into staged_jobs hold this lock on it, and those of bulk runs the advisory one too.
-# The start is NULL for a prepared transaction, and for sessions of other roles that this one may not look at.
+# An insert holds this lock; bulk runs hold the advisory one too. xact_start is NULL for prepared transactions, and for
+# sessions that this role may not see.
 _OPEN = f"""
 SELECT held.pid, session.application_name, session.xact_start, EXISTS (
     SELECT FROM pg_locks AS bulk WHERE bulk.pid = held.pid AND bulk.locktype = 'advisory' AND bulk.granted
@@ -27,18 +27,16 @@ WHERE held.locktype = 'relation' AND held.relation = 'staged_jobs'::regclass::oi
     AND held.mode = 'RowExclusiveLock' AND held.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY session.xact_start LIMIT 100
 """
-# Upper bound of the transactions that are named.
 _MOST_NAMED = 3
 
 
 class OpenTransaction(NamedTuple):
-    """Transaction that is open and may have staged jobs.
+    """Open transaction that may have staged jobs.
 
     Attributes:
-        pid: Process id of its session; None for a prepared transaction.
-        application: Name that the session has given itself; None if it may not be seen.
-        since: Begin of the transaction; None if it may not be seen.
-        is_bulk: It stages jobs in bulk.
+        pid: None for a prepared transaction.
+        application: application_name; None if not visible.
+        since: Start; None if not visible.
     """
 
     pid: int | None
@@ -48,14 +46,14 @@ class OpenTransaction(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Traces of ids that no table has: the last id that was given out, and the transactions that were open then."""
+    """Last id given out, and the transactions open after it was read."""
 
     last_id: int
     open: Sequence[OpenTransaction]
 
 
 def read_traces(connection: Connection) -> Traces:
-    """Read the last id first: a transaction that is not open behind it, and has a lower id, is over."""
+    """Read the last id, then the open transactions: a lower id outside these has ended."""
     (sequence,) = fetch_one(connection, _SEQUENCE)
     (last_id,) = fetch_one(connection, _LAST_ID.format(sequence))
     rows = connection.execute(_OPEN, binary=True)
@@ -63,7 +61,7 @@ def read_traces(connection: Connection) -> Traces:
 
 
 def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
-    """Explain an id that no table has, behind these traces."""
+    """Explain an id that no table has."""
     if job_id > traces.last_id or job_id == 0:
         why = f"no job has had this id: the last one that was given out is {traces.last_id}"
         finding = Finding(

@@ -1,6 +1,6 @@
-"""Estimates from measured speeds: how many jobs of a queue, or of a key, have ended in the last minutes.
+"""Estimates from the recent speed of a queue or key.
 
-Only the time counts in which such jobs were delivered or ran: a queue that was idle for a while is not slow.
+Idle time does not count: only while such jobs were delivered or running.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from drain.read.explain.explanation import Estimate
 from drain.read.explain.places import number
 from drain.read.explain.situation import Situation
 
-# Time in which finished jobs count, in minutes.
+# Window for finished jobs.
 _MINUTES = 10
-# Upper bound of the finished jobs that are read, the latest ones.
 _MOST_FINISHED = 1000
-# All workers are busy for longer than this many jobs took lately: the speed says nothing any more.
+# If no worker has started a job for as long as this many took, the speed means nothing.
 _LATE = 5
-# Number of jobs that have to end while one waits, so that these alone are measured.
+# Jobs finished while this one waits that suffice to measure the speed.
 _ENOUGH = 10
 _FINISHED = f"""
 SELECT begun_at, finished_at, superseded_by IS NULL AND (%(key)s::text IS NULL OR key = %(key)s::text) FROM (
@@ -33,7 +32,7 @@ ORDER BY begun_at
 
 
 class _Span(NamedTuple):
-    """Time between the delivery of a job, or its last claim, and its end; `counts` if it is a job to be measured."""
+    """Time from a job's delivery or last claim to its end; `counts` if measured."""
 
     begun_at: datetime
     ended_at: datetime
@@ -41,7 +40,7 @@ class _Span(NamedTuple):
 
 
 def per_second(situation: Situation, key: str | None = None) -> float | None:
-    """Measure how many jobs of the queue, or of one of its keys, end in a second; None if none has lately."""
+    """Measure finished jobs per second of the queue or key; None without any lately."""
     parameters = {"queue": situation.queue, "key": key}
     read = [_Span(*row) for row in situation.connection.execute(_FINISHED, parameters, binary=True)]
     ended = [span for span in read if span.counts]
@@ -49,7 +48,7 @@ def per_second(situation: Situation, key: str | None = None) -> float | None:
         return None
     is_whole = len(read) < _MOST_FINISHED
     begin = situation.now - timedelta(minutes=_MINUTES) if is_whole else min(span.ended_at for span in read)
-    # While the job waits, the queue is not idle: these say best how fast it is.
+    # The queue is busy while the job waits, so these measure its speed best.
     lately = [span for span in ended if span.ended_at > situation.due_at]
     if len(lately) >= _ENOUGH:
         ended, begin = lately, max(begin, situation.due_at)
@@ -60,7 +59,7 @@ def per_second(situation: Situation, key: str | None = None) -> float | None:
 
 
 def _busy_seconds(spans: Iterable[_Span], begin: datetime) -> float:
-    """Measure the time after `begin` that at least one of these spans covers."""
+    """Return how long after `begin` at least one span was open."""
     covered, end = 0.0, begin
     for span in sorted(spans):
         first = max(span.begun_at, end)
@@ -71,14 +70,13 @@ def _busy_seconds(spans: Iterable[_Span], begin: datetime) -> float:
 
 
 def _rates(situation: Situation, key: str | None) -> list[float]:
-    """Return the rates of the queue, and of the key, in jobs a second."""
     rules = situation.rules
     buckets = (rules.bucket, rules.bucket_of_key if key is not None else None)
     return [float("inf"), *(bucket.per_second for bucket in buckets if bucket is not None)]
 
 
 def by_speed(situation: Situation, before: int, key: str | None = None) -> Estimate:
-    """Estimate the start of a job from the number of jobs before it and the speed of its queue, or of its key."""
+    """Estimate a job's start from the jobs ahead and the recent speed."""
     whose = f"queue {situation.queue}" if key is None else f"key {visible(key)}"
     speed = per_second(situation, key)
     if speed is None:
@@ -96,15 +94,15 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
 
 
 def none(reason: str) -> Estimate:
-    """Say why there is no estimate."""
+    """Return an estimate that only says why there is none."""
     return Estimate(None, reason)
 
 
 def at_once(reason: str) -> Estimate:
-    """Estimate a start within about a second."""
+    """Return an estimate of one second."""
     return Estimate(1.0, reason)
 
 
 def in_(seconds: float, reason: str) -> Estimate:
-    """Estimate a start after this time; a negative one counts as now."""
+    """Return an estimate of these seconds, at least 0."""
     return Estimate(max(0.0, seconds), reason)

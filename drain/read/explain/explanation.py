@@ -1,4 +1,4 @@
-"""Result of an explanation, and the words of all causes."""
+"""Result of an explanation, and the words for all causes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-# Words of `drain explain --json`, in the order in which causes are tried; programs may rely on them.
+# Words of `drain explain --json`, a stable interface, in the order in which causes are tried.
 CAUSES: Mapping[str, str] = {
     "not_given_out": "no job has had this id so far",
     "uncommitted": "no table has the id, and a transaction that stages is open: the id may be one of its ids",
@@ -47,26 +47,20 @@ CAUSES: Mapping[str, str] = {
 
 
 class Estimate(NamedTuple):
-    """Estimate of when a job will start.
-
-    Attributes:
-        seconds: Time from now; None if there is no estimate.
-        reason: What the estimate is made from, or why there is none.
-    """
+    """Estimate of a job's start in seconds from now, or None; `reason` gives the basis either way."""
 
     seconds: float | None
     reason: str
 
 
 class Finding(NamedTuple):
-    """One cause, as found.
+    """Cause, as found.
 
     Attributes:
         cause: One of `CAUSES`.
-        why: Clause for people: what holds the job, with names and numbers.
-        since: Time since which it holds, as far as is known.
-        estimate: When the job will start.
-        details: What the clause says, for programs.
+        why: Readable clause with names and numbers.
+        since: Start of the cause, if known.
+        details: Machine-readable content of `why`.
     """
 
     cause: str
@@ -81,15 +75,11 @@ class Explanation:
     """Explanation of one job at one instant.
 
     Attributes:
-        id: Id of the job.
-        state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`,
-            `called_back` by a pause, `stalled`, `finished` or `dead`.
-        finding: The one thing that the job waits for; or how it has ended.
-        now: Time of the look, by the database's clock.
-        job_name: Name of the job; None for an unknown id, as the next two.
-        queue: Queue of the job.
-        key: Key of the job, if it has one.
-        also: Remarks on what could not be looked at.
+        state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause, `stalled`,
+            `finished` or `dead`.
+        now: The database's clock.
+        job_name: None for an unknown id, as are the next two.
+        also: Remarks on facts that could not be read.
     """
 
     id: int
@@ -103,12 +93,12 @@ class Explanation:
 
     @property
     def starts_at(self) -> datetime | None:
-        """Time at which the job will probably start; None if there is no estimate."""
+        """Estimated start; None without an estimate."""
         seconds = self.finding.estimate.seconds
         return None if seconds is None else self.now + timedelta(seconds=seconds)
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to an object of JSON types, but for times."""
+        """Convert to JSON types, except for times."""
         finding = self.finding
         return {
             "id": self.id,

@@ -1,4 +1,4 @@
-"""Jobs in flight: running, delivered and waiting for a worker, or waiting for their next attempt."""
+"""Jobs in flight: running, delivered, or awaiting their next attempt."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from drain.read.explain.rates import rate
 from drain.read.explain.situation import Situation
 from drain.tables import waiting
 
-# Time after which the leader regards a delivery that is in no list as lost, in seconds.
+# The leader then considers a delivery that is in no list lost.
 _LOST_AFTER_SECONDS = 15.0
 
 
 def explain(situation: Situation) -> Explanation:
-    """Explain a row of `inflight_jobs`: the first of the causes that holds it."""
+    """Explain a row of `inflight_jobs` by the first cause that holds it."""
     state = queries.inflight_state(situation.job, situation.now)
     causes, last = {
         "running": ((), _running),
@@ -108,7 +108,6 @@ def _no_worker(situation: Situation) -> Finding | None:
 
 
 def _delivered(situation: Situation) -> Finding:
-    """Find the place of a delivered job in its list."""
     since = _delivered_at(situation)
     if not situation.knows_redis:
         why = f"it waits for a worker of queue {situation.queue}"

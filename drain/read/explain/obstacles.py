@@ -1,4 +1,4 @@
-"""Obstacles of a job that is due: each function names one, if it holds the job now, in the order of a job's way."""
+"""Causes that hold a due job, in the order of a job's path; each function returns its finding if it applies."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
 from drain.tables.pauses import Pause
 
-# Upper bound of the jobs that are named.
 _MOST_NAMED = 5
-# All workers count as busy once none has begun a job for so many seconds.
+# Without a start for this long, all workers count as busy.
 _A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("nothing starts until a leader runs")
-# A job of the key that is in flight, an earlier one that waits for its next attempt, or one that was cancelled and has
-# not ended; one that is dead; and the number of those that are staged.
+# Jobs of the key in flight, retrying earlier ones, cancelled ones still running; dead ones; the number staged.
 _KEY_IN_FLIGHT = f"""
 SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at), false FROM (
     (SELECT * FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
@@ -49,14 +47,14 @@ SELECT min(id), count(*) FROM (
 
 
 def no_leader(situation: Situation) -> Finding | None:
-    """Find out whether no process leads."""
+    """Report a missing leader."""
     if situation.leader is not None:
         return None
     return Finding("no_leader", "no `drain run` leads: start one", situation.due_at, _UNTIL_LEADER)
 
 
 def redis_away(situation: Situation) -> Finding | None:
-    """Find out whether Redis does not answer."""
+    """Report an unavailable Redis."""
     if not isinstance(situation.redis_error, UnavailableError):
         return None
     estimate = none("nothing starts until Redis can be used")
@@ -64,7 +62,7 @@ def redis_away(situation: Situation) -> Finding | None:
 
 
 def other_database(situation: Situation) -> Finding | None:
-    """Find out whether another database feeds the queue."""
+    """Report another database that feeds the queue."""
     queue, owner = situation.queue, situation.owner
     if isinstance(situation.redis_error, OwnedByAnotherError):
         why = str(situation.redis_error)
@@ -77,7 +75,7 @@ def other_database(situation: Situation) -> Finding | None:
 
 
 def paused(situation: Situation) -> Finding | None:
-    """Look for a pause of the queue, the name or the key; the one that lasts longest."""
+    """Report the longest pause of the queue, job name or key."""
     if not situation.pauses:
         return None
     pause = situation.pauses[0]
@@ -100,7 +98,7 @@ def _what_is_paused(pause: Pause) -> str:
 
 
 def held(situation: Situation) -> Finding | None:
-    """Find out whether the leader holds the queue, since it cannot follow its rules."""
+    """Report a queue that the leader holds because its rules cannot be followed."""
     if (error := situation.rules.error) is None:
         return None
     why = f"queue {situation.queue} is held, since its rules cannot be followed: {visible(error)}"
@@ -109,7 +107,7 @@ def held(situation: Situation) -> Finding | None:
 
 
 def order(situation: Situation) -> Finding | None:
-    """Look for an earlier job of its key that has not ended, or is dead, in an ordered queue."""
+    """Report an unfinished or dead earlier job of the key in an ordered queue."""
     rules, key = situation.rules, situation.key
     if not rules.ordered or key is None:
         return None
@@ -152,7 +150,7 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
 
 
 def limit(situation: Situation) -> Finding | None:
-    """Find out whether as many jobs of the key, or of the queue, run as may run."""
+    """Report a reached limit of the key or queue."""
     rules, key = situation.rules, situation.key
     of_key = [job for job in situation.running if key is not None and job.key == key]
     if rules.running_per_key is not None and key is not None and len(of_key) >= rules.running_per_key:
@@ -193,7 +191,7 @@ def _names(fill: Sequence[Running]) -> str:
 
 
 def no_worker(situation: Situation) -> Finding | None:
-    """Find out whether no worker takes jobs of the queue."""
+    """Report a queue without workers."""
     if situation.workers != 0:
         return None
     why = f"no worker takes jobs of queue {situation.queue}: start `drain work {situation.queue}`"
@@ -201,12 +199,7 @@ def no_worker(situation: Situation) -> Finding | None:
 
 
 def workers_busy(situation: Situation, before: int) -> Finding | None:
-    """Find out whether all workers of the queue are busy, and have begun no job for a while.
-
-    Args:
-        situation: Situation of the job.
-        before: Number of jobs before it.
-    """
+    """Report that all workers are busy and have started no job for a while, with `before` jobs ahead."""
     crew = situation.crew
     if crew is None or crew.stuck_seconds(situation.now) < _A_WHILE_SECONDS:
         return None
@@ -227,7 +220,7 @@ def workers_busy(situation: Situation, before: int) -> Finding | None:
 
 
 def suspended(situation: Situation) -> Finding | None:
-    """Find out whether `rq suspend` holds all workers."""
+    """Report workers held by `rq suspend`."""
     if not situation.is_suspended:
         return None
     why = "`rq suspend` holds all workers of this Redis: `rq resume`"
@@ -235,7 +228,7 @@ def suspended(situation: Situation) -> Finding | None:
 
 
 def list_full(situation: Situation) -> Finding | None:
-    """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
+    """Report a list without room for this job's id."""
     depth, listed = situation.depth, situation.listed
     if depth is None or room_of(depth, listed):
         return None

@@ -1,4 +1,4 @@
-"""Places: numbers of staged jobs that come before one in its queue and in its key, counted up to a bound."""
+"""Number of staged jobs ahead of one in its queue and key, up to a bound."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ SELECT count(*) FROM (
     SELECT FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
         AND (priority, id) < (%(priority)s::integer, %(id)s::bigint) LIMIT {MOST + 1}) AS before
 """
-# One look-up for each key.
+# One look-up per key.
 _KEYS = f"""{heads("staged_jobs_ready", f"{DUE} AND key IS NOT NULL AND queue = %(queue)s", by="key")}
 SELECT count(*) FROM (SELECT FROM heads LIMIT 1000) AS keys
 """
-# Number of due retries of a queue that come before one.
 _RETRIES = f"""
 SELECT count(*) FROM (
     SELECT FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
         AND next_run_at < %(next_run_at)s::timestamptz LIMIT {MOST + 1}) AS before
 """
 
-# Upper bound of the priorities that are looked at in a queue with aging.
+# Priorities read in a queue with aging.
 _MOST_PRIORITIES = 100
 
 
@@ -46,10 +45,9 @@ class Place(NamedTuple):
     """Place of a staged job.
 
     Attributes:
-        in_queue: Number of jobs of its queue before it, by priority and id, or as aging says; above `MOST`: more
-            than that.
-        in_key: Number of jobs of its key before it.
-        keys: Number of keys that take turns, up to 1,000; 0 in a queue that is not fair.
+        in_queue: Jobs of the queue ahead, by priority and id or by aging; above `MOST`, more than that.
+        in_key: Jobs of its key ahead.
+        keys: Keys that take turns, at most 1,000; 0 unless the queue is fair.
     """
 
     in_queue: int
@@ -58,7 +56,7 @@ class Place(NamedTuple):
 
     @property
     def before(self) -> int:
-        """Upper bound of the jobs that start first: in a fair queue a job of each key for each of its own key."""
+        """Most jobs that start first; in a fair queue, each key runs one per turn."""
         return self.keys * (self.in_key + 1) - 1 if self.keys else self.in_queue
 
     @property
@@ -67,12 +65,12 @@ class Place(NamedTuple):
         return max(self.in_queue, self.in_key) <= MOST
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types, with `more` set if a number is one more than was counted."""
+        """Convert to JSON types; `more` marks inexact numbers."""
         return {"in_queue": self.in_queue, "in_key": self.in_key, "more": not self.is_bounded}
 
 
 def place_of(connection: Connection, job: Mapping[str, Any], due_at: datetime, rules: RulesRow) -> Place:
-    """Count the staged jobs that come before this one, which has been due since a time."""
+    """Count the staged jobs ahead of one that is due since `due_at`."""
     if rules.aging_seconds:
         return _place_with_aging(connection, job, due_at, rules.aging_seconds)
     parameters = {name: job[name] for name in ("queue", "key", "priority", "id")}
@@ -87,7 +85,7 @@ def place_of(connection: Connection, job: Mapping[str, Any], due_at: datetime, r
 def _place_with_aging(
     connection: Connection, job: Mapping[str, Any], due_at: datetime, aging_seconds: float
 ) -> Place:
-    """Count the staged jobs before this one by the order of `AgingLanes`."""
+    """Count jobs ahead in the order of `AgingLanes`."""
     heads = keyed.heads_of_lanes(connection, job["queue"], KINDS, Paused(), each=True, limit=_MOST_PRIORITIES)
     wanted = [Wanted("", (head.priority, head.id - 1), MOST + 1, head.kind, head.priority) for head in heads]
     own = (job["priority"] * aging_seconds + due_at.timestamp(), job["id"])
@@ -100,12 +98,12 @@ def _place_with_aging(
 
 
 def retries_before(connection: Connection, job: Mapping[str, Any]) -> int:
-    """Count the retries of its queue that are due before this one, up to `MOST` and one more."""
+    """Count the queue's retries due earlier, up to `MOST` + 1."""
     parameters = {"queue": job["queue"], "next_run_at": job["next_run_at"]}
     (before,) = fetch_one(connection, _RETRIES, parameters)
     return int(before)
 
 
 def number(count: int) -> str:
-    """Format a bounded count for people."""
+    """Format a bounded count."""
     return f"more than {MOST:,}" if count > MOST else f"{count:,}"

@@ -1,4 +1,4 @@
-"""Rates: whether the tokens of a queue, or of a key, are used up."""
+"""Used-up rates of a queue or key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.tables.rules import Bucket
 
 
 def rate(situation: Situation) -> Finding | None:
-    """Find out whether the rate of the key, or of the queue, is used up."""
+    """Report a used-up rate of the key or queue."""
     lacking = read_lacking(situation.connection, [situation.rules])
     for cause, text, bucket, key in _rates(situation):
         held = sum(job.is_delivered for job in situation.running if key in (None, job.key))

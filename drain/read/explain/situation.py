@@ -1,4 +1,4 @@
-"""Situation of one job: its row, its queue, who runs, and what Redis says; each is read at its first use."""
+"""Facts about one job, its queue and Redis, each read at first use."""
 
 from __future__ import annotations
 
@@ -25,18 +25,7 @@ _NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDI
 
 
 class Situation:
-    """Facts about one job, as of the snapshot of the open transaction.
-
-    Args:
-        connection: In a transaction with one snapshot.
-        redis: Redis that the leader pushes into; None if none is named.
-        job: Row of the job.
-
-    Attributes:
-        connection: The same.
-        job: The same.
-        now: Time by the database's clock.
-    """
+    """Facts about one job as of the open snapshot; `redis` is None if none is configured."""
 
     def __init__(self, connection: Connection, redis: Producer | None, job: Mapping[str, Any]) -> None:
         self.connection = connection
@@ -51,53 +40,53 @@ class Situation:
 
     @property
     def key(self) -> str | None:
-        """Key of the job; None if it has none."""
+        """Key of the job, if any."""
         key: str | None = self.job["key"]
         return key
 
     @cached_property
     def due_at(self) -> datetime:
-        """Time since which the job could have started: that of a retry, or the one at which it was staged or due."""
+        """Time since which the job could have started."""
         columns = ("scheduled_at", "staged_at", "matured_at", "next_run_at")
         times: list[datetime | None] = [self.job.get(column) for column in columns]
         return max(time for time in times if time is not None)
 
     @cached_property
     def leader(self) -> dict[str, str] | None:
-        """Name of the leader, and since when; None if none leads."""
+        """Name and start of the leader; None without one."""
         return queries.leader(self.connection)
 
     @cached_property
     def rules(self) -> RulesRow:
-        """Rules of the queue; those of a queue without a row limit nothing."""
+        """Rules of the queue; without a row, they limit nothing."""
         return rules.read_of(self.connection, [self.queue]).get(self.queue, RulesRow(self.queue))
 
     @cached_property
     def pauses(self) -> list[Pause]:
-        """Pauses that hold the job, the longest first."""
+        """Pauses that hold the job, longest first."""
         job = (self.queue, str(self.job["job_name"]), self.key)
         held = (pause for pause in pauses.read(self.connection) if pause.applies(*job))
         return pauses.longest_first(held)
 
     @cached_property
     def running(self) -> list[Running]:
-        """Jobs of the queue that count as running, the oldest first."""
+        """Running jobs of the queue, oldest first."""
         return causes.read_running(self.connection, self.queue)
 
     @cached_property
     def place(self) -> Place:
-        """Number of jobs before the staged job."""
+        """Jobs ahead of the staged job."""
         return place_of(self.connection, self.job, self.due_at, self.rules)
 
     def before(self, *, of_key: bool) -> int:
-        """Count the staged jobs before this one, in its queue or in its key; a retry comes before all of them."""
+        """Count the staged jobs ahead in queue or key; a retry precedes them all."""
         if self.job["state"] != "staged":
             return 0
         return self.place.in_key if of_key else self.place.before
 
     @cached_property
     def redis_error(self) -> UnavailableError | OwnedByAnotherError | None:
-        """Error with which Redis refuses this database; None if there is none, or no Redis is named."""
+        """Error with which Redis refuses this database, if any."""
         try:
             self.remembers  # noqa: B018
         except (UnavailableError, OwnedByAnotherError) as error:
@@ -106,7 +95,7 @@ class Situation:
 
     @cached_property
     def remembers(self) -> bool:
-        """True if Redis has what was pushed to it, as far as is known.
+        """True if Redis still has what was pushed to it, as far as known.
 
         Raises:
             UnavailableError: Redis does not answer.
@@ -119,34 +108,34 @@ class Situation:
 
     @property
     def knows_redis(self) -> bool:
-        """True if Redis is named and answers."""
+        """True if Redis is configured and answers."""
         return self._redis is not None and self.redis_error is None
 
     @cached_property
     def owner(self) -> Owner | None:
-        """Other database that feeds the queue; None without one, or if Redis is not known."""
+        """Other database that feeds the queue, if known."""
         redis = self._redis
         return redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
 
     @cached_property
     def workers(self) -> int | None:
-        """Number of live workers of the queue; None if Redis is not known."""
+        """Live workers of the queue; None if Redis is unknown."""
         return len(self.crew.workers) if self.crew else None
 
     @cached_property
     def crew(self) -> Crew | None:
-        """Workers of the queue, and the jobs of the busy ones; None if Redis is not known."""
+        """Workers and their jobs; None if Redis is unknown."""
         if self._redis is None or not self.knows_redis:
             return None
         return capacity.read_crew(self.connection, self._redis, self.queue)
 
     @cached_property
     def is_suspended(self) -> bool:
-        """True if `rq suspend` holds all workers of this Redis."""
+        """True if `rq suspend` holds all workers."""
         return bool(self._redis and self.knows_redis and self._redis.is_suspended())
 
     def ids_before(self, within: int) -> int | None:
-        """Count the ids before the delivered job in its list; None if it is not among the first `within`."""
+        """Count the ids ahead in the list; None if not among the first `within`."""
         if self._redis is None:
             return None
         job_id, delivery = int(self.job["id"]), int(self.job["delivery"])
@@ -154,17 +143,14 @@ class Situation:
 
     @cached_property
     def listed(self) -> int:
-        """Length of the queue's list; the number of its delivered jobs if Redis is not known."""
+        """Length of the queue's list; without Redis, its delivered jobs."""
         if self._redis and self.knows_redis:
             return self._redis.depth(self.queue)
         return sum(job.is_delivered for job in self.running)
 
     @cached_property
     def depth(self) -> int | None:
-        """Upper bound of the queue's list; None if no row has lately waited for room in it.
-
-        If Redis is not known, the lowest bound that the leader gives a list by itself.
-        """
+        """Bound of the queue's list; None if no row lately waited for room, the leader's minimum without Redis."""
         return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:

@@ -1,4 +1,4 @@
-"""Stack of one running job: its claim is looked up in the tables, and its worker process asked in Redis."""
+"""Stack of a running job, asked of its worker process through Redis."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from drain.read.tracebacks import calls_before_the_job
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 from drain.wire.stacks import StackQuestions
 
-# Patience with the answer of a worker process.
+# Timeout for the answer.
 PATIENCE_SECONDS = 5.0
-# Age of a heartbeat, one of which comes every 15 seconds, from which a process counts as silent.
+# Heartbeats come every 15 seconds; this age counts as silent.
 _SILENT_SECONDS = 40.0
-# Upper bound of the calls of one answer, and of the characters of a text in it.
+# Bounds of calls, and of characters per text.
 _MOST_CALLS, _LONGEST_TEXT = 500, 1000
-# Help where the process itself cannot answer.
 _ADVICE = "`py-spy dump --pid {pid}` on {host} reads the stack from outside"
 
 
 class Call(NamedTuple):
-    """A call of a running job: path of the file, number of the line, name of the function. No value is known."""
+    """Call of a running job, without values."""
 
     file: str
     line: int
@@ -40,10 +39,10 @@ class JobStack:
 
     Attributes:
         claim: Row of the job's claim.
-        process: Name of the process that has answered.
-        place: Thread or process in which the job runs, as people name it.
-        calls: Calls of the job, the innermost last.
-        beside: Calls of the event loop's thread, if that is busy with something else: no async job goes on meanwhile.
+        process: Name of the answering process.
+        place: Thread or process of the job, readable.
+        calls: Innermost last.
+        beside: Calls of the event loop's thread while something else blocks it, and with it every async job.
     """
 
     claim: dict[str, Any]
@@ -54,11 +53,11 @@ class JobStack:
 
     @property
     def outer(self) -> int:
-        """Number of the outermost calls that lead to the job's own code: those of the worker."""
+        """Number of outer calls, the worker's, before the job's own code."""
         return calls_before_the_job([call.file for call in self.calls], self.claim["job_name"])
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Convert to JSON types."""
         return {
             "id": self.claim["id"],
             "job_name": self.claim["job_name"],
@@ -79,7 +78,7 @@ class NoStackError(DrainError):
 
 
 def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
-    """Read the claim under which a job runs, or may wait in the worker process that has claimed it.
+    """Read the claim of a job that runs or waits in its worker process.
 
     Raises:
         UnknownJobError: No table has the job.
@@ -99,16 +98,14 @@ def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
 def read_stack(
     redis_url: str, namespace: str, claim: dict[str, Any], *, seconds: float = PATIENCE_SECONDS
 ) -> JobStack:
-    """Ask the worker process that has claimed a job where the job is.
+    """Ask the claiming worker process where the job is.
 
     Args:
-        redis_url: URL of the Redis of the workers.
-        namespace: First part of the RQ ids.
-        claim: Answer of `running_claim`.
-        seconds: Patience with the answer.
+        claim: From `running_claim`.
+        seconds: Timeout for the answer.
 
     Raises:
-        NoStackError: The process does not answer, or the job has not begun or has ended.
+        NoStackError: The process does not answer, or the job has not started or has ended.
         UnavailableError: Redis does not answer.
     """
     host, pid = claimed.host_and_pid(claim["claimed_by"])
@@ -185,7 +182,7 @@ _UNREADABLE: dict[str, Callable[[dict[str, Any], str], str]] = {
 
 
 def _calls(frames: object) -> Iterable[Call]:
-    """Read calls from what has come through Redis, into which others may write."""
+    """Validate calls from Redis, which others may write."""
     for frame in frames[:_MOST_CALLS] if isinstance(frames, list) else ():
         if isinstance(frame, list) and len(frame) == 3 and type(frame[1]) is int:
             yield Call(_text(frame[0]), frame[1], _text(frame[2]))

@@ -1,4 +1,4 @@
-"""Hops of one job: the times at which it passed its tables and processes, in their order."""
+"""Times at which one job passed its tables and processes, in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-# Columns of the tables, and the hop whose time each is.
 _OF_TABLES = {
     "staged_at": "staged",
     "scheduled_at": "due",
@@ -19,19 +18,18 @@ _OF_TABLES = {
 
 
 def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[str, Any]]:
-    """List the hops of a job, at least that of its staging, in the order of their times.
+    """List the hops of a job in order of time, at least its staging.
 
     Args:
-        job: Row of its table.
-        noted: Hops that the processes have noted, as `wire.Traces` reads them.
+        noted: Hops noted by the processes (`wire.Traces`).
 
     Returns:
-        For each hop: `hop`, `at`, `seconds` since the first one, and `step_seconds` since the one before.
+        Per hop: `hop`, `at`, `seconds` since the first and `step_seconds` since the previous one.
     """
     times = dict(noted)
     for column, hop in _OF_TABLES.items():
         at = job.get(column)
-        # A job that nobody has scheduled is due when it is staged.
+        # An unscheduled job is due when staged.
         if at is not None and (column != "scheduled_at" or at > job["staged_at"]):
             times[hop] = at
     ordered = sorted(times.items(), key=lambda pair: pair[1])

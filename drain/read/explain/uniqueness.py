@@ -1,7 +1,6 @@
 """Jobs that share a unique key: which one stands for the others, and until when it waits.
 
-The one with the highest id says by its `keep` which of them stands: the first, or the one that is in flight and waits;
-or the last.
+The `keep` of the highest id decides: the first (or the one waiting in flight), or the last.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from drain.read.explain.estimates import in_, none
 from drain.read.explain.explanation import Finding
 from drain.read.explain.situation import Situation
 
-# Staged jobs of one name and unique key, the latest ones.
 _STAGED = f"""
 SELECT id, keep, quiet_seconds, staged_at, scheduled_at <= now() FROM (
     SELECT * FROM staged_jobs WHERE unique_key = %(unique_key)s ORDER BY unique_key DESC, id DESC LIMIT {MOST}) AS job
 WHERE job_name = %(job_name)s AND coalesce(expires_at > now(), true)
 """
-# Jobs of the same kind that wait in flight.
 _IN_FLIGHT = f"""
 SELECT id FROM inflight_jobs
 WHERE unique_key = %(unique_key)s AND unique_key IS NOT NULL AND lease_expires_at IS NULL AND job_name = %(job_name)s
@@ -39,7 +36,7 @@ class _Staged(NamedTuple):
 
 
 def quiet(situation: Situation) -> Finding | None:
-    """Find out whether a staged job waits until no other of its unique key comes."""
+    """Report a staged job that waits for its unique key to go quiet."""
     if situation.job["unique_key"] is None or situation.job["quiet_seconds"] is None:
         return None
     staged = _staged(situation)
@@ -47,7 +44,7 @@ def quiet(situation: Situation) -> Finding | None:
     last = max((row.staged_at for row in rows), default=situation.now)
     until = max((row.staged_at + timedelta(seconds=row.quiet_seconds or 0) for row in rows), default=last)
     rest = (until - situation.now).total_seconds()
-    # A job that was staged for later than that waits for its time.
+    # A job staged for later than that waits for its time.
     if rest <= 0 or situation.job["scheduled_at"] > until + timedelta(seconds=1):
         return None
     ago = duration(max(0.0, (situation.now - last).total_seconds()))
@@ -61,7 +58,7 @@ def quiet(situation: Situation) -> Finding | None:
 
 
 def gives_way(situation: Situation) -> Finding | None:
-    """Find out whether another job stands for a due one, which then does not run."""
+    """Report a due job that another one of its unique key replaces."""
     if situation.job["unique_key"] is None:
         return None
     rows = [row for row in _staged(situation) if row.is_due]
