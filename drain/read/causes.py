@@ -1,4 +1,4 @@
-"""How much of a queue's rules is in use, and so why a row waits.
+"""Use of each queue's rules, and so why a row waits.
 
 Only the leader decides, from counters in memory; this derives the same from the tables. Counts stop at `MOST` rows.
 """

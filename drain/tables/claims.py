@@ -81,7 +81,6 @@ class Claim(NamedTuple):
         return 0 < self.max_attempts < self.attempts and not self.failed_before
 
 
-# Value of `drain_state`: the installation that all jobs of a database belong to.
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 _WAITED = f"date_part('epoch', clock_timestamp() - {finite('greatest(scheduled_at, staged_at)')})"
 # Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
