@@ -16,7 +16,6 @@ from benchmarks import (
     drain_report,
     exactness,
     figures,
-    forecasts,
     goals,
     machine,
     plain_rq,
@@ -195,15 +194,6 @@ def _plain(started: Services, place: Place) -> list[str]:
     return [plain_rq.section(started, place.sizes.peer_rounds, 2 * place.sizes.stock_jobs)]
 
 
-def _forecasts(started: Services, place: Place) -> list[str]:
-    rounds, jobs = (place.sizes.rounds + 1) // 2, 300 if place.sizes.scale >= 1 else 20
-    return [
-        "# Forecasts",
-        machine.line(started, place.kind),
-        forecasts.section(started, rounds=rounds, jobs=jobs),
-    ]
-
-
 def _admission(started: Services, place: Place) -> list[str]:
     return [
         "# Admission at the drain",
@@ -253,17 +243,13 @@ PARTS: dict[str, Part] = {
     "plain": Part(_plain),
     "admission": Part(_admission),
     # Jobs that sleep: servers make little difference.
-    "forecasts": Part(_forecasts, kinds=(servers.EMBEDDED,)),
     "sight": Part(_sight),
 }
 # Marks of RESULTS.md in their order; `minutes` is written by hand.
 _MARKS = (
     "goals",
-    *dict.fromkeys(
-        part.mark or name for name, part in PARTS.items() if name not in ("admission", "forecasts", "sight")
-    ),
+    *dict.fromkeys(part.mark or name for name, part in PARTS.items() if name not in ("admission", "sight")),
     "minutes",
     "admission",
-    "forecasts",
     "sight",
 )

@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _CONTRIB = (
-    *("alembic", "check", "dev", "django", "events", "forecast", "rehearsal", "scaling", "slo", "telemetry"),
+    *("alembic", "check", "dev", "django", "events", "rehearsal", "scaling", "slo", "telemetry"),
     *("testing", "web"),
 )
 MOVED = {f"drain.{name}": f"drain.contrib.{name}" for name in _CONTRIB}

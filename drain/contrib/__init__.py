@@ -5,10 +5,9 @@
     dev         `drain dev`: all programs in one terminal; `drain demo` and `drain drill`
     django      Django: backend of tasks, `drain.contrib.django.transaction()`, programs of manage.py, admin
     events      events of jobs, as they happen
-    forecast    when a backlog ends, simulated
     plain       RQ's own jobs in `drain work`, run by RQ's own worker
     rehearsal   today's code on jobs that have ended, always rolled back
-    scaling     the number of workers that a queue needs now
+    scaling     the number of workers that a queue needs now; when its backlog ends
     slo         service level objectives: rules for Prometheus, and how many jobs have met them lately
     telemetry   jobs in OpenTelemetry and in Sentry, for applications that ask for it
     testing     jobs in tests, within the test's own transaction; a plugin of pytest

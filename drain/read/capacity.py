@@ -22,6 +22,8 @@ from drain.wire import Producer
 from drain.wire.workers import Worker
 
 _MOST_NAMED = 3
+# Jobs at a queue's speed, in whose time a worker would have begun one.
+_LATE = 5
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Crew:
         if not self.is_busy:
             return 0.0
         return (now - self.began_at).total_seconds() if self.began_at else math.inf
+
+    def is_stuck(self, now: datetime, per_second: float) -> bool:
+        """Return True if no worker has begun a job for so long that this speed means nothing."""
+        return self.stuck_seconds(now) > 1 + _LATE / per_second
 
     def busy_with(self, now: datetime) -> str:
         """Describe the busy workers' jobs: `6 with m.report of queue reports (for 48m)`."""

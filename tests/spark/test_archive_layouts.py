@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,11 @@ from click.testing import CliRunner
 
 from drain.__main__ import main
 from drain.archive import files as archive
-from drain.contrib.forecast import reading
 from drain.contrib.rehearsal import past
 from drain.errors import DrainError
 from drain.pipeline import files, history
 from drain.pipeline.failures import explained
-from tests.helpers import environment, stage_jobs
+from tests.helpers import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,14 +102,11 @@ def test_a_condition_on_the_day_reads_the_files_of_those_days_alone(spark: Spark
     assert history.read(spark, str(ARCHIVE), ["id"], where="finished_date = '2026-11-22'").count() == 2
 
 
-@pytest.mark.parametrize("columns", [reading._COLUMNS, past._COLUMNS], ids=["forecast", "rehearse"])
 @pytest.mark.parametrize("selection", [{}, {"queue": "mail"}, {"job_name": "m.f", "queue": "mail"}])
-def test_all_layouts_are_read_together_without_spark(
-    columns: Sequence[str], selection: dict[str, str]
-) -> None:
-    rows = list(archive.rows(str(ARCHIVE), ["id", *columns], **selection))
+def test_all_layouts_are_read_together_without_spark(selection: dict[str, str]) -> None:
+    rows = list(archive.rows(str(ARCHIVE), ["id", *past._COLUMNS], **selection))
     assert [row["id"] for row in rows] == [7, 8, 5, 6, 3, 4, 1, 2, 9, 10]
-    assert all(set(row) == {"id", *columns} for row in rows)
+    assert all(set(row) == {"id", *past._COLUMNS} for row in rows)
     assert list(archive.rows(str(ARCHIVE), ["id"], queue="other")) == []
 
 
@@ -127,8 +122,6 @@ def test_each_command_reads_an_archive_whose_oldest_file_lacks_newer_columns(
     database_url: str, redis_url: str
 ) -> None:
     env = environment(database_url, redis_url, DRAIN_ARCHIVE=str(ARCHIVE))
-    stage_jobs(database_url, 1, queue="mail")
-    assert answer_of("forecast", "mail", "--workers", "1", **env)["run_times"] == len(IDS)
     words = ("replay", "--job", "m.f", "--where", "id > 0", "--dry-run")
     assert answer_of(*words, **env)["jobs"] == len(IDS)
     assert answer_of("stats", **env)["total"]["finished"] == len(IDS)

@@ -18,8 +18,6 @@ from drain.read.explain.situation import Situation
 # Window for finished jobs.
 _MINUTES = 10
 _MOST_FINISHED = 1000
-# If no worker has started a job for as long as this many took, the speed means nothing.
-_LATE = 5
 # Jobs finished while this one waits that suffice to measure the speed.
 _ENOUGH = 10
 _FINISHED = f"""
@@ -81,7 +79,7 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
     speed = per_second(situation, key)
     if speed is None:
         return none(f"no job of {whose} has finished in the last {_MINUTES} minutes")
-    if situation.crew and situation.crew.stuck_seconds(situation.now) > 1 + _LATE / speed:
+    if situation.crew and situation.crew.is_stuck(situation.now, speed):
         return none(f"the workers of queue {situation.queue} are busy, and it is unknown when one is free")
     pace = (
         f"{speed:,.0f} jobs of {whose} a second"
