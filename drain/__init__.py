@@ -36,7 +36,6 @@ Beside that way:
     commands              the command line, which `drain.__main__` puts together
     script                the installed command
     terminal              how the commands read their options and print for people
-    archive               files of the archive, read without Spark
     embedded              PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     contrib               extensions, which the rest does without: the page, Django, scaling, tests and more
     pipeline              work on millions of jobs at once, on Spark

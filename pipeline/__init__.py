@@ -36,6 +36,7 @@ The modules, from the command line down to Spark:
     gateway         objects of S3 and other stores, served to Spark
     parquet         timestamps of nanoseconds in Parquet
     rejects         rows that cannot be used, and why
+    lake            the archive's files in directories and object stores, read without Spark
     datasources     the job tables and queries as Spark data sources
     session         the Spark session, and its settings
     jvm             Spark's JVM, which ends with its driver

@@ -21,13 +21,13 @@ from uuid import uuid4
 from psycopg import errors
 
 from drain import formatting
-from drain.archive import stores
-from drain.archive.files import DATE, Archive
 from drain.database import pooler, postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError
 from drain.pipeline import days, files, history
 from drain.pipeline.days import Answer, Order
+from drain.pipeline.lake import stores
+from drain.pipeline.lake.files import DATE, Archive
 from drain.tables import finished
 from drain.tables.finished import Checksum, Day
 

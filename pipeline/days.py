@@ -11,11 +11,11 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drain.archive.files import Archive, File
 from drain.errors import DrainError
 from drain.pipeline import files, history
 from drain.pipeline.failures import explained
 from drain.pipeline.files import COLUMNS, ORDER, Written
+from drain.pipeline.lake.files import Archive, File
 
 if TYPE_CHECKING:
     import pyarrow as pa

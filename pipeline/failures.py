@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from drain.archive.files import DATE
 from drain.errors import DrainError
 from drain.pipeline import interruption, jvm
+from drain.pipeline.lake.files import DATE
 
 # job-drain's own error in another process of Spark: it arrives as the last line of a traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drain.archive.files import UNFINISHED, Archive, File, current
 from drain.pipeline.datasources import columns
+from drain.pipeline.lake.files import UNFINISHED, Archive, File, current
 
 if TYPE_CHECKING:
     from datetime import date

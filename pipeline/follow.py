@@ -13,7 +13,6 @@ from datetime import date
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from drain.archive.files import Archive
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.pipeline.archive import Archived, Archiver, exclusive
@@ -21,6 +20,7 @@ from drain.pipeline.datasources import adbc, transactions
 from drain.pipeline.days import Answer, Order
 from drain.pipeline.files import COLUMNS
 from drain.pipeline.hours import Hours
+from drain.pipeline.lake.files import Archive
 from drain.tables import finished
 from drain.tables.finished import Day
 
@@ -55,7 +55,7 @@ class Plan:
 
     Attributes:
         database_url: Database with the job tables.
-        archive: Path of the archive; see `drain.archive`.
+        archive: Path of the archive; see `drain.pipeline.lake`.
         keep: Number of closed days that stay in Postgres after they have been archived.
         max_rows: Upper bound of the rows of a batch, unless one transaction has more.
     """

@@ -19,7 +19,7 @@ from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from drain.archive import stores
+from drain.pipeline.lake import stores
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile

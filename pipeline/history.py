@@ -1,7 +1,7 @@
 """History of jobs as of one instant: the four tables, and the archive behind `finished_jobs`.
 
-`drain.archive` describes the files of the archive. While a day's partition is still in Postgres, the archive may hold
-none, some or all of its rows; once it is gone, the archive holds all of them.
+While a day's partition is still in Postgres, the archive may hold none, some or all of its rows; once it is gone, the
+archive holds all of them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from drain.archive import files as archives
-from drain.archive import stores
-from drain.archive.files import Archive, File
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.pipeline.datasources import columns, snapshot
 from drain.pipeline.failures import explained
+from drain.pipeline.lake import files as archives
+from drain.pipeline.lake import stores
+from drain.pipeline.lake.files import Archive, File
 from drain.tables import finished
 
 if TYPE_CHECKING:

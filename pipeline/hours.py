@@ -8,9 +8,9 @@ from datetime import date, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from drain.archive.files import Archive, File, Span
 from drain.pipeline import files
 from drain.pipeline.files import COLUMNS, Writer, Written
+from drain.pipeline.lake.files import Archive, File, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa

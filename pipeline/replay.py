@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from drain.archive.files import Archive
 from drain.errors import ConfigError
 from drain.pipeline import history, runs, staging
 from drain.pipeline.failures import explained
+from drain.pipeline.lake.files import Archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

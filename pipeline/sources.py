@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from drain.archive import stores
 from drain.database.url import describe
 from drain.errors import ConfigError
 from drain.formatting import count
 from drain.pipeline import gateway, lines, parquet, rejects
+from drain.pipeline.lake import stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

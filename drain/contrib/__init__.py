@@ -17,5 +17,6 @@ They plug in by entry points, as other packages may: `drain.commands` and `drain
 `drain.terminal.lazy_commands`), `drain.leader` (see `drain.enqueuer.extensions`), and `drain.plain_jobs` (see
 `drain.workers.process.plain_jobs`).
 
-What always holds: an extension imports no other one, but `rehearsal`, which lends connections as `testing` does.
+Extensions do not import each other, except that `rehearsal` lends connections as `testing` does, and reads archived jobs
+through `drain.pipeline.lake`.
 """

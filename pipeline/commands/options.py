@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain.archive.files import Archive
 from drain.pipeline.interruption import interruptible
+from drain.pipeline.lake.files import Archive
 from drain.pipeline.session import session
 from drain.pipeline.sources import register_by_name
 from drain.terminal.commandline import F

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from drain.archive.files import Archive, File
 from drain.pipeline.datasources import columns
+from drain.pipeline.lake.files import Archive, File
 
 if TYPE_CHECKING:
     import pyarrow as pa

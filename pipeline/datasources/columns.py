@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from drain.archive.files import DATE
 from drain.errors import ConfigError
+from drain.pipeline.lake.files import DATE
 from drain.tables import columns
 
 if TYPE_CHECKING:

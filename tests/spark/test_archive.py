@@ -25,14 +25,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from drain.archive import files as archives
-from drain.archive.files import Archive
 from drain.database import postgres
 from drain.errors import DrainError
 from drain.pipeline import archive as work
 from drain.pipeline import days, files, follow, history
 from drain.pipeline.commands.archive import archive as command
 from drain.pipeline.datasources.tables import FinishedJobsStream
+from drain.pipeline.lake import files as archives
+from drain.pipeline.lake.files import Archive
 from drain.tables import finished
 from drain.terminal.commandline import Group
 from tests.helpers import ROOT, query
@@ -636,7 +636,7 @@ def killed(database_url: str, path: Path, patch: str) -> None:
     """Close yesterday in a process that kills itself where `patch` lets it call die(), with no Spark to wait for."""
     program = f"""
 import os, signal
-from drain.archive.files import Archive
+from drain.pipeline.lake.files import Archive
 from drain.tables import finished
 from drain.pipeline import archive, files
 from drain.pipeline.datasources import adbc, transactions

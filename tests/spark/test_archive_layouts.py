@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.archive import files as archive
 from drain.contrib.rehearsal import past
 from drain.errors import DrainError
 from drain.pipeline import files, history
 from drain.pipeline.failures import explained
+from drain.pipeline.lake import files as archive
 from tests.helpers import environment
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from pyarrow.fs import S3FileSystem
 
 from drain.__main__ import main
-from drain.archive import files as archive
 from drain.pipeline import archive as work
 from drain.pipeline import follow, hours
+from drain.pipeline.lake import files as archive
 from tests.helpers import ROOT, environment, stage_jobs
 from tests.object_store import object_store
 from tests.spark.test_archive import finish, make_day, not_called

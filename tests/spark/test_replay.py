@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from drain.archive.files import rows
 from drain.pipeline import copying
+from drain.pipeline.lake.files import rows
 from drain.tables import bulk
 from tests.helpers import query
 

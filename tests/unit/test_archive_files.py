@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from drain.archive.files import File, current
+from drain.pipeline.lake.files import File, current
 
 DAY = "2026-11-20"
 LEGACY = File(f"a/finished_date={DAY}/queue=mail/part-00000-1.c000.zstd.parquet", DAY, 1, "mail")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drain.archive import stores
 from drain.errors import ConfigError
+from drain.pipeline.lake import stores
 from drain.pipeline.sources import Source
 
 

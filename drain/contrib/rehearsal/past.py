@@ -13,9 +13,9 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from drain.archive import files as archived
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
+from drain.pipeline.lake import files as archived
 from drain.tables.columns import CLAIMED
 from drain.tables.dead import Selection
 

@@ -22,8 +22,8 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from drain.archive import stores
 from drain.errors import ConfigError, DrainError
+from drain.pipeline.lake import stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,7 @@ class Archive:
     """Directory of an archive, opened.
 
     Args:
-        place: Path or URL; see `drain.archive.stores.opened`.
+        place: Path or URL; see `drain.pipeline.lake.stores.opened`.
 
     Raises:
         ConfigError: pyarrow is missing, or knows no such file system.
