@@ -1,7 +1,7 @@
-"""A shell that cleans up after this process, whatever ends it: SIGKILL too.
+"""A shell that cleans up after this process, even after SIGKILL.
 
-Its standard input is a pipe of which only this process, and children that it lets inherit it, hold the other end. The
-script reads lines until the pipe is closed; the last line names the processes that run. Then it ends them.
+It reads a pipe that only this process and chosen children hold open. Once that closes, it ends the processes named in
+the last line.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import IO
 
 
 class Guard:
-    """A running guard.
+    """Running guard.
 
     Args:
-        script: Shell script to run; it reads its standard input to the end before it does anything.
-        arguments: Positional parameters of the script, from `$1` on.
+        script: Must read standard input to the end first.
+        arguments: Its parameters from `$1` on.
     """
 
     def __init__(self, script: str, *arguments: str | Path) -> None:
@@ -27,29 +27,29 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Signals that the terminal sends to the foreground do not reach it.
+            # Out of reach of the terminal's signals.
             start_new_session=True,
         )
 
     @property
     def pipe(self) -> IO[bytes]:
-        """Writing end of the pipe, for a child that names itself to the guard."""
+        """Write end of the pipe, for a child that names itself."""
         assert self._shell.stdin is not None  # noqa: S101
         return self._shell.stdin
 
     def note(self, pids: str) -> None:
-        """Write a line: the processes that run from now on; an empty line for none."""
+        """Set the running processes; empty for none."""
         with suppress(BrokenPipeError):
             self.pipe.write(f"{pids}\n".encode())
 
     def close(self, seconds: float) -> None:
-        """Close the pipe, and wait until the script has ended.
+        """Close the pipe and wait for the script.
 
         Raises:
-            subprocess.TimeoutExpired: It has not ended within the seconds.
+            subprocess.TimeoutExpired: The script is still running.
         """
         self._shell.communicate(timeout=seconds)
 
     def disown(self) -> None:
-        """Close the pipe in a forked process, so that the guard waits for its owner alone."""
+        """Close the pipe in a fork, leaving the guard to its owner."""
         self.pipe.close()

@@ -1,8 +1,7 @@
-"""A server process that cannot outlive the process that started it.
+"""A server that cannot outlive its owner.
 
-The server runs in a session of its own, so that Ctrl-C on the terminal reaches its owner alone, which stops its
-servers in order. If the owner is killed (SIGKILL, or SIGTERM without a handler), the guard stops the server. The guard
-removes the scratch directory of the server in any case.
+In its own session, it gets no Ctrl-C from the terminal; the owner stops its servers in order. If the owner is killed,
+the guard stops the server. The guard always removes the scratch directory.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from drain.embedded.guard import Guard
 from drain.embedded.server_process import Credentials, ServerProcess
 from drain.errors import EmbeddedError
 
-# Timeout for a server to answer after its start, in seconds.
+# Timeout for the first answer.
 START_SECONDS = 30.0
-# Timeout for a server to end after a signal, in seconds; after it the server is killed.
+# Then the server is killed.
 STOP_SECONDS = 10.0
 
-# Script of the guard: each line names the process to stop once the pipe is closed; an empty line names none.
-# $1 is the signal, $2 the scratch directory.
+# Each line names the process to stop once the pipe closes; empty for none. $1 is the signal, $2 the scratch directory.
 _GUARD = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -43,19 +41,16 @@ rm -rf -- "$2"
 
 
 class GuardedServer:
-    """A child process with a directory, a log, a guard, and a bounded start and stop.
+    """Child process with a directory, log, guard, and bounded start and stop.
 
-    A subclass says how to start the server (`launch`) and when it is up (`answers`).
+    Subclasses implement `launch` and `answers`.
 
     Args:
-        directory: Directory of data and log; None for the scratch directory, which `close` removes.
+        directory: Keeps data and log; None for the scratch directory, which `close` removes.
 
     Attributes:
-        title: Name of the server in messages.
-        stop_signal: Signal that stops the server in good order, without `SIG`.
-        scratch: Temporary directory of this server.
-        directory: Directory of data and log.
-        log: File that the output of the server is appended to.
+        title: Name in messages.
+        stop_signal: Clean stop, without `SIG`.
     """
 
     title: ClassVar[str]
@@ -77,14 +72,14 @@ class GuardedServer:
 
     @property
     def runs(self) -> bool:
-        """True if the server has been started and has not ended."""
+        """True if the server is running."""
         return self._process is not None and self._process.runs
 
     def start(self) -> None:
-        """Start the server on the data of the directory, if any, and return when the server answers.
+        """Start the server on existing data, if any, and wait until it answers.
 
         Raises:
-            EmbeddedError: The server did not start; the text quotes the end of its log.
+            EmbeddedError: It did not start; quotes the end of the log.
         """
         if self.runs:
             return
@@ -102,7 +97,7 @@ class GuardedServer:
             raise
 
     def stop(self) -> None:
-        """Stop the server in good order, or by force if that takes too long; the data stay."""
+        """Stop the server, by force if too slow; keep the data."""
         if self._process is not None:
             self._process.send_signal(signal.Signals[f"SIG{self.stop_signal}"])
             with suppress(subprocess.TimeoutExpired):
@@ -110,7 +105,7 @@ class GuardedServer:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the server and its children at once; return when the last of them is gone."""
+        """SIGKILL the server and its children, and wait until they are gone."""
         if self._process is None:
             return
         try:
@@ -121,12 +116,12 @@ class GuardedServer:
             self._note_for_guard("")
 
     def restart(self) -> None:
-        """Stop the server in good order and start it on the same data."""
+        """Stop the server cleanly and start it on the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop the server, and remove the scratch directory; a directory that the caller has named stays."""
+        """Stop the server and remove the scratch directory, not the caller's."""
         self.stop()
         if self._guard is not None:
             self._guard.close(STOP_SECONDS)
@@ -145,7 +140,7 @@ class GuardedServer:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Ask the server as a client would; returns True once it serves clients."""
+        """Return True once the server serves clients."""
         raise NotImplementedError
 
     def run(
@@ -154,11 +149,10 @@ class GuardedServer:
         credentials: Credentials | None = None,
         descriptors: Iterable[int] = (),
     ) -> ServerProcess:
-        """Start a command under guard, with its output appended to the log.
+        """Start a command under guard, appending its output to the log.
 
         Args:
-            command: Program and arguments.
-            credentials: Account to run it as; None for the account of this process.
+            credentials: None for this process's account.
             descriptors: File descriptors to inherit.
         """
         try:
@@ -192,7 +186,7 @@ class GuardedServer:
         self._guard = self._process = None
 
 
-# Servers of this process that have a guard.
+# Guarded servers of this process.
 _OPEN: set[GuardedServer] = set()
 
 
@@ -203,7 +197,7 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
-    # A forked process neither stops the servers of its parent nor keeps their guards waiting.
+    # A fork neither stops its parent's servers nor keeps their guards waiting.
     for server in _OPEN:
         server._disown()
     _OPEN.clear()

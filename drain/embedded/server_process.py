@@ -1,4 +1,4 @@
-"""The process of a server with all of its descendants: started with a log, killed as a whole."""
+"""Process of a server, killed with all its descendants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drain.embedded import signals
 
 
 class Credentials(TypedDict, total=False):
-    """Account that a child runs as; empty for the account of this process."""
+    """Account to run a child as; empty for this process's."""
 
     user: int
     group: int
@@ -22,12 +22,10 @@ class Credentials(TypedDict, total=False):
 
 
 class ServerProcess(subprocess.Popen[bytes]):
-    """A server in a session of its own, so that Ctrl-C on the terminal does not reach it.
+    """Server in its own session, out of reach of the terminal's Ctrl-C.
 
     Args:
-        command: Program and arguments.
-        log: File that the output is appended to.
-        credentials: Account to run it as.
+        log: Gets the output appended.
         descriptors: File descriptors to inherit.
 
     Raises:
@@ -37,8 +35,8 @@ class ServerProcess(subprocess.Popen[bytes]):
     def __init__(
         self, command: Sequence[str | Path], log: Path, credentials: Credentials, descriptors: Iterable[int]
     ) -> None:
-        # Every descendant inherits the writing end, so that the pipe closes with the last of them.
-        # Their process ids would not show that: orphans stay zombies where process 1 does not reap them.
+        # Descendants inherit the write end, so the pipe closes with the last. Process ids would not do: orphans stay
+        # zombies unless process 1 reaps them.
         self._descendants, inherited = os.pipe()
         try:
             with log.open("ab") as output:
@@ -61,21 +59,17 @@ class ServerProcess(subprocess.Popen[bytes]):
 
     @property
     def runs(self) -> bool:
-        """True until the server has ended; its descendants may run longer."""
+        """True while the server runs; its descendants may run longer."""
         return self.poll() is None
 
     def kill_all(self, seconds: float) -> bool:
-        """SIGKILL the server and its children; to be called once, after the server has ended too.
+        """SIGKILL the server and its children; call once, even after the server's end.
 
-        Args:
-            seconds: Timeout for the server to end, and for its descendants.
-
-        Returns:
-            True if no descendant runs any more.
+        Returns False if descendants still run after the timeout, which applies to each wait.
         """
         try:
             if self.runs:
-                # SIGSTOP first, so that the server neither forks nor cleans up while its children die.
+                # SIGSTOP first, so that it neither forks nor cleans up while its children die.
                 self.send_signal(signal.SIGSTOP)
                 signals.send([*signals.children(self.pid), self.pid], signal.SIGKILL)
                 self.wait(seconds)
@@ -90,7 +84,6 @@ class ServerProcess(subprocess.Popen[bytes]):
 
 
 def _environment() -> dict[str, str]:
-    # Variables for a PostgreSQL client are not meant for this server. A locale that the machine lacks costs warnings,
-    # and a time zone that initdb has to guess costs time.
+    # PG* variables are meant for other servers. A missing locale causes warnings; guessing a time zone slows initdb.
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("PG")}
     return inherited | {"LC_ALL": "C", "TZ": "UTC"}
