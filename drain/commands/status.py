@@ -1,4 +1,4 @@
-"""`drain status`: how many jobs are in each state, the leader, and the workers of each queue."""
+"""`drain status`: jobs by state, the leader, and each queue's workers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from drain.read.system import Section, System
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
-# Exit code where Redis could not be asked, as of `drain audit`.
+# Exit code without Redis, as for `drain audit`.
 _WITHOUT_REDIS = 3
-# Name in click's `meta` under which entry points of the group `drain.options` put readers of more sections, by name.
+# Key in click's `meta` for readers of extra sections by name, set by `drain.options` entry points.
 SECTIONS = "drain.status.sections"
 Readers = Mapping[str, Callable[[Connection], Section]]
 _NO_READERS: Readers = {}
@@ -80,14 +80,10 @@ def status(
 
 
 def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[System, str | None]:
-    """Read the status of the tables and of Redis.
+    """Read the status of the tables and of Redis, and why Redis is unknown, if it is.
 
     Args:
-        settings: Settings that name the stores.
-        readers: Read more sections, by name.
-
-    Returns:
-        The status, and the reason why the part of Redis is unknown; None if it is known.
+        readers: Readers of extra sections, by name.
     """
     with database(settings) as connection:
         result = system.read(queries.with_lenient_values(connection), with_finished=True)
