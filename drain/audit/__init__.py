@@ -1,19 +1,19 @@
 """Proof, on a live system, that no job is lost, duplicated or stuck.
 
     tables    one snapshot: each id in one table, no finish without a claim, tokens only grow
-    rules     conditions that no row may meet, for `tables`
-    recheck   repeated looks, since moving jobs may look wrong at first
-    overdue   rows that should have been drained or redelivered long ago
-    obstacles what explains an overdue row: pauses, limits, rates, full lists
-    admission admission by the leader: limits, unique keys
-    ticks     schedules with a missing tick
+    rules     conditions that no row may meet
+    recheck   repeated looks, since moving jobs may look wrong
+    overdue   rows that should have left long ago
+    obstacles what excuses an overdue row
+    admission limits and unique keys
+    ticks     missing ticks of schedules
     lists     delivered jobs compared with the Redis lists
-    orphans   list entries without a job or delivery, for `lists`
+    orphans   list entries without a job or delivery
     attended  queues with jobs but no worker
     report    counts and breaches
 
-An audit changes nothing and blocks no job, worker or enqueuer; it only delays vacuum. It cannot find rows that are in
-no table: rollbacks leave gaps in the ids too.
+An audit changes nothing, and delays nothing but vacuum. It cannot find rows missing from all tables: rollbacks leave
+gaps in the ids too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 OVERDUE_SECONDS = 60
-# A deploy has replaced its workers by then.
+# Longer than a deploy.
 UNATTENDED_SECONDS = 300
-# The leader takes 15 s to treat a popped delivery as lost; one lost meanwhile takes another 15 s.
+# A popped delivery counts as lost after 15 s; its redelivery takes up to 15 s more.
 PATIENCE_SECONDS = 35
 
 
@@ -61,21 +61,20 @@ def audit(
     unattended_seconds: float = UNATTENDED_SECONDS,
     progress: Callable[[str], None] = _ignore,
 ) -> Report:
-    """Check everything that must always hold.
+    """Check everything that must always hold: read all tables once, then recheck what looks wrong.
 
-    Reads all tables once, then rechecks what looks wrong for up to `patience_seconds`. Reading 100 million rows needs a
-    longer `statement_timeout` than other commands.
+    Reading 100 million rows needs a longer `statement_timeout` than other commands.
 
     Args:
         connection: In autocommit mode, outside a transaction.
-        redis: None leaves lists and workers unchecked.
+        redis: None skips lists and workers.
         overdue_seconds: Grace for a due row.
         patience_seconds: Time for suspected breaches to clear; 0 only suits an idle system.
-        unattended_seconds: Grace for jobs in a queue without a worker.
-        progress: Called with the name of each step as it begins.
+        unattended_seconds: Grace for a queue without a worker.
+        progress: Called with each step.
 
     Raises:
-        psycopg.Error: The database failed. An unavailable Redis only skips checks, see `Report.unchecked`.
+        psycopg.Error: The database failed. An unavailable Redis only skips checks (`Report.unchecked`).
     """
     counts, breaches = tables.check(connection, progress)
     live_checks: list[LiveCheck] = [

@@ -1,6 +1,6 @@
-"""Breaches by the admitting leader: limits exceeded, rules not followed, unique keys doubled.
+"""Limits exceeded, rules not followed, unique keys doubled.
 
-Only what every look finds is a breach: on a live system a finding may settle a moment later.
+Only what every look finds is a breach; the rest may settle a moment later.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from drain.read import queries
 from drain.tables.pauses import IS_PAUSED
 
 _MOST = 100
-# The leader settles two waiting jobs of one unique key within this time.
+# For the leader to settle two jobs of one unique key.
 _SETTLED_SECONDS = 10
 
-# A breach needs a row added after the leader knew the limit: the limit may have been lowered below the running jobs.
-# A retry is added after its latest failure. A cancelled job counts until its worker lets go.
+# Only a row added after the leader knew the limit is a breach: limits may be lowered below the running jobs. A retry is
+# added at its latest failure. A cancelled job counts until its worker lets go.
 _RUNNING = """
 SELECT job.queue, {key} AS key, {limit} AS most, count(*) AS running,
     (pg_catalog.array_agg(job.id ORDER BY job.added_after DESC NULLS LAST, job.id))[1:{samples}]
@@ -62,14 +62,14 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 ORDER BY job_name, unique_key 
 
 
 class Subject(NamedTuple):
-    """Check and names that identify a finding at the next look."""
+    """Identity of a finding at the next look."""
 
     check: str
     names: tuple[str | None, ...]
 
 
 class AdmissionCheck:
-    """Check of limits, rules and unique keys, on an autocommit connection."""
+    """Check of limits, rules and unique keys."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -91,7 +91,7 @@ class AdmissionCheck:
         return list((self._found or {}).values())
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: there is no audit without PostgreSQL."""
         return {}
 
     def _over_limits(self) -> Iterable[tuple[Subject, Breach]]:
@@ -107,7 +107,7 @@ class AdmissionCheck:
             yield Subject("rules", (queue,)), Breach("rules", explanation)
 
     def _several(self) -> Iterable[tuple[Subject, Breach]]:
-        # Only a leader settles this.
+        # Only a leader settles them.
         if queries.leader(self._connection) is None:
             return
         for name, key, count, ids in self._connection.execute(

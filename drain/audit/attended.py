@@ -1,7 +1,7 @@
 """Queues with jobs but no worker.
 
-Only delivered jobs count, so a queue in forward mode never does; staged or retrying ones wait for the enqueuer. After
-its death, a worker stays registered in Redis for two minutes, an `rq worker` for eight.
+Only delivered jobs count; staged or retrying ones wait for the enqueuer. A dead worker stays registered for two
+minutes, an `rq worker` for eight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from drain.tables.columns import DELIVERED
 from drain.tables.waiting import WAITS_SINCE
 from drain.wire import Producer
 
-# More queues are summed in one breach.
 _MOST = 10
 
 _WAITING = f"""
@@ -32,7 +31,7 @@ ORDER BY delivery LIMIT {SAMPLES}
 
 
 class Waiting(NamedTuple):
-    """Delivered, unclaimed jobs of a queue; `since` for the oldest."""
+    """Delivered jobs of a queue, the oldest `since`."""
 
     queue: str
     jobs: int
@@ -40,13 +39,7 @@ class Waiting(NamedTuple):
 
 
 class AttendedCheck:
-    """Check that each queue with jobs has a worker.
-
-    Args:
-        connection: In autocommit mode.
-        redis: Redis in which workers register.
-        seconds: Grace for jobs without a worker.
-    """
+    """Check that each queue with jobs has a worker, within `seconds`."""
 
     def __init__(self, connection: Connection, redis: Producer, seconds: float) -> None:
         self._connection = connection
@@ -57,7 +50,7 @@ class AttendedCheck:
 
     @property
     def in_doubt(self) -> bool:
-        """True while a queue seems unattended or Redis is unavailable."""
+        """True while a queue seems unattended or Redis fails."""
         return bool(self._problem or self._unattended)
 
     def look(self) -> None:
@@ -74,7 +67,7 @@ class AttendedCheck:
         self._unattended = [each for each in waiting if not workers[each.queue]]
 
     def breaches(self) -> list[Breach]:
-        """Return breaches of queues that never had a worker, longest-waiting first."""
+        """Return breaches of queues never attended, longest first."""
         if self._problem:
             return []
         unattended = self._unattended or []

@@ -1,7 +1,7 @@
 """Comparison of the Redis lists with `inflight_jobs`.
 
-Some jobs are always between the two: committed but not pushed, popped but not claimed, lost but not redelivered. A
-delivery is missing only if, at every look, it is in no list and its row waits under the same delivery number.
+Some jobs are always between the two: committed, not pushed; popped, not claimed; lost, not redelivered. A delivery is
+missing only if every look finds it in no list while its row waits under the same number.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ _FORGOTTEN = "; this Redis has forgotten, or never knew, the namespace {namespac
 _FED_BY_ANOTHER = "; queue {queue} is fed by another database, {owner}"
 _NO_LIST = "; the Redis key {key} is not a list: rename it"
 _DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {DELIVERED}"
-# A join uses the primary key whatever the statistics. Measured: `id = ANY` of 10,000 ids took 20 s on a table last
-# analyzed while empty.
+# A join uses the primary key whatever the statistics; measured, `id = ANY` of 10,000 ids took 20 s on stale ones.
 _STILL_DELIVERED = f"""
 SELECT id, delivery FROM pg_catalog.unnest(%s::bigint[]) AS doubtful (id) JOIN inflight_jobs USING (id)
 WHERE {DELIVERED}
 """
 
-# Delivery number by id and queue; a million take about 100 MB.
+# By id and queue; a million take 100 MB.
 Deliveries = dict[str, dict[int, int]]
 
 
 class ListsCheck:
-    """Comparison of delivered jobs with list entries, on an autocommit connection."""
+    """Comparison of delivered jobs with list entries."""
 
     def __init__(self, connection: Connection, redis: Producer) -> None:
         self._connection = connection
         self._redis = redis
-        # Another check reports a missing row.
+        # Another check reports this.
         with suppress(SchemaError):
             redis.identify(*leader_progress.identity(connection))
         self._others: dict[str, Owner] = {}
@@ -56,11 +55,11 @@ class ListsCheck:
 
     @property
     def in_doubt(self) -> bool:
-        """True while something looks wrong or Redis is unreadable."""
+        """True while something looks wrong or Redis fails."""
         return bool(self._problem or self._owned_by_another or self._missing or self._orphans)
 
     def look(self) -> None:
-        """Find missing deliveries and orphaned entries, or keep those that remain."""
+        """Find missing deliveries and orphans, or keep those that remain."""
         missing = self._delivered() if self._missing is None else self._still_delivered(self._missing)
         try:
             self._read_lists(missing)
@@ -75,7 +74,7 @@ class ListsCheck:
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
     def breaches(self) -> list[Breach]:
-        """List what looked wrong every time, or only that another database feeds the namespace."""
+        """List what looked wrong every time; or only that another database feeds the namespace."""
         if self._owned_by_another:
             return [Breach("redis", self._owned_by_another)]
         if self._problem:
@@ -119,7 +118,7 @@ class ListsCheck:
         return missing
 
     def _read_lists(self, missing: Deliveries) -> None:
-        """Drop listed deliveries from `missing`, and find orphaned entries."""
+        """Drop listed deliveries from `missing`; find orphans."""
         orphans: set[Entry] = set()
         for queue in self._queues(missing):
             numbers = missing.get(queue, {})
@@ -134,6 +133,6 @@ class ListsCheck:
         self._orphans = orphans if self._orphans is None else self._orphans & orphans
 
     def _queues(self, missing: Deliveries) -> set[str]:
-        """Name the queues to read: all at first, then those in doubt."""
+        """Name all queues at first, then those in doubt."""
         in_doubt = set(missing) | {orphan.queue for orphan in self._orphans or ()}
         return in_doubt if self._orphans is not None else in_doubt | self._redis.queues()

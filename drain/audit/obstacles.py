@@ -1,6 +1,6 @@
-"""Reasons why a row is rightly late: pauses, unique keys, and queues or keys that may start nothing.
+"""Reasons that excuse a late row: pauses, unique keys, and queues or keys that may start nothing.
 
-Without a leader, limits, rates and full lists excuse nothing: rows that wait for one are overdue.
+Without a leader, limits, rates and full lists excuse nothing.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from drain.read import causes, queries, waiting_by_cause
 from drain.tables import rules
 from drain.tables.pauses import IS_PAUSED
 
-# `job`'s queue or key may start nothing now; parameters as in `Held`.
+# `job`'s queue or key may start nothing now; parameters of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
     SELECT held.queue, held.key
     FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key))))"""
-# A job of the unique key came within `job`'s quiet time.
+# `job` waits for quiet.
 IS_QUIET = """(quiet_seconds IS NOT NULL AND EXISTS (
     SELECT FROM staged_jobs AS other WHERE other.unique_key = job.unique_key AND other.job_name = job.job_name
         AND other.staged_at > now() - make_interval(secs => job.quiet_seconds + %(seconds)s::float8)))"""
-# Nothing explains why `job` still waits: a staged row, or a retry.
+# Nothing excuses `job`.
 NOTHING_HOLDS_STAGED = f"NOT {IS_PAUSED} AND NOT {IS_HELD} AND NOT {IS_QUIET}"
 NOTHING_HOLDS_RETRY = f"NOT {IS_PAUSED} AND NOT {IS_HELD}"
 _BUSY = """
@@ -30,7 +30,7 @@ SELECT DISTINCT queue FROM inflight_jobs WHERE lease_expires_at IS NOT NULL AND 
 
 
 class Held(NamedTuple):
-    """Queues, and parallel lists of queues and keys, that may start nothing now."""
+    """Queues that may start nothing now, and keys, parallel to theirs."""
 
     held_queues: list[str]
     queues_of_keys: list[str]
@@ -54,10 +54,7 @@ def read_held(connection: Connection) -> Held:
 
 
 def _full_lists(connection: Connection) -> set[str]:
-    """Name queues whose lists may be full: more delivered than fits any list, or some while workers are busy.
-
-    The audit may have no Redis to ask for the real bounds.
-    """
+    """Guess which lists are full, without Redis: too many delivered, or any while workers are busy."""
     busy = {queue for (queue,) in connection.execute(_BUSY)}
     delivered = waiting_by_cause.count_delivered(connection, SHORTEST)
     return {queue for queue, number in delivered.items() if queue in busy or not room_of(SHORTEST, number)}

@@ -1,4 +1,4 @@
-"""List entries in Redis that belong to no job or no delivery."""
+"""List entries that belong to no job or no delivery."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 def orphans_among(connection: Connection, entries: Collection[Entry]) -> set[Entry]:
-    """Find entries with a job in no table, or an unissued delivery number."""
+    """Find entries without a job, or with an unissued delivery number."""
     if not entries:
         return set()
     unknown = _ids_in_no_table(connection, entries)
@@ -51,7 +51,7 @@ def orphans_among(connection: Connection, entries: Collection[Entry]) -> set[Ent
 
 
 def orphan_breaches(connection: Connection, orphans: set[Entry]) -> list[Breach]:
-    """Build a breach for each of the two reasons."""
+    """Build a breach for each reason."""
     ids = _ids_in_no_table(connection, orphans)
     unknown = {entry for entry in orphans if entry.id in ids}
     return [

@@ -1,7 +1,6 @@
 """Rows that should have left their table long ago.
 
-A late commit makes an old row look overdue, so only rows found at every look count. Rows held by a pause, limit, rate,
-full list or unique key do not.
+A late commit makes an old row look overdue, so only rows found at every look count. Held rows do not.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from drain.database.postgres import Connection
 from drain.tables import waiting
 from drain.tables.columns import id_array
 
-# Ids to recheck per reason, longest overdue first.
+# Rows to recheck per reason, longest overdue first.
 _LIMIT = 1_000_000
 _IDS_PER_STATEMENT = 10_000
 
 
 class Reason(NamedTuple):
-    """Condition under which a row whose `due` time is long past is overdue."""
+    """Condition under which a row long past `due` is overdue."""
 
     table: str
     due: str
@@ -31,7 +30,7 @@ class Reason(NamedTuple):
 
 
 REASONS = (
-    # A retried dead job is due from its retry on. Rows behind a limit or a full list await their turn.
+    # A retried dead job is due from its retry on. Held rows await their turn.
     Reason(
         "staged_jobs",
         "greatest(scheduled_at, staged_at, matured_at)",
@@ -39,7 +38,7 @@ REASONS = (
         NOTHING_HOLDS_STAGED,
     ),
     Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
-    # While a queue fails, its retries wait for each other.
+    # A failing queue's retries wait for each other.
     Reason(
         "inflight_jobs",
         "next_run_at",
@@ -56,12 +55,7 @@ SELECT id FROM pg_catalog.unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{tabl
 
 
 class OverdueCheck:
-    """Check that no row is overdue.
-
-    Args:
-        connection: In autocommit mode.
-        seconds: Grace for a due row.
-    """
+    """Check that no row is due for more than `seconds`."""
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
@@ -84,7 +78,7 @@ class OverdueCheck:
             self._late = {reason: self._still(reason, ids, failing) for reason, ids in self._late.items()}
 
     def breaches(self) -> list[Breach]:
-        """Return one breach per reason, for rows overdue at every look."""
+        """Return a breach per reason, for rows overdue at every look."""
         return [
             Breach(
                 "overdue",
@@ -97,7 +91,7 @@ class OverdueCheck:
         ]
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: there is no audit without PostgreSQL."""
         return {}
 
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:

@@ -1,4 +1,4 @@
-"""Repeated looks, since moving jobs may look wrong at any one instant."""
+"""Repeated looks, since moving jobs may look wrong."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from drain.read import queries
 
 T = TypeVar("T")
 
-# Pause before the second look; doubles up to the longest.
+# Before the second look; doubles up to the longest.
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class LiveCheck(Protocol):
-    """Check of a live system; later looks drop suspicions that have cleared."""
+    """Check whose later looks drop suspicions that cleared."""
 
     @property
     def in_doubt(self) -> bool:
@@ -32,17 +32,13 @@ class LiveCheck(Protocol):
         """List what looked wrong every time."""
 
     def unchecked(self) -> dict[str, str]:
-        """Name checks that an unavailable store prevented, with the reason."""
+        """Return checks prevented by an unavailable store, with reasons."""
 
 
 def look_until_clear(
     checks: Sequence[LiveCheck], patience_seconds: float, progress: Callable[[str], None]
 ) -> None:
-    """Run each check, and repeat those in doubt until they clear or patience ends.
-
-    Args:
-        progress: Called with a readable line before each further round.
-    """
+    """Repeat checks in doubt until they clear or patience ends."""
     for check in checks:
         check.look()
     deadline = monotonic() + patience_seconds
@@ -56,12 +52,12 @@ def look_until_clear(
 
 
 def slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Split items into lists of `size`; the last may be shorter."""
+    """Split items into lists of up to `size`."""
     rest = iter(items)
     while slice_ := list(islice(rest, size)):
         yield slice_
 
 
 def no_leader_note(connection: Connection) -> str:
-    """Return a suffix for explanations while there is no leader, else an empty text."""
+    """Return a suffix for explanations while there is no leader."""
     return "" if queries.leader(connection) else "; there is no leader, start `drain run`"

@@ -1,4 +1,4 @@
-"""Result of an audit: job counts by state, and all breaches."""
+"""Result of an audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Check(NamedTuple):
-    """Lines of a check without and with a breach."""
+    """Lines of a check, without and with a breach."""
 
     ok: str
     breach: str
@@ -45,20 +45,20 @@ CHECKS: Mapping[str, Check] = {
 # These need Redis.
 OF_REDIS = ("redis", "attended")
 
-# Ids named per breach.
+# Per breach.
 SAMPLES = 10
 _MOST_QUEUES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """Violation of an invariant.
+    """Violation of what must always hold.
 
     Attributes:
         check: One of `CHECKS`.
-        explanation: Follows the count in a line.
+        explanation: Text after the count.
         count: Jobs, queues or rows.
-        ids: Lowest job ids, up to `SAMPLES`; empty if the breach is not about jobs.
+        ids: Lowest job ids, up to `SAMPLES`.
     """
 
     check: str
@@ -72,10 +72,10 @@ class Report:
     """Result of an audit.
 
     Attributes:
-        counts: Exact rows by state, all at one instant.
+        counts: Rows by state at one instant.
         breaches: In the order of `CHECKS`.
-        redis_asked: False skips the checks `OF_REDIS`.
-        unchecked: Reason by check, where a store did not answer.
+        redis_asked: False skips `OF_REDIS`.
+        unchecked: Reasons by check, if a store did not answer.
     """
 
     counts: dict[str, int]
@@ -85,12 +85,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if every check ran and found no breach."""
+        """True if every check ran without a breach."""
         return not self.breaches and not self.unchecked
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 for ok, 1 for breaches, 3 for none but unmade checks."""
+        """Exit code: 0 for ok, 1 for breaches, 3 if checks could not run."""
         return 1 if self.breaches else 3 if self.unchecked else 0
 
     def checks(self) -> dict[str, list[Breach]]:
@@ -99,7 +99,7 @@ class Report:
         return {name: [breach for breach in self.breaches if breach.check == name] for name in made}
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types; `ok` of a check that did not run is null."""
+        """Convert to JSON types; `ok` is null for a check that did not run."""
         checks = [
             {
                 "name": name,
@@ -118,6 +118,6 @@ def samples(ids: Iterable[int]) -> tuple[int, ...]:
 
 
 def queue_names(queues: Collection[str]) -> str:
-    """Name some of the queues or schedules, and count the others."""
+    """Name some queues or schedules, and count the others."""
     more = f" and {len(queues) - _MOST_QUEUES} more" if len(queues) > _MOST_QUEUES else ""
     return ", ".join(sorted(queues)[:_MOST_QUEUES]) + more

@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 from drain.read.queries import TABLES
 
-# Claims on record. A claim raises the token by one and attempts by at most one. Retrying a dead job resets attempts,
-# keeping them in the history, but never the token.
+# A claim raises the token by one and attempts by at most one. Retrying a dead job moves attempts into the history, but
+# keeps the token.
 _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
     SELECT coalesce(sum(item::numeric), 0)
     FROM pg_catalog.jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
-# Tolerates a second: clocks get set back a little, and a standby's may lag.
+# With a second's tolerance: clocks may be set back a little, and a standby's may lag.
 _EARLIER = "{} < {} - interval '1 second'"
 # A superseded job needs no claim.
 _HAS_RUN = "superseded_by IS NULL"
-# Time for a leader to follow changed rules and pauses, with room for transactions that commit late.
+# For a leader to follow changed rules and pauses, with room for late commits.
 FOLLOWED_SECONDS = 30
-# Claimed during an endless pause. `paused_since` is when the leader followed the first of these, in epoch seconds, else
-# infinity. Timed pauses are left out: their row may outlive them and be prolonged.
+# Claimed during an endless pause. `paused_since`: when the leader followed the first, in epoch seconds, or infinity.
+# Timed pauses are left out, as their row may outlive them and be prolonged.
 _CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AND EXISTS (
     SELECT FROM queue_pauses AS pause
     WHERE pause.until IS NULL AND {{table}}.claimed_at > pause.paused_at + interval '{FOLLOWED_SECONDS} seconds'

@@ -1,4 +1,4 @@
-"""Ticks that have no job despite a leader, or several."""
+"""Ticks without a job despite a leader, or with several."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from drain.formatting import clock, visible
 from drain.read import queries
 from drain.tables import crons
 
-# A replayed, hand-started or moved job has another time.
+# Replayed, hand-started or moved jobs have another time.
 _OF_TICK = (
     "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron'::text IS NOT NULL "
     "AND scheduled_at < staged_at"
 )
-# Unfinished jobs and those of the last day.
 _SEVERAL = f"""
 WITH ticked AS (
     SELECT id, tag, scheduled_at FROM staged_jobs WHERE {_OF_TICK}
@@ -31,11 +30,10 @@ GROUP BY tag, scheduled_at HAVING count(*) > 1 ORDER BY tag, scheduled_at LIMIT 
 
 
 class TicksCheck:
-    """Check that each tick has one job; without a leader, no tick is late.
+    """Check that each tick has one job.
 
     Args:
-        connection: In autocommit mode.
-        seconds: Grace for a due tick, also after a leader's start.
+        seconds: Grace for a due tick, and for a new leader.
     """
 
     def __init__(self, connection: Connection, seconds: float) -> None:
@@ -51,7 +49,7 @@ class TicksCheck:
         return bool(self._late)
 
     def look(self) -> None:
-        """Find schedules with a late tick, or keep those still late."""
+        """Find late schedules, or keep those still late."""
         late = crons.overdue(self._connection, self._seconds) if self._has_led_for_long() else set()
         if self._late is None:
             # Nothing settles these.
@@ -60,7 +58,7 @@ class TicksCheck:
         self._refused = crons.refused(self._connection)
 
     def breaches(self) -> list[Breach]:
-        """List late ticks, schedules that cannot be staged, and ticks with several jobs."""
+        """List late ticks, unstageable schedules and ticks with several jobs."""
         late = f"schedules with a tick that came more than {self._seconds:g} s ago and is not staged"
         refused = "schedules without ticks, since their job cannot be staged (`drain cron list` says why)"
         named = ((late, self._late), (refused, self._refused))
@@ -84,5 +82,5 @@ class TicksCheck:
         return led.total_seconds() > self._seconds
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: there is no audit without PostgreSQL."""
         return {}

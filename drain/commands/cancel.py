@@ -77,7 +77,7 @@ def _as_json(cancelled: int, running: int, *, dry_run: bool) -> str:
 
 
 def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:
-    """Cancel staged jobs first: rows moved meanwhile are found in flight."""
+    """Cancel staged jobs first: moved rows are found in flight."""
     with progress.show() as show:
         for table, act in (
             ("staged_jobs", cancellations.cancel_staged),

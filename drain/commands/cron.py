@@ -162,17 +162,16 @@ def apply(settings: Settings, *, prune: bool) -> None:
 
 
 def _declared(settings: Settings) -> list[dict[str, Any]]:
-    # The other commands need neither.
     from drain.jobs import registry, schedules
 
-    # As in `drain work`, find job modules in the current directory.
+    # Job modules may be in the current directory.
     sys.path.insert(0, str(Path.cwd()))
     registry.load(settings.jobs)
     return schedules.declared()
 
 
 def _known(settings: Settings) -> set[str] | None:
-    """Name the declared schedules; None without job modules, or if one fails to import."""
+    """Name the declared schedules; None if unknown."""
     if not settings.jobs:
         return None
     try:
@@ -210,12 +209,7 @@ def _check(connection: Connection, names: Sequence[str]) -> None:
 
 
 def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
-    """Print a table of schedules, then why some have no ticks.
-
-    Args:
-        schedules: Rows of `crons`, with `gone` set if the code no longer declares them.
-        now: The database's clock.
-    """
+    """Print schedules, and why some have no ticks; `gone` if the code no longer declares one."""
     console = Console(highlight=False, markup=False)
     columns = [column for column in _COLUMNS if column.title != "job" or console.width >= _WIDE]
     console.print(fitted_table(columns, schedules, now, console.width))
@@ -245,7 +239,7 @@ def _field(name: str) -> Callable[[dict[str, Any], datetime], str]:
     return lambda schedule, _now: visible(schedule[name])
 
 
-# Minimum width for job names, which mostly equal the schedule's.
+# Minimum width for job names, mostly the schedule's own.
 _WIDE = 120
 _COLUMNS = (
     Column("name", _field("name"), "end", share=3),

@@ -20,13 +20,13 @@ _LOCK_SECONDS = 5
 
 @contextmanager
 def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[Connection]:
-    """Connect to a database with our schema, under timeouts.
+    """Connect to a database with our schema.
 
     Args:
-        seconds: Timeout of a statement; the block may take twice as long.
+        seconds: Timeout of a statement; twice that for the block.
 
     Raises:
-        DrainError: The database is unavailable, its schema missing or another version, or it took too long.
+        DrainError: The database or its schema is unavailable or does not fit, or time is up.
     """
     connection = postgres.connect(settings.database_url, "drain cli")
     with (
@@ -40,7 +40,7 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
-    """Print a line to standard error for each unknown queue."""
+    """Print a line for each unknown queue."""
     for queue in queues:
         if queue not in known:
             names = visible(", ".join(sorted(known))) or "none"

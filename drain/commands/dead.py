@@ -140,7 +140,7 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def selection_options(command: F) -> F:
-    """Add options that select dead jobs; the command gets one `Selection`."""
+    """Add options that select dead jobs, as one `Selection`."""
 
     def with_selection(
         *,
@@ -226,14 +226,14 @@ def _act_on(
 
 
 def show_groups(groups: Sequence[Group], now: datetime) -> None:
-    """Print groups, one per line; `now` by the database's clock."""
+    """Print groups, one per line."""
     console = Console(highlight=False, markup=False)
     rows = [{"group": group} for group in groups]
     console.print(fitted_table(_COLUMNS, rows, now, console.width))
 
 
 def groups_as_json(found: Groups) -> dict[str, Any]:
-    """Convert groups to JSON types, except for times."""
+    """Convert groups to JSON types, except times."""
     return {
         "looked_at": found.looked_at,
         "has_more": found.has_more,

@@ -47,7 +47,7 @@ def explain_job(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def show_explanation(found: Explanation) -> None:
-    """Print what a job waits for, since when, and its probable start."""
+    """Print what a job waits for."""
     console = Console(highlight=False, markup=False)
     for title, text in _lines(found):
         folded = textwrap.wrap(visible(text), max(console.width - _TITLE, 20), break_on_hyphens=False)

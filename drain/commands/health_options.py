@@ -62,7 +62,6 @@ queue_grace_option = click.option(
     metavar="SECONDS",
     help="Time for which all attempts of a queue may fail before hooks and commands tell.",
 )
-# Field of `HealthOptions` by option.
 _FIELDS = {
     "health_grace": "grace_seconds",
     "health_recovery": "recovery_seconds",
@@ -73,7 +72,7 @@ _FIELDS = {
 
 
 def health_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a command, which gets one `HealthOptions`, `health`."""
+    """Add these options to a command, as one `HealthOptions`."""
 
     def with_options(**given: Any) -> Any:
         found = {field: given.pop(name) for name, field in _FIELDS.items() if name in given}

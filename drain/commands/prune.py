@@ -71,7 +71,7 @@ def _confirm(days: list[Dropped], *, yes: bool) -> None:
 
 
 def _by_day(dropped: Iterable[Dropped]) -> Iterator[Dropped]:
-    # The rows of a day without a partition are deleted in portions.
+    # Without a partition, a day's rows are deleted in portions.
     for date, days in groupby(dropped, key=lambda day: day.date):
         yield Dropped(date, sum(day.jobs for day in days))
 

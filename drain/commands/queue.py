@@ -31,7 +31,7 @@ class _Limit(click.IntRange):
     name = "limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # int() also accepts other scripts' digits, and 1_0.
+        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("-?[0-9]+", str(value)):
             self.fail(f"{value!r} is neither a whole number nor {_OFF!r}", param, ctx)
         return super().convert(value, param, ctx)

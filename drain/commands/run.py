@@ -107,7 +107,7 @@ def run(
     drain run --keep-days 0               keep finished jobs forever
     drain run --once                      from cron, without a daemon
     """  # noqa: D301
-    # Imported here to speed up the other commands.
+    # Speeds up the other commands.
     from drain.enqueuer.daemon import Daemon
 
     log.configure("DEBUG" if verbose else "INFO")
@@ -132,7 +132,7 @@ def run(
 
 
 def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
-    """Serve the HTTP port; drain without it if taken.
+    """Serve the HTTP port, if it is free.
 
     Raises:
         ConfigError: The address cannot be used.
@@ -150,16 +150,16 @@ def _load_hooks(modules: str) -> None:
     """Import the modules with health hooks.
 
     Raises:
-        ConfigError: A module does not import.
+        ConfigError: One does not import.
     """
     names = [name.strip() for name in modules.split(",") if name.strip()]
     if names:
-        # Like job modules, hooks may be in the current directory.
+        # Modules may be in the current directory.
         sys.path.insert(0, str(Path.cwd()))
     for name in names:
         try:
             importlib.import_module(name)
-        # An imported module may raise anything, even SystemExit.
+        # Importing a module may raise anything, even SystemExit.
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Options that select waiting or running jobs, and work on them in slices."""
+"""Options that select jobs, and work on them in slices."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 # A count may read millions of rows.
 STATEMENT_SECONDS = 600
-# Options that choose any jobs, in reverse order of the help.
+# In reverse order of the help.
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option("--tag", help="Jobs with this tag."),
     click.option("--job", help="Jobs of this job name."),
     click.option("--queue", help="Jobs of this queue."),
     click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
 )
-# Tries of a slice blocked by another transaction.
+# For a slice blocked by another transaction.
 _TRIES = 10
 
 
 def selection_options(command: F) -> F:
-    """Add options that select jobs; the command gets one nonempty `Selection`."""
+    """Add options that select jobs, as one nonempty `Selection`."""
 
     def with_selection(
         *,
@@ -59,8 +59,8 @@ def selection_options(command: F) -> F:
 
 
 def missing_ids(connection: Connection, selection: Selection) -> set[int]:
-    """Find the selected ids without a matching waiting or running job."""
-    # In this order, rows moved meanwhile are found in flight.
+    """Find selected ids that match no waiting or running job."""
+    # In this order, moved rows are found in flight.
     tables = ("staged_jobs", "inflight_jobs") if selection.ids else ()
     parts = (part for table in tables for part in slices(connection, table, selection))
     return set(selection.ids or ()).difference(*(part.ids or () for part in parts))
@@ -69,7 +69,7 @@ def missing_ids(connection: Connection, selection: Selection) -> set[int]:
 def report_ended(
     connection: Connection, selection: Selection, missing: set[int], done: str = "cancelled"
 ) -> None:
-    """Report selected ids without a waiting or running job on standard error."""
+    """Report missing ids on standard error, and why they are."""
     ended = cancellations.whereabouts(connection, sorted(missing))
     unknown = "unknown (never staged, not committed, forwarded, or archived)"
     if len(selection.parameters()) > 1:
@@ -81,7 +81,7 @@ def report_ended(
 
 
 def hint_at_unknown_queue(connection: Connection, selection: Selection) -> None:
-    """Name the known queues if an unmatched selection names another."""
+    """Name the known queues if a selection names another."""
     if selection.queue is not None:
         hint_at_unknown([selection.queue], queries.queues(connection))
 
@@ -92,7 +92,7 @@ def by_state(counted: Counted) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation unless --yes was given."""
+    """Ask for confirmation, unless given."""
     if not yes:
         # Standard output may be JSON.
         click.confirm(question, abort=True, err=True)
@@ -106,9 +106,9 @@ def in_slices(
     progress: Callable[[str], None],
     verb: str,
 ) -> Iterator[T]:
-    """Act on the selected jobs of a table in slices, each its own transaction; yield the answers.
+    """Act on the selected jobs in slices, each its own transaction; yield the answers.
 
-    A slice blocked by another transaction is retried: a scheduled job has just come due.
+    Retries a slice blocked by another transaction: a scheduled job came due.
     """
     done = 0
     for part in slices(connection, table, selection):

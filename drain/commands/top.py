@@ -30,18 +30,18 @@ from drain.wire import Producer
 _LONGEST = 100
 _STATEMENT_SECONDS = 10
 _LOOK_SECONDS = 20.0
-# Minimum pause between looks, as a multiple of a look's duration.
+# Pause between looks, as a multiple of their duration.
 _PAUSE_FACTOR = 5
-# Reaction time to a new terminal size or new numbers.
+# Reaction time to a new size or new numbers.
 _TICK_SECONDS = 0.2
 
 
 class _Looker:
-    """Looks at both stores on its own thread, so that keys work while a store is silent.
+    """Poller of both stores on its own thread, so that keys work while a store is silent.
 
     Attributes:
-        latest: Result of the last successful look.
-        problem: Why it is old or incomplete, if it is.
+        latest: Last successful result.
+        problem: Why it is old or incomplete, if so.
         failure: Error that makes further looks pointless.
     """
 
@@ -62,7 +62,7 @@ class _Looker:
         """Look once.
 
         Raises:
-            DrainError: PostgreSQL is unavailable, or the schema is missing.
+            DrainError: PostgreSQL or its schema is unavailable.
         """
         with self._connected() as connection:
             return self._look(connection)
@@ -153,7 +153,7 @@ def top(settings: Settings, *, seconds: float, sort: str) -> None:
             _show(console, looker, sort)
     except KeyboardInterrupt:
         if signals:
-            # With the terminal restored, let the signal take its default effect.
+            # The terminal is restored: let the signal act.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -197,7 +197,7 @@ def _screen(
 
 @contextmanager
 def _ended_by_sigterm(signals: list[int]) -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C, and record its number."""
+    """Let SIGTERM end the block like Ctrl-C, and note it."""
 
     def end(number: int, _frame: object) -> None:
         signals.append(number)

@@ -59,7 +59,7 @@ def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted: bool) -> None:
-    """Print a job's hops, with a hint on standard error if no process noted any."""
+    """Print a job's hops, or a hint if no process noted any."""
     console = Console(highlight=False, markup=False)
     console.print(f"job {job['id']}, {visible(job['job_name'])}, {job['state']}", soft_wrap=True)
     longest = max((hop["step_seconds"] for hop in hops), default=0.0)

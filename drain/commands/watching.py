@@ -17,16 +17,14 @@ from drain.formatting import visible
 from drain.read.system import System
 from drain.terminal.status_report import status_view
 
-# Reads a status, and why a part of it is unknown.
+# Reads a status, and why a part is unknown.
 Look = Callable[[], tuple[System, str | None]]
 # Shows a status, or why there is none.
 Show = Callable[[System | None, str | None], None]
 
 
 def watch_status(look: Look, seconds: float, *, as_json: bool) -> None:
-    """Read and show the status every `seconds` until Ctrl-C.
-
-    Outages are reported once at the start and once at the end.
+    """Show the status every `seconds` until Ctrl-C, reporting each outage once.
 
     Raises:
         DrainError: Not an outage: an unusable setting, or a missing schema.
@@ -51,7 +49,7 @@ def _look(look: Look) -> tuple[System | None, str | None]:
 
 @contextmanager
 def _in_place(console: Console) -> Iterator[Show]:
-    """Show the latest status in place, above the current problem."""
+    """Show the latest status in place, above any problem."""
     latest: list[System] = []
 
     with Live(console=console, auto_refresh=False) as live:
@@ -67,7 +65,7 @@ def _in_place(console: Console) -> Iterator[Show]:
 
 @contextmanager
 def _one_by_one(console: Console, *, as_json: bool) -> Iterator[Show]:
-    """Print each status, and on standard error the start and end of outages."""
+    """Print each status, and outages on standard error."""
     problem_shown: str | None = None
 
     def show(result: System | None, problem: str | None) -> None:

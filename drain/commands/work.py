@@ -141,7 +141,7 @@ def work(
         # Not QUEUE_NAME: RQ allows any queue name for plain jobs.
         if not queue or not queue.isprintable():
             raise click.UsageError(f"{queue!r} is not a queue name: it is empty, or cannot be printed")
-    # Like RQ's command, find job modules in the current directory.
+    # Like RQ's command, import from the current directory.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
@@ -184,7 +184,7 @@ def work(
 
 
 def _queues_of(registered: set[str]) -> list[str]:
-    """List the registered jobs' queues, sorted.
+    """List the registered jobs' queues.
 
     Raises:
         ConfigError: No job is registered.
@@ -198,7 +198,7 @@ def _queues_of(registered: set[str]) -> list[str]:
 
 
 def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None:
-    """Write the declared schedules; without the right to, only warn."""
+    """Write the declared schedules; without the right, only warn."""
     if not schedules:
         return
     try:
@@ -218,7 +218,7 @@ def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None
 
 
 def _known_to_rq(settings: Settings) -> set[str]:
-    """Read the queues known to RQ; none while Redis is unreachable, reported later."""
+    """Read the queues known to RQ, if reachable."""
     with (
         closing(Producer(settings.required_redis_url, settings.namespace)) as redis,
         suppress(UnavailableError),

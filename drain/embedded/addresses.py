@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-# Bytes in a socket's path: macOS has the shortest `sun_path`, 104 bytes with the NUL.
+# In bytes: macOS allows 104, with the NUL.
 _LONGEST_SOCKET_PATH = 100
 
 
@@ -19,6 +19,6 @@ def free_port() -> int:
 
 
 def directory_with_room_for(socket_name: str, preferred: Path, fallback: Path) -> Path:
-    """Return the preferred directory unless the socket's path would be too long."""
+    """Return the preferred directory unless the path gets too long."""
     fits = len(os.fsencode(preferred / socket_name)) <= _LONGEST_SOCKET_PATH
     return preferred if fits else fallback

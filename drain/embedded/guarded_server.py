@@ -1,7 +1,7 @@
 """A server that cannot outlive its owner.
 
-In its own session, it gets no Ctrl-C from the terminal; the owner stops its servers in order. If the owner is killed,
-the guard stops the server. The guard always removes the scratch directory.
+Its own session keeps it from the terminal's Ctrl-C, so that the owner stops its servers in order. If the owner is
+killed, the guard stops the server. The guard always removes the scratch directory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from drain.embedded.guard import Guard
 from drain.embedded.server_process import Credentials, ServerProcess
 from drain.errors import EmbeddedError
 
-# Timeout for the first answer.
 START_SECONDS = 30.0
-# Then the server is killed.
+# Then SIGKILL.
 STOP_SECONDS = 10.0
 
-# Each line names the process to stop once the pipe closes; empty for none. $1 is the signal, $2 the scratch directory.
+# Each line names the process to stop when the pipe closes, if any. $1: signal; $2: scratch directory.
 _GUARD = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -41,12 +40,10 @@ rm -rf -- "$2"
 
 
 class GuardedServer:
-    """Child process with a directory, log, guard, and bounded start and stop.
-
-    Subclasses implement `launch` and `answers`.
+    """Child process with directory, log, guard, and bounded start and stop.
 
     Args:
-        directory: Keeps data and log; None for the scratch directory, which `close` removes.
+        directory: For data and log; None for the scratch directory, which `close` removes.
 
     Attributes:
         title: Name in messages.
@@ -65,21 +62,21 @@ class GuardedServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """Process id of the server."""
         if self._process is None:
             raise EmbeddedError(f"{self.title} is not running")
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """True if the server is running."""
+        """True while the server runs."""
         return self._process is not None and self._process.runs
 
     def start(self) -> None:
-        """Start the server on existing data, if any, and wait until it answers.
+        """Start the server on any existing data, and wait for it to answer.
 
         Raises:
-            EmbeddedError: It did not start; quotes the end of the log.
+            EmbeddedError: It did not start; quotes its log.
         """
         if self.runs:
             return
@@ -105,7 +102,7 @@ class GuardedServer:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the server and its children, and wait until they are gone."""
+        """SIGKILL the server and its children, and wait for their end."""
         if self._process is None:
             return
         try:
@@ -116,12 +113,12 @@ class GuardedServer:
             self._note_for_guard("")
 
     def restart(self) -> None:
-        """Stop the server cleanly and start it on the same data."""
+        """Stop the server and start it on the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop the server and remove the scratch directory, not the caller's."""
+        """Stop the server and remove the scratch directory."""
         self.stop()
         if self._guard is not None:
             self._guard.close(STOP_SECONDS)
@@ -149,11 +146,11 @@ class GuardedServer:
         credentials: Credentials | None = None,
         descriptors: Iterable[int] = (),
     ) -> ServerProcess:
-        """Start a command under guard, appending its output to the log.
+        """Start a command under guard, logging its output.
 
         Args:
             credentials: None for this process's account.
-            descriptors: File descriptors to inherit.
+            descriptors: To inherit.
         """
         try:
             self._process = ServerProcess(command, self.log, credentials or {}, descriptors)
@@ -163,7 +160,7 @@ class GuardedServer:
         return self._process
 
     def failure(self, problem: str) -> EmbeddedError:
-        """Build an error that quotes the end of the log."""
+        """Build an error that quotes the log."""
         lines = self.log.read_text(errors="replace").splitlines()[-5:]
         return EmbeddedError(f"{self.title} {problem}; its log ends: {' | '.join(lines)}")
 
@@ -186,7 +183,6 @@ class GuardedServer:
         self._guard = self._process = None
 
 
-# Guarded servers of this process.
 _OPEN: set[GuardedServer] = set()
 
 
@@ -197,7 +193,7 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
-    # A fork neither stops its parent's servers nor keeps their guards waiting.
+    # A fork neither stops its parent's servers nor delays their guards.
     for server in _OPEN:
         server._disown()
     _OPEN.clear()

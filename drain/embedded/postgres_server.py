@@ -1,7 +1,7 @@
 """Real PostgreSQL as a child of this process.
 
-PostgreSQL refuses to run as root, so root uses `postgres` or `nobody`. These may be unable to reach data or programs,
-as below /root. Rather than change foreign permissions, data are reached by an open descriptor, and programs copied.
+It refuses to run as root, so root uses `postgres` or `nobody`, which may not reach data or programs, as below /root.
+No foreign permissions are changed: data are reached by an open descriptor, and programs copied.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CONNECT_SECONDS = 5
 # Names the Unix socket's file.
 _SOCKET_PORT = 5432
 
-# No fsync: data survive the death of any process, not of the machine. `synchronous_commit` stays on, as without it a
-# killed server forgets confirmed commits.
+# Data survive the death of any process, not of the machine. Without `synchronous_commit`, a killed server would forget
+# confirmed commits.
 CARELESS = {"fsync": "off", "full_page_writes": "off"}
 
 _INITDB = (
@@ -45,11 +45,11 @@ class EmbeddedPostgres(GuardedServer):
     """PostgreSQL with a database `drain`, on a Unix socket.
 
     Args:
-        directory: Keeps the data; None for a temporary one, which `close` removes.
-        settings: Override the default server settings.
-        listen: Also listen on a free port of 127.0.0.1, used in `url`.
-        port: Listen there instead.
-        bin_directory: Of `postgres` and `initdb`; None to search.
+        directory: For the data; None for a temporary one, which `close` removes.
+        settings: Override the defaults.
+        listen: Also on a free port of 127.0.0.1, used in `url`.
+        port: Instead of a free one.
+        bin_directory: None to search.
     """
 
     title = "PostgreSQL"
@@ -82,7 +82,7 @@ class EmbeddedPostgres(GuardedServer):
         """Build the URL of another database."""
         if self.port:
             return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-        # Explicit, since PGPORT would name another socket file.
+        # PGPORT would name another socket file.
         return f"postgresql://postgres@/{database}?host={quote(str(self._sockets))}&port={_SOCKET_PORT}"
 
     def launch(self) -> None:
@@ -97,14 +97,14 @@ class EmbeddedPostgres(GuardedServer):
             "unix_socket_directories": "." if self._sockets == self._data else str(self._sockets),
             "max_connections": "100",
             "shared_buffers": "128MB",
-            # Removed with the directory; a killed server's shared memory would stay in /dev/shm.
+            # Removed with the directory; a killed server would leave shared memory in /dev/shm.
             "dynamic_shared_memory_type": "mmap",
         } | self.settings
         self._run_on(self._data, "postgres", [f"--{name}={settings[name]}" for name in settings])
 
     def answers(self) -> bool:
         """Create the database `drain` if missing; return True once this server answers."""
-        # Another server still running in this directory could answer instead.
+        # Another server in this directory could answer instead.
         if not self._locked_by(self.pid):
             return False
         try:
@@ -124,7 +124,7 @@ class EmbeddedPostgres(GuardedServer):
         return False
 
     def _create_data(self) -> None:
-        # Renamed when complete, so that an interrupted initdb leaves nothing to start on.
+        # Renamed when complete: an interrupted initdb leaves nothing to start on.
         unfinished = self.directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -140,7 +140,7 @@ class EmbeddedPostgres(GuardedServer):
         if os.geteuid() != 0:
             return self.run([self.bin_directory / program, "-D", data, *options])
         owner = data.stat()
-        # Others may only pass through: root writes into no other account's directory.
+        # Traversal only: root writes into no other account's directory.
         self.scratch.chmod(0o711)
         credentials = Credentials(user=owner.st_uid, group=owner.st_gid, extra_groups=[])
         binary = reachable(self.bin_directory, credentials, self.scratch) / program

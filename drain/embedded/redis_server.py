@@ -15,7 +15,7 @@ from drain.embedded.binaries import find_redis
 from drain.embedded.guarded_server import GuardedServer
 from drain.errors import EmbeddedError
 
-# Per connection attempt, and per answer.
+# For a connection, and for an answer.
 _CONNECT_SECONDS = 5
 
 
@@ -23,11 +23,11 @@ class EmbeddedRedis(GuardedServer):
     """Redis or Valkey on a Unix socket.
 
     Args:
-        directory: Keeps log, socket and data; None for a temporary one, which `close` removes.
-        settings: Override the default server settings.
-        listen: Also listen on a free port of 127.0.0.1, used in `url`.
-        port: Listen there instead.
-        bin_directory: Of `redis-server` or `valkey-server`; None to search.
+        directory: For log, socket and data; None for a temporary one, which `close` removes.
+        settings: Override the defaults.
+        listen: Also on a free port of 127.0.0.1, used in `url`.
+        port: Instead of a free one.
+        bin_directory: None to search.
     """
 
     title = "Redis"
@@ -64,7 +64,7 @@ class EmbeddedRedis(GuardedServer):
             EmbeddedError: Another one runs in this directory.
         """
         if self._info():
-            # A second server would start, and take over the socket.
+            # It would start, and take over the socket.
             raise EmbeddedError(
                 f"another Redis runs in {self.directory}; stop it, or choose another directory"
             )
@@ -81,7 +81,7 @@ class EmbeddedRedis(GuardedServer):
         self.run([self.binary, *options])
 
     def answers(self) -> bool:
-        """Return True once this server serves its loaded data."""
+        """Return True once this server has loaded its data."""
         info = self._info()
         return info.get("process_id") == self.pid and not info.get("loading")
 

@@ -14,7 +14,7 @@ from drain.embedded import signals
 
 
 class Credentials(TypedDict, total=False):
-    """Account to run a child as; empty for this process's."""
+    """Account for a child; empty for this process's."""
 
     user: int
     group: int
@@ -22,11 +22,7 @@ class Credentials(TypedDict, total=False):
 
 
 class ServerProcess(subprocess.Popen[bytes]):
-    """Server in its own session, out of reach of the terminal's Ctrl-C.
-
-    Args:
-        log: Gets the output appended.
-        descriptors: File descriptors to inherit.
+    """Server in its own session, out of reach of Ctrl-C, logging to `log`.
 
     Raises:
         OSError: The program cannot be run.
@@ -35,8 +31,7 @@ class ServerProcess(subprocess.Popen[bytes]):
     def __init__(
         self, command: Sequence[str | Path], log: Path, credentials: Credentials, descriptors: Iterable[int]
     ) -> None:
-        # Descendants inherit the write end, so the pipe closes with the last. Process ids would not do: orphans stay
-        # zombies unless process 1 reaps them.
+        # The pipe closes with the last descendant. Process ids would not do: unreaped orphans stay zombies.
         self._descendants, inherited = os.pipe()
         try:
             with log.open("ab") as output:
@@ -59,17 +54,14 @@ class ServerProcess(subprocess.Popen[bytes]):
 
     @property
     def runs(self) -> bool:
-        """True while the server runs; its descendants may run longer."""
+        """True while the server runs; descendants may outlive it."""
         return self.poll() is None
 
     def kill_all(self, seconds: float) -> bool:
-        """SIGKILL the server and its children; call once, even after the server's end.
-
-        Returns False if descendants still run after the timeout, which applies to each wait.
-        """
+        """SIGKILL the server and its children, once; return False if descendants outlast the timeout."""
         try:
             if self.runs:
-                # SIGSTOP first, so that it neither forks nor cleans up while its children die.
+                # SIGSTOP first: it neither forks nor cleans up while its children die.
                 self.send_signal(signal.SIGSTOP)
                 signals.send([*signals.children(self.pid), self.pid], signal.SIGKILL)
                 self.wait(seconds)
@@ -84,6 +76,6 @@ class ServerProcess(subprocess.Popen[bytes]):
 
 
 def _environment() -> dict[str, str]:
-    # PG* variables are meant for other servers. A missing locale causes warnings; guessing a time zone slows initdb.
+    # PG* is meant for other servers. Missing locales cause warnings; guessing a time zone slows initdb.
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("PG")}
     return inherited | {"LC_ALL": "C", "TZ": "UTC"}

@@ -41,13 +41,11 @@ def services(
     postgres_settings: Mapping[str, str] | None = None,
     redis_settings: Mapping[str, str] | None = None,
 ) -> Iterator[Services]:
-    """Run both servers during the block, without libpq's variables (PGPORT, PGSERVICE …).
+    """Run both servers during the block, without libpq's variables such as PGPORT.
 
     Args:
-        directory: Keeps the data; None for a temporary one.
-        listen: Also listen on free ports of 127.0.0.1.
-        postgres_port: Listen there instead.
-        redis_port: Listen there instead.
+        directory: For the data; None for a temporary one.
+        listen: Also on free ports of 127.0.0.1, or the given ones.
         durable: False turns fsync off: a crash of the machine may lose data.
 
     Raises:

@@ -1,6 +1,6 @@
-"""How much of a queue's rules is in use, and so why a row waits.
+"""Rule usage of queues, and so why rows wait.
 
-Only the leader decides, from counters in memory; this derives the same from the tables. Counts stop at `MOST` rows.
+Derived from the tables, since the leader decides from counters in memory. Counts stop at `MOST` rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from drain.tables.rules import RulesRow
 
 MOST = 10_000
 
-# Queue, job name and key: what pauses and rules match on.
+# Queue, job name and key.
 Job: TypeAlias = tuple[str, str, str | None]
-# As spelled by `drain status --json` and the metric.
 CAUSES = (
     "scheduled",
     "paused",
@@ -34,8 +33,7 @@ CAUSES = (
     "retrying",
     "called_back",
 )
-# Running jobs of these queues. No index has the queue of a claimed job, so claims are read once for all queues,
-# latest lease first.
+# No index has the queue of a claimed job, so claims are read once for all queues, latest lease first.
 _RUNNING = f"""
 SELECT known.queue, job.id, job.key, job.claimed_by, true AS is_delivered, job.moved_at AS since
 FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -65,7 +63,7 @@ SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known 
 
 
 class Running(NamedTuple):
-    """Running job: delivered or claimed, `since` that time."""
+    """Job delivered or claimed, `since` then."""
 
     id: int
     key: str | None
@@ -76,15 +74,15 @@ class Running(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """Use of a queue's rules at one instant.
+    """Use of a queue's rules.
 
     Attributes:
         running: Delivered or claimed jobs.
-        delivered: The part of them not yet claimed.
-        is_full: The queue is at its limit, or held by the leader.
-        full_keys: Keys that admit no job: at their limit, or ordered with a job in flight or a dead one holding them.
-        rate_is_used_up: The queue has no token, or had none a moment ago.
-        empty_keys: Keys whose rate is used up.
+        delivered: Those not yet claimed.
+        is_full: At its limit, or held by the leader.
+        full_keys: At their limit; or ordered, with a job in flight or a dead one that holds the key.
+        rate_is_used_up: No token, or none a moment ago.
+        empty_keys: Keys with a used-up rate.
     """
 
     running: int = 0
@@ -96,13 +94,13 @@ class Standing:
 
 
 def read_running(connection: Connection, queue: str) -> list[Running]:
-    """Read the running jobs of a queue, oldest first; at most `MOST` delivered ones."""
+    """Read a queue's running jobs, oldest first; at most `MOST` delivered ones."""
     rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queues": [queue]}, binary=True)
     return [Running._make(row) for _, *row in rows]
 
 
 def read_standings(connection: Connection, rules: Collection[RulesRow]) -> dict[str, Standing]:
-    """Read the rule usage of these queues, in a few statements for all."""
+    """Read the rule usage of queues."""
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
     delivered_of: Counter[Whose] = Counter()
@@ -156,7 +154,7 @@ def _rows(connection: Connection, statement: str, rules: Collection[RulesRow]) -
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
-    """Return the cause, one of `CAUSES`, for which a due row waits; `rules` is None for a queue without rules."""
+    """Return the cause, one of `CAUSES`, for which a due row waits."""
     *_, key = job
     if pauses.applies(*job):
         return "paused"

@@ -1,4 +1,4 @@
-"""Settings as options, one-line errors and exit codes, shared by all commands."""
+"""Shared options, one-line errors and exit codes of commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drain.formatting import seconds, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Since click 8.2, raised for a group without a subcommand, with its whole help.
+# Since click 8.2, a group without a subcommand raises its help.
 _HELP_OF_GROUP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _HELP = {
     "database_url": "URL of PostgreSQL: postgresql://user@host/database.",
@@ -53,12 +53,7 @@ class FiniteRange(click.FloatRange):
 
 
 class Port(click.IntRange):
-    """TCP port, or 0; an invalid one is a `ConfigError` with exit code 1, as for settings.
-
-    Args:
-        variable: Variable of the setting, for the error.
-        zero: Meaning of 0, for the error.
-    """
+    """TCP port, or 0, meaning `zero`; an invalid one is a `ConfigError` that names `variable`."""
 
     def __init__(self, variable: str, zero: str = "none") -> None:
         super().__init__(0, 65_535)
@@ -67,7 +62,7 @@ class Port(click.IntRange):
 
     def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> int:
         """Convert the text to a port."""
-        # int() also accepts other scripts' digits, and 1_0.
+        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("[0-9]{1,5}", str(value).strip()) or int(value) > 65_535:
             raise ConfigError(
                 f"{self._variable} must be a port from 1 to 65535, or 0 for {self._zero}, not {value!r}"
@@ -93,7 +88,7 @@ class _JobId(click.IntRange):
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # int() also accepts other scripts' digits, and 1_0.
+        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("[0-9]+", str(value)):
             self.fail(f"{value!r} is not a job id, which is a whole number", param, ctx)
         return super().convert(value, param, ctx)
@@ -113,18 +108,14 @@ trace_option = click.option(
 
 
 class Group(click.Group):
-    """Command group that reports expected errors in one line and exits with 1.
-
-    Args:
-        sections: Headings of the help, with their commands.
-    """
+    """Command group with headings, which reports expected errors in one line and exits with 1."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
         self._sections = sections or {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by heading; the rest under "Commands"."""
+        """Write the commands by heading, the rest under "Commands"."""
         placed = {name for names in self._sections.values() for name in names}
         rest = [name for name in self.list_commands(ctx) if name not in placed]
         width = max(map(len, self.commands), default=0)
@@ -139,17 +130,17 @@ class Group(click.Group):
                     formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line, even if standard streams are closed or full."""
+        """Run the command line, even with closed or full standard streams."""
         open_standard_streams()
         try:
             try:
                 return super().main(*args, **extra)
             finally:
-                # At the interpreter's exit it is too late to report a full disk.
+                # The interpreter's exit is too late to report a full disk.
                 sys.stdout.flush()
         except OSError as error:
             _forget_output()
-            # Its reader closed the pipe, as `head` does: not an error.
+            # A reader such as `head` closed the pipe: not an error.
             if not isinstance(error, BrokenPipeError):
                 click.echo(f"Error: the operating system says: {error.strerror or error}", err=True)
             sys.exit(1)
@@ -190,16 +181,15 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def _forget_output() -> None:
-    """Discard unwritten output, which the interpreter would try to write again at exit."""
+    """Discard unwritten output, which the interpreter would retry at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams on the null device; let all accept any character.
+    """Open closed standard streams on the null device; accept all characters.
 
-    Otherwise the next file or connection gets the stream's number, and with it what C code writes there. An invalid
-    COLUMNS is ignored.
+    Otherwise the next file gets the stream's number, and what C code writes there. Drops an invalid COLUMNS.
     """
     if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
         del os.environ["COLUMNS"]
@@ -223,7 +213,7 @@ def setting_option(name: str) -> Callable[[F], F]:
 
 
 def settings_options(*names: str) -> Callable[[F], F]:
-    """Add settings to a command, which gets them as one `Settings`; the schema comes with the database's URL."""
+    """Add settings to a command as one `Settings`; the database URL brings the schema."""
     if "database_url" in names:
         place = names.index("database_url") + 1
         names = (*names[:place], "schema", *names[place:])
@@ -239,7 +229,7 @@ def settings_options(*names: str) -> Callable[[F], F]:
 
 
 def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[[Any], Any]]) -> F:
-    """Give a wrapper its command's name, help and options, plus these options."""
+    """Give a wrapper its command's name, help and options, and more options."""
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
     wrapper.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in options:
@@ -248,9 +238,9 @@ def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[
 
 
 def add_to(command: click.Command, callback: Callable[..., Any]) -> None:
-    """Replace a command's callback, and add the new one's options.
+    """Replace a command's callback, for entry points of `drain.options`, and add its options.
 
-    For entry points of the group `drain.options`; the callback passes on options that are not its own.
+    The callback passes on options that are not its own.
     """
     command.callback = callback
     command.params += reversed(getattr(callback, "__click_params__", []))

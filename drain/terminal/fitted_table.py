@@ -1,4 +1,4 @@
-"""Table fitted to the terminal, cutting texts where there is no room."""
+"""Table fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ class Column(NamedTuple):
     """Table column.
 
     Attributes:
-        cell: Text of a row at the current time.
-        cut: End of the text to drop if there is no room; None never cuts.
-        share: Weight when dividing room among cut columns.
-        least: Characters to keep while another column has more than its own least.
+        cut: End of the text to drop without room; None never cuts.
+        share: Weight in dividing room.
+        least: Characters kept while another column has more than its own least.
     """
 
     title: str
@@ -33,7 +32,7 @@ class Column(NamedTuple):
 def fitted_table(
     columns: Sequence[Column], rows: Sequence[dict[str, Any]], now: datetime, width: int
 ) -> Table:
-    """Build a table with one line per row; `now` by the database's clock."""
+    """Build a table with one line per row."""
     cells = [[_as_rich(column.cell(row, now)) for row in rows] for column in columns]
     widths = _widths(columns, cells, width)
     table = Table(

@@ -18,7 +18,7 @@ Job: TypeAlias = dict[str, Any]
 
 
 def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
-    """Print jobs of one state, one of `queries.TABLES`; `now` by the database's clock."""
+    """Print jobs of one state, one of `queries.TABLES`."""
     console = Console(highlight=False, markup=False)
     console.print(fitted_table(_columns_of(state, console.width), jobs, now, console.width))
 
@@ -50,7 +50,7 @@ def _state(job: Job, now: datetime) -> Text:
 def _since(job: Job, now: datetime) -> str:
     is_queued = queries.inflight_state(job, now) == "queued"
     times = (job["moved_at"],) if is_queued else (job["claimed_at"], job["failed_at"])
-    # A job whose claim was undone may have no time of a claim.
+    # An undone claim may leave no time.
     latest = max(filter(None, times), default=job["moved_at"])
     return duration(max(0.0, (now - latest).total_seconds()))
 

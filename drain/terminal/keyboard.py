@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import sleep
 
-# Arrow and other escape sequences.
+# Arrows and other escape sequences.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
 
-# Waits so many seconds for keys; empty if none came.
+# Waits so many seconds; empty if no key came.
 Read = Callable[[float], str]
 
 
 @contextmanager
 def reading_keys() -> Iterator[Read]:
-    """Read single keys during the block, then restore the terminal; Ctrl-C raises KeyboardInterrupt.
+    """Read single keys during the block; Ctrl-C raises KeyboardInterrupt.
 
-    Without a terminal on standard input, the function only waits.
+    Without a terminal on standard input, only waits.
     """
     if not sys.stdin.isatty():
         yield _wait

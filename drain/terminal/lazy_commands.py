@@ -1,7 +1,7 @@
-"""Commands imported on demand: job-drain's own, and those of other packages.
+"""Commands imported on demand, also from other packages.
 
-A package adds a command by an entry point of the group `drain.commands`, `hello = "shop.drain_commands:hello"`, and
-options to a job-drain command by one of `drain.options`, `status = "shop.drain_commands:add_options"`.
+Entry points add commands (group `drain.commands`, `hello = "shop.drain_commands:hello"`) and options to a command
+(group `drain.options`, `status = "shop.drain_commands:add_options"`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ OPTIONS = "drain.options"
 
 
 class LazyCommands(MutableMapping[str, click.Command]):
-    """Commands by name; other packages cannot replace job-drain's.
-
-    Args:
-        own: Own commands, such as `drain.commands.status:status`, by name.
-    """
+    """Commands by name; job-drain's `own` cannot be replaced."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = {name: EntryPoint(name, value, GROUP) for name, value in own.items()}
@@ -32,7 +28,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     @cached_property
     def _known(self) -> dict[str, EntryPoint]:
-        """Entry points by name; reading all packages' metadata takes 10 ms."""
+        """Entry points; reading all metadata takes 10 ms."""
         added = {each.name: each for each in entry_points(group=GROUP)}
         return self._own | added | self._own
 
@@ -56,7 +52,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
 
 def _with_options(command: click.Command) -> click.Command:
-    """Add other packages' options; report and skip those that fail."""
+    """Add other packages' options, reporting those that fail."""
     for entry in entry_points(group=OPTIONS, name=command.name or ""):
         extended = copy(command)
         extended.params = list(command.params)
@@ -74,7 +70,7 @@ def _with_options(command: click.Command) -> click.Command:
 
 
 def _load(entry: EntryPoint) -> click.Command:
-    """Import a command; another package's failure becomes a command that reports it."""
+    """Import a command; another package's failure becomes one that reports it."""
     try:
         found = entry.load()
     # An imported module may raise anything.

@@ -17,11 +17,7 @@ _SHOWN_AFTER_SECONDS = 2.0
 
 @contextmanager
 def show() -> Iterator[Callable[[str], None]]:
-    """Show the current step on a terminal, from two seconds on.
-
-    Yields:
-        Function to call with each step as it begins.
-    """
+    """Yield a function that shows each step on a terminal, from two seconds on."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _step: None

@@ -10,7 +10,7 @@ from drain.formatting import clock
 
 
 def json_default(value: Any) -> str:
-    """Convert a non-JSON value to text, as `default=` of `json.dumps`."""
+    """Convert other types to text, for `json.dumps`."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
