@@ -1,19 +1,19 @@
-"""The audit: proves on a live system that no job is lost, doubled or stuck.
+"""Proof, on a live system, that no job is lost, duplicated or stuck.
 
-    tables    one snapshot: each id in exactly one table, no finish without a claim, no token gone backwards
-    rules     conditions that no row of a table may meet, for `tables`
-    recheck   repeated looks, since jobs under way may seem wrong at one look; for those that follow
-    overdue   rows that should have been drained or delivered again long ago
-    obstacles what explains that a row is overdue: pauses, limits, rates, full lists
-    admission what the leader admits: limits, unique keys
-    ticks     schedules whose tick should have been staged
-    lists     delivered jobs compared with the lists in Redis
-    orphans   entries of a list that belong to no job or no delivery, for `lists`
-    attended  queues with jobs and without a worker
-    report    the result: counts and breaches
+    tables    one snapshot: each id in one table, no finish without a claim, tokens only grow
+    rules     conditions that no row may meet
+    recheck   repeated looks, since moving jobs may look wrong
+    overdue   rows that should have left long ago
+    obstacles what excuses an overdue row
+    admission limits and unique keys
+    ticks     missing ticks of schedules
+    lists     delivered jobs compared with the Redis lists
+    orphans   list entries without a job or delivery
+    attended  queues with jobs but no worker
+    report    counts and breaches
 
-What always holds: an audit changes nothing, and no job, worker or enqueuer waits for it; only vacuum is delayed while
-it reads. An audit cannot find rows that are in no table at all: ids have gaps, since transactions roll back.
+An audit changes nothing, and delays nothing but vacuum. It cannot find rows missing from all tables: rollbacks leave
+gaps in the ids too.
 """
 
 from __future__ import annotations
@@ -41,12 +41,10 @@ __all__ = [
     "audit",
 ]
 
-# Time that a row may be due, in seconds.
 OVERDUE_SECONDS = 60
-# Time that jobs may wait in a queue without a worker, in seconds: a deploy has replaced its workers by then.
+# Longer than a deploy.
 UNATTENDED_SECONDS = 300
-# Time in which what seems wrong may clear, in seconds. The leader takes 15 s to be sure that a popped delivery is lost;
-# a delivery that is lost during these has its own 15 s after them.
+# A popped delivery counts as lost after 15 s; its redelivery takes up to 15 s more.
 PATIENCE_SECONDS = 35
 
 
@@ -63,22 +61,20 @@ def audit(
     unattended_seconds: float = UNATTENDED_SECONDS,
     progress: Callable[[str], None] = _ignore,
 ) -> Report:
-    """Check everything that must always hold.
+    """Check everything that must always hold: read all tables once, then recheck what looks wrong.
 
-    Reads all tables once; and, while something is overdue or missing in Redis, looks again for up to
-    `patience_seconds`. Reading 100 million rows needs a longer `statement_timeout` than other commands have.
+    Reading 100 million rows needs a longer `statement_timeout` than other commands.
 
     Args:
-        connection: In autocommit mode, with no transaction open.
-        redis: Redis that the leader pushes into; None leaves the lists and the workers out.
-        overdue_seconds: Time that a row may be due before it is overdue.
-        patience_seconds: Time in which what seems overdue, missing or orphaned may clear. 0 is for a system that
-            stands still: jobs under way would be breaches.
-        unattended_seconds: Time that jobs may wait in a queue without a worker.
-        progress: Called with the name of each step as it begins.
+        connection: In autocommit mode, outside a transaction.
+        redis: None skips lists and workers.
+        overdue_seconds: Grace for a due row.
+        patience_seconds: Time for suspected breaches to clear; 0 only suits an idle system.
+        unattended_seconds: Grace for a queue without a worker.
+        progress: Called with each step.
 
     Raises:
-        psycopg.Error: The database failed. If Redis does not answer, its checks are not made: see `Report.unchecked`.
+        psycopg.Error: The database failed. An unavailable Redis only skips checks (`Report.unchecked`).
     """
     counts, breaches = tables.check(connection, progress)
     live_checks: list[LiveCheck] = [

@@ -1,7 +1,6 @@
-"""Breaches of a leader that admits jobs: a limit exceeded, rules not followed, two jobs of one unique key that wait.
+"""Limits exceeded, rules not followed, unique keys doubled.
 
-Each statement is one snapshot. On a live system a finding of one look may be settled a moment later, so only what is
-found at each look is a breach.
+Only what every look finds is a breach; the rest may settle a moment later.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from drain.formatting import visible
 from drain.read import queries
 from drain.tables.pauses import IS_PAUSED
 
-# Upper bound of the findings of each kind.
 _MOST = 100
-# Time for which two jobs of one unique key may wait before the leader has settled them, in seconds.
+# For the leader to settle two jobs of one unique key.
 _SETTLED_SECONDS = 10
 
-# Rows are only ever added by the leader, so more rows than the limit are a breach if the leader has added one since it
-# knows of the limit, but not if the limit was lowered while more jobs ran: then none was added. A retry is added after
-# its latest failure. A cancelled job counts until its worker lets go.
+# Only a row added after the leader knew the limit is a breach: limits may be lowered below the running jobs. A retry is
+# added at its latest failure. A cancelled job counts until its worker lets go.
 _RUNNING = """
 SELECT job.queue, {key} AS key, {limit} AS most, count(*) AS running,
     (pg_catalog.array_agg(job.id ORDER BY job.added_after DESC NULLS LAST, job.id))[1:{samples}]
@@ -65,41 +62,36 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 ORDER BY job_name, unique_key 
 
 
 class Subject(NamedTuple):
-    """Subject of a finding: the check, and the texts by which the same finding is known at the next look."""
+    """Identity of a finding at the next look."""
 
     check: str
     names: tuple[str | None, ...]
 
 
 class AdmissionCheck:
-    """Checks the leader's admission: limits, rules, unique keys.
-
-    Args:
-        connection: In autocommit mode.
-    """
+    """Check of limits, rules and unique keys."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # None before the first look.
         self._found: dict[Subject, Breach] | None = None
 
     @property
     def in_doubt(self) -> bool:
-        """True while something seems wrong."""
+        """True while something looks wrong."""
         return bool(self._found)
 
     def look(self) -> None:
-        """Find what seems wrong; from the second look on, keep what still does."""
+        """Find what looks wrong, or keep what still does."""
         found = dict([*self._over_limits(), *self._held(), *self._several()])
         known = self._found
         self._found = {subject: each for subject, each in found.items() if known is None or subject in known}
 
     def breaches(self) -> list[Breach]:
-        """List what has seemed wrong at every look."""
+        """List what looked wrong every time."""
         return list((self._found or {}).values())
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: there is no audit without PostgreSQL."""
         return {}
 
     def _over_limits(self) -> Iterable[tuple[Subject, Breach]]:
@@ -115,7 +107,7 @@ class AdmissionCheck:
             yield Subject("rules", (queue,)), Breach("rules", explanation)
 
     def _several(self) -> Iterable[tuple[Subject, Breach]]:
-        # Only a leader settles which job stands.
+        # Only a leader settles them.
         if queries.leader(self._connection) is None:
             return
         for name, key, count, ids in self._connection.execute(

@@ -1,8 +1,7 @@
-"""Queues with jobs and without a worker.
+"""Queues with jobs but no worker.
 
-Only delivered jobs count: a job that is staged, or due for its next attempt, waits for the enqueuer, and is overdue if
-that takes too long. So a queue in forward mode has no such jobs. A worker counts if it is registered with RQ in this
-Redis; a worker that died stays registered for another two minutes, an `rq worker` for eight.
+Only delivered jobs count; staged or retrying ones wait for the enqueuer. A dead worker stays registered for two
+minutes, an `rq worker` for eight.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from drain.tables.columns import DELIVERED
 from drain.tables.waiting import WAITS_SINCE
 from drain.wire import Producer
 
-# Upper bound of the breaches that name one queue; one more breach counts the remaining queues.
 _MOST = 10
 
 _WAITING = f"""
@@ -33,7 +31,7 @@ ORDER BY delivery LIMIT {SAMPLES}
 
 
 class Waiting(NamedTuple):
-    """Delivered jobs of a queue that no worker has claimed: their number, and since when the oldest waits."""
+    """Delivered jobs of a queue, the oldest `since`."""
 
     queue: str
     jobs: int
@@ -41,29 +39,22 @@ class Waiting(NamedTuple):
 
 
 class AttendedCheck:
-    """Checks that each queue with jobs has a worker.
-
-    Args:
-        connection: In autocommit mode.
-        redis: Redis in which workers register.
-        seconds: Time that a job may wait in a queue without a worker, by the database's clock.
-    """
+    """Check that each queue with jobs has a worker, within `seconds`."""
 
     def __init__(self, connection: Connection, redis: Producer, seconds: float) -> None:
         self._connection = connection
         self._redis = redis
         self._seconds = seconds
-        # None before the first look.
         self._unattended: list[Waiting] | None = None
         self._problem: str | None = None
 
     @property
     def in_doubt(self) -> bool:
-        """True while a queue seems to have no worker, or Redis did not answer."""
+        """True while a queue seems unattended or Redis fails."""
         return bool(self._problem or self._unattended)
 
     def look(self) -> None:
-        """Find queues without a worker; from the second look on, keep those that still have none."""
+        """Find queues without a worker, or keep those still without."""
         known = None if self._unattended is None else {waiting.queue for waiting in self._unattended}
         rows = self._connection.execute(_WAITING, (self._seconds,), binary=True)
         waiting = [each for each in map(Waiting._make, rows) if known is None or each.queue in known]
@@ -76,7 +67,7 @@ class AttendedCheck:
         self._unattended = [each for each in waiting if not workers[each.queue]]
 
     def breaches(self) -> list[Breach]:
-        """Build a breach for each queue that had no worker at any look, the longest waiting first."""
+        """Return breaches of queues never attended, longest first."""
         if self._problem:
             return []
         unattended = self._unattended or []
@@ -87,7 +78,7 @@ class AttendedCheck:
         return breaches
 
     def unchecked(self) -> dict[str, str]:
-        """Name this check, if Redis did not answer."""
+        """Name this check if Redis did not answer."""
         return {"attended": self._problem} if self._problem else {}
 
     def _breach(self, waiting: Waiting) -> Breach:

@@ -1,8 +1,7 @@
-"""Comparison of the lists in Redis with `inflight_jobs`.
+"""Comparison of the Redis lists with `inflight_jobs`.
 
-Between the two some jobs are always under way: committed and about to be pushed, popped and about to be claimed, lost
-and about to be delivered again under a new number. A delivery is missing only if, at each look, it is in no list and
-its row still waits under the same delivery number.
+Some jobs are always between the two: committed, not pushed; popped, not claimed; lost, not redelivered. A delivery is
+missing only if every look finds it in no list while its row waits under the same number.
 """
 
 from __future__ import annotations
@@ -27,34 +26,27 @@ _FORGOTTEN = "; this Redis has forgotten, or never knew, the namespace {namespac
 _FED_BY_ANOTHER = "; queue {queue} is fed by another database, {owner}"
 _NO_LIST = "; the Redis key {key} is not a list: rename it"
 _DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {DELIVERED}"
-# A join, which uses the primary key whatever the statistics of the table say. Measured: `id = ANY` of ten thousand ids
-# took twenty seconds on a table that had last been analyzed when it was empty.
+# A join uses the primary key whatever the statistics; measured, `id = ANY` of 10,000 ids took 20 s on stale ones.
 _STILL_DELIVERED = f"""
 SELECT id, delivery FROM pg_catalog.unnest(%s::bigint[]) AS doubtful (id) JOIN inflight_jobs USING (id)
 WHERE {DELIVERED}
 """
 
-# Delivery number of each id, by queue. A million of them take about a hundred megabytes.
+# By id and queue; a million take 100 MB.
 Deliveries = dict[str, dict[int, int]]
 
 
 class ListsCheck:
-    """Compares the delivered jobs of `inflight_jobs` with the entries of the lists.
-
-    Args:
-        connection: In autocommit mode.
-        redis: Redis that the leader pushes into.
-    """
+    """Comparison of delivered jobs with list entries."""
 
     def __init__(self, connection: Connection, redis: Producer) -> None:
         self._connection = connection
         self._redis = redis
-        # A missing row is a breach of another check.
+        # Another check reports this.
         with suppress(SchemaError):
             redis.identify(*leader_progress.identity(connection))
         self._others: dict[str, Owner] = {}
         self._not_lists: list[str] = []
-        # None before the first look at each.
         self._missing: Deliveries | None = None
         self._orphans: set[Entry] | None = None
         self._problem: str | None = None
@@ -63,11 +55,11 @@ class ListsCheck:
 
     @property
     def in_doubt(self) -> bool:
-        """True while a delivery or an entry seems wrong, or Redis could not be read."""
+        """True while something looks wrong or Redis fails."""
         return bool(self._problem or self._owned_by_another or self._missing or self._orphans)
 
     def look(self) -> None:
-        """Find missing deliveries and orphaned entries; from the second look on, keep those that are so still."""
+        """Find missing deliveries and orphans, or keep those that remain."""
         missing = self._delivered() if self._missing is None else self._still_delivered(self._missing)
         try:
             self._read_lists(missing)
@@ -82,7 +74,7 @@ class ListsCheck:
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
     def breaches(self) -> list[Breach]:
-        """List what has seemed wrong at every look; or only that another database feeds the namespace."""
+        """List what looked wrong every time; or only that another database feeds the namespace."""
         if self._owned_by_another:
             return [Breach("redis", self._owned_by_another)]
         if self._problem:
@@ -90,7 +82,7 @@ class ListsCheck:
         return [*self._missing_breach(), *orphan_breaches(self._connection, self._orphans or set())]
 
     def unchecked(self) -> dict[str, str]:
-        """Name this check, if Redis did not answer."""
+        """Name this check if Redis did not answer."""
         return {"redis": self._problem} if self._problem else {}
 
     def _missing_breach(self) -> list[Breach]:
@@ -126,7 +118,7 @@ class ListsCheck:
         return missing
 
     def _read_lists(self, missing: Deliveries) -> None:
-        """Remove from `missing` each delivery that is in a list, and find the entries that should be in none."""
+        """Drop listed deliveries from `missing`; find orphans."""
         orphans: set[Entry] = set()
         for queue in self._queues(missing):
             numbers = missing.get(queue, {})
@@ -141,6 +133,6 @@ class ListsCheck:
         self._orphans = orphans if self._orphans is None else self._orphans & orphans
 
     def _queues(self, missing: Deliveries) -> set[str]:
-        """Name the queues to read: all at the first look, those in doubt from then on."""
+        """Name all queues at first, then those in doubt."""
         in_doubt = set(missing) | {orphan.queue for orphan in self._orphans or ()}
         return in_doubt if self._orphans is not None else in_doubt | self._redis.queues()

@@ -1,4 +1,4 @@
-"""Orphaned entries: ids in a list in Redis that no job of the tables, or no delivery, belongs to."""
+"""List entries that belong to no job or no delivery."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AHEAD = (
     "or another database has the same namespace"
 )
 
-# One statement, and so one snapshot: no job is seen between two tables.
+# One statement is one snapshot, so that no job is between tables.
 _IN_NO_TABLE = """
 SELECT id FROM pg_catalog.unnest(%s::bigint[]) AS listed (id)
 WHERE NOT EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = listed.id)
@@ -33,7 +33,7 @@ WHERE NOT EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = listed.id)
 
 
 class Entry(NamedTuple):
-    """An entry of a list in Redis."""
+    """Entry of a Redis list."""
 
     queue: str
     id: int
@@ -41,17 +41,17 @@ class Entry(NamedTuple):
 
 
 def orphans_among(connection: Connection, entries: Collection[Entry]) -> set[Entry]:
-    """Find the entries whose job is in no table, or whose delivery number was never handed out."""
+    """Find entries without a job, or with an unissued delivery number."""
     if not entries:
         return set()
     unknown = _ids_in_no_table(connection, entries)
-    # Read after the list: a number is handed out before it is pushed.
+    # Read after the list: numbers are issued before they are pushed.
     last = leader_progress.progress(connection).last_delivery
     return {entry for entry in entries if entry.id in unknown or entry.delivery > last}
 
 
 def orphan_breaches(connection: Connection, orphans: set[Entry]) -> list[Breach]:
-    """Build a breach for each of the two reasons."""
+    """Build a breach for each reason."""
     ids = _ids_in_no_table(connection, orphans)
     unknown = {entry for entry in orphans if entry.id in ids}
     return [

@@ -1,8 +1,6 @@
 """Rows that should have left their table long ago.
 
-A row that was staged an hour ago by a transaction which has just committed looks overdue, and is not. So the check
-looks again, and only rows that stay are overdue. A row that a pause, a limit, a rate, a full list or a unique key holds
-back is not overdue either.
+A late commit makes an old row look overdue, so only rows found at every look count. Held rows do not.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ from drain.database.postgres import Connection
 from drain.tables import waiting
 from drain.tables.columns import id_array
 
-# Upper bound of the ids to look at again, for each reason; those that have been due for longest.
+# Rows to recheck per reason, longest overdue first.
 _LIMIT = 1_000_000
 _IDS_PER_STATEMENT = 10_000
 
 
 class Reason(NamedTuple):
-    """A reason why a row is overdue: its time `due` has passed too long ago, and the condition holds."""
+    """Condition under which a row long past `due` is overdue."""
 
     table: str
     due: str
@@ -32,8 +30,7 @@ class Reason(NamedTuple):
 
 
 REASONS = (
-    # A scheduled row is due at that time; a dead job that a person retried is due from then on.
-    # While a limit or a full list holds a queue back, its rows wait for their turn.
+    # A retried dead job is due from its retry on. Held rows await their turn.
     Reason(
         "staged_jobs",
         "greatest(scheduled_at, staged_at, matured_at)",
@@ -41,7 +38,7 @@ REASONS = (
         NOTHING_HOLDS_STAGED,
     ),
     Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
-    # While a queue fails, its retries wait for each other.
+    # A failing queue's retries wait for each other.
     Reason(
         "inflight_jobs",
         "next_run_at",
@@ -58,18 +55,12 @@ SELECT id FROM pg_catalog.unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{tabl
 
 
 class OverdueCheck:
-    """Checks that no row is overdue.
-
-    Args:
-        connection: In autocommit mode.
-        seconds: Time that a row may be due, by the database's clock.
-    """
+    """Check that no row is due for more than `seconds`."""
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
         self._held = Held([], [], [])
-        # None before the first look.
         self._late: dict[Reason, set[int]] | None = None
 
     @property
@@ -78,7 +69,7 @@ class OverdueCheck:
         return any((self._late or {}).values())
 
     def look(self) -> None:
-        """Find rows that look overdue; from the second look on, keep those that still do."""
+        """Find rows that look overdue, or keep those that still do."""
         self._held = read_held(self._connection)
         failing = [queue.queue for queue in waiting.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
@@ -87,7 +78,7 @@ class OverdueCheck:
             self._late = {reason: self._still(reason, ids, failing) for reason, ids in self._late.items()}
 
     def breaches(self) -> list[Breach]:
-        """Build a breach for each reason, of the rows that have looked overdue at every look."""
+        """Return a breach per reason, for rows overdue at every look."""
         return [
             Breach(
                 "overdue",
@@ -100,7 +91,7 @@ class OverdueCheck:
         ]
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: there is no audit without PostgreSQL."""
         return {}
 
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:

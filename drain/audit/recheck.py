@@ -1,4 +1,4 @@
-"""Repeated looks: on a live system some jobs are under way at any instant, and seem wrong at a single look."""
+"""Repeated looks, since moving jobs may look wrong."""
 
 from __future__ import annotations
 
@@ -13,38 +13,32 @@ from drain.read import queries
 
 T = TypeVar("T")
 
-# Pause before the second look, in seconds; doubles with each further look, up to the longest.
+# Before the second look; doubles up to the longest.
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class LiveCheck(Protocol):
-    """A check of a live system: its first look finds what seems wrong, later looks drop what has cleared."""
+    """Check whose later looks drop suspicions that cleared."""
 
     @property
     def in_doubt(self) -> bool:
-        """True while something seems wrong, so that another look is needed before it is called a breach."""
+        """True while a suspicion needs another look."""
 
     def look(self) -> None:
         """Look once."""
 
     def breaches(self) -> list[Breach]:
-        """List what has seemed wrong at every look so far."""
+        """List what looked wrong every time."""
 
     def unchecked(self) -> dict[str, str]:
-        """Name the checks that could not be made, and why: the store did not answer at the last look."""
+        """Return checks prevented by an unavailable store, with reasons."""
 
 
 def look_until_clear(
     checks: Sequence[LiveCheck], patience_seconds: float, progress: Callable[[str], None]
 ) -> None:
-    """Let each check look once, and again until nothing is in doubt or the patience is over.
-
-    Args:
-        checks: Checks to make.
-        patience_seconds: Upper bound of the time in which doubtful checks look again.
-        progress: Called with a line for people before each further round of looks.
-    """
+    """Repeat checks in doubt until they clear or patience ends."""
     for check in checks:
         check.look()
     deadline = monotonic() + patience_seconds
@@ -58,12 +52,12 @@ def look_until_clear(
 
 
 def slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Cut the items into lists of `size`; the last one may be shorter."""
+    """Split items into lists of up to `size`."""
     rest = iter(items)
     while slice_ := list(islice(rest, size)):
         yield slice_
 
 
 def no_leader_note(connection: Connection) -> str:
-    """Build the end of an explanation while there is no leader; an empty text while there is one."""
+    """Return a suffix for explanations while there is no leader."""
     return "" if queries.leader(connection) else "; there is no leader, start `drain run`"

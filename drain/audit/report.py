@@ -1,4 +1,4 @@
-"""Report of an audit: how many jobs are in each state, and each breach of what must always hold."""
+"""Result of an audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Check(NamedTuple):
-    """The two lines of a check: one for no breach, one for a breach."""
+    """Lines of a check, without and with a breach."""
 
     ok: str
     breach: str
@@ -42,24 +42,23 @@ CHECKS: Mapping[str, Check] = {
     "redis": Check("the Redis lists and inflight_jobs agree", "the Redis lists and inflight_jobs disagree"),
     "attended": Check("each queue with jobs has a worker", "queues with jobs have no worker"),
 }
-# Names of the checks that ask Redis.
+# These need Redis.
 OF_REDIS = ("redis", "attended")
 
-# Upper bound of the ids that a breach names.
+# Per breach.
 SAMPLES = 10
-# Upper bound of the queues that a breach names.
 _MOST_QUEUES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """One way in which what must always hold does not.
+    """Violation of what must always hold.
 
     Attributes:
         check: One of `CHECKS`.
-        explanation: Text that follows the count in a line.
-        count: Number of jobs, queues or rows.
-        ids: Up to `SAMPLES` ids of the jobs, the lowest first; empty if the breach is not about jobs.
+        explanation: Text after the count.
+        count: Jobs, queues or rows.
+        ids: Lowest job ids, up to `SAMPLES`.
     """
 
     check: str
@@ -70,13 +69,13 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole result of an audit.
+    """Result of an audit.
 
     Attributes:
-        counts: Exact numbers of rows, all as of one instant: staged, inflight, finished, dead.
+        counts: Rows by state at one instant.
         breaches: In the order of `CHECKS`.
-        redis_asked: True if Redis was to be asked; otherwise the checks `OF_REDIS` were not made.
-        unchecked: Names of checks that could not be made since a store did not answer, each with the reason.
+        redis_asked: False skips `OF_REDIS`.
+        unchecked: Reasons by check, if a store did not answer.
     """
 
     counts: dict[str, int]
@@ -86,21 +85,21 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if every check could be made, and there is no breach."""
+        """True if every check ran without a breach."""
         return not self.breaches and not self.unchecked
 
     @property
     def exit_code(self) -> int:
-        """Exit code of `drain audit`: 0 for ok, 1 for breaches, 3 for no breach and a check that was not made."""
+        """Exit code: 0 for ok, 1 for breaches, 3 if checks could not run."""
         return 1 if self.breaches else 3 if self.unchecked else 0
 
     def checks(self) -> dict[str, list[Breach]]:
-        """Group the breaches by the checks that were to be made."""
+        """Group the breaches by requested check."""
         made = [name for name in CHECKS if self.redis_asked or name not in OF_REDIS]
         return {name: [breach for breach in self.breaches if breach.check == name] for name in made}
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types; `ok` of a check that could not be made is null."""
+        """Convert to JSON types; `ok` is null for a check that did not run."""
         checks = [
             {
                 "name": name,
@@ -114,11 +113,11 @@ class Report:
 
 
 def samples(ids: Iterable[int]) -> tuple[int, ...]:
-    """Pick the lowest ids, as many as a breach names."""
+    """Return the `SAMPLES` lowest ids."""
     return tuple(nsmallest(SAMPLES, ids))
 
 
 def queue_names(queues: Collection[str]) -> str:
-    """Name some of the queues or schedules, and say how many more there are."""
+    """Name some queues or schedules, and count the others."""
     more = f" and {len(queues) - _MOST_QUEUES} more" if len(queues) > _MOST_QUEUES else ""
     return ", ".join(sorted(queues)[:_MOST_QUEUES]) + more

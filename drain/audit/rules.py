@@ -1,4 +1,4 @@
-"""Rules for single rows: conditions that no row of a table may meet."""
+"""Conditions that no row of a table may meet."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from typing import NamedTuple
 
 from drain.read.queries import TABLES
 
-# Number of claims in the history of a row. Each claim raises the token by one and the attempts by one at most. A person
-# who retries a dead job sets the attempts back, and the history keeps their number; the token is never set back.
+# A claim raises the token by one and attempts by at most one. Retrying a dead job moves attempts into the history, but
+# keeps the token.
 _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
     SELECT coalesce(sum(item::numeric), 0)
     FROM pg_catalog.jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
-# Comparison of two times with a second of tolerance: the clock of the database may be set back by a little, and the
-# clock of a standby that takes over may be behind.
+# With a second's tolerance: clocks may be set back a little, and a standby's may lag.
 _EARLIER = "{} < {} - interval '1 second'"
-# A job that gave way to another one with its unique key needs no claim.
+# A superseded job needs no claim.
 _HAS_RUN = "superseded_by IS NULL"
-# Time after which a leader follows a change of rules and pauses, with room for transactions that stay open for a
-# while after they have made the change, in seconds.
+# For a leader to follow changed rules and pauses, with room for late commits.
 FOLLOWED_SECONDS = 30
-# Condition on a claimed row: a pause without an end, which was there before the claim, applies to it. The parameter is
-# the time at which the present leader has followed the first of these pauses, in seconds since 1970; infinity if there
-# is no leader, or no pause. A pause until a time is left out: its row may stay while it is over, and be prolonged.
+# Claimed during an endless pause. `paused_since`: when the leader followed the first, in epoch seconds, or infinity.
+# Timed pauses are left out, as their row may outlive them and be prolonged.
 _CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AND EXISTS (
     SELECT FROM queue_pauses AS pause
     WHERE pause.until IS NULL AND {{table}}.claimed_at > pause.paused_at + interval '{FOLLOWED_SECONDS} seconds'
@@ -31,10 +28,7 @@ _CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AN
 
 
 class Rule(NamedTuple):
-    """A condition that no row of the table may meet.
-
-    Its parameters are `last_id`, `last_delivery` and `paused_since`.
-    """
+    """Condition that no row may meet; parameters `last_id`, `last_delivery`, `paused_since`."""
 
     check: str
     table: str

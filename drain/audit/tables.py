@@ -1,7 +1,6 @@
-"""Checks that one snapshot of the tables can prove.
+"""Checks proved by one snapshot of the tables.
 
-One pass over a table counts its rows and the breaches of all of its rules, so that a hundred million finished jobs are
-read once.
+One pass per table counts its rows and breaches, so that 100 million finished jobs are read once.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from drain.read.queries import TABLES
 from drain.tables import leader_progress
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
-# Time at which the present leader has followed the first pause without an end, in seconds since 1970.
+# When the leader followed the first endless pause.
 _PAUSED_SINCE = f"""
 SELECT CASE WHEN count(*) = 0 THEN 'Infinity'::float8 ELSE date_part('epoch',
     greatest(pg_catalog.min(paused_at), %s::timestamptz) + interval '{FOLLOWED_SECONDS} seconds') END
 FROM queue_pauses WHERE until IS NULL
 """
 _STATE_ROWS = "SELECT count(*) FROM drain_state"
-# Ids that are in several tables. Unfinished ids are looked up in finished_jobs, which may have a hundred times as many
-# rows.
+# Unfinished ids are looked up in finished_jobs, which may be a hundred times larger.
 _PLACES = f"""
 WITH unfinished AS (
     SELECT id, 'staged' AS place FROM staged_jobs
@@ -56,8 +54,7 @@ found AS (SELECT id, row_number() OVER (ORDER BY id) AS number FROM inflight_job
 SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
 _SHARED_EXPLANATION = "in flight under delivery numbers that they share"
-# Jobs with a token lower than a refused one. A worker is refused because another one has claimed its job since, which
-# is under a higher token.
+# A refused token implies a later claim with a higher one.
 _REFUSED_ABOVE = f"""
 WITH refused AS (
     SELECT id, max(fencing_token) AS token FROM stale_finishes GROUP BY id
@@ -75,21 +72,17 @@ _REFUSED_EXPLANATION = "with a token lower than one that was refused as stale"
 
 
 def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict[str, int], list[Breach]]:
-    """Count the rows of each table and find their breaches, all as of one instant.
+    """Count rows by state and find breaches, all at one instant.
 
     Args:
         connection: In autocommit mode.
-        progress: Called with the name of each step as it begins.
-
-    Returns:
-        Number of rows by state, and the breaches.
+        progress: Called with each step.
     """
     breaches: list[Breach] = []
     counts: dict[str, int] = {}
     with _snapshot(connection):
-        # A truncated partition of staged_jobs is empty for every snapshot, older ones too: a job that left it after
-        # our snapshot would be in no table. So staged_jobs is locked before the snapshot is taken, and unlocked,
-        # with the savepoint, before the longest pass.
+        # A truncated partition is empty in older snapshots too: its jobs would be in no table. So lock first; rolling
+        # back the savepoint unlocks before the longest pass.
         with connection.transaction(force_rollback=True):
             connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
             parameters = _parameters(connection, breaches)
@@ -113,7 +106,7 @@ def _snapshot(connection: Connection) -> Iterator[None]:
 
 
 def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any]:
-    """Read the parameters of the rules; breaches of their sources are added to `breaches`."""
+    """Read the rules' parameters, adding breaches of their sources."""
     (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
     (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
     last_delivery, pushed_up_to = leader_progress.progress(connection)
@@ -123,7 +116,7 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any
     if pushed_up_to > last_delivery:
         explanation = f"watermark, {pushed_up_to}, above the last number handed out, {last_delivery}"
         breaches.append(Breach("deliveries", explanation))
-    # Without a leader nothing is called back.
+    # Only a leader calls jobs back.
     leader = queries.leader(connection)
     (paused_since,) = postgres.fetch_one(
         connection, _PAUSED_SINCE, (leader["since"] if leader else "infinity",)
@@ -134,7 +127,7 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any
 def _apply_rules(
     connection: Connection, table: str, parameters: dict[str, Any], breaches: list[Breach]
 ) -> int:
-    """Apply all rules of a table, adding to `breaches`; returns the number of its rows."""
+    """Add a table's breaches; return its row count."""
     rules = [rule for rule in RULES if rule.table == table]
     filters = "".join(f", count(*) FILTER (WHERE {rule.condition})" for rule in rules)
     rows, *found = postgres.fetch_one(connection, f"SELECT count(*){filters} FROM {table}", parameters)

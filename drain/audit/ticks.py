@@ -1,4 +1,4 @@
-"""Ticks without a job, though there is a leader, and ticks with several jobs."""
+"""Ticks without a job despite a leader, or with several."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from drain.formatting import clock, visible
 from drain.read import queries
 from drain.tables import crons
 
-# Condition on the job of a tick: a job replayed, started by hand or moved has another time.
+# Replayed, hand-started or moved jobs have another time.
 _OF_TICK = (
     "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron'::text IS NOT NULL "
     "AND scheduled_at < staged_at"
 )
-# Ticks with several jobs, among unfinished ones and those of the last day.
 _SEVERAL = f"""
 WITH ticked AS (
     SELECT id, tag, scheduled_at FROM staged_jobs WHERE {_OF_TICK}
@@ -31,17 +30,15 @@ GROUP BY tag, scheduled_at HAVING count(*) > 1 ORDER BY tag, scheduled_at LIMIT 
 
 
 class TicksCheck:
-    """Checks that each tick has one job; without a leader, none is late.
+    """Check that each tick has one job.
 
     Args:
-        connection: In autocommit mode.
-        seconds: Time that a tick may be due, and that a new leader has to stage it.
+        seconds: Grace for a due tick, and for a new leader.
     """
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
-        # None before the first look.
         self._late: set[str] | None = None
         self._refused: set[str] = set()
         self._several: list[Breach] = []
@@ -52,7 +49,7 @@ class TicksCheck:
         return bool(self._late)
 
     def look(self) -> None:
-        """Find schedules whose tick is late; from the second look on, keep those where it still is."""
+        """Find late schedules, or keep those still late."""
         late = crons.overdue(self._connection, self._seconds) if self._has_led_for_long() else set()
         if self._late is None:
             # Nothing settles these.
@@ -61,7 +58,7 @@ class TicksCheck:
         self._refused = crons.refused(self._connection)
 
     def breaches(self) -> list[Breach]:
-        """List ticks late at every look, schedules that cannot be staged, and ticks with several jobs."""
+        """List late ticks, unstageable schedules and ticks with several jobs."""
         late = f"schedules with a tick that came more than {self._seconds:g} s ago and is not staged"
         refused = "schedules without ticks, since their job cannot be staged (`drain cron list` says why)"
         named = ((late, self._late), (refused, self._refused))
@@ -85,5 +82,5 @@ class TicksCheck:
         return led.total_seconds() > self._seconds
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: there is no audit without PostgreSQL."""
         return {}

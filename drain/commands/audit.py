@@ -1,4 +1,4 @@
-"""`drain audit`: is any job lost, doubled or stuck?"""
+"""`drain audit`: finds lost, duplicated or stuck jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from drain.terminal.commandline import as_json_option, settings_options
 _NAME_WIDTH = max(map(len, CHECKS))
 _NOT_ASKED = "no Redis is named: set DRAIN_REDIS_URL"
 
-# Timeout of one statement of an audit, in seconds: one reads all of a hundred million finished jobs.
+# One statement reads all 100 million finished jobs.
 _AUDIT_SECONDS = 3600
 
 
@@ -110,17 +110,13 @@ def audit_jobs(
 
 
 def show_audit(report: Report) -> None:
-    """Print the report.
-
-    Lines of breaches are wrapped on a terminal; in a file each breach has one line.
-    """
+    """Print the report, wrapped on a terminal only."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.soft_wrap = True
     checks = report.checks()
     for name in CHECKS:
         _show_check(console, report, name, checks.get(name))
-    # One line for all: there is one Redis, and so one reason.
     for reason in sorted(set(report.unchecked.values()))[:1]:
         _show_indented(console, reason)
     console.print(Text(_summary(report)))
@@ -164,10 +160,10 @@ def _summary(report: Report) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file can be written, before an audit that may take an hour.
+    """Check that a file is writable, before an audit that may take an hour.
 
     Raises:
-        ConfigError: Its name does not end in .prom, or its directory is missing or may not be written to.
+        ConfigError: It is not, or does not end in .prom.
     """
     if path.suffix != ".prom":
         raise ConfigError(_refusal(path, "node_exporter reads only files whose names end in .prom"))
@@ -176,10 +172,10 @@ def check_writable(path: Path) -> None:
 
 
 def write_textfile(path: Path, report: Report) -> None:
-    """Write the metrics of an audit that has just ended: the file is replaced as a whole.
+    """Replace the file with the metrics of an audit.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: It cannot be written.
     """
     registry = CollectorRegistry()
     for (name, text), value in (

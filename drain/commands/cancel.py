@@ -1,4 +1,4 @@
-"""`drain cancel`: jobs that wait or run are given up."""
+"""`drain cancel`: cancels jobs that wait or run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _as_json(cancelled: int, running: int, *, dry_run: bool) -> str:
 
 
 def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:
-    """Cancel all, staged jobs first: rows that the leader moves meanwhile are found in flight."""
+    """Cancel staged jobs first: moved rows are found in flight."""
     with progress.show() as show:
         for table, act in (
             ("staged_jobs", cancellations.cancel_staged),

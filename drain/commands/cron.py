@@ -1,4 +1,4 @@
-"""`drain cron`: schedules, at whose ticks jobs are staged."""
+"""`drain cron`: schedules, which stage a job at each tick."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def list_schedules(settings: Settings, *, as_json: bool) -> None:
     drain cron list --jobs shop.jobs
     drain cron list --json | jq '.[] | select(.paused) | .name'
     """  # noqa: D301
-    # Imported here: most commands need no cron line.
+    # Only this command needs cron lines.
     from drain.jobs.timetable import with_next_tick
 
     known = _known(settings)
@@ -162,17 +162,16 @@ def apply(settings: Settings, *, prune: bool) -> None:
 
 
 def _declared(settings: Settings) -> list[dict[str, Any]]:
-    # Imported here: the other commands need neither.
     from drain.jobs import registry, schedules
 
-    # As `drain work` does: job modules in the current directory are found.
+    # Job modules may be in the current directory.
     sys.path.insert(0, str(Path.cwd()))
     registry.load(settings.jobs)
     return schedules.declared()
 
 
 def _known(settings: Settings) -> set[str] | None:
-    """Collect the names of the declared schedules; None if no job modules are named, or one does not import."""
+    """Name the declared schedules; None if unknown."""
     if not settings.jobs:
         return None
     try:
@@ -201,11 +200,6 @@ def _act_on(
 
 
 def _check(connection: Connection, names: Sequence[str]) -> None:
-    """Refuse names that no schedule has, before anything is done.
-
-    Raises:
-        DrainError: There is one.
-    """
     known = crons.names(connection)
     for name in names:
         if name not in known:
@@ -215,12 +209,7 @@ def _check(connection: Connection, names: Sequence[str]) -> None:
 
 
 def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
-    """Print a table of schedules; below it, why some of them have no ticks.
-
-    Args:
-        schedules: Rows of `crons`, each with `gone`: True if the code does not declare it any more.
-        now: Time by the database's clock.
-    """
+    """Print schedules, and why some have no ticks; `gone` if the code no longer declares one."""
     console = Console(highlight=False, markup=False)
     columns = [column for column in _COLUMNS if column.title != "job" or console.width >= _WIDE]
     console.print(fitted_table(columns, schedules, now, console.width))
@@ -250,7 +239,7 @@ def _field(name: str) -> Callable[[dict[str, Any], datetime], str]:
     return lambda schedule, _now: visible(schedule[name])
 
 
-# Width from which there are jobs; most schedules have the name of their job.
+# Minimum width for job names, mostly the schedule's own.
 _WIDE = 120
 _COLUMNS = (
     Column("name", _field("name"), "end", share=3),

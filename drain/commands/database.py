@@ -1,4 +1,4 @@
-"""Connection of a command that asks PostgreSQL, and its hint at unknown names of queues."""
+"""Connection of a command to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from drain.database.postgres import Connection
 from drain.formatting import visible
 from drain.read import queries
 
-# Timeout of one statement, in seconds; counting a few million rows takes a second.
+# Counting a few million rows takes a second.
 _STATEMENT_SECONDS = 30
-# Timeout for a lock, in seconds.
 _LOCK_SECONDS = 5
 
 
 @contextmanager
 def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[Connection]:
-    """Connect a command to a database with our schema, with timeouts for each statement and for the whole.
+    """Connect to a database with our schema.
 
     Args:
-        settings: Settings that name the database.
-        seconds: Timeout of a statement; the whole block may take twice as long.
+        seconds: Timeout of a statement; twice that for the block.
 
     Raises:
-        DrainError: There is no database, its schema is missing or has another version, or it took too long.
+        DrainError: The database or its schema is unavailable or does not fit, or time is up.
     """
     connection = postgres.connect(settings.database_url, "drain cli")
     with (
@@ -42,7 +40,7 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
-    """Print a line to standard error for each queue that is not a known one."""
+    """Print a line for each unknown queue."""
     for queue in queues:
         if queue not in known:
             names = visible(", ".join(sorted(known))) or "none"

@@ -1,4 +1,4 @@
-"""`drain dead`: jobs that were given up."""
+"""`drain dead`: dead jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from drain.terminal.values import json_default
 class _Rate(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate: float = super().convert(value, param, ctx)
-        # No bound refuses it: it is neither below one nor above.
+        # NaN passes every bound.
         return self.fail(f"{value!r} is no rate", param, ctx) if math.isnan(rate) else rate
 
 
@@ -140,7 +140,7 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def selection_options(command: F) -> F:
-    """Add the options that choose dead jobs to a command; the command gets one `Selection`."""
+    """Add options that select dead jobs, as one `Selection`."""
 
     def with_selection(
         *,
@@ -226,14 +226,14 @@ def _act_on(
 
 
 def show_groups(groups: Sequence[Group], now: datetime) -> None:
-    """Print a table of groups, a line for each; `now` by the database's clock."""
+    """Print groups, one per line."""
     console = Console(highlight=False, markup=False)
     rows = [{"group": group} for group in groups]
     console.print(fitted_table(_COLUMNS, rows, now, console.width))
 
 
 def groups_as_json(found: Groups) -> dict[str, Any]:
-    """Convert groups to an object of JSON types, but for times."""
+    """Convert groups to JSON types, except times."""
     return {
         "looked_at": found.looked_at,
         "has_more": found.has_more,
@@ -265,7 +265,7 @@ def _error(row: dict[str, Any], _now: datetime) -> Text:
 
 
 def _where(row: dict[str, Any], _now: datetime) -> str:
-    """Shorten the place to file, line and function: --json has the path."""
+    """Shorten the place to file, line and function."""
     latest = row["group"].latest
     return visible(latest.where.rpartition("/")[2] if latest.frame else latest.where)
 

@@ -1,4 +1,4 @@
-"""`drain explain`: why does a job wait?"""
+"""`drain explain`: why a job waits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from drain.read.explain import Explanation, explain
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 from drain.terminal.values import json_default
 
-# Width of the words at the left.
 _TITLE = 8
-# States of jobs that have ended, or run: they wait for nothing.
 _WAITS_FOR_NOTHING = ("running", "finished", "dead", "unknown")
 
 
@@ -49,7 +47,7 @@ def explain_job(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def show_explanation(found: Explanation) -> None:
-    """Print what a job waits for, since when, and when it will probably start."""
+    """Print what a job waits for."""
     console = Console(highlight=False, markup=False)
     for title, text in _lines(found):
         folded = textwrap.wrap(visible(text), max(console.width - _TITLE, 20), break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Options of `drain run` and `drain work` about their health."""
+"""Health options of `drain run` and `drain work`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OPTIONS = (
         help="Command for the shell, run once when that is well again.",
     ),
 )
-# Option of the enqueuer, which alone judges queues.
+# Only the enqueuer judges queues.
 queue_grace_option = click.option(
     "--health-queue-grace",
     type=FiniteRange(0, 30 * _LONGEST_SECONDS),
@@ -62,7 +62,6 @@ queue_grace_option = click.option(
     metavar="SECONDS",
     help="Time for which all attempts of a queue may fail before hooks and commands tell.",
 )
-# Name of each option, and of the field of `HealthOptions`.
 _FIELDS = {
     "health_grace": "grace_seconds",
     "health_recovery": "recovery_seconds",
@@ -73,7 +72,7 @@ _FIELDS = {
 
 
 def health_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a command; the command gets them as one `HealthOptions`, `health`."""
+    """Add these options to a command, as one `HealthOptions`."""
 
     def with_options(**given: Any) -> Any:
         found = {field: given.pop(name) for name, field in _FIELDS.items() if name in given}

@@ -69,7 +69,7 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def _progress(settings: Settings, job: dict[str, Any]) -> dict[str, Any]:
-    """Return the progress of the attempt that runs, if Redis has it, as a field of the job."""
+    """Read the running attempt's progress from Redis, if any."""
     if job.get("lease_expires_at") is None or not settings.redis_url:
         return {}
     try:
@@ -83,7 +83,7 @@ def _progress(settings: Settings, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_json: bool) -> None:
-    """Print jobs of one state as a table or as JSON, or say that there is none; `now` by the database's clock."""
+    """Print jobs of one state, or that none match."""
     if as_json:
         click.echo(json.dumps(jobs, default=json_default))
     elif jobs:
@@ -93,7 +93,7 @@ def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_
 
 
 def print_job(job: dict[str, Any], now: datetime, *, as_json: bool) -> None:
-    """Print all that is known about a job; `now` by the database's clock."""
+    """Print one whole job."""
     if as_json:
         click.echo(json.dumps(job, default=json_default))
     else:

@@ -1,4 +1,4 @@
-"""`drain jobs move`: jobs that wait get another queue, priority or time."""
+"""`drain jobs move`: gives waiting jobs another queue, priority or time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 
 _NOW = "now"
-# Bounds of a time, as in the schema.
+# As in the schema.
 _EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
@@ -115,7 +115,7 @@ def _as_json(moved: int, left: Counted | None, *, dry_run: bool) -> str:
 
 
 def _parts(counted: Counted, change: Change) -> tuple[Counted, Counted | None]:
-    """Split numbers of jobs into those that change, and those that are left out; None if none are."""
+    """Split the counts into changing and unchanged jobs."""
     stays = counted._replace(staged=0)
     if change.reaches_deliveries:
         stays = stays._replace(delivered=0, retrying=0)

@@ -19,7 +19,6 @@ from drain.tables import finished
 from drain.tables.finished import Dropped
 from drain.terminal.commandline import as_json_option, settings_options
 
-# Timeout of one statement, in seconds.
 _STATEMENT_SECONDS = 600
 
 
@@ -72,13 +71,12 @@ def _confirm(days: list[Dropped], *, yes: bool) -> None:
 
 
 def _by_day(dropped: Iterable[Dropped]) -> Iterator[Dropped]:
-    # The rows of a day without a partition are deleted in portions, one after the other.
+    # Without a partition, a day's rows are deleted in portions.
     for date, days in groupby(dropped, key=lambda day: day.date):
         yield Dropped(date, sum(day.jobs for day in days))
 
 
 def _show(days: Iterable[Dropped], verb: str, *, as_json: bool) -> None:
-    """Print each day as it comes."""
     if as_json:
         click.echo(json.dumps([{"day": str(day.date), "jobs": day.jobs} for day in days]))
         return

@@ -24,7 +24,6 @@ from drain.tables.pauses import Pause
 from drain.terminal import queue_report
 from drain.terminal.commandline import DURATION, F, as_json_option, settings_options
 
-# Word that takes a rule off.
 _OFF = "none"
 
 
@@ -32,14 +31,14 @@ class _Limit(click.IntRange):
     name = "limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # Python would also read the digits of other scripts, and 1_0.
+        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("-?[0-9]+", str(value)):
             self.fail(f"{value!r} is neither a whole number nor {_OFF!r}", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class _OrOff(click.ParamType):  # type: ignore[type-arg]
-    """A value that may also be the word that takes the rule off, which becomes that word."""
+    """Value of a type, or the word that removes the rule."""
 
     def __init__(self, kind: click.ParamType) -> None:  # type: ignore[type-arg]
         self.name = kind.name
@@ -69,7 +68,7 @@ def queue() -> None:
 
 
 def rule_options(command: F) -> F:
-    """Add an option for each rule to a command."""
+    """Add an option for each rule."""
     for option in (
         click.option(
             "--running", type=_A_LIMIT, metavar="N", help="Upper bound of the jobs that run at a time."
@@ -140,7 +139,7 @@ def set_rules(settings: Settings, *, name: str, weights: Sequence[str], **given:
 
 
 def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
-    """Return the weights of a queue, changed as the options say."""
+    """Return a queue's weights after the given changes."""
     weights = {} if _OFF in given else dict(rules.weights)
     for each in given:
         if each == _OFF:

@@ -1,4 +1,4 @@
-"""Options of `drain work` that RQ's own worker has too, spelled as RQ spells them."""
+"""Options of `drain work` that RQ's worker has too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NAMES = (
 
 
 def rq_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a command; the command gets them as one dict, `rq`, without `--only-tracked`."""
+    """Add these options to a command, as one dict `rq`."""
 
     def with_options(**given: Any) -> Any:
         rq = {name: given.pop(name) for name in _NAMES}

@@ -107,7 +107,7 @@ def run(
     drain run --keep-days 0               keep finished jobs forever
     drain run --once                      from cron, without a daemon
     """  # noqa: D301
-    # Imported here, so that the other commands start faster.
+    # Speeds up the other commands.
     from drain.enqueuer.daemon import Daemon
 
     log.configure("DEBUG" if verbose else "INFO")
@@ -132,7 +132,7 @@ def run(
 
 
 def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
-    """Serve the HTTP port; a port that is taken keeps no job waiting.
+    """Serve the HTTP port, if it is free.
 
     Raises:
         ConfigError: The address cannot be used.
@@ -147,19 +147,19 @@ def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
 
 
 def _load_hooks(modules: str) -> None:
-    """Import the modules with hooks about the health of the process.
+    """Import the modules with health hooks.
 
     Raises:
-        ConfigError: A module does not import.
+        ConfigError: One does not import.
     """
     names = [name.strip() for name in modules.split(",") if name.strip()]
     if names:
-        # As for the modules of jobs: those in the current directory are found.
+        # Modules may be in the current directory.
         sys.path.insert(0, str(Path.cwd()))
     for name in names:
         try:
             importlib.import_module(name)
-        # The code of a module may raise anything while it is imported, SystemExit too.
+        # Importing a module may raise anything, even SystemExit.
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(

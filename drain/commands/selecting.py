@@ -1,4 +1,4 @@
-"""Options that select jobs which wait or run, and the slices in which a command works on many of them."""
+"""Options that select jobs, and work on them in slices."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from drain.terminal.commandline import JOB_ID, F, wrapped
 
 T = TypeVar("T")
 
-# Timeout of one statement, in seconds: a count reads millions of rows.
+# A count may read millions of rows.
 STATEMENT_SECONDS = 600
-# Options that choose jobs, dead ones or others, in the reverse order of the help.
+# In reverse order of the help.
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option("--tag", help="Jobs with this tag."),
     click.option("--job", help="Jobs of this job name."),
     click.option("--queue", help="Jobs of this queue."),
     click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
 )
-# Number of tries of a slice that another transaction was in the way of.
+# For a slice blocked by another transaction.
 _TRIES = 10
 
 
 def selection_options(command: F) -> F:
-    """Add the options that select jobs to a command; the command gets one `Selection`, which is not empty."""
+    """Add options that select jobs, as one nonempty `Selection`."""
 
     def with_selection(
         *,
@@ -59,8 +59,8 @@ def selection_options(command: F) -> F:
 
 
 def missing_ids(connection: Connection, selection: Selection) -> set[int]:
-    """Find the ids of a selection that no job has which waits or runs and which the selection matches."""
-    # In this order: rows that the leader moves meanwhile are found in flight.
+    """Find selected ids that match no waiting or running job."""
+    # In this order, moved rows are found in flight.
     tables = ("staged_jobs", "inflight_jobs") if selection.ids else ()
     parts = (part for table in tables for part in slices(connection, table, selection))
     return set(selection.ids or ()).difference(*(part.ids or () for part in parts))
@@ -69,7 +69,7 @@ def missing_ids(connection: Connection, selection: Selection) -> set[int]:
 def report_ended(
     connection: Connection, selection: Selection, missing: set[int], done: str = "cancelled"
 ) -> None:
-    """Name ids of a selection on standard error that no job has which waits or runs, and say why."""
+    """Report missing ids on standard error, and why they are."""
     ended = cancellations.whereabouts(connection, sorted(missing))
     unknown = "unknown (never staged, not committed, forwarded, or archived)"
     if len(selection.parameters()) > 1:
@@ -81,20 +81,20 @@ def report_ended(
 
 
 def hint_at_unknown_queue(connection: Connection, selection: Selection) -> None:
-    """Name the known queues if a selection that matches nothing has another one."""
+    """Name the known queues if a selection names another."""
     if selection.queue is not None:
         hint_at_unknown([selection.queue], queries.queues(connection))
 
 
 def by_state(counted: Counted) -> str:
-    """Return the numbers of jobs in words: '3 staged, 1 running'."""
+    """Format job counts: `3 staged, 1 running`."""
     return ", ".join(f"{number} {state}" for state, number in counted._asdict().items() if number) or "none"
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person, unless --yes has answered already."""
+    """Ask for confirmation, unless given."""
     if not yes:
-        # Not among the output, which may be JSON.
+        # Standard output may be JSON.
         click.confirm(question, abort=True, err=True)
 
 
@@ -106,9 +106,9 @@ def in_slices(
     progress: Callable[[str], None],
     verb: str,
 ) -> Iterator[T]:
-    """Act on the jobs of a selection in a table, slice by slice, each a transaction of its own; yield the answers.
+    """Act on the selected jobs in slices, each its own transaction; yield the answers.
 
-    A slice that another transaction was in the way of is repeated: a scheduled job has just come due.
+    Retries a slice blocked by another transaction: a scheduled job came due.
     """
     done = 0
     for part in slices(connection, table, selection):

@@ -1,4 +1,4 @@
-"""`drain init` and `drain roles`: the tables, and the rights of roles on them."""
+"""`drain init` and `drain roles`: the tables, and rights on them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def init(
 
 
 def role_options(command: F) -> F:
-    """Add the name of each role to a command, as an option."""
+    """Add an option for each role's name."""
     for role, name in reversed(DEFAULT_NAMES.items()):
         command = click.option(
             f"--{role}",

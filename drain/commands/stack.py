@@ -1,4 +1,4 @@
-"""`drain stack`: where is a running job now?"""
+"""`drain stack`: where a running job is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drain.read.explain.stack import PATIENCE_SECONDS, Call, JobStack, read_stac
 from drain.terminal.commandline import DURATION, JOB_ID, as_json_option, settings_options
 from drain.terminal.values import json_default
 
-# Least width of the paths, and the part of the width that names of functions may take.
+# Least width of paths; share of function names.
 _LEAST, _SHARE = 20, 0.45
 
 
@@ -57,7 +57,7 @@ def stack(settings: Settings, *, job_id: int, seconds: float, whole: bool, as_js
 
 
 def show_stack(stack: JobStack, *, whole: bool = False) -> None:
-    """Print where a job is, the innermost call last; the calls of the worker that lead to it only if it is whole."""
+    """Print where a job is, innermost call last; the worker's calls only if `whole`."""
     console = Console(highlight=False, markup=False)
     claim = stack.claim
     seconds = (claim["now"] - claim["claimed_at"]).total_seconds()

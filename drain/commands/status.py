@@ -1,4 +1,4 @@
-"""`drain status`: how many jobs are in each state, the leader, and the workers of each queue."""
+"""`drain status`: jobs by state, leader and workers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from drain.read.system import Section, System
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
-# Exit code where Redis could not be asked, as of `drain audit`.
+# As for `drain audit`.
 _WITHOUT_REDIS = 3
-# Name in click's `meta` under which entry points of the group `drain.options` put readers of more sections, by name.
+# Key in click's `meta` for extra readers, set by `drain.options` entry points.
 SECTIONS = "drain.status.sections"
 Readers = Mapping[str, Callable[[Connection], Section]]
 _NO_READERS: Readers = {}
@@ -80,15 +80,7 @@ def status(
 
 
 def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[System, str | None]:
-    """Read the status of the tables and of Redis.
-
-    Args:
-        settings: Settings that name the stores.
-        readers: Read more sections, by name.
-
-    Returns:
-        The status, and the reason why the part of Redis is unknown; None if it is known.
-    """
+    """Read the status, with extra sections, and why Redis is unknown, if it is."""
     with database(settings) as connection:
         result = system.read(queries.with_lenient_values(connection), with_finished=True)
         result.queues = system.with_others(result.queues)

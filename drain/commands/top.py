@@ -1,4 +1,4 @@
-"""`drain top`: queues and running jobs in the terminal, redrawn every two seconds."""
+"""`drain top`: queues and running jobs, redrawn every two seconds."""
 
 from __future__ import annotations
 
@@ -26,29 +26,23 @@ from drain.terminal.keyboard import reading_keys
 from drain.terminal.top_view import SORTS, top_view
 from drain.wire import Producer
 
-# Jobs that are read, of which the screen shows as many as it has room for.
+# The screen shows as many as fit.
 _LONGEST = 100
-# Timeout of one statement, and of one look, in seconds.
 _STATEMENT_SECONDS = 10
 _LOOK_SECONDS = 20.0
-# Shortest pause between two looks, as a multiple of the time that one takes.
+# Pause between looks, as a multiple of their duration.
 _PAUSE_FACTOR = 5
-# Time within which a new size of the terminal, or new numbers, are seen.
+# Reaction time to a new size or new numbers.
 _TICK_SECONDS = 0.2
 
 
 class _Looker:
-    """Looks at both stores again and again, on a thread of its own, so that keys are heard while a store is silent.
-
-    Args:
-        settings: Settings that name the stores.
-        seconds: Time between two looks.
+    """Poller of both stores on its own thread, so that keys work while a store is silent.
 
     Attributes:
-        latest: What the last look found that succeeded.
-        problem: Reason why it is old, or not complete; None if it is neither.
-        looks: Number of the looks so far.
-        failure: Error because of which there is no point in another look.
+        latest: Last successful result.
+        problem: Why it is old or incomplete, if so.
+        failure: Error that makes further looks pointless.
     """
 
     def __init__(self, settings: Settings, seconds: float) -> None:
@@ -61,14 +55,14 @@ class _Looker:
         self._redis = Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start looking."""
         threading.Thread(target=self._run, name="top", daemon=True).start()
 
     def look_once(self) -> System:
-        """Look once, and return what was found.
+        """Look once.
 
         Raises:
-            DrainError: PostgreSQL is away, or the schema is not there.
+            DrainError: PostgreSQL or its schema is unavailable.
         """
         with self._connected() as connection:
             return self._look(connection)
@@ -159,16 +153,16 @@ def top(settings: Settings, *, seconds: float, sort: str) -> None:
             _show(console, looker, sort)
     except KeyboardInterrupt:
         if signals:
-            # The terminal is as it was: now the signal does what it does.
+            # The terminal is restored: let the signal act.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _show(console: Console, looker: _Looker, sort: str) -> None:
-    """Draw until the key q, or Ctrl-C.
+    """Draw until q or Ctrl-C.
 
     Raises:
-        DrainError: There is no point in going on.
+        DrainError: Going on is pointless.
     """
     shown: tuple[object, ...] = ()
     frozen: System | None = None
@@ -203,7 +197,7 @@ def _screen(
 
 @contextmanager
 def _ended_by_sigterm(signals: list[int]) -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does; the list then has its number."""
+    """Let SIGTERM end the block like Ctrl-C, and note it."""
 
     def end(number: int, _frame: object) -> None:
         signals.append(number)

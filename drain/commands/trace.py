@@ -1,4 +1,4 @@
-"""`drain trace`: when did one job pass which process?"""
+"""`drain trace`: when a job passed each process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drain.read import queries
 from drain.read.explain.timeline import hops_of
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 
-# Shortest step that is worth a mark.
+# Shorter steps get no mark.
 _MARKED_SECONDS = 0.001
 _HINT = (
     "only the times of the tables are known: `drain run --trace` and `drain work --trace` note those of the processes, "
@@ -59,7 +59,7 @@ def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted: bool) -> None:
-    """Print the hops of a job; a hint goes to standard error if no process has noted any."""
+    """Print a job's hops, or a hint if no process noted any."""
     console = Console(highlight=False, markup=False)
     console.print(f"job {job['id']}, {visible(job['job_name'])}, {job['state']}", soft_wrap=True)
     longest = max((hop["step_seconds"] for hop in hops), default=0.0)

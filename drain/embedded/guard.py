@@ -1,7 +1,6 @@
-"""A shell that cleans up after this process, whatever ends it: SIGKILL too.
+"""A shell that cleans up after this process, even after SIGKILL.
 
-Its standard input is a pipe of which only this process, and children that it lets inherit it, hold the other end. The
-script reads lines until the pipe is closed; the last line names the processes that run. Then it ends them.
+Once the pipe that only this process and chosen children hold open closes, it ends the processes in the last line.
 """
 
 from __future__ import annotations
@@ -13,12 +12,7 @@ from typing import IO
 
 
 class Guard:
-    """A running guard.
-
-    Args:
-        script: Shell script to run; it reads its standard input to the end before it does anything.
-        arguments: Positional parameters of the script, from `$1` on.
-    """
+    """Running guard, whose script must first read standard input to its end."""
 
     def __init__(self, script: str, *arguments: str | Path) -> None:
         self._shell = subprocess.Popen(
@@ -27,29 +21,29 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Signals that the terminal sends to the foreground do not reach it.
+            # Not reached by the terminal's signals.
             start_new_session=True,
         )
 
     @property
     def pipe(self) -> IO[bytes]:
-        """Writing end of the pipe, for a child that names itself to the guard."""
+        """Write end, for a child that names itself."""
         assert self._shell.stdin is not None  # noqa: S101
         return self._shell.stdin
 
     def note(self, pids: str) -> None:
-        """Write a line: the processes that run from now on; an empty line for none."""
+        """Set the running processes; empty for none."""
         with suppress(BrokenPipeError):
             self.pipe.write(f"{pids}\n".encode())
 
     def close(self, seconds: float) -> None:
-        """Close the pipe, and wait until the script has ended.
+        """Close the pipe and wait for the script.
 
         Raises:
-            subprocess.TimeoutExpired: It has not ended within the seconds.
+            subprocess.TimeoutExpired: It still runs.
         """
         self._shell.communicate(timeout=seconds)
 
     def disown(self) -> None:
-        """Close the pipe in a forked process, so that the guard waits for its owner alone."""
+        """Close a fork's pipe, leaving the guard to its owner."""
         self.pipe.close()

@@ -1,8 +1,7 @@
-"""A server process that cannot outlive the process that started it.
+"""A server that cannot outlive its owner.
 
-The server runs in a session of its own, so that Ctrl-C on the terminal reaches its owner alone, which stops its
-servers in order. If the owner is killed (SIGKILL, or SIGTERM without a handler), the guard stops the server. The guard
-removes the scratch directory of the server in any case.
+Its own session keeps it from the terminal's Ctrl-C, so that the owner stops its servers in order. If the owner is
+killed, the guard stops the server. The guard always removes the scratch directory.
 """
 
 from __future__ import annotations
@@ -23,13 +22,11 @@ from drain.embedded.guard import Guard
 from drain.embedded.server_process import Credentials, ServerProcess
 from drain.errors import EmbeddedError
 
-# Timeout for a server to answer after its start, in seconds.
 START_SECONDS = 30.0
-# Timeout for a server to end after a signal, in seconds; after it the server is killed.
+# Then SIGKILL.
 STOP_SECONDS = 10.0
 
-# Script of the guard: each line names the process to stop once the pipe is closed; an empty line names none.
-# $1 is the signal, $2 the scratch directory.
+# Each line names the process to stop when the pipe closes, if any. $1: signal; $2: scratch directory.
 _GUARD = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -43,19 +40,14 @@ rm -rf -- "$2"
 
 
 class GuardedServer:
-    """A child process with a directory, a log, a guard, and a bounded start and stop.
-
-    A subclass says how to start the server (`launch`) and when it is up (`answers`).
+    """Child process with directory, log, guard, and bounded start and stop.
 
     Args:
-        directory: Directory of data and log; None for the scratch directory, which `close` removes.
+        directory: For data and log; None for the scratch directory, which `close` removes.
 
     Attributes:
-        title: Name of the server in messages.
-        stop_signal: Signal that stops the server in good order, without `SIG`.
-        scratch: Temporary directory of this server.
-        directory: Directory of data and log.
-        log: File that the output of the server is appended to.
+        title: Name in messages.
+        stop_signal: Clean stop, without `SIG`.
     """
 
     title: ClassVar[str]
@@ -70,21 +62,21 @@ class GuardedServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """Process id of the server."""
         if self._process is None:
             raise EmbeddedError(f"{self.title} is not running")
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """True if the server has been started and has not ended."""
+        """True while the server runs."""
         return self._process is not None and self._process.runs
 
     def start(self) -> None:
-        """Start the server on the data of the directory, if any, and return when the server answers.
+        """Start the server on any existing data, and wait for it to answer.
 
         Raises:
-            EmbeddedError: The server did not start; the text quotes the end of its log.
+            EmbeddedError: It did not start; quotes its log.
         """
         if self.runs:
             return
@@ -102,7 +94,7 @@ class GuardedServer:
             raise
 
     def stop(self) -> None:
-        """Stop the server in good order, or by force if that takes too long; the data stay."""
+        """Stop the server, by force if too slow; keep the data."""
         if self._process is not None:
             self._process.send_signal(signal.Signals[f"SIG{self.stop_signal}"])
             with suppress(subprocess.TimeoutExpired):
@@ -110,7 +102,7 @@ class GuardedServer:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the server and its children at once; return when the last of them is gone."""
+        """SIGKILL the server and its children, and wait for their end."""
         if self._process is None:
             return
         try:
@@ -121,12 +113,12 @@ class GuardedServer:
             self._note_for_guard("")
 
     def restart(self) -> None:
-        """Stop the server in good order and start it on the same data."""
+        """Stop the server and start it on the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop the server, and remove the scratch directory; a directory that the caller has named stays."""
+        """Stop the server and remove the scratch directory."""
         self.stop()
         if self._guard is not None:
             self._guard.close(STOP_SECONDS)
@@ -145,7 +137,7 @@ class GuardedServer:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Ask the server as a client would; returns True once it serves clients."""
+        """Return True once the server serves clients."""
         raise NotImplementedError
 
     def run(
@@ -154,12 +146,11 @@ class GuardedServer:
         credentials: Credentials | None = None,
         descriptors: Iterable[int] = (),
     ) -> ServerProcess:
-        """Start a command under guard, with its output appended to the log.
+        """Start a command under guard, logging its output.
 
         Args:
-            command: Program and arguments.
-            credentials: Account to run it as; None for the account of this process.
-            descriptors: File descriptors to inherit.
+            credentials: None for this process's account.
+            descriptors: To inherit.
         """
         try:
             self._process = ServerProcess(command, self.log, credentials or {}, descriptors)
@@ -169,7 +160,7 @@ class GuardedServer:
         return self._process
 
     def failure(self, problem: str) -> EmbeddedError:
-        """Build an error that quotes the end of the log."""
+        """Build an error that quotes the log."""
         lines = self.log.read_text(errors="replace").splitlines()[-5:]
         return EmbeddedError(f"{self.title} {problem}; its log ends: {' | '.join(lines)}")
 
@@ -192,7 +183,6 @@ class GuardedServer:
         self._guard = self._process = None
 
 
-# Servers of this process that have a guard.
 _OPEN: set[GuardedServer] = set()
 
 
@@ -203,7 +193,7 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
-    # A forked process neither stops the servers of its parent nor keeps their guards waiting.
+    # A fork neither stops its parent's servers nor delays their guards.
     for server in _OPEN:
         server._disown()
     _OPEN.clear()

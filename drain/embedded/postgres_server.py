@@ -1,8 +1,7 @@
 """Real PostgreSQL as a child of this process.
 
-PostgreSQL refuses to run as root, so root runs it as `postgres` or `nobody`. These accounts may be unable to reach the
-data or the programs, below /root for example. The permissions of directories that are not ours are never changed for
-that: the data are reached through an open descriptor, and the programs are copied.
+It refuses to run as root, so root uses `postgres` or `nobody`, which may not reach data or programs, as below /root.
+No foreign permissions are changed: data are reached by an open descriptor, and programs copied.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ from drain.embedded.binaries import find_postgres, path_for, reachable, unprivil
 from drain.embedded.guarded_server import START_SECONDS, GuardedServer
 from drain.embedded.server_process import Credentials, ServerProcess
 
-# Timeout for one attempt to connect, in seconds.
+# Per attempt.
 _CONNECT_SECONDS = 5
 
-# Port in the name of the Unix socket, where the server listens on nothing else.
+# Names the Unix socket's file.
 _SOCKET_PORT = 5432
 
-# Settings without fsync: the data survive the death of any process, though not of the machine. `synchronous_commit`
-# stays on: without it a killed server forgets commits that it has confirmed.
+# Data survive the death of any process, not of the machine. Without `synchronous_commit`, a killed server would forget
+# confirmed commits.
 CARELESS = {"fsync": "off", "full_page_writes": "off"}
 
-# Options of initdb.
 _INITDB = (
     "--auth=trust",
     "--encoding=UTF8",
@@ -44,14 +42,14 @@ _INITDB = (
 
 
 class EmbeddedPostgres(GuardedServer):
-    """A PostgreSQL of our own, with a database `drain`, on a Unix socket.
+    """PostgreSQL with a database `drain`, on a Unix socket.
 
     Args:
-        directory: Directory of the data; None for a temporary one, which `close` removes.
-        settings: Server settings by name, in the place of the defaults.
-        listen: Listen on a free port of 127.0.0.1 too, which `url` then names.
-        port: Listen on this port instead of a free one.
-        bin_directory: Directory of `postgres` and `initdb`; None to look for them.
+        directory: For the data; None for a temporary one, which `close` removes.
+        settings: Override the defaults.
+        listen: Also on a free port of 127.0.0.1, used in `url`.
+        port: Instead of a free one.
+        bin_directory: None to search.
     """
 
     title = "PostgreSQL"
@@ -81,14 +79,14 @@ class EmbeddedPostgres(GuardedServer):
         return self.url_of("drain")
 
     def url_of(self, database: str) -> str:
-        """Build the URL of another database of this server."""
+        """Build the URL of another database."""
         if self.port:
             return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-        # The port names the socket's file, and PGPORT would name another one.
+        # PGPORT would name another socket file.
         return f"postgresql://postgres@/{database}?host={quote(str(self._sockets))}&port={_SOCKET_PORT}"
 
     def launch(self) -> None:
-        """Run `initdb` where there are no data yet, and the server on them."""
+        """Run `initdb` if needed, then the server."""
         if not self._data.exists():
             self._create_data()
         self._sockets.mkdir(mode=0o700, exist_ok=True)
@@ -99,14 +97,14 @@ class EmbeddedPostgres(GuardedServer):
             "unix_socket_directories": "." if self._sockets == self._data else str(self._sockets),
             "max_connections": "100",
             "shared_buffers": "128MB",
-            # Files in the directory, removed with it; shared memory of a killed server would stay in /dev/shm.
+            # Removed with the directory; a killed server would leave shared memory in /dev/shm.
             "dynamic_shared_memory_type": "mmap",
         } | self.settings
         self._run_on(self._data, "postgres", [f"--{name}={settings[name]}" for name in settings])
 
     def answers(self) -> bool:
-        """Connect, and create the database `drain` if it is missing; returns True once this server answers."""
-        # Another server that still runs in this directory would answer in the place of this one.
+        """Create the database `drain` if missing; return True once this server answers."""
+        # Another server in this directory could answer instead.
         if not self._locked_by(self.pid):
             return False
         try:
@@ -126,7 +124,7 @@ class EmbeddedPostgres(GuardedServer):
         return False
 
     def _create_data(self) -> None:
-        # The directory is renamed when complete, so that an interrupted initdb leaves nothing to start on.
+        # Renamed when complete: an interrupted initdb leaves nothing to start on.
         unfinished = self.directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -142,7 +140,7 @@ class EmbeddedPostgres(GuardedServer):
         if os.geteuid() != 0:
             return self.run([self.bin_directory / program, "-D", data, *options])
         owner = data.stat()
-        # Others may pass through, and no more: root writes into no directory of another account.
+        # Traversal only: root writes into no other account's directory.
         self.scratch.chmod(0o711)
         credentials = Credentials(user=owner.st_uid, group=owner.st_gid, extra_groups=[])
         binary = reachable(self.bin_directory, credentials, self.scratch) / program

@@ -15,19 +15,19 @@ from drain.embedded.binaries import find_redis
 from drain.embedded.guarded_server import GuardedServer
 from drain.errors import EmbeddedError
 
-# Timeout for one attempt to connect and for one answer, in seconds.
+# For a connection, and for an answer.
 _CONNECT_SECONDS = 5
 
 
 class EmbeddedRedis(GuardedServer):
-    """A Redis (or Valkey) of our own, on a Unix socket.
+    """Redis or Valkey on a Unix socket.
 
     Args:
-        directory: Directory of log, socket and data; None for a temporary one, which `close` removes.
-        settings: Server settings by name, in the place of the defaults, such as `{"appendonly": "yes"}`.
-        listen: Listen on a free port of 127.0.0.1 too, which `url` then names.
-        port: Listen on this port instead of a free one.
-        bin_directory: Directory of `redis-server` or `valkey-server`; None to look for it.
+        directory: For log, socket and data; None for a temporary one, which `close` removes.
+        settings: Override the defaults.
+        listen: Also on a free port of 127.0.0.1, used in `url`.
+        port: Instead of a free one.
+        bin_directory: None to search.
     """
 
     title = "Redis"
@@ -58,13 +58,13 @@ class EmbeddedRedis(GuardedServer):
         return f"unix://{quote(str(self._socket))}?db=0"
 
     def launch(self) -> None:
-        """Run the server, unless another one runs in this directory.
+        """Run the server.
 
         Raises:
-            EmbeddedError: Another one does.
+            EmbeddedError: Another one runs in this directory.
         """
         if self._info():
-            # A second server would start, and take the socket from the first.
+            # It would start, and take over the socket.
             raise EmbeddedError(
                 f"another Redis runs in {self.directory}; stop it, or choose another directory"
             )
@@ -81,7 +81,7 @@ class EmbeddedRedis(GuardedServer):
         self.run([self.binary, *options])
 
     def answers(self) -> bool:
-        """Connect to the server; returns True once it, and no other server, serves its loaded data."""
+        """Return True once this server has loaded its data."""
         info = self._info()
         return info.get("process_id") == self.pid and not info.get("loading")
 

@@ -1,4 +1,4 @@
-"""The process of a server with all of its descendants: started with a log, killed as a whole."""
+"""Process of a server, killed with all its descendants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drain.embedded import signals
 
 
 class Credentials(TypedDict, total=False):
-    """Account that a child runs as; empty for the account of this process."""
+    """Account for a child; empty for this process's."""
 
     user: int
     group: int
@@ -22,13 +22,7 @@ class Credentials(TypedDict, total=False):
 
 
 class ServerProcess(subprocess.Popen[bytes]):
-    """A server in a session of its own, so that Ctrl-C on the terminal does not reach it.
-
-    Args:
-        command: Program and arguments.
-        log: File that the output is appended to.
-        credentials: Account to run it as.
-        descriptors: File descriptors to inherit.
+    """Server in its own session, out of reach of Ctrl-C, logging to `log`.
 
     Raises:
         OSError: The program cannot be run.
@@ -37,8 +31,7 @@ class ServerProcess(subprocess.Popen[bytes]):
     def __init__(
         self, command: Sequence[str | Path], log: Path, credentials: Credentials, descriptors: Iterable[int]
     ) -> None:
-        # Every descendant inherits the writing end, so that the pipe closes with the last of them.
-        # Their process ids would not show that: orphans stay zombies where process 1 does not reap them.
+        # The pipe closes with the last descendant. Process ids would not do: unreaped orphans stay zombies.
         self._descendants, inherited = os.pipe()
         try:
             with log.open("ab") as output:
@@ -61,21 +54,14 @@ class ServerProcess(subprocess.Popen[bytes]):
 
     @property
     def runs(self) -> bool:
-        """True until the server has ended; its descendants may run longer."""
+        """True while the server runs; descendants may outlive it."""
         return self.poll() is None
 
     def kill_all(self, seconds: float) -> bool:
-        """SIGKILL the server and its children; to be called once, after the server has ended too.
-
-        Args:
-            seconds: Timeout for the server to end, and for its descendants.
-
-        Returns:
-            True if no descendant runs any more.
-        """
+        """SIGKILL the server and its children, once; return False if descendants outlast the timeout."""
         try:
             if self.runs:
-                # SIGSTOP first, so that the server neither forks nor cleans up while its children die.
+                # SIGSTOP first: it neither forks nor cleans up while its children die.
                 self.send_signal(signal.SIGSTOP)
                 signals.send([*signals.children(self.pid), self.pid], signal.SIGKILL)
                 self.wait(seconds)
@@ -90,7 +76,6 @@ class ServerProcess(subprocess.Popen[bytes]):
 
 
 def _environment() -> dict[str, str]:
-    # Variables for a PostgreSQL client are not meant for this server. A locale that the machine lacks costs warnings,
-    # and a time zone that initdb has to guess costs time.
+    # PG* is meant for other servers. Missing locales cause warnings; guessing a time zone slows initdb.
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("PG")}
     return inherited | {"LC_ALL": "C", "TZ": "UTC"}

@@ -1,4 +1,4 @@
-"""Both servers, started and stopped together."""
+"""Both servers together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drain.embedded.redis_server import EmbeddedRedis
 
 @dataclass(frozen=True)
 class Services:
-    """Both servers, running."""
+    """Running servers."""
 
     postgres: EmbeddedPostgres
     redis: EmbeddedRedis
@@ -41,22 +41,15 @@ def services(
     postgres_settings: Mapping[str, str] | None = None,
     redis_settings: Mapping[str, str] | None = None,
 ) -> Iterator[Services]:
-    """Run both servers while the block runs.
-
-    During the block the environment of this process lacks libpq's variables, such as PGPORT, PGOPTIONS and PGSERVICE:
-    they are meant for another server.
+    """Run both servers during the block, without libpq's variables such as PGPORT.
 
     Args:
-        directory: Directory to keep the data in; None for a temporary one.
-        listen: Listen on free ports of 127.0.0.1 too, not on Unix sockets alone.
-        postgres_port: Let PostgreSQL listen on this port of 127.0.0.1.
-        redis_port: Let Redis listen on this port of 127.0.0.1.
-        durable: False turns fsync of PostgreSQL off: a crash of the machine may lose data.
-        postgres_settings: Server settings of PostgreSQL by name.
-        redis_settings: Server settings of Redis by name.
+        directory: For the data; None for a temporary one.
+        listen: Also on free ports of 127.0.0.1, or the given ones.
+        durable: False turns fsync off: a crash of the machine may lose data.
 
     Raises:
-        EmbeddedError: One of the two is not installed, or did not start.
+        EmbeddedError: A server is not installed, or did not start.
     """
     postgres = EmbeddedPostgres(
         directory and directory / "postgres",
@@ -73,7 +66,7 @@ def services(
 
 @contextmanager
 def without_client_settings() -> Iterator[None]:
-    """Remove libpq's variables from the environment of this process while the block runs."""
+    """Hide libpq's environment variables during the block."""
     removed = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PG")}
     try:
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """Find the process ids of the children of a process."""
+    """List a process's children."""
     listing = Path(f"/proc/{pid}/task/{pid}/children")
     if listing.exists():
         return [int(child) for child in listing.read_text().split()]
@@ -20,8 +20,8 @@ def children(pid: int) -> list[int]:
 
 
 def pause(pid: int) -> None:
-    """SIGSTOP a process and its children: they stand still, and keep their locks and connections."""
-    # The process first, so that it starts no child after its children are listed.
+    """SIGSTOP a process and its children, which keep locks and connections."""
+    # Parent first, so that it starts no other child.
     send([pid], signal.SIGSTOP)
     send(children(pid), signal.SIGSTOP)
 
@@ -32,7 +32,7 @@ def resume(pid: int) -> None:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to the processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

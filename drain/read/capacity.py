@@ -1,8 +1,8 @@
-"""Capacity of queues, as every command and the page define it.
+"""Free and busy workers.
 
 free     a live worker that could start a job at once (`drain.wire.workers`)
 busy     any other: full with none ended for a second, or suspended
-stalled  a queue whose jobs wait for a worker while none finished for a minute (`Queue.stalled_seconds`)
+stalled  a queue whose jobs wait a minute without any finish (`Queue.stalled_seconds`)
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ _LATE = 5
 
 @dataclass(frozen=True)
 class Crew:
-    """Workers of a queue, and the oldest job held by each busy one.
-
-    A busy worker that holds no job runs a plain RQ job.
-    """
+    """Workers, and the oldest job of each busy one; one without runs a plain RQ job."""
 
     workers: Sequence[Worker]
     held: Sequence[Held]
@@ -49,11 +46,11 @@ class Crew:
 
     @property
     def began_at(self) -> datetime | None:
-        """Time at which a busy worker last claimed a job; None if unknown."""
+        """Latest claim of a busy worker, if known."""
         return max((each.latest_at for each in self.held), default=None)
 
     def stuck_seconds(self, now: datetime) -> float:
-        """Return seconds since the last claim if all are busy, else 0; infinite with plain RQ jobs only."""
+        """Return seconds since the last claim if all are busy; infinite if all run plain RQ jobs; else 0."""
         if not self.is_busy:
             return 0.0
         return (now - self.began_at).total_seconds() if self.began_at else math.inf
@@ -63,7 +60,7 @@ class Crew:
         return self.stuck_seconds(now) > 1 + _LATE / per_second
 
     def busy_with(self, now: datetime) -> str:
-        """Describe the busy workers' jobs: `6 with m.report of queue reports (for 48m)`."""
+        """Describe the running jobs: `6 with m.report of queue reports (for 48m)`."""
 
         def kind(job: Held) -> tuple[str, str]:
             return job.job_name, job.queue
@@ -82,7 +79,7 @@ class Crew:
 
 
 class Staffed(Protocol):
-    """Numbers of a queue including its workers; None while unknown."""
+    """Queue with worker counts; None while unknown."""
 
     workers: int | None
     free: int | None
@@ -96,7 +93,7 @@ def add_workers(queues: Mapping[str, Staffed], crews: Mapping[str, Sequence[Work
 
 
 def read_crew(connection: Connection, redis: Producer, queue: str) -> Crew:
-    """Read the workers of a queue and the jobs of the busy ones.
+    """Read a queue's workers and their jobs.
 
     Raises:
         UnavailableError: Redis does not answer.

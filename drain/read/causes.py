@@ -1,6 +1,6 @@
 """Use of each queue's rules, and so why a row waits.
 
-Only the leader decides, from counters in memory; this derives the same from the tables. Counts stop at `MOST` rows.
+Derived from the tables, since the leader decides from counters in memory. Counts stop at `MOST` rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from drain.tables.rules import RulesRow
 
 MOST = 10_000
 
-# Queue, job name and key: what pauses and rules match on.
+# Queue, job name and key.
 Job: TypeAlias = tuple[str, str, str | None]
-# As spelled by `drain status --json` and the metric.
 CAUSES = (
     "scheduled",
     "paused",
@@ -35,8 +34,7 @@ CAUSES = (
     "retrying",
     "called_back",
 )
-# Running jobs of these queues. No index has the queue of a claimed job, so claims are read once for all queues,
-# latest lease first.
+# No index has the queue of a claimed job, so claims are read once for all queues, latest lease first.
 _RUNNING = f"""
 SELECT known.queue, job.id, job.key, job.claimed_by, true AS is_delivered, job.moved_at AS since
 FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -76,7 +74,7 @@ ORDER BY known.queue, job.key, job.id
 
 
 class Running(NamedTuple):
-    """Running job: delivered or claimed, `since` that time."""
+    """Job delivered or claimed, `since` then."""
 
     id: int
     key: str | None
@@ -87,7 +85,7 @@ class Running(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """Use of a queue's rules at one instant.
+    """Use of a queue's rules.
 
     Attributes:
         running: Delivered or claimed jobs.
@@ -107,7 +105,7 @@ class Standing:
 
 
 def read_running(connection: Connection, queue: str) -> list[Running]:
-    """Read the running jobs of a queue, oldest first; at most `MOST` delivered ones."""
+    """Read a queue's running jobs, oldest first; at most `MOST` delivered ones."""
     rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queues": [queue]}, binary=True)
     return [Running._make(row) for _, *row in rows]
 
@@ -182,7 +180,7 @@ def _rows(
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
-    """Return the cause, one of `CAUSES`, for which a due row waits; `rules` is None for a queue without rules."""
+    """Return the cause, one of `CAUSES`, for which a due row waits."""
     *_, key = job
     if pauses.applies(*job):
         return "paused"

@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import ATTEMPTS, IS_CLAIMED
 
-# Claims read at most, those whose leases end first (`inflight_jobs_claimed`).
+# Claims read, those with the earliest lease ends.
 MOST_CLAIMS = 10_000
 # No process id has this many digits.
 _DIGITS = 12
@@ -63,7 +63,7 @@ class After(NamedTuple):
 
 
 class Held(NamedTuple):
-    """First job that a process claimed, and when it claimed its latest."""
+    """First job of a process, and its latest claim."""
 
     process: str
     id: int
@@ -74,38 +74,35 @@ class Held(NamedTuple):
 
 
 def host_and_pid(process: str) -> tuple[str, int]:
-    """Parse host and process id from `claimed_by`; a malformed id becomes 0."""
+    """Parse `claimed_by`; a malformed pid becomes 0."""
     host, _, pid = process.rpartition(":")[0].rpartition(":")
     return host, int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0
 
 
 def longest(connection: Connection, limit: int, after: After | None = None) -> list[dict[str, Any]]:
-    """List claimed jobs, longest-held first, among the `MOST_CLAIMS` whose leases end first.
-
-    A `batched` job may still be waiting in its worker.
-    """
+    """List claimed jobs, longest first; a `batched` one may still wait in its worker."""
     place = after or After(None, None)  # type: ignore[arg-type]
     parameters = {"most": MOST_CLAIMS, "limit": limit, "after_at": place.claimed_at, "after_id": place.id}
     return _rows(connection, LONGEST, parameters)
 
 
 def over(connection: Connection, limit: int) -> list[dict[str, Any]]:
-    """List claimed jobs with expired leases, earliest expiry first."""
+    """List claims with expired leases, earliest first."""
     return _rows(connection, OVER, {"limit": limit})
 
 
 def by_process(connection: Connection) -> dict[str, int]:
-    """Count claimed jobs by process, among the first `MOST_CLAIMS`."""
+    """Count claims by process."""
     return dict(connection.execute(BY_PROCESS, {"most": MOST_CLAIMS}).fetchall())
 
 
 def held(connection: Connection) -> list[Held]:
-    """Read the first job of each process, among the first `MOST_CLAIMS`."""
+    """Read the first job of each process."""
     return [Held._make(row) for row in connection.execute(HELD, {"most": MOST_CLAIMS}, binary=True)]
 
 
 def are_too_many(connection: Connection) -> bool:
-    """Return True if there are more than `MOST_CLAIMS` claims."""
+    """Return True if claims exceed `MOST_CLAIMS`."""
     (found,) = fetch_one(connection, _MANY, (MOST_CLAIMS + 1,))
     return int(found) > MOST_CLAIMS
 

@@ -1,6 +1,6 @@
-"""Dead jobs grouped by job name and by where in the application the error arose.
+"""Dead jobs grouped by name and by where in the application they failed.
 
-No index has name or time, so the rows with the highest ids are read through the primary key, up to a bound.
+No index fits, so the rows with the highest ids are read through the primary key, up to a bound.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from drain.database.postgres import Connection
 from drain.read.tracebacks import Frame, innermost_own_frame
 
 LOOKED_AT = 10_000
-# Rows per statement.
 _SLICE = 500
-# Characters of a message.
 _MESSAGE = 300
-# Characters from each end of a traceback: longer ones are mostly recursion.
+# Characters from each end; longer tracebacks are mostly recursion.
 _HALF = 4000
-# OFFSET 0 detoasts the text once instead of at each use: measured, a quarter of a second in all.
+# OFFSET 0 detoasts the text once: measured, a quarter of a second in all otherwise.
 _NEWEST = f"""
 SELECT id, job_name, queue, died_at, reason, last_error ->> 'type',
     left(coalesce(last_error ->> 'message', explanation), {_MESSAGE}),
@@ -40,13 +38,12 @@ FROM dead_jobs WHERE id = ANY (%s::bigint[]) ORDER BY id DESC
 
 
 class Death(NamedTuple):
-    """Row of `dead_jobs`, as groups need it.
+    """Row of `dead_jobs`, for grouping.
 
     Attributes:
         reason: `failed`, `gave up`, `expired`, `unreadable`, `lease`, `cancelled`.
-        error: Type of the last error; None without one.
-        message: Message of that error, or the explanation of the death.
-        frame: The application's innermost frame; None if no exception caused the death.
+        message: Of the last error, or the explanation.
+        frame: Where in the application; None without an exception.
     """
 
     id: int
@@ -60,12 +57,12 @@ class Death(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Location of the error; without an exception, the reason."""
+        """Place of the error, or the reason."""
         return self.frame.short if self.frame else self.reason
 
 
 class Ended(NamedTuple):
-    """Dead job of a group: kept small, since 10,000 whole rows take 10 MB."""
+    """Dead job, kept small: 10,000 whole rows take 10 MB."""
 
     id: int
     died_at: datetime
@@ -73,10 +70,7 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Dead jobs with the same name and place, highest id first.
-
-    `digest` is stable while name and place are; `latest` died last.
-    """
+    """Dead jobs of one name and place, highest id first; `digest` is stable while these are."""
 
     digest: str
     latest: Death
@@ -84,7 +78,7 @@ class Group:
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the jobs, highest first."""
+        """Job ids, highest first."""
         return [death.id for death in self.deaths]
 
     @property
@@ -94,14 +88,14 @@ class Group:
 
 
 class Groups(NamedTuple):
-    """All groups, largest first, and the number of rows read; `has_more` if the table has more."""
+    """Groups, largest first, and the number of rows read."""
 
     groups: Sequence[Group]
     looked_at: int
     has_more: bool
 
     def find(self, digest: str) -> Group | None:
-        """Return the group with this digest; None if no job read belongs to it."""
+        """Return the group with this digest, if any was read."""
         return next((group for group in self.groups if group.digest == digest), None)
 
 
@@ -119,7 +113,7 @@ class Listed(NamedTuple):
 
 
 def read_groups(connection: Connection, looked_at: int = LOOKED_AT) -> Groups:
-    """Group the dead jobs with the highest ids, at most `looked_at` rows."""
+    """Group the dead jobs with the highest ids."""
     by_digest: dict[str, Group] = {}
     number = 0
     for death in _newest(connection, looked_at + 1):
@@ -138,12 +132,12 @@ def read_groups(connection: Connection, looked_at: int = LOOKED_AT) -> Groups:
 
 
 def listed(connection: Connection, ids: Sequence[int]) -> list[Listed]:
-    """Read the jobs that are still dead, highest id first."""
+    """Read those still dead, highest id first."""
     return [Listed._make(row) for row in connection.execute(_LISTED, (list(ids),), binary=True)]
 
 
 def _newest(connection: Connection, most: int) -> Iterator[Death]:
-    """Read in slices: all tracebacks at once would take too much memory."""
+    """Read in slices to bound memory."""
     before, left = _BEHIND_ALL, most
     while left > 0:
         given = {"before": before, "limit": min(_SLICE, left)}

@@ -1,6 +1,6 @@
 """Queries for job lists, one whole job, queue names and the leader.
 
-Times are read in binary, since psycopg parses text only in DateStyle ISO.
+Times are read in binary: psycopg parses text only in DateStyle ISO.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WHERE EXISTS (
         AND classid = {locks.LEADER.first}::oid AND objid = {locks.LEADER.second}::oid AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
-# Excludes due staged jobs, possibly millions, whose queues `lanes` finds.
+# Due staged jobs may be millions; `lanes` finds their queues.
 _OTHER_QUEUES = """
 SELECT queue FROM staged_jobs_scheduled UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
 """
@@ -59,7 +59,7 @@ _LATEST = {
 SELECT * FROM inflight_jobs WHERE true {}
 ORDER BY greatest(moved_at, claimed_at, failed_at) DESC, id DESC LIMIT %(limit)s
 """,
-    # By queue through the index: the table may hold 100 million rows.
+    # Through the index: the table may hold 100 million rows.
     "finished": f"""{heads("finished_jobs", "true")}
 SELECT latest.* FROM heads, LATERAL (
     SELECT * FROM finished_jobs WHERE finished_jobs.queue = heads.queue {{}}
@@ -79,13 +79,7 @@ def jobs(
     job_name: str | None = None,
     tag: str | None = None,
 ) -> list[dict[str, Any]]:
-    """List the most recently changed jobs of a table, latest first.
-
-    Staged jobs, possibly millions, are ordered by id.
-
-    Args:
-        state: One of `TABLES`.
-    """
+    """List a table's jobs, latest change first; staged ones by id, since millions may wait."""
     given = {"queue": queue, "job_name": job_name, "tag": tag}
     wanted = {column: text for column, text in given.items() if text is not None}
     conditions = [sql.SQL("AND {} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in wanted]
@@ -94,7 +88,7 @@ def jobs(
 
 
 def job(connection: Connection, job_id: int) -> dict[str, Any]:
-    """Read one whole job; its state is added as `state`.
+    """Read one whole job and its state.
 
     Raises:
         UnknownJobError: No table has this id.
@@ -116,9 +110,9 @@ def now(connection: Connection) -> datetime:
 
 
 def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
-    """Return the state of a job in flight: queued, running, retrying, deferred or stalled.
+    """Return the state of a job in flight: queued, running, retrying, deferred, stalled.
 
-    Deferred jobs asked to run later. Stalled jobs have an expired lease (worker dead or hung) and are redelivered.
+    Stalled means an expired lease: the worker died or hangs, and the job is redelivered.
     """
     if job["next_run_at"] is not None:
         has_failed = job["failed_at"] and (not job["claimed_at"] or job["failed_at"] >= job["claimed_at"])
@@ -129,9 +123,9 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
 
 
 def with_lenient_values(connection: Connection) -> Connection:
-    """Load values that Python cannot represent leniently, so that one never hides all other rows.
+    """Make values that Python cannot represent readable, so that one never hides other rows.
 
-    Unreadable JSON is returned as text; times beyond the years 1 to 9999 become the nearest representable one.
+    Bad JSON becomes text; times outside the years 1 to 9999 become the nearest.
     """
     set_json_loads(_json_or_text, connection)
     connection.adapters.register_loader("timestamptz", _NearestTime)
@@ -157,13 +151,13 @@ class _NearestTimeInBinary(TimestamptzBinaryLoader):
 
 
 def queues(connection: Connection) -> set[str]:
-    """Name all queues with a job outside `finished_jobs`."""
+    """Name the queues with unfinished jobs."""
     staged = {lane.queue for lane in lanes.find_lanes(connection, lanes.KINDS)}
     return staged | {queue for (queue,) in connection.execute(_OTHER_QUEUES)}
 
 
 def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> bool:
-    """Return True if a job outside `finished_jobs` has this key; `queues` are those with such jobs."""
+    """Return True if an unfinished job of these queues has the key."""
     (known,) = fetch_one(connection, _KNOWN_KEY, {"key": key, "queues": list(queues)})
     return bool(known)
 
@@ -171,7 +165,7 @@ def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> b
 def _objects(
     connection: Connection, statement: Composed, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    # psycopg's own cursor: the connection's cursor class may be unable to read binary.
+    # The connection's own cursor class may not read binary.
     with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
         cursor.adapters.register_loader("xid8", Int8BinaryLoader)
         return cursor.execute(statement, parameters, binary=True).fetchall()
@@ -192,8 +186,8 @@ def _finite(text: str) -> float:
 
 
 def leader(connection: Connection) -> dict[str, str] | None:
-    """Read the leader's name and since when it leads; None without a leader."""
-    # A leader that holds the lock but has not yet written its name is about to.
+    """Read the leader's name and start; None without a leader."""
+    # One that has not yet written its name is about to.
     row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER, binary=True).fetchone()
     if row is None or row[0] is None or row[1] is None:
         return None

@@ -8,14 +8,13 @@ from drain.read.causes import CAUSES
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 
-# The leader moves a due job within a second.
+# The leader takes at most a second.
 OVERDUE_SECONDS = 5
-# Window for rates, and the wait after which a queue without a finish counts as stalled.
 RATE_SECONDS = STALLED_SECONDS = 60
-# Due jobs with these causes wait for a rule, a pause or a full list, not for the leader.
+# These wait for a rule, pause or full list, not for the leader.
 _RULED = frozenset({"paused", "limited", "rate"})
 _HELD = _RULED | {"list_full"}
-# Totals made up of several states or causes.
+# Numbers that are sums.
 _PARTS = {
     "staged": ("ready", "scheduled"),
     "overdue": ("ready",),
@@ -30,21 +29,19 @@ class Queue:
 
     Attributes:
         ready: Due staged jobs.
-        scheduled: Staged jobs that are not due yet.
-        queued: Jobs in flight awaiting a worker, or redelivery after their worker died.
+        scheduled: Staged jobs not yet due.
+        queued: Delivered jobs, and jobs to be redelivered after their worker died.
         running: Claimed jobs with a live lease.
-        retrying: Jobs awaiting their next attempt, after a failure or a deferral.
-        waiting: Waiting jobs by cause (`causes.CAUSES`).
-        estimates: States and causes with extrapolated numbers.
+        retrying: Jobs awaiting their next attempt after a failure or deferral.
+        waiting: By cause (`causes.CAUSES`).
+        estimates: Extrapolated states and causes.
         ready_seconds: Age of the oldest due staged job.
-        queued_seconds: Wait of the oldest delivered job, since its last attempt if any.
-        oldest_queued_id: Id of that job.
-        retrying_seconds: Time since the oldest next attempt came due.
-        per_second: Jobs finished per second over the last minute.
-        failing: Five jobs failed since the last finish, and some await a retry.
+        queued_seconds: Wait of the oldest delivered job, since any last attempt.
+        retrying_seconds: Lateness of the oldest next attempt.
+        per_second: Finished jobs, over the last minute.
+        failing: Five failures since the last finish, with jobs awaiting a retry.
         paused: Pause of the whole queue.
-        free: Workers that could start a job at once.
-        redis_depth: Ids in its Redis list, including plain RQ jobs and other databases' jobs.
+        redis_depth: All ids in its Redis list, also foreign ones.
     """
 
     ready: int = 0
@@ -68,7 +65,7 @@ class Queue:
     redis_depth: int | None = None
 
     def is_estimate(self, name: str) -> bool:
-        """Return True if the number of this attribute or cause is not exact."""
+        """Return True if this number is not exact."""
         return any(part in self.estimates for part in _PARTS.get(name, (name,)))
 
     @property
@@ -88,46 +85,46 @@ class Queue:
 
     @property
     def waits(self) -> int:
-        """Waiting jobs that a rule, a pause or a missing worker keeps from starting."""
+        """Jobs that only a rule, pause or missing worker delays."""
         return sum(self.waiting.get(cause, 0) for cause in _PARTS["waits"])
 
     @property
     def overdue(self) -> int:
-        """Due jobs, if the leader is late with the first."""
+        """Due jobs, if the leader is late."""
         return self.ready if self.lag_seconds > OVERDUE_SECONDS else 0
 
     @property
     def oldest_seconds(self) -> float:
-        """Longest wait of a due job, else 0."""
+        """Longest wait of a due job."""
         return max(self.ready_seconds, self.queued_seconds, self.retrying_seconds)
 
     @property
     def lag_seconds(self) -> float:
-        """Longest wait for the leader; 0 while rules, a pause or a full list hold jobs."""
+        """Longest wait for the leader; 0 while a rule, pause or full list holds jobs."""
         return 0.0 if _HELD & self.waiting.keys() else self.ready_seconds
 
     @property
     def wait_seconds(self) -> float:
-        """Longest wait for a worker that no rule or pause explains, else 0."""
+        """Longest wait for a worker, behind no rule or pause."""
         return self.queued_seconds if _RULED & self.waiting.keys() else self.oldest_seconds
 
     @property
     def stalled_seconds(self) -> float:
-        """Longest wait for a worker, if over a minute without a finish, else 0."""
+        """Longest wait for a worker if over a minute without a finish, else 0."""
         stalls = self.queued_seconds > STALLED_SECONDS and not self.per_second and self.paused is None
         return self.queued_seconds if stalls else 0.0
 
     @property
     def is_stalled(self) -> bool:
-        """True if it stalls with workers, as far as known."""
+        """True if it stalls despite workers, as far as known."""
         return self.stalled_seconds > 0 and not self.is_unattended
 
     @property
     def held(self) -> str | None:
-        """Why the leader cannot follow the rules and holds the queue; else None."""
+        """Why the leader cannot follow its rules, if so."""
         return self.rules.error if self.rules else None
 
     @property
     def is_unattended(self) -> bool:
-        """True if jobs wait, or will be retried, and no worker runs them."""
+        """True if jobs wait without any worker."""
         return self.workers == 0 and self.waits + self.waiting.get("retrying", 0) > 0

@@ -1,4 +1,4 @@
-"""Numbers for the page of a queue: finished jobs by time step, due jobs by key."""
+"""Finished jobs by time step, and due jobs by key."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.heads import heads
 
-# Queues whose finished jobs are counted, at most.
 MOST_QUEUES = 200
-# A step is counted in parts, each up to a bound.
+# A step is counted in parts, each bounded.
 PARTS = 5
 PART_UP_TO = 5_000
 
-# One look-up per queue and day. Every row of a day's partition meets the time condition, so none is skipped.
+# One look-up per queue and day. All rows of a day's partition match, so none is skipped.
 _FINISHING = f"""{heads("finished_jobs", "finished_at >= %(day)s::timestamptz")}
 SELECT queue FROM heads LIMIT {MOST_QUEUES}
 """
@@ -61,22 +60,22 @@ class Step(NamedTuple):
 
 
 class Number(NamedTuple):
-    """Number of jobs; an estimate is extrapolated from a part."""
+    """Number of jobs, possibly extrapolated."""
 
     number: int
     is_estimate: bool = False
 
 
 def finishing_queues(connection: Connection, since: datetime) -> list[str]:
-    """Name the queues that finished a job on this UTC day or later."""
+    """Name the queues that finished jobs since this UTC day."""
     day = since.replace(hour=0, minute=0, second=0, microsecond=0)
     return [queue for (queue,) in connection.execute(_FINISHING, {"day": day})]
 
 
 def count_finished(connection: Connection, steps: Sequence[Step], length: timedelta) -> list[Number]:
-    """Count the jobs that finished or gave way in each step.
+    """Count the jobs that ended in each step, extrapolating parts above their bound.
 
-    A part above its bound is extrapolated from how long the first jobs took. Needs sequential scans off.
+    Needs sequential scans off.
     """
     part = length / PARTS
     parameters = {
@@ -96,12 +95,12 @@ def count_finished(connection: Connection, steps: Sequence[Step], length: timede
 
 
 def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:
-    """Count the due rows of these keys, each up to a bound."""
+    """Count the due rows of these keys, each bounded."""
     parameters = {"queue": queue, "keys": list(keys), "up_to": up_to}
     return dict(connection.execute(_OF_KEYS, parameters).fetchall())
 
 
 def count_of_queue(connection: Connection, queue: str, up_to: int) -> int:
-    """Count jobs due, delivered or awaiting their next attempt, up to a bound."""
+    """Count jobs due, delivered or retrying, up to a bound."""
     (number,) = fetch_one(connection, _OF_A_QUEUE, {"queue": queue, "up_to": up_to})
     return min(int(number), up_to)

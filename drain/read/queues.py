@@ -1,7 +1,7 @@
-"""Numbers of all queues at one instant, for `drain status`, `top`, `check` and the page.
+"""Numbers of all queues at one instant.
 
 Each question is a few index look-ups per queue or a bounded part of a table. Numbers are exact for small tables or
-few jobs; others are extrapolated and named in `Queue.estimates`.
+few jobs; `Queue.estimates` names the others.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from drain.tables.columns import DELIVERED, LAPSED, RUNNING, finite
 from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE
 
-# Queues counted individually for sure, those with most jobs.
+# Counted individually for sure, the largest first.
 MOST_QUEUES = 1000
-# Waiting jobs read per queue and cause, and of all queues: measured, 10,000 in each of 50 queues take five times as
-# long as 1,000.
+# Waiting jobs read per queue, and in all: measured, 10,000 in each of 50 queues take five times as long as 1,000.
 UP_TO = 10_000
 _FEW = 100
 _OF_ALL = 20_000
-# The lowest delivery numbers have usually waited longest; lapsed jobs are added. The array compares time and id as one.
+# The lowest delivery numbers usually waited longest. The array compares time and id as one.
 _OLDEST_QUEUED = f"""{heads("inflight_jobs", DELIVERED, "delivery")}
 SELECT queue, first[2], (date_part('epoch', clock_timestamp()) * 1000000)::bigint - first[1] FROM (
     SELECT queue, pg_catalog.min(ARRAY[(date_part('epoch', since) * 1000000)::bigint, id]) AS first FROM (
@@ -41,7 +40,7 @@ SELECT queue, date_part('epoch', clock_timestamp() - min(scheduled_at)) FROM (
     SELECT queue, scheduled_at FROM staged_jobs_scheduled WHERE scheduled_at <= now()
     ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
-# No more rows than workers hold.
+# As many as workers hold.
 _RUNNING = f"""
 SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE {RUNNING} LIMIT %(up_to)s::bigint) AS claimed GROUP BY queue
@@ -50,7 +49,7 @@ _LATEST_DEAD = """
 SELECT queue, count(*) FROM (SELECT queue FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
 _YESTERDAY = """(date_trunc('day', now() AT TIME ZONE 'UTC') - interval '1 day') AT TIME ZONE 'UTC'"""
-# Latest finish of each queue since yesterday: the bound is a partition's, so that no row in them is skipped.
+# Latest finishes since yesterday: a partition's bound, so that no row is skipped.
 _FINISHED = f"""
 WITH RECURSIVE heads AS (
     (SELECT queue, finished_at FROM finished_jobs
@@ -73,12 +72,10 @@ WHERE heads.finished_at > now() - make_interval(secs => {RATE_SECONDS})
 
 
 def read(connection: Connection) -> dict[str, Queue]:
-    """Read the numbers of all queues, by name; Redis is not asked.
-
-    Among very many queues, some without rules and pauses are left out.
+    """Read all queues, without Redis; of very many, some without rules and pauses are left out.
 
     Args:
-        connection: In a snapshot with sequential scans off, so that each plan reads the head of an index.
+        connection: In a snapshot with sequential scans off, so that every plan reads heads of indexes.
     """
     queues: defaultdict[str, Queue] = defaultdict(Queue)
     counted = states.count(connection)
@@ -117,7 +114,7 @@ def _read_causes(
     for name, by_cause in seen.items():
         for state, causes in waiting_by_cause.CAUSES_OF.items():
             first = {cause: by_cause[cause] for cause in causes if cause in by_cause}
-            # A small count is complete, except among very many queues.
+            # Small counts are complete, except among very many queues.
             number = scheduled if state == "scheduled" else sum(first.values())
             are_all = number < up_to and (many is None or name in many)
             _set(queues[name], state, sum(first.values()), counted[state], are_all=are_all)
@@ -144,7 +141,7 @@ def _set(queue: Queue, state: str, seen: int, counted: states.Numbers, *, are_al
 
 
 def _divide(queue: Queue, state: str, first: Mapping[str, int], *, are_all: bool) -> None:
-    """Split the count of a state among causes in the proportions of the first jobs."""
+    """Split a state's count among causes like the first jobs."""
     seen = sum(first.values())
     for cause, part in first.items():
         queue.waiting[cause] = round(part / seen * getattr(queue, state))
@@ -165,5 +162,5 @@ def _read_times(connection: Connection, queues: Mapping[str, Queue]) -> None:
     for name, seconds in connection.execute(waiting.DUE_RETRIES):
         queues[name].retrying_seconds = max(0.0, seconds)
     for name, number, seconds in connection.execute(_FINISHED, bound):
-        # Above the bound, the time that many took is known, and shorter.
+        # Above the bound, that many took a known, shorter time.
         queues[name].per_second = number / (max(seconds, 0.001) if number >= UP_TO else RATE_SECONDS)

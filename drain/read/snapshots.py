@@ -10,12 +10,12 @@ from drain.database.postgres import Connection
 
 @contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """Open a snapshot in which every plan reads the heads of indexes.
+    """Open a snapshot in which every plan reads heads of indexes.
 
-    With bitmap scans, bad statistics may make it read and sort a whole index.
+    Bitmap scans are off too: with bad statistics they would read and sort a whole index.
     """
     with connection.transaction():
-        # Lock before the snapshot: a partition truncated later would be empty in this snapshot too.
+        # Lock first: a partition truncated after the snapshot would be empty in it too.
         connection.execute(
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
             "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "

@@ -1,4 +1,4 @@
-"""Job counts by state and queue, from a bounded part of each table."""
+"""Jobs by state and queue, from a bounded part of each table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import QUEUED, RETRYING, RUNNING
 
-# Pages of 8 KiB read per table; each has some ten to some hundred rows.
+# Pages of 8 KiB read per table, with some ten to some hundred rows each.
 PAGES = 200
 _PAGES = """
 SELECT sum(pg_catalog.pg_relation_size(part.id))::bigint / 8192 FROM (
     SELECT %(table)s::regclass AS id UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass)) AS part
 """
-# A scheduled row whose time has come waits for the leader, hence ready.
+# Once its time has come, a scheduled row is ready.
 _STATES = {
     "staged_jobs_ready": {"ready": "true"},
     "staged_jobs_scheduled": {"scheduled": "scheduled_at > now()", "ready": "scheduled_at <= now()"},
@@ -26,9 +26,9 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Numbers:
-    """Job counts by queue for one state.
+    """Jobs by queue in one state.
 
-    Inexact counts read a part of the pages, always the same; a queue with few such jobs may be missing.
+    Inexact ones come from a part of the pages, always the same, and may miss queues with few jobs.
     """
 
     by_queue: Mapping[str, int]
@@ -36,7 +36,7 @@ class Numbers:
 
 
 def count(connection: Connection) -> dict[str, Numbers]:
-    """Count jobs by queue for `ready`, `scheduled`, `queued`, `running`, `retrying` and `dead`."""
+    """Count jobs by state and queue."""
     counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
     exact: defaultdict[str, bool] = defaultdict(lambda: True)
     for table, states in _STATES.items():

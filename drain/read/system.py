@@ -1,6 +1,6 @@
 """The whole system at one instant.
 
-Times are read in binary, since psycopg parses text only in DateStyle ISO.
+Times are read in binary: psycopg parses text only in DateStyle ISO.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from drain.read.snapshots import snapshot
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 
-# Name under which the smaller of very many queues are summed.
+# Sum of the smaller queues, if there are very many.
 OTHERS = "(others)"
-# Beyond this many, the planner's estimate serves: counting 100 million rows takes a minute.
+# Above, the planner's estimate serves: counting 100 million rows takes a minute.
 FINISHED_UP_TO = 100_000
 GROUPED_UP_TO = 1_000
 _ESTIMATE = """
@@ -35,7 +35,7 @@ _SUMMED = ("ready", "scheduled", "queued", "running", "retrying", "dead")
 
 
 class Section(Protocol):
-    """Section that an extension adds to a status."""
+    """Part of a status added by an extension."""
 
     def as_json(self) -> Any:
         """Convert to JSON types."""
@@ -50,11 +50,10 @@ class System:
 
     Attributes:
         now: The database's clock.
-        leader: Name and start of its term.
-        running: The longest-running jobs (`claimed.longest`).
-        dead_groups: Groups by name, reason and error type among the first `GROUPED_UP_TO` dead jobs.
+        running: Longest-running jobs.
+        dead_groups: Groups by name, reason and error type, among the first `GROUPED_UP_TO`.
         finished: 0 if not counted.
-        sections: Added by extensions, by name.
+        sections: From extensions, by name.
     """
 
     now: datetime
@@ -67,7 +66,7 @@ class System:
     sections: dict[str, Section] = field(default_factory=dict)
 
     def total(self, name: str) -> int:
-        """Sum an attribute of `Queue` over all queues."""
+        """Sum an attribute of all queues."""
         return sum(getattr(queue, name) for queue in self.queues.values())
 
     def is_estimate(self, name: str) -> bool:
@@ -76,16 +75,16 @@ class System:
 
     @property
     def lag_seconds(self) -> float:
-        """Longest wait of a due job for the leader, else 0."""
+        """Longest wait for the leader."""
         return max((queue.lag_seconds for queue in self.queues.values()), default=0.0)
 
     @property
     def ready_seconds(self) -> float:
-        """Age of the oldest due staged job, else 0."""
+        """Age of the oldest due staged job."""
         return max((queue.ready_seconds for queue in self.queues.values()), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to the object of `drain status --json`."""
+        """Convert to JSON types, for `drain status`."""
         names = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")
         return {
             **{name: self.total(name) for name in names},
@@ -103,11 +102,10 @@ class System:
 
 
 def read(connection: Connection, *, longest: int = 0, with_finished: bool = False) -> System:
-    """Read the system in one snapshot; Redis is not asked.
+    """Read the system, without Redis, in one snapshot with the `longest` running jobs.
 
     Args:
         connection: Outside a transaction.
-        longest: How many running jobs to list.
     """
     with snapshot(connection):
         found = System(queries.now(connection), queries.leader(connection), queues.read(connection))
@@ -123,7 +121,7 @@ def read(connection: Connection, *, longest: int = 0, with_finished: bool = Fals
 
 
 def with_others(found: dict[str, Queue]) -> dict[str, Queue]:
-    """Keep held queues and those with most jobs; sum the others."""
+    """Keep held and largest queues; sum the others."""
     largest = sorted(found, key=lambda name: (found[name].held is None, -found[name].jobs))
     kept = {name: found[name] for name in largest[: queues.MOST_QUEUES]}
     for name in largest[queues.MOST_QUEUES :]:
@@ -135,17 +133,17 @@ def with_others(found: dict[str, Queue]) -> dict[str, Queue]:
 
 
 def count_staged(connection: Connection, up_to: int) -> int:
-    """Count the rows of `staged_jobs`, reading at most `up_to`."""
+    """Count `staged_jobs`, up to a bound."""
     return _count("staged_jobs", connection, up_to)
 
 
 def count_dead(connection: Connection, up_to: int) -> int:
-    """Count the rows of `dead_jobs`, reading at most `up_to`."""
+    """Count `dead_jobs`, up to a bound."""
     return _count("dead_jobs", connection, up_to)
 
 
 def count_stale(connection: Connection) -> int:
-    """Count the outcomes refused so far for a stale token."""
+    """Count the outcomes refused for stale tokens."""
     (count,) = fetch_one(connection, "SELECT coalesce(max(number), 0) FROM stale_finishes")
     return int(count)
 

@@ -1,4 +1,4 @@
-"""Footprint of the tables, for the metrics: rows, bytes, WAL and what holds vacuum back.
+"""Rows, bytes and WAL of the tables, and what holds vacuum back.
 
 Needs no rights on the tables. Only members of pg_read_all_stats see other roles' transactions.
 """
@@ -12,7 +12,7 @@ from drain.database.postgres import Connection, fetch_one
 
 TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs", "stale_finishes")
 _READY_PARTITIONS = ("staged_jobs_ready_0", "staged_jobs_ready_1", "staged_jobs_ready_2")
-# From the catalogue, since pg_partition_tree() would lock each partition.
+# pg_partition_tree() would lock each partition.
 _PARTITIONS = """
 WITH RECURSIVE part AS (
     SELECT name, name::regclass::oid AS relation FROM pg_catalog.unnest(%(tables)s::text[]) AS whole (name)
@@ -24,11 +24,11 @@ ROWS = f"""{_PARTITIONS}
 SELECT name, sum(pg_stat_get_live_tuples(relation))::float8, sum(pg_stat_get_dead_tuples(relation))::float8
 FROM part GROUP BY name
 """
-# NULL if a partition was dropped meanwhile.
+# NULL if a partition was just dropped.
 BYTES = f"""{_PARTITIONS}
 SELECT name, coalesce(sum(pg_total_relation_size(relation)), 0)::float8 FROM part GROUP BY name
 """
-# A partition being dropped or truncated is locked.
+# A partition may be locked for DROP or TRUNCATE.
 _SHORT_LOCKS = "SET LOCAL lock_timeout = '50ms'"
 SERVER = """
 SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::float8, (
@@ -48,7 +48,7 @@ SELECT greatest(0,
 
 
 class TableRows(NamedTuple):
-    """Live and dead rows of a table, by PostgreSQL's statistics."""
+    """Live and dead rows, by PostgreSQL's statistics."""
 
     table: str
     live: float
@@ -56,37 +56,37 @@ class TableRows(NamedTuple):
 
 
 class Server(NamedTuple):
-    """WAL position, and ready partitions that occupy disk."""
+    """WAL position, and nonempty ready partitions."""
 
     wal_bytes: float
     ready_partitions: int
 
 
 def count_rows(connection: Connection) -> list[TableRows]:
-    """Read the statistics of each table."""
+    """Read each table's row statistics."""
     return [TableRows._make(row) for row in connection.execute(ROWS, _names(TABLES))]
 
 
 def measure_bytes(connection: Connection) -> dict[str, float]:
-    """Measure each table's bytes including indexes and TOAST; a few system calls per partition."""
+    """Measure each table's bytes with indexes and TOAST; a few system calls per partition."""
     with connection.transaction():
         connection.execute(_SHORT_LOCKS)
         return dict(connection.execute(BYTES, _names(TABLES)).fetchall())
 
 
 def measure_server(connection: Connection) -> Server:
-    """Measure the WAL position and the partitions in use."""
+    """Measure the WAL and ready partitions."""
     return Server._make(fetch_one(connection, SERVER, {"partitions": list(_READY_PARTITIONS)}))
 
 
 def sees_all_transactions(connection: Connection) -> bool:
-    """Return True if the role may see other roles' transactions."""
+    """Return True if other roles' transactions are visible."""
     (sees_all,) = fetch_one(connection, _SEES_ALL)
     return bool(sees_all)
 
 
 def oldest_transaction_seconds(connection: Connection) -> float:
-    """Return the age of the oldest transaction that holds vacuum back, else 0."""
+    """Return the age of the oldest transaction that holds vacuum back."""
     (seconds,) = fetch_one(connection, OLDEST_TRANSACTION)
     return float(seconds)
 

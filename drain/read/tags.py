@@ -1,4 +1,4 @@
-"""Tags of the next jobs in line, for the metrics, read from two indexes."""
+"""Tags of the next jobs in line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SELECT tag, count(*) AS number, greatest(0, date_part('epoch', clock_timestamp()
 
 
 class Tag(NamedTuple):
-    """Tag of waiting jobs: their number and the longest wait."""
+    """Tag with its number of jobs and longest wait."""
 
     tag: str
     number: int
@@ -34,13 +34,12 @@ class Tag(NamedTuple):
 
 
 def count_tags(connection: Connection, queues: Collection[str], *, most: int, tags: int) -> list[Tag]:
-    """Count due jobs by tag, staged or delivered, most frequent tags first.
+    """Count due jobs by tag, staged or delivered, most frequent first.
 
     Args:
-        connection: With sequential scans off, so that no plan reads a whole table.
-        queues: Queues whose delivered jobs count; staged jobs count in all.
-        most: Rows to read, shared equally among queues and lanes, at least one each.
-        tags: Tags to return at most.
+        connection: With sequential scans off.
+        queues: For delivered jobs; staged ones count in all.
+        most: Rows to read, shared by queues and lanes, at least one each.
     """
     found = lanes.find_lanes(connection, lanes.KINDS, most=most)
     parameters = {

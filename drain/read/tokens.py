@@ -1,7 +1,7 @@
-"""Tokens of rate limits, derived from the attempts in the tables as the leader fills its buckets.
+"""Tokens of rates, derived from the attempts in the tables.
 
-Each attempt takes a token, and the rate refills it: a bucket is full at the latest
-`begin + interval * (attempts from this one on)`. A new leader counts all earlier attempts from the start of its term.
+Each attempt takes a token, refilled at the rate: a bucket is full at the latest
+`begin + interval * (attempts from this one on)`. To a new leader, earlier attempts began with its term.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from drain.tables.columns import DELIVERED, IS_CLAIMED, finite
 from drain.tables.rules import Bucket, RulesRow
 from drain.tables.running import CLAIMS_OF_DEAD, CLAIMS_OF_FINISHED
 
-# Attempts read per kind and queue.
+# Attempts read, per kind and queue.
 _MOST = 10_000
-# Rounding error, in tokens.
+# In tokens.
 _ROUNDING = 1e-6
-# The leader takes tokens that promptly: those of a used-up high rate are unclaimed for about so long.
+# The leader takes new tokens within this time: a used-up high rate may show some meanwhile.
 _PROMPTLY_SECONDS = 0.25
-# Queue and key; None for the bucket of the whole queue.
+# Queue and key; None for the queue's own bucket.
 Whose: TypeAlias = tuple[str, str | None]
 
 _IN_FLIGHT = """
@@ -71,8 +71,8 @@ class Tokens(NamedTuple):
     """Bucket at one instant.
 
     Attributes:
-        full_in: Seconds until full if nothing starts; 0 or less if full.
-        held: Tokens held back for delivered jobs.
+        full_in: Seconds until full if nothing starts; at most 0 if full.
+        held: Tokens reserved for delivered jobs.
     """
 
     bucket: Bucket
@@ -81,7 +81,7 @@ class Tokens(NamedTuple):
 
     @property
     def is_used_up(self) -> bool:
-        """True if it has no tokens but those just refilled."""
+        """True if its only tokens have just been refilled."""
         missing = math.ceil(max(0.0, self.full_in) * self.bucket.per_second - _ROUNDING) + self.held
         return missing > 0 and self.bucket.burst - missing < max(
             1.0, _PROMPTLY_SECONDS * self.bucket.per_second
@@ -89,12 +89,12 @@ class Tokens(NamedTuple):
 
     @property
     def next_in(self) -> float:
-        """Seconds until the next token if all delivered jobs start now."""
+        """Seconds until the next token, if all delivered jobs start now."""
         return max(0.0, self.full_in) - (self.bucket.burst - 1 - self.held) / self.bucket.per_second
 
 
 def read_lacking(connection: Connection, rules: Collection[RulesRow]) -> dict[Whose, float]:
-    """Read in how many seconds each queue's and key's bucket is full; full ones may be missing."""
+    """Read the seconds until each bucket is full; full ones may be missing."""
     buckets = [
         (each.queue, of_key, bucket)
         for each in rules

@@ -1,4 +1,4 @@
-"""Frames of tracebacks that are in the application's own code."""
+"""The application's own frames in tracebacks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Exception groups draw lines before their frames.
+# Exception groups indent with lines.
 _FRAME = re.compile(r'^[ |+-]* File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\n]+)$', re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?t?/")
 _OUR_PACKAGE = "drain"
-# Our directory when running from the repository.
+# When run from the repository.
 _OURS = f"{Path(__file__).parents[1]}/"
-# Path components in the short form.
 _COMPONENTS = 3
 
 
@@ -28,15 +27,15 @@ class Frame(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Short form: `shop/jobs.py:12 in send_receipt`."""
+        """Short form, such as `shop/jobs.py:12 in send_receipt`."""
         path = _INSTALLED.split(self.path)[-1]
         return f"{'/'.join(path.split('/')[-_COMPONENTS:])}:{self.line} in {self.function}"
 
 
 def calls_before_the_job(paths: Sequence[str], job_name: str) -> int:
-    """Count the calls before the job's first own one, given their files, outermost first.
+    """Count the calls before the job's first own one, outermost first.
 
-    Own calls count only inside job-drain's, if it has any. Without an own call, returns 0.
+    If job-drain's own calls are present, only calls inside them count as the job's. Without any, returns 0.
     """
     package = job_name.partition(".")[0]
     ours = next((place for place, path in enumerate(paths) if _is_ours(path)), 0)
@@ -45,12 +44,11 @@ def calls_before_the_job(paths: Sequence[str], job_name: str) -> int:
 
 
 def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
-    """Return the application's innermost frame; of any code if it has none; None without frames.
+    """Return the application's innermost frame, or else the innermost of all, if any.
 
-    Excludes the standard library, job-drain and installed packages, except the package in the job's name. Of chained
-    exceptions, the last one's frames come last.
+    Excludes the standard library, job-drain and installed packages, except the one in the job's name.
     """
-    # Jobs that die in one place differ in their messages; cutting these lets the cache hit.
+    # Cuts the message, which differs between jobs, for the cache.
     end = traceback.find("\n", traceback.rfind('File "'))
     return _innermost(traceback[: None if end < 0 else end], job_name.partition(".")[0])
 

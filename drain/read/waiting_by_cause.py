@@ -1,7 +1,6 @@
-"""Waiting jobs of each queue by cause, for `drain status` and the metrics.
+"""Waiting jobs of each queue by cause, up to a bound.
 
-A queue without rules and pauses needs only a count of index rows; of others the first rows are read and judged by
-job name and key. Each count stops at a bound.
+Index rows are counted; with rules or pauses, the first rows are read and judged by job name and key.
 """
 
 from __future__ import annotations
@@ -20,19 +19,15 @@ from drain.tables.heads import heads
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.waiting import NEXT_ATTEMPTS
 
-# Queues found where only some need counting.
 _MOST_QUEUES = 2000
-# Causes by state.
 CAUSES_OF = {
     "scheduled": ("scheduled",),
     "ready": ("paused", "limited", "rate", "list_full", "due"),
     "queued": ("queued",),
     "retrying": ("retrying", "called_back"),
 }
-# Waiting jobs by cause.
 Waiting: TypeAlias = dict[str, int]
 
-# First rows of queues with rules or pauses, by lane.
 _LANE = f"""
 (SELECT id, job_name, key FROM staged_jobs_ready AS job
  WHERE {DUE} AND {LANE_KIND} = {{kind}} AND job.{LANE_QUEUE} = known.queue
@@ -44,13 +39,13 @@ FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue),
     LATERAL ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows
 GROUP BY known.queue, job_name, key ORDER BY min(id)
 """
-# Rows whose time has come wait for the leader.
+# Due rows wait for the leader.
 _SCHEDULED = """
 SELECT queue, count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (WHERE scheduled_at <= now()) FROM (
     SELECT queue, scheduled_at FROM staged_jobs_scheduled ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job
 GROUP BY queue
 """
-# Their worker died or hangs; the leader redelivers them.
+# Their worker died or hangs, and the leader redelivers them.
 _LAPSED = f"""
 SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE {LAPSED} LIMIT %(up_to)s::bigint) AS job GROUP BY queue
@@ -76,12 +71,12 @@ SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
 def count_waiting(
     connection: Connection, up_to: int, *, named: Collection[str] | None = None
 ) -> dict[str, Waiting]:
-    """Count waiting jobs, staged or in flight, by queue and cause; only numbers above 0.
+    """Count waiting jobs, staged or in flight, by queue and cause.
 
     Args:
         connection: With sequential scans off, so that no plan reads a whole table.
-        up_to: Rows read per queue, lane or state; such a count means at least that many.
-        named: Count these, and only a bounded number of other queues; None counts all.
+        up_to: Rows read per queue, lane or state; a count that reaches it means at least so many.
+        named: Count these for sure, others up to a bound; None counts all.
     """
     pauses = Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
@@ -120,7 +115,7 @@ def count_waiting(
 def count_delivered(
     connection: Connection, up_to: int, *, most: int | None = None, named: Collection[str] = ()
 ) -> dict[str, int]:
-    """Count delivered, unclaimed jobs by queue, each up to a bound."""
+    """Count delivered jobs by queue, each up to a bound."""
     parameters = {"up_to": up_to, "most": most, "named": list(named)}
     return dict(connection.execute(_DELIVERED.encode(), parameters).fetchall())
 

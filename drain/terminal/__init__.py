@@ -1,17 +1,16 @@
-"""The terminal: how every command reads its options and prints for people.
+"""The terminal: how commands read options and print.
 
-    commandline     the group of commands, options that they share, errors as one line, exit codes
-    lazy_commands   commands that are imported when they are needed, those of other packages too
-    progress        progress on standard error of a command that takes long
-    values          values of fields as text
-    fitted_table    a table that fits the width of the terminal
-    job_table       a line for each job
-    job_details     all fields of one job, and its former lives
+    commandline     shared options, one-line errors, exit codes
+    lazy_commands   commands imported on demand, also from other packages
+    progress        progress on standard error
+    values          field values as text
+    fitted_table    a table fitted to the terminal
+    job_table       one line per job
+    job_details     one job and its former lives
     status_report   the whole system at a glance
-    top_view        screen of queues and running jobs
-    keyboard        single keys of a terminal
-    queue_report    rules of queues, pauses, and how a file of rules differs
+    top_view        queues and running jobs, full screen
+    keyboard        single keys
+    queue_report    rules, pauses, and changes
 
-What always holds: texts of others are shown and never obeyed; tables fit the width of the terminal; there are no
-colours in a pipe or a file. Nothing here reads a database.
+Foreign text is never interpreted. Pipes and files get no colours. Nothing here reads a database.
 """

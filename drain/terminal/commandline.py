@@ -1,4 +1,4 @@
-"""Parts that all commands share: settings as options, errors as one line, and exit codes."""
+"""Shared options, one-line errors and exit codes of commands."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from drain.formatting import seconds, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What click since 8.2 raises for a group without a subcommand, with its help of many lines.
+# Since click 8.2, a group without a subcommand raises its help.
 _HELP_OF_GROUP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-# Help text of each setting.
 _HELP = {
     "database_url": "URL of PostgreSQL: postgresql://user@host/database.",
     "schema": "Schema of job-drain's tables; by default the first of the search_path, most often public.",
@@ -43,7 +42,7 @@ _KINDS = {"batch_size": "INTEGER", "poll_seconds": "FLOAT", "depth": "INTEGER"}
 
 
 class FiniteRange(click.FloatRange):
-    """A range of numbers that excludes NaN, which click would accept in any range."""
+    """Float range without NaN, which click accepts in any range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert the text to a number."""
@@ -54,12 +53,7 @@ class FiniteRange(click.FloatRange):
 
 
 class Port(click.IntRange):
-    """A TCP port, or 0. It is a setting: a text that is no port is a `ConfigError`, with exit code 1.
-
-    Args:
-        variable: Environment variable of the setting, for the error.
-        zero: Meaning of 0, for the error.
-    """
+    """TCP port, or 0, meaning `zero`; an invalid one is a `ConfigError` that names `variable`."""
 
     def __init__(self, variable: str, zero: str = "none") -> None:
         super().__init__(0, 65_535)
@@ -68,7 +62,7 @@ class Port(click.IntRange):
 
     def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> int:
         """Convert the text to a port."""
-        # Python would also read the digits of other scripts, and 1_0.
+        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("[0-9]{1,5}", str(value).strip()) or int(value) > 65_535:
             raise ConfigError(
                 f"{self._variable} must be a port from 1 to 65535, or 0 for {self._zero}, not {value!r}"
@@ -86,7 +80,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{error}, not as {value!r}", param, ctx)
 
 
-# Type of an argument that is a length of time, in seconds.
+# Duration in seconds.
 DURATION = _Duration()
 
 
@@ -94,17 +88,15 @@ class _JobId(click.IntRange):
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # Python would also read the digits of other scripts, and 1_0.
+        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("[0-9]+", str(value)):
             self.fail(f"{value!r} is not a job id, which is a whole number", param, ctx)
         return super().convert(value, param, ctx)
 
 
-# Type of an argument that is the id of a job.
 JOB_ID = _JobId(0, 2**63 - 1)
 
 
-# Option of the programs whose hops `drain trace` shows.
 trace_option = click.option(
     "--trace",
     is_flag=True,
@@ -116,18 +108,14 @@ trace_option = click.option(
 
 
 class Group(click.Group):
-    """A group of commands that reports expected errors in one line, without a traceback, and exits with 1.
-
-    Args:
-        sections: Headings of the help, each with the names of its commands.
-    """
+    """Command group with headings, which reports expected errors in one line and exits with 1."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
         self._sections = sections or {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands under their headings; commands without a heading come last, under "Commands"."""
+        """Write the commands by heading, the rest under "Commands"."""
         placed = {name for names in self._sections.values() for name in names}
         rest = [name for name in self.list_commands(ctx) if name not in placed]
         width = max(map(len, self.commands), default=0)
@@ -142,23 +130,23 @@ class Group(click.Group):
                     formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line, even if standard streams are closed or full."""
+        """Run the command line, even with closed or full standard streams."""
         open_standard_streams()
         try:
             try:
                 return super().main(*args, **extra)
             finally:
-                # Flushed here: at the exit of the interpreter it is too late to report a full disk.
+                # The interpreter's exit is too late to report a full disk.
                 sys.stdout.flush()
         except OSError as error:
             _forget_output()
-            # The reader of the pipe has closed it, as `head` does: that is no error.
+            # A reader such as `head` closed the pipe: not an error.
             if not isinstance(error, BrokenPipeError):
                 click.echo(f"Error: the operating system says: {error.strerror or error}", err=True)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and report an expected error in one line."""
+        """Run the command, reporting an expected error in one line."""
         try:
             with errors_in_one_line():
                 return super().invoke(ctx)
@@ -169,7 +157,7 @@ class Group(click.Group):
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn the errors that are expected in the block into one line each, a `click.ClickException`."""
+    """Turn expected errors into one-line `click.ClickException`s."""
     try:
         yield
     except _HELP_OF_GROUP:
@@ -193,16 +181,15 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def _forget_output() -> None:
-    """Send unwritten output to the null device: the interpreter would try to write it again at its exit."""
+    """Discard unwritten output, which the interpreter would retry at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_standard_streams() -> None:
-    """Open each closed standard stream on the null device, and let every stream accept all characters.
+    """Open closed standard streams on the null device; accept all characters.
 
-    Otherwise the next file or connection would get the number of a closed stream, and with it the output that C code
-    writes there. COLUMNS is ignored unless it is a number above 0.
+    Otherwise the next file gets the stream's number, and what C code writes there. Drops an invalid COLUMNS.
     """
     if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
         del os.environ["COLUMNS"]
@@ -210,7 +197,7 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # `open` returns the lowest free number, which is this one.
+            # `open` returns the lowest free number, this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
@@ -220,16 +207,13 @@ def open_standard_streams() -> None:
 
 
 def setting_option(name: str) -> Callable[[F], F]:
-    """Add one setting to a command, as an option and its variable; the command gets the text, or None."""
+    """Add a setting to a command, which gets its text or None."""
     option, kind = f"--{name.replace('_', '-')}", _KINDS.get(name, "TEXT")
     return click.option(option, envvar=VARIABLES[name], show_envvar=True, metavar=kind, help=_HELP[name])
 
 
 def settings_options(*names: str) -> Callable[[F], F]:
-    """Add settings to a command, as options and their variables; the command gets one `Settings`.
-
-    A command that has the database's URL has its schema too.
-    """
+    """Add settings to a command as one `Settings`; the database URL brings the schema."""
     if "database_url" in names:
         place = names.index("database_url") + 1
         names = (*names[:place], "schema", *names[place:])
@@ -245,7 +229,7 @@ def settings_options(*names: str) -> Callable[[F], F]:
 
 
 def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[[Any], Any]]) -> F:
-    """Give a function that calls a command the name, the help and the options of the command, and these options."""
+    """Give a wrapper its command's name, help and options, and more options."""
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
     wrapper.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in options:
@@ -254,9 +238,9 @@ def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[
 
 
 def add_to(command: click.Command, callback: Callable[..., Any]) -> None:
-    """Let a function take a command's place as the one that is called, and give the command the function's options.
+    """Replace a command's callback, for entry points of `drain.options`, and add its options.
 
-    For entry points of the group `drain.options`. The function passes on what is not its own.
+    The callback passes on options that are not its own.
     """
     command.callback = callback
     command.params += reversed(getattr(callback, "__click_params__", []))

@@ -1,4 +1,4 @@
-"""Table fitted to the width of the terminal: a line for each row, with texts cut where there is no room."""
+"""Table fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from typing import Any, Literal, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-# Blanks between two columns.
 _GAP = 2
 
 
 class Column(NamedTuple):
-    """Column of a table, cut where there is no room for it.
+    """Table column.
 
     Attributes:
-        title: Heading.
-        cell: Text for a row, at the current time.
-        cut: Part of the text that is left out if there is no room, "start" or "end"; None if it is never cut.
-        is_number: True to align it to the right.
-        share: Weight of the column when room is divided among columns that are cut.
-        least: Characters that stay while another column has more than its own least.
+        cut: End of the text to drop without room; None never cuts.
+        share: Weight in dividing room.
+        least: Characters kept while another column has more than its own least.
     """
 
     title: str
@@ -36,7 +32,7 @@ class Column(NamedTuple):
 def fitted_table(
     columns: Sequence[Column], rows: Sequence[dict[str, Any]], now: datetime, width: int
 ) -> Table:
-    """Build a table with a line for each row, cutting texts to fit the width; `now` by the database's clock."""
+    """Build a table with one line per row."""
     cells = [[_as_rich(column.cell(row, now)) for row in rows] for column in columns]
     widths = _widths(columns, cells, width)
     table = Table(
@@ -56,7 +52,7 @@ def _as_rich(cell: str | Text) -> Text:
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], width: int) -> list[int]:
-    """Compute the width of each column: that of its longest text; if there is no room, the widest are cut first."""
+    """Compute column widths, cutting the widest first."""
     needed = [
         max(len(column.title), *(text.cell_len for text in texts))
         for column, texts in zip(columns, cells, strict=True)

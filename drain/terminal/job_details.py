@@ -1,4 +1,4 @@
-"""Details of one job: each field on a line of its own, then its former lives, each with the traceback of its end."""
+"""All fields of one job, then its former lives with their tracebacks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from rich.console import Console
 from drain.formatting import clock, relative, visible
 from drain.terminal.values import as_text, json_default
 
-# Fields that are shown apart, or mean nothing to people; --json has them.
+# Shown elsewhere, or meaningless to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
-# Blanks between the names and the values.
 _GAP = 2
-# Characters of a result that are shown; --json has all of it.
+# Characters of a result shown; --json has all.
 _RESULT_CHARACTERS = 500
 
 
 def show_job(job: dict[str, Any], now: datetime) -> None:
-    """Print all that is known about one job; then its former lives, each with the traceback of its end.
-
-    Args:
-        job: Fields of the job.
-        now: Time by the database's clock.
-    """
+    """Print a job and its former lives; `now` by the database's clock."""
     console = Console(highlight=False, markup=False)
     _show_fields(job, now, console)
     history = job.get("history") or []
@@ -52,12 +46,12 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
             ["last_error"], _folded(summary.splitlines(), console.width - width), fillvalue=""
         ):
             console.print(f"{title:{width}}{line}", style="red", soft_wrap=True)
-        # Not folded, so that a copy of it is still a traceback.
+        # Not folded, so that it can be copied as a traceback.
         console.print(visible(str(texts.get("traceback", "")).rstrip("\n"), lines=True), soft_wrap=True)
 
 
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
-    """Format a value as lines that may still be too long."""
+    """Format a value as lines, possibly too long."""
     if name == "progress" and isinstance(value, dict):
         return [_progress(value, now)]
     if name.endswith("_at") and isinstance(value, str):
@@ -75,7 +69,7 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
 
 
 def _progress(progress: dict[str, Any], now: datetime) -> str:
-    """Format progress in one line: `340 of 1,000 (34 %), page 7, 2.1s ago`."""
+    """Format progress: `340 of 1,000 (34 %), page 7, 2.1s ago`."""
     done, total, text = progress["done"], progress["total"], progress["text"]
     of = "" if total is None else f" of {total:,} ({int(100 * done / total) if total else 100} %)"
     words = [f"{done:,}{of}", *([visible(text)] if text else []), relative(progress["reported_at"], now)]
@@ -83,7 +77,7 @@ def _progress(progress: dict[str, Any], now: datetime) -> str:
 
 
 def _folded(lines: Sequence[str], width: int) -> list[str]:
-    """Fold lines to the width; continued lines are indented."""
+    """Fold lines to the width, indenting continuations."""
     folded: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -1,4 +1,4 @@
-"""Table of jobs of one state: a line for each job, fitted to the width of the terminal; no colours when piped."""
+"""Table of jobs of one state, fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ Job: TypeAlias = dict[str, Any]
 
 
 def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
-    """Print a table of jobs of one state, a line for each.
-
-    Args:
-        state: One of `queries.TABLES`.
-        jobs: Rows of the table of that state.
-        now: Time by the database's clock.
-    """
+    """Print jobs of one state, one of `queries.TABLES`."""
     console = Console(highlight=False, markup=False)
     console.print(fitted_table(_columns_of(state, console.width), jobs, now, console.width))
 
@@ -56,7 +50,7 @@ def _state(job: Job, now: datetime) -> Text:
 def _since(job: Job, now: datetime) -> str:
     is_queued = queries.inflight_state(job, now) == "queued"
     times = (job["moved_at"],) if is_queued else (job["claimed_at"], job["failed_at"])
-    # A job whose claim was undone may wait without a time of any claim.
+    # An undone claim may leave no time.
     latest = max(filter(None, times), default=job["moved_at"])
     return duration(max(0.0, (now - latest).total_seconds()))
 
@@ -67,7 +61,7 @@ def _next_try(job: Job, now: datetime) -> str:
 
 
 def _worker(job: Job, _now: datetime) -> str:
-    """Shorten the name of a worker to host and process id; `drain show` has the whole name."""
+    """Shorten a worker's name to host and process id."""
     if job.get("superseded_by"):
         return f"gave way: {job['superseded_by']}"
     if not job.get("finished_by") and job.get("lease_expires_at") is None:
@@ -93,7 +87,6 @@ _TRIES = Column("tries", _tries, is_number=True)
 _WORKER = Column("worker", _worker, "start")
 _ARGUMENTS = (Column("tag", _field("tag"), "end"), Column("arguments", _field("job_args"), "end"))
 _SINCE = Column("since", _since)
-# Columns by state.
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "staged": (
         _ID,
@@ -121,7 +114,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("error", _error, "end", share=3),
     ),
 }
-# Width from which there are tags and arguments; `drain show` has them in any case.
+# Minimum width for tags and arguments.
 _WIDE = 120
 
 
@@ -129,6 +122,6 @@ def _columns_of(state: str, width: int) -> Sequence[Column]:
     columns: Sequence[Column] = _COLUMNS[state]
     if width < _WIDE:
         return columns
-    # An error stays the last column.
+    # An error stays last.
     at = len(columns) - (columns[-1].title == "error")
     return (*columns[:at], *_ARGUMENTS, *columns[at:])

@@ -1,4 +1,4 @@
-"""Keys of a terminal, one by one and without an echo, for a program that redraws its screen."""
+"""Single keys of a terminal, without echo."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import sleep
 
-# Sequences of arrows and the like.
+# Arrows and other escape sequences.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
 
-# Function that waits for keys for some seconds; returns an empty text if none came.
+# Waits so many seconds; empty if no key came.
 Read = Callable[[float], str]
 
 
 @contextmanager
 def reading_keys() -> Iterator[Read]:
-    """Read single keys while the block runs; afterwards the terminal is as it was. Ctrl-C raises KeyboardInterrupt.
+    """Read single keys during the block; Ctrl-C raises KeyboardInterrupt.
 
-    Without a terminal on standard input there are no keys, and the function only waits.
+    Without a terminal on standard input, only waits.
     """
     if not sys.stdin.isatty():
         yield _wait
@@ -32,7 +32,7 @@ def reading_keys() -> Iterator[Read]:
     before = termios.tcgetattr(number)
     try:
         tty.setcbreak(number)
-        # A program that was stopped by Ctrl-Z would leave its screen behind.
+        # Ctrl-Z would leave the screen behind.
         present = termios.tcgetattr(number)
         present[6][termios.VSUSP] = b"\0"
         termios.tcsetattr(number, termios.TCSANOW, present)
@@ -46,7 +46,6 @@ def _read(number: int, seconds: float) -> str:
         return ""
     data = os.read(number, 64)
     if not data:
-        # The terminal is gone.
         raise KeyboardInterrupt
     return _SEQUENCE.sub("", data.decode(errors="replace"))
 

@@ -1,7 +1,7 @@
-"""Commands that are imported when they are needed: those of job-drain, and those that other packages add.
+"""Commands imported on demand, also from other packages.
 
-A package adds one by an entry point of the group `drain.commands`, `hello = "shop.drain_commands:hello"`; and options
-to a command of job-drain by one of the group `drain.options`, `status = "shop.drain_commands:add_options"`.
+Entry points add commands (group `drain.commands`, `hello = "shop.drain_commands:hello"`) and options to a command
+(group `drain.options`, `status = "shop.drain_commands:add_options"`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ OPTIONS = "drain.options"
 
 
 class LazyCommands(MutableMapping[str, click.Command]):
-    """Commands by name; a name that job-drain has is never another package's.
-
-    Args:
-        own: Objects of job-drain's core by name, such as `drain.commands.status:status`.
-    """
+    """Commands by name; job-drain's `own` cannot be replaced."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = {name: EntryPoint(name, value, GROUP) for name, value in own.items()}
@@ -32,7 +28,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     @cached_property
     def _known(self) -> dict[str, EntryPoint]:
-        """All names, with what to import; reads the metadata of all installed packages, which takes 10 ms."""
+        """Entry points; reading all metadata takes 10 ms."""
         added = {each.name: each for each in entry_points(group=GROUP)}
         return self._own | added | self._own
 
@@ -56,13 +52,13 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
 
 def _with_options(command: click.Command) -> click.Command:
-    """Return a command with the options that packages add; a package that fails to is named, and left out."""
+    """Add other packages' options, reporting those that fail."""
     for entry in entry_points(group=OPTIONS, name=command.name or ""):
         extended = copy(command)
         extended.params = list(command.params)
         try:
             entry.load()(extended)
-        # The code of a module may raise anything.
+        # A module may raise anything.
         except Exception as error:  # noqa: BLE001
             problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
             click.echo(
@@ -74,10 +70,10 @@ def _with_options(command: click.Command) -> click.Command:
 
 
 def _load(entry: EntryPoint) -> click.Command:
-    """Import a command; one of another package that cannot be imported becomes a command that says so."""
+    """Import a command; another package's failure becomes one that reports it."""
     try:
         found = entry.load()
-    # The code of a module may raise anything while it is imported.
+    # An imported module may raise anything.
     except Exception as error:
         if entry.dist is None:
             raise

@@ -1,4 +1,4 @@
-"""Progress of a command that may take long, on standard error."""
+"""Progress of a long command, on standard error."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from rich.text import Text
 
 from drain.formatting import visible
 
-# Time after which progress is shown, in seconds: a shorter command needs no announcement.
+# Shorter commands show none.
 _SHOWN_AFTER_SECONDS = 2.0
 
 
 @contextmanager
 def show() -> Iterator[Callable[[str], None]]:
-    """Show the current step on a terminal, from two seconds on; standard output stays untouched.
-
-    Yields:
-        Function to call with each step as it begins.
-    """
+    """Yield a function that shows each step on a terminal, from two seconds on."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _step: None

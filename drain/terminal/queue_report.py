@@ -1,4 +1,4 @@
-"""Reports of `drain queue`: the rules of queues, what is paused, and how a file of rules differs."""
+"""Reports of `drain queue`: rules, pauses, and changes by a file of rules."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from drain.admission.rules import Rules
 from drain.formatting import count, duration, relative, visible
 from drain.tables.pauses import Pause
 
-# Upper bound of the lines of a table.
 _MOST_LINES = 1000
-# Upper bound of the weights that a table names.
+# Weights named in a table.
 _WEIGHTS = 3
 
 
 def show_queues(rules: Sequence[Rules], pauses: Sequence[Pause], now: datetime) -> None:
-    """Print a table of the queues with their rules, and one of the pauses."""
+    """Print tables of the queues with their rules, and of the pauses."""
     console = Console(highlight=False, markup=False)
     if rules:
         console.print(_rules_table(rules[:_MOST_LINES]))
@@ -43,7 +42,7 @@ def _print_rest(console: Console, number: int, what: str) -> None:
 
 
 def show_queue(rules: Rules, pauses: Sequence[Pause], now: datetime) -> None:
-    """Print each rule of one queue, and the pauses that may apply to its jobs."""
+    """Print one queue's rules and the pauses that may affect it."""
     console = Console(highlight=False, markup=False)
     options = as_options(rules)
     width = max(map(len, OPTIONS)) + 2
@@ -57,7 +56,7 @@ def show_queue(rules: Rules, pauses: Sequence[Pause], now: datetime) -> None:
 
 
 def show_differences(found: Sequence[Difference]) -> None:
-    """Print each rule that changes, below the name of its queue."""
+    """Print the changed rules by queue."""
     console = Console(highlight=False, markup=False)
     for each in found:
         console.print(each.queue)
@@ -66,7 +65,7 @@ def show_differences(found: Sequence[Difference]) -> None:
 
 
 def differences_as_json(found: Sequence[Difference], *, applied: bool) -> str:
-    """Build the JSON of the rules that change."""
+    """Build the JSON of changed rules."""
     changed = [
         {"queue": each.queue, "before": as_options(each.before), "after": as_options(each.after)}
         for each in found
@@ -75,7 +74,7 @@ def differences_as_json(found: Sequence[Difference], *, applied: bool) -> str:
 
 
 def queue_as_json(rules: Rules, pauses: Sequence[Pause]) -> dict[str, Any]:
-    """Build the JSON value of one queue: its name, the rules that are on, and the pauses."""
+    """Build the JSON value of a queue's rules and pauses."""
     return {"queue": rules.queue, "rules": as_options(rules), "pauses": pauses_as_json(pauses)}
 
 
@@ -96,7 +95,7 @@ def pauses_as_json(pauses: Sequence[Pause]) -> list[dict[str, Any]]:
 
 
 def _shown(name: str, value: Any) -> str:
-    """Format the value of an option as a person would write it."""
+    """Format an option as users write it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

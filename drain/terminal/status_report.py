@@ -1,4 +1,4 @@
-"""Report of `drain status`: totals, a table of the queues, and advice on queues without a worker."""
+"""Report of `drain status`: totals, a table of the queues, and advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.formatting import clock, count, duration, visible
 from drain.read.queue import Queue
 from drain.read.system import System
 
-# Causes for which due jobs wait though workers may be free, and their words for people.
+# Causes for which due jobs wait though workers may be free.
 _HELD = {
     "paused": "paused",
     "called_back": "called back by a pause",
@@ -20,13 +20,11 @@ _HELD = {
     "rate": "behind a rate",
     "list_full": "behind a full list",
 }
-# Columns with numbers of jobs; the narrow table has only some.
 _COLUMNS = ("staged", "scheduled", "overdue", "queued", "running", "retrying", "dead")
 _NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "overdue"))
-# Width of a console with room for every table, and of a queue's name that may be broken.
+# Fits every table; and a queue name that may be broken.
 _WIDEST = 10_000
 _NAME_WIDTH = 16
-# Upper bound of the lines that say what to do about a queue.
 _ADVICE_LINES = 10
 
 
@@ -80,7 +78,7 @@ def _leader(result: System) -> str:
 
 
 def _fits(table: Table, width: int) -> bool:
-    """Return whether only long names of queues must be broken."""
+    """Return True if only long queue names must be broken."""
     name = table.columns[0]
     name.max_width = _NAME_WIDTH
     natural = Console(width=_WIDEST).measure(table).maximum
@@ -89,7 +87,7 @@ def _fits(table: Table, width: int) -> bool:
 
 
 def _table(result: System, *, wide: bool) -> Table:
-    """Build the table; a wide one has more columns of staged jobs and the length of the list in Redis."""
+    """Build the table; a wide one adds columns of staged jobs and Redis list lengths."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
     columns = _COLUMNS if wide else _NARROW
@@ -111,7 +109,7 @@ def _table(result: System, *, wide: bool) -> Table:
 
 
 def _held(result: System) -> list[Text]:
-    """Build a line for each queue of which jobs wait for something that a person may want to know of."""
+    """Build a line for each queue with jobs waiting for a notable cause."""
     lines = [(name, text) for name, counts in sorted(result.queues.items()) if (text := _causes(counts))]
     shown = [Text(f"{visible(name)}: {text}") for name, text in lines[:_ADVICE_LINES]]
     if len(lines) > _ADVICE_LINES:

@@ -1,4 +1,4 @@
-"""Screen of `drain top`: totals, the queues, and the jobs that have run for longest, fitted to the terminal."""
+"""Screen of `drain top`: totals, queues, and the longest-running jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from drain.read.queue import Queue
 from drain.read.system import GROUPED_UP_TO, System
 from drain.terminal.fitted_table import Column, fitted_table
 
-# Keys that choose the order of the queues, each with the word for it.
+# Sort order by key.
 SORTS = {"w": "waiting", "r": "rate", "o": "oldest", "b": "busy", "n": "name"}
-# Words for causes, the most telling first.
+# Words for causes, most telling first.
 _CAUSES = {
     "paused": "paused",
     "called_back": "called back",
@@ -36,14 +36,13 @@ _ORDERS: dict[str, Callable[[tuple[str, Queue]], Any]] = {
     "busy": lambda pair: (-pair[1].running, pair[0]),
     "name": lambda pair: pair[0],
 }
-# Lines besides the rows of both tables: totals, headings, blank ones, one for what has no room, and keys.
+# Lines around both tables.
 _OTHER_LINES = 9
-# Height from which there is a table of running jobs, and the lines besides the rows where there is none.
+# Minimum height for the table of running jobs; the lines around the queues without it.
 _HIGH = 14
 _OTHER_LINES_OF_QUEUES = 7
-# Upper bound of the lines of a problem.
 _PROBLEM_LINES = 4
-# Part of the rows that the queues may take, if there are that many running jobs.
+# Share of the rows for queues, if there are enough running jobs.
 _QUEUES_PART = 0.6
 
 
@@ -59,19 +58,17 @@ def top_view(
     """Build the screen.
 
     Args:
-        system: What is shown.
-        width: Columns of the terminal.
-        height: Lines of the terminal; None for as many as it takes, and no keys.
+        height: Lines of the terminal; None for no bound and no keys.
         sort: One of the values of `SORTS`.
-        problem: Reason why what is shown is old, or not complete; None if it is neither.
-        paused: The screen stays as it is.
+        problem: Why the data are old or incomplete, if they are.
+        paused: Updates are paused.
     """
     rows, jobs = len(system.queues), len(system.running)
     lines = wrap(visible(problem or ""), width)[:_PROBLEM_LINES]
     if height is not None:
         jobs = jobs if height >= _HIGH else 0
         others = _OTHER_LINES if jobs else _OTHER_LINES_OF_QUEUES
-        # In a very small terminal a problem has no line.
+        # A very small terminal shows no problem.
         lines = lines[: max(0, height - others - 1)]
         room = max(1, height - others - len(lines))
         rows = min(rows, max(1, int(_QUEUES_PART * room), room - jobs))

@@ -1,4 +1,4 @@
-"""Values of a job's fields as text, for tables and for JSON."""
+"""Field values as text, for tables and JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from drain.formatting import clock
 
 
 def json_default(value: Any) -> str:
-    """Convert a value that JSON has no type for into a text: `default=` of `json.dumps`."""
+    """Convert other types to text, for `json.dumps`."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def as_text(value: Any) -> str:
-    """Convert the value of a field into a text for people."""
+    """Format a field's value for people."""
     if value is None:
         return ""
     if isinstance(value, datetime):

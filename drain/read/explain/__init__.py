@@ -1,21 +1,21 @@
-"""Why one job waits: a single cause, since when, and when the job will probably start.
+"""Why one job waits, since when, and when it will probably start.
 
-    explanation  result: state, cause, sentence, estimate; words of all causes
-    situation    lazily read facts about a job, its queue and both stores
-    absent       ids in no table: not given out, uncommitted, or gone
+    explanation  result, and the words of all causes
+    situation    lazily read facts about a job
+    absent       ids in no table
     ended        finished or dead jobs
-    staged       jobs in `staged_jobs`
-    inflight     jobs delivered, running, or awaiting their next attempt
-    obstacles    causes that hold a due job: leader, Redis, pauses, order, limits
-    rates        used-up rates of a queue or key
+    staged       staged jobs
+    inflight     jobs delivered, running or retrying
+    obstacles    causes that hold a due job
+    rates        used-up rates
     uniqueness   jobs that share a unique key
-    places       jobs ahead in the queue and in the key
-    stack        stack of a running job, asked of its worker
+    places       jobs ahead in queue and key
+    stack        stack of a running job
     estimates    recent speed of a queue
-    timeline     times at which a job passed its tables and processes
+    timeline     times of a job's hops
 
-The tables are read in one snapshot, so a moving job is in exactly one of them. Causes are tried in the order of a
-job's path, and the first that holds wins. Each question reads at most 10,000 rows. The leader is not asked.
+All tables are read in one snapshot: a moving job is in exactly one. The first cause on a job's path wins.
+Each question reads at most 10,000 rows. The leader is not asked.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ _OF_STATE = {
 
 
 def explain(connection: Connection, redis: Producer | None, job_id: int) -> Explanation:
-    """Explain what a job waits for now.
+    """Explain what a job waits for now; without `redis`, lists and workers are left out.
 
     Args:
         connection: In autocommit mode, outside a transaction.
-        redis: None leaves lists and workers out.
 
     Raises:
         psycopg.Error: The database failed. An unavailable Redis is a cause instead.
     """
     if found := _look(connection, redis, job_id):
         return found
-    # Traces before the second look: a transaction that ended before them has its row there, or rolled back.
+    # Before the second look, which then sees the row of any transaction that has ended, unless rolled back.
     traces = absent.read_traces(connection)
     return _look(connection, redis, job_id) or absent.explain(connection, job_id, traces)
 

@@ -1,4 +1,4 @@
-"""Ids that no table has: never given out, uncommitted, or gone."""
+"""Ids in no table: never given out, uncommitted, or gone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from drain.read.explain.explanation import Explanation, Finding
 
 _SEQUENCE = "SELECT pg_get_serial_sequence('staged_jobs'::text, 'id'::text)"
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
-# An insert holds this lock; bulk runs hold the advisory one too. xact_start is NULL for prepared transactions, and for
-# sessions that this role may not see.
+# Inserts hold this lock; bulk runs the advisory one too. xact_start is NULL if prepared, or not visible to this role.
 _OPEN = f"""
 SELECT held.pid, session.application_name, session.xact_start, EXISTS (
     SELECT FROM pg_locks AS bulk WHERE bulk.pid = held.pid AND bulk.locktype = 'advisory' AND bulk.granted
@@ -33,10 +32,7 @@ _MOST_NAMED = 3
 class OpenTransaction(NamedTuple):
     """Open transaction that may have staged jobs.
 
-    Attributes:
-        pid: None for a prepared transaction.
-        application: application_name; None if not visible.
-        since: Start; None if not visible.
+    `pid` is None if it is prepared; `application` and `since` if this role may not see them.
     """
 
     pid: int | None
@@ -46,14 +42,14 @@ class OpenTransaction(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Last id given out, and the transactions open after it was read."""
+    """Last id given out, and transactions open after that."""
 
     last_id: int
     open: Sequence[OpenTransaction]
 
 
 def read_traces(connection: Connection) -> Traces:
-    """Read the last id, then the open transactions: a lower id outside these has ended."""
+    """Read the last id first: a lower id outside the open transactions has ended."""
     (sequence,) = fetch_one(connection, _SEQUENCE)
     (last_id,) = fetch_one(connection, _LAST_ID.format(sequence))
     rows = connection.execute(_OPEN, binary=True)

@@ -1,7 +1,4 @@
-"""Estimates from the recent speed of a queue or key.
-
-Idle time does not count: only while such jobs were delivered or running.
-"""
+"""Estimates from the recent speed of a queue or key, idle time excluded."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from drain.read.explain.explanation import Estimate
 from drain.read.explain.places import number
 from drain.read.explain.situation import Situation
 
-# Window for finished jobs.
 _MINUTES = 10
 _MOST_FINISHED = 1000
 # Jobs finished while this one waits that suffice to measure the speed.
@@ -30,7 +26,7 @@ ORDER BY begun_at
 
 
 class _Span(NamedTuple):
-    """Time from a job's delivery or last claim to its end; `counts` if measured."""
+    """A job's time from delivery or last claim to its end."""
 
     begun_at: datetime
     ended_at: datetime
@@ -38,7 +34,7 @@ class _Span(NamedTuple):
 
 
 def per_second(situation: Situation, key: str | None = None) -> float | None:
-    """Measure finished jobs per second of the queue or key; None without any lately."""
+    """Measure recently finished jobs per second, if any."""
     parameters = {"queue": situation.queue, "key": key}
     read = [_Span(*row) for row in situation.connection.execute(_FINISHED, parameters, binary=True)]
     ended = [span for span in read if span.counts]
@@ -46,7 +42,7 @@ def per_second(situation: Situation, key: str | None = None) -> float | None:
         return None
     is_whole = len(read) < _MOST_FINISHED
     begin = situation.now - timedelta(minutes=_MINUTES) if is_whole else min(span.ended_at for span in read)
-    # The queue is busy while the job waits, so these measure its speed best.
+    # While the job waits the queue is busy, so these measure best.
     lately = [span for span in ended if span.ended_at > situation.due_at]
     if len(lately) >= _ENOUGH:
         ended, begin = lately, max(begin, situation.due_at)
@@ -57,7 +53,7 @@ def per_second(situation: Situation, key: str | None = None) -> float | None:
 
 
 def _busy_seconds(spans: Iterable[_Span], begin: datetime) -> float:
-    """Return how long after `begin` at least one span was open."""
+    """Return how long at least one span was open."""
     covered, end = 0.0, begin
     for span in sorted(spans):
         first = max(span.begun_at, end)
@@ -74,7 +70,7 @@ def _rates(situation: Situation, key: str | None) -> list[float]:
 
 
 def by_speed(situation: Situation, before: int, key: str | None = None) -> Estimate:
-    """Estimate a job's start from the jobs ahead and the recent speed."""
+    """Estimate a start from the jobs ahead and the speed."""
     whose = f"queue {situation.queue}" if key is None else f"key {visible(key)}"
     speed = per_second(situation, key)
     if speed is None:
@@ -92,7 +88,7 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
 
 
 def none(reason: str) -> Estimate:
-    """Return an estimate that only says why there is none."""
+    """Return an estimate that only gives a reason."""
     return Estimate(None, reason)
 
 
@@ -102,5 +98,5 @@ def at_once(reason: str) -> Estimate:
 
 
 def in_(seconds: float, reason: str) -> Estimate:
-    """Return an estimate of these seconds, at least 0."""
+    """Return an estimate of at least 0 seconds."""
     return Estimate(max(0.0, seconds), reason)

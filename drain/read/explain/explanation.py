@@ -1,4 +1,4 @@
-"""Result of an explanation, and the words for all causes."""
+"""Result of an explanation, and the words of all causes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-# Words of `drain explain --json`, a stable interface, in the order in which causes are tried.
+# Stable words of `drain explain --json`, in the order tried.
 CAUSES: Mapping[str, str] = {
     "not_given_out": "no job has had this id so far",
     "uncommitted": "no table has the id, and a transaction that stages is open: the id may be one of its ids",
@@ -47,7 +47,7 @@ CAUSES: Mapping[str, str] = {
 
 
 class Estimate(NamedTuple):
-    """Estimate of a job's start in seconds from now, or None; `reason` gives the basis either way."""
+    """Seconds until a job starts, if known, and the reason."""
 
     seconds: float | None
     reason: str
@@ -58,9 +58,8 @@ class Finding(NamedTuple):
 
     Attributes:
         cause: One of `CAUSES`.
-        why: Readable clause with names and numbers.
-        since: Start of the cause, if known.
-        details: Machine-readable content of `why`.
+        why: Readable clause.
+        details: The same for programs.
     """
 
     cause: str
@@ -78,8 +77,7 @@ class Explanation:
         state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause, `stalled`,
             `finished` or `dead`.
         now: The database's clock.
-        job_name: None for an unknown id, as are the next two.
-        also: Remarks on facts that could not be read.
+        also: Remarks on unreadable facts.
     """
 
     id: int
@@ -93,12 +91,12 @@ class Explanation:
 
     @property
     def starts_at(self) -> datetime | None:
-        """Estimated start; None without an estimate."""
+        """Estimated start, if any."""
         seconds = self.finding.estimate.seconds
         return None if seconds is None else self.now + timedelta(seconds=seconds)
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types, except for times."""
+        """Convert to JSON types, except times."""
         finding = self.finding
         return {
             "id": self.id,

@@ -15,12 +15,12 @@ from drain.read.explain.rates import rate
 from drain.read.explain.situation import Situation
 from drain.tables import waiting
 
-# The leader then considers a delivery that is in no list lost.
+# The leader then considers an unlisted delivery lost.
 _LOST_AFTER_SECONDS = 15.0
 
 
 def explain(situation: Situation) -> Explanation:
-    """Explain a row of `inflight_jobs` by the first cause that holds it."""
+    """Explain a row of `inflight_jobs` by its first cause."""
     state = queries.inflight_state(situation.job, situation.now)
     causes, last = {
         "running": ((), _running),

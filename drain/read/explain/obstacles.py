@@ -1,4 +1,4 @@
-"""Causes that hold a due job, in the order of a job's path; each function returns its finding if it applies."""
+"""Causes that hold a due job, in the order of its path."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from drain.tables.columns import DUE
 from drain.tables.pauses import Pause
 
 _MOST_NAMED = 5
-# Without a start for this long, all workers count as busy.
+# Without a start for so long, all workers count as busy.
 _A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("nothing starts until a leader runs")
-# Jobs of the key in flight, retrying earlier ones, cancelled ones still running; dead ones; the number staged.
+# Jobs of the key: in flight, retrying earlier ones, cancelled but running; then dead; then the number staged.
 _KEY_IN_FLIGHT = f"""
 SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at), false FROM (
     (SELECT * FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
@@ -75,7 +75,7 @@ def other_database(situation: Situation) -> Finding | None:
 
 
 def paused(situation: Situation) -> Finding | None:
-    """Report the longest pause of the queue, job name or key."""
+    """Report the longest pause that holds the job."""
     if not situation.pauses:
         return None
     pause = situation.pauses[0]
@@ -98,7 +98,7 @@ def _what_is_paused(pause: Pause) -> str:
 
 
 def held(situation: Situation) -> Finding | None:
-    """Report a queue that the leader holds because its rules cannot be followed."""
+    """Report a queue held because its rules cannot be followed."""
     if (error := situation.rules.error) is None:
         return None
     why = f"queue {situation.queue} is held, since its rules cannot be followed: {visible(error)}"
@@ -107,7 +107,7 @@ def held(situation: Situation) -> Finding | None:
 
 
 def order(situation: Situation) -> Finding | None:
-    """Report an unfinished or dead earlier job of the key in an ordered queue."""
+    """Report an earlier job of an ordered key, unfinished or dead."""
     rules, key = situation.rules, situation.key
     if not rules.ordered or key is None:
         return None
@@ -199,7 +199,7 @@ def no_worker(situation: Situation) -> Finding | None:
 
 
 def workers_busy(situation: Situation, before: int) -> Finding | None:
-    """Report that all workers are busy and have started no job for a while, with `before` jobs ahead."""
+    """Report busy workers that start nothing, with `before` jobs ahead."""
     crew = situation.crew
     if crew is None or crew.stuck_seconds(situation.now) < _A_WHILE_SECONDS:
         return None
@@ -228,7 +228,7 @@ def suspended(situation: Situation) -> Finding | None:
 
 
 def list_full(situation: Situation) -> Finding | None:
-    """Report a list without room for this job's id."""
+    """Report a full list."""
     depth, listed = situation.depth, situation.listed
     if depth is None or room_of(depth, listed):
         return None

@@ -1,4 +1,4 @@
-"""Number of staged jobs ahead of one in its queue and key, up to a bound."""
+"""Staged jobs ahead of one in its queue and key, up to a bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ SELECT count(*) FROM (
     SELECT FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
         AND (priority, id) < (%(priority)s::integer, %(id)s::bigint) LIMIT {MOST + 1}) AS before
 """
-# One look-up per key.
 _KEYS = f"""{heads("staged_jobs_ready", f"{DUE} AND key IS NOT NULL AND queue = %(queue)s", by="key")}
 SELECT count(*) FROM (SELECT FROM heads LIMIT 1000) AS keys
 """
@@ -37,7 +36,6 @@ SELECT count(*) FROM (
         AND next_run_at < %(next_run_at)s::timestamptz LIMIT {MOST + 1}) AS before
 """
 
-# Priorities read in a queue with aging.
 _MOST_PRIORITIES = 100
 
 
@@ -45,9 +43,9 @@ class Place(NamedTuple):
     """Place of a staged job.
 
     Attributes:
-        in_queue: Jobs of the queue ahead, by priority and id or by aging; above `MOST`, more than that.
-        in_key: Jobs of its key ahead.
-        keys: Keys that take turns, at most 1,000; 0 unless the queue is fair.
+        in_queue: Jobs ahead in the queue; above `MOST`, more than that.
+        in_key: Jobs ahead in its key.
+        keys: Keys that take turns, at most 1,000; 0 unless fair.
     """
 
     in_queue: int
@@ -56,7 +54,7 @@ class Place(NamedTuple):
 
     @property
     def before(self) -> int:
-        """Most jobs that start first; in a fair queue, each key runs one per turn."""
+        """Most jobs that start first; if fair, each key runs one per turn."""
         return self.keys * (self.in_key + 1) - 1 if self.keys else self.in_queue
 
     @property
@@ -65,12 +63,12 @@ class Place(NamedTuple):
         return max(self.in_queue, self.in_key) <= MOST
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types; `more` marks inexact numbers."""
+        """Convert to JSON types; `more` if inexact."""
         return {"in_queue": self.in_queue, "in_key": self.in_key, "more": not self.is_bounded}
 
 
 def place_of(connection: Connection, job: Mapping[str, Any], due_at: datetime, rules: RulesRow) -> Place:
-    """Count the staged jobs ahead of one that is due since `due_at`."""
+    """Count the staged jobs ahead."""
     if rules.aging_seconds:
         return _place_with_aging(connection, job, due_at, rules.aging_seconds)
     parameters = {name: job[name] for name in ("queue", "key", "priority", "id")}
@@ -85,7 +83,7 @@ def place_of(connection: Connection, job: Mapping[str, Any], due_at: datetime, r
 def _place_with_aging(
     connection: Connection, job: Mapping[str, Any], due_at: datetime, aging_seconds: float
 ) -> Place:
-    """Count jobs ahead in the order of `AgingLanes`."""
+    """Count by the order of `AgingLanes`."""
     heads = keyed.heads_of_lanes(connection, job["queue"], KINDS, Paused(), each=True, limit=_MOST_PRIORITIES)
     wanted = [Wanted("", (head.priority, head.id - 1), MOST + 1, head.kind, head.priority) for head in heads]
     own = (job["priority"] * aging_seconds + due_at.timestamp(), job["id"])
@@ -98,7 +96,7 @@ def _place_with_aging(
 
 
 def retries_before(connection: Connection, job: Mapping[str, Any]) -> int:
-    """Count the queue's retries due earlier, up to `MOST` + 1."""
+    """Count the queue's earlier retries, up to a bound."""
     parameters = {"queue": job["queue"], "next_run_at": job["next_run_at"]}
     (before,) = fetch_one(connection, _RETRIES, parameters)
     return int(before)

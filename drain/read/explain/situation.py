@@ -1,4 +1,4 @@
-"""Facts about one job, its queue and Redis, each read at first use."""
+"""Facts about one job, each read at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDI
 
 
 class Situation:
-    """Facts about one job as of the open snapshot; `redis` is None if none is configured."""
+    """Facts about one job, in the open snapshot; `redis` is optional."""
 
     def __init__(self, connection: Connection, redis: Producer | None, job: Mapping[str, Any]) -> None:
         self.connection = connection
@@ -46,19 +46,19 @@ class Situation:
 
     @cached_property
     def due_at(self) -> datetime:
-        """Time since which the job could have started."""
+        """Time since which the job could start."""
         columns = ("scheduled_at", "staged_at", "matured_at", "next_run_at")
         times: list[datetime | None] = [self.job.get(column) for column in columns]
         return max(time for time in times if time is not None)
 
     @cached_property
     def leader(self) -> dict[str, str] | None:
-        """Name and start of the leader; None without one."""
+        """Name and start of the leader, if any."""
         return queries.leader(self.connection)
 
     @cached_property
     def rules(self) -> RulesRow:
-        """Rules of the queue; without a row, they limit nothing."""
+        """Rules of the queue, by default without limits."""
         return rules.read_of(self.connection, [self.queue]).get(self.queue, RulesRow(self.queue))
 
     @cached_property
@@ -75,18 +75,18 @@ class Situation:
 
     @cached_property
     def place(self) -> Place:
-        """Jobs ahead of the staged job."""
+        """Staged jobs ahead."""
         return place_of(self.connection, self.job, self.due_at, self.rules)
 
     def before(self, *, of_key: bool) -> int:
-        """Count the staged jobs ahead in queue or key; a retry precedes them all."""
+        """Count the staged jobs ahead; none for a retry, which precedes them."""
         if self.job["state"] != "staged":
             return 0
         return self.place.in_key if of_key else self.place.before
 
     @cached_property
     def redis_error(self) -> UnavailableError | OwnedByAnotherError | None:
-        """Error with which Redis refuses this database, if any."""
+        """Error with which Redis refuses, if any."""
         try:
             self.remembers  # noqa: B018
         except (UnavailableError, OwnedByAnotherError) as error:
@@ -95,7 +95,7 @@ class Situation:
 
     @cached_property
     def remembers(self) -> bool:
-        """True if Redis still has what was pushed to it, as far as known.
+        """True if Redis kept what was pushed, as far as known.
 
         Raises:
             UnavailableError: Redis does not answer.
@@ -113,18 +113,18 @@ class Situation:
 
     @cached_property
     def owner(self) -> Owner | None:
-        """Other database that feeds the queue, if known."""
+        """Other database that feeds the queue, if any."""
         redis = self._redis
         return redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
 
     @cached_property
     def workers(self) -> int | None:
-        """Live workers of the queue; None if Redis is unknown."""
+        """Live workers of the queue, if known."""
         return len(self.crew.workers) if self.crew else None
 
     @cached_property
     def crew(self) -> Crew | None:
-        """Workers and their jobs; None if Redis is unknown."""
+        """Workers and their jobs, if known."""
         if self._redis is None or not self.knows_redis:
             return None
         return capacity.read_crew(self.connection, self._redis, self.queue)
@@ -135,7 +135,7 @@ class Situation:
         return bool(self._redis and self.knows_redis and self._redis.is_suspended())
 
     def ids_before(self, within: int) -> int | None:
-        """Count the ids ahead in the list; None if not among the first `within`."""
+        """Count the ids ahead in the list, if among the first `within`."""
         if self._redis is None:
             return None
         job_id, delivery = int(self.job["id"]), int(self.job["delivery"])
@@ -143,18 +143,18 @@ class Situation:
 
     @cached_property
     def listed(self) -> int:
-        """Length of the queue's list; without Redis, its delivered jobs."""
+        """Length of the list; without Redis, of the delivered jobs."""
         if self._redis and self.knows_redis:
             return self._redis.depth(self.queue)
         return sum(job.is_delivered for job in self.running)
 
     @cached_property
     def depth(self) -> int | None:
-        """Bound of the queue's list; None if no row lately waited for room, the leader's minimum without Redis."""
+        """Bound of the list; None if no row lately waited for room. Without Redis, the lowest."""
         return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:
-        """Build the explanation from a finding."""
+        """Build the explanation."""
         also = [] if self._redis or state in ("finished", "dead", "running") else [_NO_REDIS]
         name = str(self.job["job_name"])
         return Explanation(

@@ -1,4 +1,4 @@
-"""Stack of a running job, asked of its worker process through Redis."""
+"""Stack of a running job, asked of its worker through Redis."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from drain.read.tracebacks import calls_before_the_job
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 from drain.wire.stacks import StackQuestions
 
-# Timeout for the answer.
 PATIENCE_SECONDS = 5.0
-# Heartbeats come every 15 seconds; this age counts as silent.
+# Heartbeats come every 15 seconds.
 _SILENT_SECONDS = 40.0
-# Bounds of calls, and of characters per text.
+# Per answer, and in characters.
 _MOST_CALLS, _LONGEST_TEXT = 500, 1000
 _ADVICE = "`py-spy dump --pid {pid}` on {host} reads the stack from outside"
 
@@ -38,11 +37,9 @@ class JobStack:
     """Stack of a running job.
 
     Attributes:
-        claim: Row of the job's claim.
-        process: Name of the answering process.
-        place: Thread or process of the job, readable.
+        place: Its thread or process, readable.
         calls: Innermost last.
-        beside: Calls of the event loop's thread while something else blocks it, and with it every async job.
+        beside: The event loop's calls while it is blocked, and with it all async jobs.
     """
 
     claim: dict[str, Any]
@@ -53,7 +50,7 @@ class JobStack:
 
     @property
     def outer(self) -> int:
-        """Number of outer calls, the worker's, before the job's own code."""
+        """Number of the worker's calls before the job's own."""
         return calls_before_the_job([call.file for call in self.calls], self.claim["job_name"])
 
     def as_json(self) -> dict[str, Any]:
@@ -74,11 +71,11 @@ class JobStack:
 
 
 class NoStackError(DrainError):
-    """The stack of a job cannot be read; the text says why."""
+    """The stack cannot be read; the text says why."""
 
 
 def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
-    """Read the claim of a job that runs or waits in its worker process.
+    """Read the claim of a job that a worker runs or is about to.
 
     Raises:
         UnknownJobError: No table has the job.
@@ -98,14 +95,10 @@ def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
 def read_stack(
     redis_url: str, namespace: str, claim: dict[str, Any], *, seconds: float = PATIENCE_SECONDS
 ) -> JobStack:
-    """Ask the claiming worker process where the job is.
-
-    Args:
-        claim: From `running_claim`.
-        seconds: Timeout for the answer.
+    """Ask the worker of a `running_claim` where the job is.
 
     Raises:
-        NoStackError: The process does not answer, or the job has not started or has ended.
+        NoStackError: The worker does not answer within `seconds`, or the job is not running.
         UnavailableError: Redis does not answer.
     """
     host, pid = claimed.host_and_pid(claim["claimed_by"])
@@ -182,7 +175,7 @@ _UNREADABLE: dict[str, Callable[[dict[str, Any], str], str]] = {
 
 
 def _calls(frames: object) -> Iterable[Call]:
-    """Validate calls from Redis, which others may write."""
+    """Validate calls: others may write to Redis."""
     for frame in frames[:_MOST_CALLS] if isinstance(frames, list) else ():
         if isinstance(frame, list) and len(frame) == 3 and type(frame[1]) is int:
             yield Call(_text(frame[0]), frame[1], _text(frame[2]))

@@ -12,7 +12,7 @@ from drain.read.explain.uniqueness import gives_way, quiet
 
 
 def explain(situation: Situation) -> Explanation:
-    """Explain a row of `staged_jobs` by the first cause that holds it."""
+    """Explain a row of `staged_jobs` by its first cause."""
     causes = (
         _scheduled,
         obstacles.no_leader,
@@ -34,7 +34,7 @@ def explain(situation: Situation) -> Explanation:
 
 def _scheduled(situation: Situation) -> Finding | None:
     at = situation.job["scheduled_at"]
-    # The leader reschedules a job that waits for its unique key to go quiet.
+    # The leader reschedules jobs that wait for quiet.
     if at <= situation.now or quiet(situation):
         return None
     why = f"its time has not come: {clock(at)}, {relative(at, situation.now)}"

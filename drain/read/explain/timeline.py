@@ -1,4 +1,4 @@
-"""Times at which one job passed its tables and processes, in order."""
+"""Times at which one job passed its tables and processes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ _OF_TABLES = {
 
 
 def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[str, Any]]:
-    """List the hops of a job in order of time, at least its staging.
+    """List the hops of a job in time order, with `seconds` since the first and `step_seconds` since the previous.
 
     Args:
-        noted: Hops noted by the processes (`wire.Traces`).
-
-    Returns:
-        Per hop: `hop`, `at`, `seconds` since the first and `step_seconds` since the previous one.
+        noted: Times noted by processes (`wire.Traces`).
     """
     times = dict(noted)
     for column, hop in _OF_TABLES.items():

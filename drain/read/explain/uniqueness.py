@@ -1,6 +1,6 @@
-"""Jobs that share a unique key: which one stands for the others, and until when it waits.
+"""Jobs that share a unique key.
 
-The `keep` of the highest id decides: the first (or the one waiting in flight), or the last.
+The `keep` of the highest id decides which stands: the first (or the one waiting in flight), or the last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Staged(NamedTuple):
 
 
 def quiet(situation: Situation) -> Finding | None:
-    """Report a staged job that waits for its unique key to go quiet."""
+    """Report a staged job that waits for quiet."""
     if situation.job["unique_key"] is None or situation.job["quiet_seconds"] is None:
         return None
     staged = _staged(situation)
@@ -44,7 +44,7 @@ def quiet(situation: Situation) -> Finding | None:
     last = max((row.staged_at for row in rows), default=situation.now)
     until = max((row.staged_at + timedelta(seconds=row.quiet_seconds or 0) for row in rows), default=last)
     rest = (until - situation.now).total_seconds()
-    # A job staged for later than that waits for its time.
+    # A job staged for later waits for its time.
     if rest <= 0 or situation.job["scheduled_at"] > until + timedelta(seconds=1):
         return None
     ago = duration(max(0.0, (situation.now - last).total_seconds()))
@@ -58,7 +58,7 @@ def quiet(situation: Situation) -> Finding | None:
 
 
 def gives_way(situation: Situation) -> Finding | None:
-    """Report a due job that another one of its unique key replaces."""
+    """Report a due job replaced by another of its unique key."""
     if situation.job["unique_key"] is None:
         return None
     rows = [row for row in _staged(situation) if row.is_due]
