@@ -91,7 +91,7 @@ class AdmissionCheck:
         return list((self._found or {}).values())
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: there is no audit without PostgreSQL."""
+        """Return nothing: without PostgreSQL there is no audit."""
         return {}
 
     def _over_limits(self) -> Iterable[tuple[Subject, Breach]]:

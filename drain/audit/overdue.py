@@ -91,7 +91,7 @@ class OverdueCheck:
         ]
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: there is no audit without PostgreSQL."""
+        """Return nothing: without PostgreSQL there is no audit."""
         return {}
 
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:

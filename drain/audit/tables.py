@@ -106,7 +106,7 @@ def _snapshot(connection: Connection) -> Iterator[None]:
 
 
 def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any]:
-    """Read the rules' parameters, adding breaches of their sources."""
+    """Read the rules' parameters, adding to `breaches`."""
     (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
     (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
     last_delivery, pushed_up_to = leader_progress.progress(connection)
@@ -127,7 +127,7 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any
 def _apply_rules(
     connection: Connection, table: str, parameters: dict[str, Any], breaches: list[Breach]
 ) -> int:
-    """Add a table's breaches; return its row count."""
+    """Add to `breaches`; return the row count."""
     rules = [rule for rule in RULES if rule.table == table]
     filters = "".join(f", count(*) FILTER (WHERE {rule.condition})" for rule in rules)
     rows, *found = postgres.fetch_one(connection, f"SELECT count(*){filters} FROM {table}", parameters)

@@ -82,5 +82,5 @@ class TicksCheck:
         return led.total_seconds() > self._seconds
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: there is no audit without PostgreSQL."""
+        """Return nothing: without PostgreSQL there is no audit."""
         return {}

@@ -209,7 +209,7 @@ def _check(connection: Connection, names: Sequence[str]) -> None:
 
 
 def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
-    """Print schedules, and why some have no ticks; `gone` if the code no longer declares one."""
+    """Print schedules (`gone` if no longer declared), and why some have no ticks."""
     console = Console(highlight=False, markup=False)
     columns = [column for column in _COLUMNS if column.title != "job" or console.width >= _WIDE]
     console.print(fitted_table(columns, schedules, now, console.width))

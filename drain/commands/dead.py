@@ -265,7 +265,6 @@ def _error(row: dict[str, Any], _now: datetime) -> Text:
 
 
 def _where(row: dict[str, Any], _now: datetime) -> str:
-    """Shorten the place to file, line and function."""
     latest = row["group"].latest
     return visible(latest.where.rpartition("/")[2] if latest.frame else latest.where)
 

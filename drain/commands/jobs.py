@@ -69,7 +69,6 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def _progress(settings: Settings, job: dict[str, Any]) -> dict[str, Any]:
-    """Read the running attempt's progress from Redis, if any."""
     if job.get("lease_expires_at") is None or not settings.redis_url:
         return {}
     try:

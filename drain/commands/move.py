@@ -115,7 +115,7 @@ def _as_json(moved: int, left: Counted | None, *, dry_run: bool) -> str:
 
 
 def _parts(counted: Counted, change: Change) -> tuple[Counted, Counted | None]:
-    """Split the counts into changing and unchanged jobs."""
+    """Split into changing and unchanged jobs."""
     stays = counted._replace(staged=0)
     if change.reaches_deliveries:
         stays = stays._replace(delivered=0, retrying=0)

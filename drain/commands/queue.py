@@ -139,7 +139,6 @@ def set_rules(settings: Settings, *, name: str, weights: Sequence[str], **given:
 
 
 def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
-    """Return a queue's weights after the given changes."""
     weights = {} if _OFF in given else dict(rules.weights)
     for each in given:
         if each == _OFF:

@@ -132,11 +132,7 @@ def run(
 
 
 def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
-    """Serve the HTTP port, if it is free.
-
-    Raises:
-        ConfigError: The address cannot be used.
-    """
+    """Serve the HTTP port, if it is free."""
     from drain.service import http
 
     try:
@@ -147,14 +143,9 @@ def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
 
 
 def _load_hooks(modules: str) -> None:
-    """Import the modules with health hooks.
-
-    Raises:
-        ConfigError: One does not import.
-    """
     names = [name.strip() for name in modules.split(",") if name.strip()]
     if names:
-        # Modules may be in the current directory.
+        # Like job modules, these may be in the current directory.
         sys.path.insert(0, str(Path.cwd()))
     for name in names:
         try:

@@ -69,7 +69,7 @@ def missing_ids(connection: Connection, selection: Selection) -> set[int]:
 def report_ended(
     connection: Connection, selection: Selection, missing: set[int], done: str = "cancelled"
 ) -> None:
-    """Report missing ids on standard error, and why they are."""
+    """Report missing ids and the reasons on standard error."""
     ended = cancellations.whereabouts(connection, sorted(missing))
     unknown = "unknown (never staged, not committed, forwarded, or archived)"
     if len(selection.parameters()) > 1:

@@ -80,7 +80,7 @@ def status(
 
 
 def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[System, str | None]:
-    """Read the status, with extra sections, and why Redis is unknown, if it is."""
+    """Read the status, and why Redis is unknown, if it is."""
     with database(settings) as connection:
         result = system.read(queries.with_lenient_values(connection), with_finished=True)
         result.queues = system.with_others(result.queues)

@@ -159,11 +159,7 @@ def top(settings: Settings, *, seconds: float, sort: str) -> None:
 
 
 def _show(console: Console, looker: _Looker, sort: str) -> None:
-    """Draw until q or Ctrl-C.
-
-    Raises:
-        DrainError: Going on is pointless.
-    """
+    """Draw until q, Ctrl-C or a fatal error."""
     shown: tuple[object, ...] = ()
     frozen: System | None = None
     with reading_keys() as read, Live(console=console, screen=True, auto_refresh=False) as live:

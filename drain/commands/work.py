@@ -184,11 +184,6 @@ def work(
 
 
 def _queues_of(registered: set[str]) -> list[str]:
-    """List the registered jobs' queues.
-
-    Raises:
-        ConfigError: No job is registered.
-    """
     if not registered:
         raise ConfigError(
             "no queue is named, and the modules of DRAIN_JOBS register no job: name a queue, such as "

@@ -1,6 +1,7 @@
 """A shell that cleans up after this process, even after SIGKILL.
 
-Once the pipe that only this process and chosen children hold open closes, it ends the processes in the last line.
+It reads a pipe that only this process and chosen children hold open. When that closes, it ends the processes that the
+last line names.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ START_SECONDS = 30.0
 # Then SIGKILL.
 STOP_SECONDS = 10.0
 
-# Each line names the process to stop when the pipe closes, if any. $1: signal; $2: scratch directory.
+# A line names the process to stop, if any. $1: signal; $2: scratch directory.
 _GUARD = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then

@@ -58,7 +58,10 @@ class ServerProcess(subprocess.Popen[bytes]):
         return self.poll() is None
 
     def kill_all(self, seconds: float) -> bool:
-        """SIGKILL the server and its children, once; return False if descendants outlast the timeout."""
+        """SIGKILL the server and its children; call once, even if it has ended.
+
+        Returns False if descendants outlast the timeout.
+        """
         try:
             if self.runs:
                 # SIGSTOP first: it neither forks nor cleans up while its children die.

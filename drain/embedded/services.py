@@ -45,7 +45,7 @@ def services(
 
     Args:
         directory: For the data; None for a temporary one.
-        listen: Also on free ports of 127.0.0.1, or the given ones.
+        listen: Also on free ports of 127.0.0.1; a given port implies it.
         durable: False turns fsync off: a crash of the machine may lose data.
 
     Raises:

@@ -19,7 +19,7 @@ _SLICE = 500
 _MESSAGE = 300
 # Characters from each end; longer tracebacks are mostly recursion.
 _HALF = 4000
-# OFFSET 0 detoasts the text once: measured, a quarter of a second in all otherwise.
+# OFFSET 0 detoasts the text once, not at each use: measured, a quarter of a second for all.
 _NEWEST = f"""
 SELECT id, job_name, queue, died_at, reason, last_error ->> 'type',
     left(coalesce(last_error ->> 'message', explanation), {_MESSAGE}),

@@ -10,7 +10,7 @@ from drain.database.postgres import Connection
 
 @contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """Open a snapshot in which every plan reads heads of indexes.
+    """Open a snapshot whose plans read heads of indexes.
 
     Bitmap scans are off too: with bad statistics they would read and sort a whole index.
     """

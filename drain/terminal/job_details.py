@@ -51,7 +51,6 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
 
 
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
-    """Format a value as lines, possibly too long."""
     if name == "progress" and isinstance(value, dict):
         return [_progress(value, now)]
     if name.endswith("_at") and isinstance(value, str):

@@ -61,7 +61,6 @@ def _next_try(job: Job, now: datetime) -> str:
 
 
 def _worker(job: Job, _now: datetime) -> str:
-    """Shorten a worker's name to host and process id."""
     if job.get("superseded_by"):
         return f"gave way: {job['superseded_by']}"
     if not job.get("finished_by") and job.get("lease_expires_at") is None:

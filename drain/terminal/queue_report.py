@@ -95,7 +95,6 @@ def pauses_as_json(pauses: Sequence[Pause]) -> list[dict[str, Any]]:
 
 
 def _shown(name: str, value: Any) -> str:
-    """Format an option as users write it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

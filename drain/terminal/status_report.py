@@ -87,7 +87,6 @@ def _fits(table: Table, width: int) -> bool:
 
 
 def _table(result: System, *, wide: bool) -> Table:
-    """Build the table; a wide one adds columns of staged jobs and Redis list lengths."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
     columns = _COLUMNS if wide else _NARROW
@@ -109,7 +108,6 @@ def _table(result: System, *, wide: bool) -> Table:
 
 
 def _held(result: System) -> list[Text]:
-    """Build a line for each queue with jobs waiting for a notable cause."""
     lines = [(name, text) for name, counts in sorted(result.queues.items()) if (text := _causes(counts))]
     shown = [Text(f"{visible(name)}: {text}") for name, text in lines[:_ADVICE_LINES]]
     if len(lines) > _ADVICE_LINES:

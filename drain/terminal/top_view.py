@@ -38,7 +38,7 @@ _ORDERS: dict[str, Callable[[tuple[str, Queue]], Any]] = {
 }
 # Lines around both tables.
 _OTHER_LINES = 9
-# Minimum height for the table of running jobs; the lines around the queues without it.
+# Minimum height for running jobs; lines around the queues without them.
 _HIGH = 14
 _OTHER_LINES_OF_QUEUES = 7
 _PROBLEM_LINES = 4
