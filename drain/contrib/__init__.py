@@ -17,6 +17,6 @@ They plug in by entry points, as other packages may: `drain.commands` and `drain
 `drain.terminal.lazy_commands`), `drain.leader` (see `drain.enqueuer.extensions`), and `drain.plain_jobs` (see
 `drain.workers.process.plain_jobs`).
 
-Extensions do not import each other, except that `rehearsal` lends connections as `testing` does, and reads archived jobs
+Extensions do not import each other, but `rehearsal` lends connections as `testing` does, and reads archived jobs
 through `drain.pipeline.lake`.
 """

@@ -1,4 +1,4 @@
-"""Finishes in the transaction of an async job: the statements of `finishes`, awaited."""
+"""Finishes in the transaction of an async job."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ Connection = psycopg.AsyncConnection[Any]
 async def finish_and_commit(
     connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
-    """Record the job as finished together with the writes of the open transaction; see `finishes`.
-
-    Raises:
-        psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
-    """
+    """Finish the job in the open transaction; see `finishes.finish_and_commit`."""
     try:
         statement = finish_or_fail(connection, waits=waits)
         await execute_and_commit_async(connection, statement, finish_parameters(claim, result))
     except DivisionByZero:
         await connection.rollback()
-        # Under a current claim the division by zero is that of a trigger.
+        # With a current claim, a trigger divided by zero.
         if await _answer(connection, IS_CURRENT, claim):
             raise
         return False
@@ -39,7 +35,7 @@ async def finish_and_commit(
 
 
 async def is_finished(connection: Connection, claim: Fenced) -> bool:
-    """Return True if this very claim has finished the job, within the last day; if so, durably."""
+    """Return True, durably, if this claim finished the job within the last day."""
     return await _answer(connection, IS_FINISHED, claim)
 
 

@@ -1,7 +1,6 @@
-"""Bulk runs, which stage jobs by the million: each has an id, is executed by one session at a time, and stages once.
+"""Bulk runs: each has an id, one session at a time, and stages its jobs once.
 
-A run is noted in `bulk_runs` as it begins. Its rows are copied into `staged_jobs` in one transaction, or in several,
-each of which also notes how far the run has come.
+A run is noted in `bulk_runs` when it begins; each of its transactions notes how far it has come.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from drain.database.postgres import Connection
 from drain.errors import StageError
 from drain.tables import staged
 
-# Upper bound of the characters of a row that an error message shows.
+# Characters of a row shown in an error message.
 _SHOWN_CHARACTERS = 200
-# Timeout of the request that ends a COPY.
 _CANCEL_SECONDS = 5.0
 _FIND = "SELECT rows, plan, position, committed_at IS NOT NULL FROM bulk_runs WHERE run_id = %s"
-# A run that has staged no jobs does not use its id up.
+# A run that has staged nothing does not use up its id.
 _BEGIN = """
 INSERT INTO bulk_runs (run_id, rows, plan, committed_at) VALUES (%s, 0, %s, NULL) ON CONFLICT (run_id) DO UPDATE
 SET plan = excluded.plan, begun_at = excluded.begun_at, committed_at = NULL WHERE bulk_runs.rows = 0
@@ -41,10 +39,9 @@ class Noted(NamedTuple):
     """Note on a run.
 
     Attributes:
-        rows: Number of jobs that it has staged.
-        plan: Description of its jobs; None: not noted.
-        position: Place where a run that commits several times goes on; None: at the beginning, or complete.
-        is_complete: It has staged all its jobs.
+        rows: Jobs staged so far.
+        plan: Description of the jobs, if noted.
+        position: Where a run of several commits continues; None at its beginning and end.
     """
 
     rows: int
@@ -54,18 +51,18 @@ class Noted(NamedTuple):
 
 
 def find(connection: Connection, run_id: str) -> Noted | None:
-    """Return the note on a run; None if it has never begun."""
+    """Return the note on a run; None if it never began."""
     found = connection.execute(_FIND, (run_id,)).fetchone()
     return None if found is None else Noted._make(found)
 
 
 def try_to_run(connection: Connection, run_id: str) -> bool:
-    """Take the lock of a run for as long as the session lives; False if another session keeps it."""
+    """Take the run's session lock; False if another session has it."""
     return locks.lock_for_command(connection, locks.BULK_RUN, run_id)
 
 
 def begin(connection: Connection, run_id: str, plan: str | None) -> None:
-    """Note that a run is under way; one that has staged jobs keeps its note.
+    """Note that a run has begun; one that has staged jobs keeps its note.
 
     Raises:
         StageError: The id cannot be used.
@@ -77,16 +74,16 @@ def begin(connection: Connection, run_id: str, plan: str | None) -> None:
 
 
 def forget(connection: Connection, run_id: str) -> None:
-    """Delete the note of a run that has ended and has staged nothing."""
+    """Delete the note of a run that ended without staging."""
     connection.execute(_FORGET, (run_id,))
 
 
 class Copying:
-    """COPY of rows that is under way.
+    """COPY in progress.
 
     Attributes:
-        rows: Number of rows copied so far.
-        position: Place where the run goes on after this commit; None: the run is complete with it.
+        rows: Rows copied so far.
+        position: Where the run continues after this commit; None if it is complete.
     """
 
     def __init__(self, connection: Connection, copy: Copy) -> None:
@@ -96,11 +93,11 @@ class Copying:
         self._copy = copy
 
     def write(self, chunk: bytes, rows: int) -> None:
-        """Copy a part of the CSV, with this number of rows; Ctrl-C ends it at once."""
+        """Copy some rows of CSV; Ctrl-C ends it at once."""
         try:
             self._copy.write(chunk)
         except (KeyboardInterrupt, SystemExit):
-            # Otherwise the server would first take all that waits to be sent.
+            # Otherwise the server first reads everything still unsent.
             self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
             raise
         self.rows += rows
@@ -115,21 +112,20 @@ def staging(
     before: int = 0,
     rows_per_second: float | None = None,
 ) -> Iterator[Copying]:
-    """Stage what the block copies, and note it, in one transaction that ends with the block.
+    """Stage and note what the block copies, in one transaction.
 
     Args:
-        connection: In autocommit mode; it holds the lock of the run, which has begun.
-        run_id: Id of the run.
-        names: Columns of the CSV; those with a default have no null.
-        before: Number of jobs that the run has staged.
-        rows_per_second: Number of rows that come due in each second from the commit on; None: all at once.
+        connection: In autocommit mode, holding the lock of a run that has begun.
+        names: Columns of the CSV; those with a default must not be null.
+        before: Jobs that the run has staged already.
+        rows_per_second: Rate at which the rows come due after the commit; None for at once.
 
     Raises:
-        StageError: A row breaks a rule of `staged_jobs`, or another program has staged the run; nothing is staged.
+        StageError: A row breaks a rule of `staged_jobs`, or the run was staged elsewhere; nothing is staged.
     """
     with _explained(before, rows_per_second), connection.transaction():
         staged.announce_bulk(connection)
-        # Such rows come due some time after the commit, which is not known before the last one is there.
+        # These due times count from the commit, which is unknown until the last row is there.
         waits = rows_per_second is not None or not {"scheduled_at", "quiet_seconds"}.isdisjoint(names)
         table = staged.put_aside(connection, names) if waits else "staged_jobs"
         columns = SQL(", ").join(map(Identifier, names))
@@ -149,7 +145,7 @@ def staging(
 
 @contextmanager
 def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
-    """Turn an error of PostgreSQL about a row into a StageError."""
+    """Turn an error about a row into a StageError."""
     done = f"no more than {before:,} jobs were staged" if before else "nothing was staged"
     try:
         yield
@@ -171,7 +167,7 @@ def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
 
 
 def broken_rule(error: errors.IntegrityError) -> str:
-    """Name the rule that a row breaks, in words: the name of the constraint, or the column that must not be null."""
+    """Return the violated constraint, or the column that must not be null."""
     if error.diag.constraint_name:
         return error.diag.constraint_name.replace("_", " ")
     return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"

@@ -1,11 +1,10 @@
-"""Cancellations: staged jobs and jobs in flight move to `dead_jobs` with the reason 'cancelled'.
+"""Cancellations: jobs move to `dead_jobs` with the reason 'cancelled'.
 
-The statement for staged rows comes first, then that for rows in flight: under read committed, a row that the leader
-moves in between is found by the second one. A job that runs gets a higher fencing token, so that its worker's outcome
-is refused: the fence that every claim has. Its claim moves to `cancelled_claims`, where it keeps its place among the
-running jobs until the worker has confirmed that its attempt has ended, or the lease is over.
+Staged rows come first, then rows in flight: under read committed, the second statement finds what the leader moves in
+between. A running job gets a higher token, which fences off its worker's outcome. Its claim moves to
+`cancelled_claims`, where it keeps its place until the worker confirms the end or the lease expires.
 
-Rows are locked in the order of their ids, as by all that lock several.
+Rows are locked in id order, as everywhere.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from drain.tables.columns import ATTEMPTS, DEAD, JOB, REQUEST, id_array
 from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
-# The token of a cancelled job grows, up to the largest number there is.
+# The token grows, up to the largest bigint.
 _VALUES = ", ".join(
     "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
     for column in JOB.split(", ")
 )
-# The latest request that gave way to a cancelled job is staged again, unless it is selected itself: as a new job, since
-# its own has ended, and due now.
+# The latest request that gave way to a cancelled job is staged again as a new job, due now, unless selected too.
 _REQUESTED = REQUEST.removeprefix("id, ")
 _STAGE_REQUESTS = f"""
     INSERT INTO staged_jobs ({_REQUESTED})
@@ -63,13 +61,12 @@ WITH chosen AS (
 ), requests AS ({_STAGE_REQUESTS})
 SELECT id, lease_expires_at IS NOT NULL FROM gone
 """
-# Those of the jobs `ids` that have ended: their ids, and 'dead' or 'finished'.
+# Jobs of `ids` that have ended, with 'dead' or 'finished'.
 WHEREABOUTS = """
 SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 UNION ALL
 SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 """
-# Condition on claims that keep their places; and on those of a queue.
 KEEPS_PLACE = "lease_expires_at > now()"
 HAS_PLACE = f"queue = %(queue)s AND {KEEPS_PLACE}"
 # A claim whose attempt has ended keeps no place.
@@ -88,7 +85,7 @@ def staged_statement(selection: Selection) -> str:
 
 
 def inflight_statement(selection: Selection) -> str:
-    """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had the job."""
+    """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had it."""
     return _CANCEL_INFLIGHT.format(rows=selection.condition, requests=selection.whole_condition)
 
 
@@ -99,39 +96,36 @@ def is_cancelled(connection: Connection, claim: Fenced) -> bool:
 
 
 def confirm_end(connection: Connection, claim: Fenced) -> bool:
-    """Confirm that the attempt under this claim has ended; returns True if the job was cancelled after the claim."""
+    """Confirm that this claim's attempt has ended; return True if the job was cancelled since."""
     confirm_ends(connection, [claim])
     return is_cancelled(connection, claim)
 
 
 def confirm_ends(connection: Connection, claims: Sequence[Fenced]) -> None:
-    """Confirm that the attempts under these claims of one process have ended: their places are free."""
+    """Confirm that the attempts of these claims of one process have ended, which frees their places."""
     connection.execute(CONFIRM_ENDS, of_many(claims))
 
 
 def prune(connection: Connection) -> None:
-    """Forget the claims whose lease is over: their workers have died, or do not answer."""
+    """Delete claims whose lease has expired."""
     connection.execute(_PRUNE)
 
 
 def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
-    """Cancel staged jobs.
-
-    Returns:
-        Id of each job, and whether a worker had it.
+    """Cancel staged jobs; return each id, and whether a worker had it.
 
     Raises:
-        psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
+        psycopg.errors.SerializationFailure: A scheduled row has just come due; call again.
     """
     return connection.execute(staged_statement(selection), selection.parameters()).fetchall()
 
 
 def cancel_inflight(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
-    """Cancel jobs in flight; to be called after `cancel_staged`. Returns as that."""
+    """Cancel jobs in flight, after `cancel_staged`; return the same."""
     return connection.execute(inflight_statement(selection), selection.parameters()).fetchall()
 
 
 def whereabouts(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
-    """Find those of the jobs that have ended: 'dead' or 'finished' by id."""
+    """Map those of the jobs that have ended to 'dead' or 'finished'."""
     rows = connection.execute(WHEREABOUTS, {"ids": id_array(ids)})
     return dict(rows.fetchall())

@@ -1,7 +1,6 @@
-"""Changes of jobs that wait: another queue, priority or time; and counts of a selection by state.
+"""Changes of waiting jobs: another queue, priority or time.
 
-A row that is delivered and unclaimed is called back: it waits from then on, so no claim through its delivery finds it,
-and the leader delivers it again, in its new queue. Rows that a worker has claimed stay as they are.
+A delivered, unclaimed row is called back: no claim finds it until the leader delivers it again. Claimed rows stay.
 """
 
 from __future__ import annotations
@@ -16,12 +15,9 @@ from drain.tables.selections import Selection
 
 
 class Change(NamedTuple):
-    """Change of jobs that wait; None leaves what is there.
+    """Change of waiting jobs; None leaves a value as it is.
 
-    Attributes:
-        queue: Name of the new queue.
-        priority: New priority, which has an effect on staged jobs alone.
-        run_at: Time before which the job does not run.
+    `priority` affects staged jobs only; before `run_at` the job does not run.
     """
 
     queue: str | None = None
@@ -30,12 +26,12 @@ class Change(NamedTuple):
 
     @property
     def reaches_deliveries(self) -> bool:
-        """True if it makes a difference to jobs in flight."""
+        """True if the change affects jobs in flight."""
         return self.queue is not None or self.run_at is not None
 
 
 class Counted(NamedTuple):
-    """Numbers of the jobs of a selection."""
+    """Job counts of a selection."""
 
     staged: int
     delivered: int
@@ -52,17 +48,16 @@ FROM inflight_jobs WHERE {{rows}}
 
 
 def count(connection: Connection, selection: Selection) -> Counted:
-    """Count the jobs of a selection, as of one instant."""
+    """Count the jobs of a selection in one snapshot."""
     with connection.transaction():
-        # In this order: partitions may be truncated, and a snapshot from before would find their rows nowhere.
+        # Lock before the snapshot: a partition truncated later would be empty in it.
         connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
         return Counted._make(
             fetch_one(connection, _COUNT.format(rows=selection.condition), selection.parameters())
         )
 
 
-# Assignments for the parameters of a change, in `staged_jobs` and in `inflight_jobs`. A row that matured keeps its mark
-# unless its time changes: the mark is part of the partition that it is in.
+# A matured row keeps its mark unless its time changes: the mark decides its partition.
 _OF_STAGED = {
     "new_queue": "queue = %(new_queue)s",
     "new_priority": "priority = %(new_priority)s",
@@ -85,30 +80,30 @@ WHERE id = ANY (ARRAY (
     SELECT id FROM inflight_jobs WHERE {rows} AND lease_expires_at IS NULL ORDER BY id FOR UPDATE))
 RETURNING id
 """
-# A staged row that comes due by a change causes no trigger: without this, a sleeping leader finds it by polling.
+# No trigger fires when a change makes a row due.
 _WAKE = "SELECT pg_notify('staged_jobs', '')"
 
 
 def change_staged(connection: Connection, selection: Selection, change: Change) -> list[int]:
-    """Change staged jobs; returns their ids.
+    """Change staged jobs; return their ids.
 
     Raises:
-        psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
+        psycopg.errors.SerializationFailure: A scheduled row has just come due; call again.
         psycopg.IntegrityError: A CHECK of the schema refuses the change.
     """
     return _change(connection, _CHANGE_STAGED, _OF_STAGED, selection, change)
 
 
 def change_inflight(connection: Connection, selection: Selection, change: Change) -> list[int]:
-    """Change jobs in flight that no worker has; returns their ids.
+    """Change unclaimed jobs in flight; return their ids.
 
-    To be called after `change_staged`, so that rows which the leader moves meanwhile are found.
+    Call after `change_staged`, so that rows moved meanwhile are found.
     """
     return _change(connection, _CHANGE_INFLIGHT, _OF_INFLIGHT, selection, change)
 
 
 def wake_leader(connection: Connection) -> None:
-    """Wake a leader that sleeps: staged rows have changed."""
+    """Wake a sleeping leader."""
     connection.execute(_WAKE)
 
 

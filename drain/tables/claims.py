@@ -1,10 +1,7 @@
-"""Claims: an unclaimed job of `inflight_jobs` becomes one worker's, for as long as its lease holds.
+"""Claims: an unclaimed job in flight becomes one worker's until its lease expires.
 
-A claim names its delivery, and only the current delivery of a row can be claimed. A row that waits for its next attempt
-can be claimed by nobody, even when its time has come: only the enqueuer makes it claimable, under a new number.
-
-`claim` asks for one job, and decides each case. `claim_many` asks for a batch, and leaves to `claim` those that need a
-look at their history.
+A claim names the current delivery of its row. A row waiting for its next attempt cannot be claimed, even when due,
+until the leader delivers it under a new number. `claim_many` leaves jobs whose history matters to `claim`.
 """
 
 from __future__ import annotations
@@ -34,22 +31,20 @@ _DEFAULT_LIMITS = Limits()
 
 
 class Claim(NamedTuple):
-    """Job that belongs to one worker for as long as the lease holds.
+    """Job that belongs to one worker while its lease holds.
 
     Attributes:
-        job_args, job_kwargs, context: JSON texts, as they were staged.
-        attempts: Number of claims of this job that count, this one included.
-        max_attempts: Upper bound of the attempts: the row's own, or else the registration's; 0 for none.
-        timeout_seconds: Time limit of an attempt: the row's own, or else the registration's.
-        lease_seconds: Length of the lease, from the claim or from a heartbeat on.
-        fencing_token: Token of this claim, the only one that can finish the job until another claim is made.
-        lease_expires_at: End of the lease, by the database's clock.
-        expired: The job's `expires_at` has passed before its first claim: the job is buried, and not run.
-        failed_before: The attempt before this one failed, and its worker recorded the failure.
-        salt: Random value that the row was staged with; None for rows from before version 2 of the schema.
-        worker: Name of the process that made the claim.
-        installation: Id of the database that the job belongs to.
-        waited_seconds: Time since the job was due, by the database's clock; None if it has begun before.
+        job_args, job_kwargs, context: JSON texts, as staged.
+        attempts: Claims that count, including this one.
+        max_attempts: From the row or else the registration; 0 for no limit.
+        timeout_seconds: From the row or else the registration.
+        fencing_token: Token without which the job cannot be finished.
+        lease_expires_at: By the database's clock.
+        expired: `expires_at` passed before the first claim: bury the job instead of running it.
+        failed_before: The previous attempt failed, as its worker recorded.
+        salt: Random value from staging; None for rows older than schema version 2.
+        worker: Name of the claiming process.
+        waited_seconds: Time since the job was due; None unless this is its first start.
     """
 
     id: int
@@ -74,24 +69,20 @@ class Claim(NamedTuple):
 
     @property
     def is_spent(self) -> bool:
-        """True if the last attempt that the job may have ended with its worker: it is buried, and not run.
+        """True if the last allowed attempt ended with its worker: bury the job instead of running it.
 
-        A job that has failed was promised this attempt, though its limit may have been lowered since.
+        A failed job was promised this attempt, even if its limit was lowered since.
         """
         return 0 < self.max_attempts < self.attempts and not self.failed_before
 
 
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 _WAITED = f"date_part('epoch', clock_timestamp() - {finite('greatest(scheduled_at, staged_at)')})"
-# Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
-# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because it is known only
-# once the row has been found which of them applies; the names as the hex digits of their UTF-8, because the database's
-# encoding may lack characters of some.
+# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, since the row decides which
+# applies; names as hex of their UTF-8, for databases whose encoding lacks some characters.
 #
-# set_config() makes this commit durable, and no other: the next claim must not get the token of one that a crash undid.
-#
-# A worker that was forked for this one job sends no statement before this one: so it also compares the version of the
-# schema, and returns the process id of the server's session.
+# set_config() makes this commit durable: a crash must not let the next claim reuse its token. A worker forked for one
+# job sends no other statement before, hence the schema version and the backend's pid.
 CLAIM = f"""
 WITH found AS (
     SELECT id,
@@ -143,21 +134,20 @@ def claim(
     version: int | None = None,
     again: bool = False,
 ) -> Claim | None:
-    """Claim one job; None if it is claimed already, waits, was delivered again, has ended, or is another one.
+    """Claim one job; None if it is claimed, waits, was delivered again, has ended, or does not match.
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
-        job_id: Id of the job.
-        worker: Name of the claiming worker, for people to read.
-        limits: Limits of each registered name; other names get the defaults.
-        delivery: Number of the delivery, claimed only if it is the current one; None, for calls by hand: any.
-        queue: Name of the queue that the delivery came from: only a job of this queue is claimed.
-        installation: UUID of the database that the delivery came from: only a job of that database is claimed.
-        version: Version of the schema: with any other one in the database, nothing is claimed.
-        again: This worker has asked before and got no answer: a claim of its own is the one that it asked for.
+        worker: Name of the claiming process.
+        limits: Limits by job name; other names get the defaults.
+        delivery: Claim only this delivery; None, for calls by hand, for any.
+        queue: Claim only a job of this queue.
+        installation: Claim only a job of the database with this UUID.
+        version: Claim only under this schema version.
+        again: An earlier call got no answer: a claim of this worker counts as its answer.
 
     Raises:
-        psycopg.DataError: The row holds a number that cannot be raised, such as the largest token there is.
+        psycopg.DataError: The row has a number that cannot grow, such as the largest token.
     """
     parameters = {
         "id": job_id,
@@ -170,7 +160,7 @@ def claim(
         "again": again,
         **Limits()._asdict(),
     }
-    # In binary: psycopg reads times as text in no DateStyle but ISO, and by then the claim has been committed.
+    # In binary: psycopg parses time texts only in DateStyle ISO, and by then the claim is committed.
     row = connection.execute(CLAIM, parameters, binary=True).fetchone()
     if row is None:
         return None
@@ -178,14 +168,10 @@ def claim(
     return Claim._make(row[:-1])
 
 
-# Statement of a batch: it claims the jobs that one worker may hold together, which are unclaimed, not expired, and
-# either new or failed by themselves the last time. Jobs whose last worker died, or that asked to be run later, are
-# claimed one by one, where it is decided whether they are buried; so a batch needs no look at a row's history.
-#
-# An attempt in a batch counts when it ends (`batched`): if the worker died, it would be unknown which jobs had begun.
+# Claims unclaimed, unexpired jobs that are new or whose last attempt failed on its own: they need no look at history.
+# An attempt in a batch counts when it ends (`batched`): if the worker dies, it is unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
 _THESE_DELIVERIES = these_rows(deliveries="delivery")
-# As `_claim_of` reads them.
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
     fencing_token, lease_expires_at, salt, {_INSTALLATION},
     CASE WHEN failed_at IS NULL AND history IS NULL THEN {_WAITED} END"""
@@ -224,19 +210,19 @@ def claim_many(
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
-    """Claim the jobs among these that may be claimed together, in one statement; the others stay as they are.
+    """Claim in one statement those of these jobs that may be claimed together.
 
     Args:
-        connection: In autocommit mode, as for `claim`.
-        deliveries: Ids of jobs, none of which this worker holds, with the number of the delivery of each.
+        connection: In autocommit mode.
+        deliveries: Delivery number by job id; this worker holds none of the jobs.
         worker, limits, queue, again: As for `claim`.
-        alone: There is one id, and its job begins at once: its attempt counts from now on.
+        alone: The only job, which begins at once: its attempt counts from now on.
 
     Returns:
-        The claims, in the order of `deliveries`. `left_to_claim` finds those of the others that `claim` may get.
+        Claims in the order of `deliveries`; see `left_to_claim` for the rest.
 
     Raises:
-        psycopg.DataError: A row holds a number that cannot be raised; no job has been claimed.
+        psycopg.DataError: A row has a number that cannot grow; nothing is claimed.
     """
     leases = {
         _hex(name): each.lease_seconds
@@ -268,7 +254,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits], worker: str) -> 
             own.timeout_seconds if row[9] is None else row[9],
             own.lease_seconds,
             *row[10:12],
-            # A job that has expired, or whose last attempt ended with its worker, is not claimed in a batch.
+            # Expired jobs, and those whose worker died in the last attempt, are not claimed in a batch.
             *(False, False, row[12], worker),
             *row[13:],
         )
@@ -278,7 +264,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits], worker: str) -> 
 def left_to_claim(
     connection: Connection, deliveries: Mapping[int, int], queue: str | None = None
 ) -> set[int]:
-    """Find the jobs among these that no worker holds, and whose delivery is the current one; of one queue or of any."""
+    """Return the jobs whose delivery is current and that no worker holds."""
     ids, numbers = id_array(deliveries), id_array(deliveries.values())
     parameters = {"ids": ids, "deliveries": numbers, "queue": queue}
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
@@ -291,7 +277,7 @@ FROM inflight_jobs WHERE {THIS_CLAIM} AND NOT {NOT_CLAIMED}
 
 
 def read_claim(connection: Connection, fence: Fenced, limits: Mapping[str, Limits]) -> Claim | None:
-    """Read a claim that was made before; None unless it is still the current one and has no recorded outcome."""
+    """Read a claim made before; None unless it is still current."""
     row = connection.execute(READ_CLAIM, of_one(fence), binary=True).fetchone()
     return None if row is None else _claim_of(row, limits, fence.worker)
 

@@ -1,6 +1,6 @@
-"""Schedules: written by applications, workers and people; the leader stages a job at each tick, and moves them on.
+"""Schedules, and the job that the leader stages at each tick.
 
-The job of a tick and the next tick of its schedule are written in one transaction, so that each tick has one job.
+A job and the next tick are written in one transaction, so each tick has one job.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from psycopg.rows import dict_row
 from drain.database.grants import DECLARED, SCHEDULED
 from drain.database.postgres import Connection, fetch_one
 
-# The columns that a schedule is made of, but for its name, each with its type.
 _TYPES = {"job_args": "jsonb", "job_kwargs": "jsonb", "options": "jsonb", "declared": "boolean"}
 _GIVEN = {column: _TYPES.get(column, "text") for column in SCHEDULED.split(", ") if column != "name"}
-# Those of a schedule that `@job` declares, whose job has no arguments.
+# A schedule declared by `@job` has no arguments.
 _DECLARED = {column: _GIVEN[column] for column in DECLARED.split(", ") if column != "name"}
 
 
 def _replace(columns: Iterable[str]) -> str:
-    # Ticks that were computed for another line or zone mean nothing for a new one.
+    # Ticks computed for another line or zone are void.
     return f"""{", ".join(f"{column} = excluded.{column}" for column in columns)},
         error = NULL, changed_at = clock_timestamp(), next_tick_at = CASE
             WHEN (crons.cron, crons.timezone) = (excluded.cron, excluded.timezone) THEN crons.next_tick_at END"""
@@ -34,7 +33,7 @@ def _differs(columns: Iterable[str], other: str) -> str:
     return f"({ours}) IS DISTINCT FROM ({others})"
 
 
-# Statement of an application that schedules under a name, in place of what the name stood for; a pause stays.
+# An application's schedule replaces one of the same name; a pause stays.
 PUT = f"""
 INSERT INTO crons (name, {", ".join(_GIVEN)})
 VALUES (%(name)s, {", ".join(f"CAST(%({column})s AS {kind})" for column, kind in _GIVEN.items())})
@@ -43,8 +42,8 @@ RETURNING name
 """
 TAKE_AWAY = "DELETE FROM crons WHERE name = CAST(%(name)s AS text) RETURNING name"
 
-# A schedule that is as declared is not touched, so that processes which start together do not wait for each other. An
-# application's own schedule is left to the application.
+# An unchanged schedule is not written, so processes starting together do not block each other. An application's own
+# schedule is left alone.
 _DECLARE = f"""
 INSERT INTO crons ({DECLARED})
 SELECT {DECLARED}
@@ -58,24 +57,15 @@ RETURNING name
 
 
 def declare(connection: Connection, schedules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Make the schedules that `@job` declares what they say, unless they are; returns the names of those changed.
+    """Write schedules declared by `@job` that differ; return the names of those changed.
 
-    A pause stays. A schedule of an application that has the same name stays too.
-
-    Args:
-        connection: Any.
-        schedules: Columns of each, `name` among them.
+    Pauses, and applications' schedules of the same name, stay.
     """
     return [name for (name,) in connection.execute(_DECLARE, (json.dumps(list(schedules)),))]
 
 
 class DueSchedule(NamedTuple):
-    """Columns of a schedule whose tick has come, or is not known yet.
-
-    Attributes:
-        next_tick_at: The tick; None if the leader has to compute it.
-        now: Time by the database's clock.
-    """
+    """Schedule with a due tick; `next_tick_at` is None if the leader has to compute it."""
 
     name: str
     cron: str
@@ -90,7 +80,7 @@ _SECONDS_TO_NEXT_TICK = """
 SELECT coalesce(extract(epoch FROM next_tick_at - clock_timestamp())::float8, 0)
 FROM crons WHERE NOT paused AND error IS NULL ORDER BY next_tick_at NULLS FIRST LIMIT 1
 """
-# A schedule that another transaction is changing is passed over until that has ended.
+# Skips a schedule that another transaction is changing.
 _READ_DUE = """
 SELECT name, cron, timezone, missed, next_tick_at, changed_at, now() FROM crons
 WHERE NOT paused AND error IS NULL AND (next_tick_at IS NULL OR next_tick_at <= now())
@@ -100,19 +90,13 @@ ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 
 def seconds_to_next_tick(connection: Connection) -> float | None:
-    """Return the time until the next tick, by the database's clock; None if no schedule ticks."""
+    """Return the seconds until the next tick, by the database's clock; None without one."""
     row: tuple[float] | None = connection.execute(_SECONDS_TO_NEXT_TICK).fetchone()
     return None if row is None else row[0]
 
 
 def read_due(connection: Connection, limit: int, names: Sequence[str] | None = None) -> list[DueSchedule]:
-    """Read up to `limit` schedules whose tick has come, or is not known, and lock them until the transaction ends.
-
-    Args:
-        connection: The leader's, with a transaction open.
-        limit: Upper bound of the schedules.
-        names: Only these; None for all.
-    """
+    """Read and lock schedules whose tick is due or unknown, of `names` or of all."""
     parameters = {"limit": limit, "names": None if names is None else list(names)}
     return [
         DueSchedule._make(map(_in_utc, row)) for row in connection.execute(_READ_DUE, parameters, binary=True)
@@ -120,11 +104,11 @@ def read_due(connection: Connection, limit: int, names: Sequence[str] | None = N
 
 
 def _in_utc(value: Any) -> Any:
-    # Times of one zone are compared by what its clock shows, which is the same twice when summer ends.
+    # Datetimes of one zone compare by wall time, which repeats when summer time ends.
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-# Jobs of a schedule have its tag; where the rows meet it, `crons` is the schedule and `tick.at` the time of the tick.
+# The rows meet it where `crons` is the schedule and `tick.at` the tick.
 _TAG = "'cron:' || crons.name"
 _VALUES = {
     "job_name": "job_name",
@@ -158,7 +142,7 @@ WHERE crons.name = moved.name
 
 
 class Ticks(NamedTuple):
-    """Ticks of a schedule for each of which a job is staged, and the tick that comes next."""
+    """Ticks to stage, and the one after them."""
 
     name: str
     ticks: Sequence[datetime]
@@ -166,14 +150,12 @@ class Ticks(NamedTuple):
 
 
 def stage(connection: Connection, schedules: Sequence[Ticks]) -> dict[str, int]:
-    """Stage a job for each tick, under its time; returns the id of the last job of each schedule, by its name.
+    """Stage a job for each tick; return the last id by schedule.
 
-    Args:
-        connection: The leader's, in the transaction of `read_due`. `move_on` is to follow in it.
-        schedules: Some of those that `read_due` has returned.
+    Call in the transaction of `read_due`, before `move_on`.
 
     Raises:
-        psycopg.DataError, psycopg.IntegrityError: A schedule's job cannot be staged as it is.
+        psycopg.DataError, psycopg.IntegrityError: A job cannot be staged.
     """
     pairs = [(each.name, tick) for each in schedules for tick in each.ticks]
     if not pairs:
@@ -182,7 +164,7 @@ def stage(connection: Connection, schedules: Sequence[Ticks]) -> dict[str, int]:
 
 
 def move_on(connection: Connection, schedules: Sequence[Ticks], ids: Mapping[str, int]) -> None:
-    """Move schedules on to their next ticks; `ids` as `stage` has returned them, in the same transaction."""
+    """Set the next ticks, in the transaction of `stage`, which returned `ids`."""
     rows = [
         (each.name, each.next, each.ticks[-1] if each.ticks else None, ids.get(each.name))
         for each in schedules
@@ -201,33 +183,33 @@ SELECT {", ".join(_VALUES.values())} FROM (SELECT now()) AS tick (at), crons WHE
 
 
 def stage_now(connection: Connection, name: str) -> int | None:
-    """Stage a job of a schedule now, beside its ticks; returns its id, or None if no schedule has this name."""
+    """Stage an extra job of a schedule now; return its id, or None without such a schedule."""
     row: tuple[int] | None = connection.execute(_STAGE_NOW, (name,)).fetchone()
     return None if row is None else row[0]
 
 
-# Condition of schedules that no other transaction is changing: the leader waits for none.
+# The leader waits for no other transaction.
 _UNLOCKED = "WHERE name IN (SELECT name FROM crons WHERE {} FOR UPDATE SKIP LOCKED)"
 
 
 def refuse(connection: Connection, name: str, error: str) -> None:
-    """Note why no job of the schedule can be staged; it has no tick until it is changed, or another leader tries."""
+    """Note why a schedule cannot stage; it has no ticks until changed, or tried by another leader."""
     connection.execute(f"UPDATE crons SET error = %s {_UNLOCKED.format('name = %s')}", (error, name))
 
 
 def try_again(connection: Connection) -> None:
-    """Let schedules that were refused have ticks again: another leader may know a time zone, or have more rights."""
+    """Clear errors: another leader may know a time zone or have more rights."""
     connection.execute(f"UPDATE crons SET error = NULL {_UNLOCKED.format('error IS NOT NULL')}")
 
 
 def pause(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Pause schedules; returns the names of those that were not paused."""
+    """Pause schedules; return the names newly paused."""
     statement = "UPDATE crons SET paused = true WHERE name = ANY (%s) AND NOT paused RETURNING name"
     return [name for (name,) in connection.execute(statement, (list(names),))]
 
 
 def resume(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Resume schedules; returns the names of those that were paused. Ticks of the time of the pause are left out."""
+    """Resume schedules, skipping missed ticks; return the names that were paused."""
     statement = (
         "UPDATE crons SET paused = false, next_tick_at = NULL, changed_at = clock_timestamp() "
         "WHERE name = ANY (%s) AND paused RETURNING name"
@@ -236,13 +218,13 @@ def resume(connection: Connection, names: Sequence[str]) -> list[str]:
 
 
 def remove(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Delete schedules; returns the names of those that there were. Jobs that are staged stay."""
+    """Delete schedules; return the deleted names. Staged jobs stay."""
     statement = "DELETE FROM crons WHERE name = ANY (%s) RETURNING name"
     return [name for (name,) in connection.execute(statement, (list(names),))]
 
 
 def all_schedules(connection: Connection) -> list[dict[str, Any]]:
-    """Read all schedules, in the order of their names."""
+    """Read all schedules by name."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute("SELECT * FROM crons ORDER BY name").fetchall()
 
@@ -251,13 +233,13 @@ _PAGE = "SELECT * FROM crons WHERE %(after)s::text IS NULL OR name > %(after)s O
 
 
 def page(connection: Connection, limit: int, after: str | None = None) -> list[dict[str, Any]]:
-    """Read up to `limit` schedules in the order of their names, those behind the name `after`."""
+    """Read up to `limit` schedules by name, after this one."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute(_PAGE, {"after": after, "limit": limit}).fetchall()
 
 
 def one(connection: Connection, name: str) -> dict[str, Any] | None:
-    """Read the schedule of this name; None if there is none."""
+    """Read a schedule; None if it does not exist."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute("SELECT * FROM crons WHERE name = %s", (name,)).fetchone()
 
@@ -270,17 +252,17 @@ _REFUSED = "SELECT name FROM crons WHERE NOT paused AND error IS NOT NULL"
 
 
 def overdue(connection: Connection, seconds: float) -> set[str]:
-    """Find the schedules whose tick came longer ago than this, and is not staged."""
+    """Return the schedules with a tick older than this that is not staged."""
     return {name for (name,) in connection.execute(_OVERDUE, (seconds,))}
 
 
 def refused(connection: Connection) -> set[str]:
-    """Find the schedules whose jobs the leader cannot stage."""
+    """Return the schedules whose jobs cannot be staged."""
     return {name for (name,) in connection.execute(_REFUSED)}
 
 
 def names(connection: Connection) -> list[str]:
-    """List the names of all schedules."""
+    """Return the names of all schedules."""
     (found,) = fetch_one(
         connection, "SELECT coalesce(pg_catalog.array_agg(name ORDER BY name), '{}') FROM crons"
     )

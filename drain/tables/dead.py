@@ -1,4 +1,4 @@
-"""Dead jobs, revived or discarded; only people do either."""
+"""Dead jobs, revived or discarded by users."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import JOB
 
-# Bounds of the rate of a retry, in jobs a second: the slowest lets ten thousand jobs come due within four months.
+# Bounds of a retry rate in jobs per second; at the slowest, ten thousand jobs take four months.
 SLOWEST, FASTEST = 0.001, 10_000.0
 
 _SELECTED = """
@@ -18,12 +18,11 @@ _SELECTED = """
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
 """
-# Columns of `staged_jobs` -> their values in a row of `dead_jobs`: fresh attempts, the same id, and a memory of what
-# the job died of. An expiry that has passed would only kill the job again, so it is dropped: a person has just said
-# that the job is wanted. No claim has ever held a token that `staged_jobs` refuses, so such a job gets a new one.
+# Values of a revived row: fresh attempts, the same id, and the cause of death in its history. A past expiry is dropped,
+# since a user wants the job now. A token that `staged_jobs` refuses was never claimed, so it is replaced.
 _REVIVED = {column: column for column in JOB.split(", ")} | {
     "matured_at": "now()",
-    # What gave way to a cancelled job has been staged again.
+    # A cancelled job's requests were staged again.
     "stands_for": "CASE WHEN reason <> 'cancelled' THEN stands_for END",
     "expires_at": "CASE WHEN expires_at > now() THEN expires_at END",
     "fencing_token": """
@@ -33,7 +32,7 @@ _REVIVED = {column: column for column in JOB.split(", ")} | {
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
         'attempts', attempts, 'last_error', last_error))""",
 }
-# A job whose id `staged_jobs` refuses stays dead, and does not keep other jobs from being revived.
+# A job whose id `staged_jobs` refuses stays dead and blocks no other.
 REVIVE = f"""
 WITH revived AS (
     DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
@@ -43,8 +42,7 @@ OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_REVIVED.values())}
 FROM revived
 """
-# Values of a row that is revived at a rate: each is due a moment after the one before it, by the number of its place
-# among the others. An expiry that would come before is dropped, as above.
+# Revived at a rate: each row is due a moment after the previous one.
 _SPREAD = _REVIVED | {
     "scheduled_at": "due.at",
     "matured_at": "NULL",
@@ -70,7 +68,7 @@ COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of dead jobs: all given criteria have to hold; without any, all jobs are selected."""
+    """Selection of dead jobs that meet all given criteria; without any, all."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -78,7 +76,7 @@ class Selection:
     tag: str | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """Return the criteria as parameters of the statements on `dead_jobs`."""
+        """Return the criteria as statement parameters."""
         ids = None if self.ids is None else list(self.ids)
         return {"ids": ids, "queue": self.queue, "job_name": self.job_name, "tag": self.tag}
 
@@ -90,17 +88,15 @@ def count(connection: Connection, selection: Selection) -> int:
 
 
 def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Find the ids among these that no dead job has."""
+    """Return the ids that are not dead."""
     return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
 def revive(connection: Connection, selection: Selection, per_second: float | None = None) -> int:
-    """Stage dead jobs again, under their old ids; returns their number. Ids out of range stay dead.
+    """Stage dead jobs again under their ids; return their number.
 
     Args:
-        connection: Any.
-        selection: The dead jobs.
-        per_second: Rate at which the jobs come due, in the order of their ids; None lets all of them be due at once.
+        per_second: Rate at which they come due, in id order; None for at once.
     """
     if per_second is None:
         return connection.execute(REVIVE, selection.parameters()).rowcount
@@ -109,5 +105,5 @@ def revive(connection: Connection, selection: Selection, per_second: float | Non
 
 
 def discard(connection: Connection, selection: Selection) -> int:
-    """Delete dead jobs permanently; returns their number."""
+    """Delete dead jobs permanently; return their number."""
     return connection.execute(DISCARD, selection.parameters()).rowcount

@@ -1,8 +1,7 @@
-"""The fence of a claim: a row is changed only by the claim that it shows, in whatever history of the database.
+"""The fence of a claim, unique across histories of the database.
 
-Ids and tokens are small counters. After a failover that lost transactions, or in a restored copy, both are given out
-again: to another row, which has another salt, or to another claim of the same row, which is another process'. A process
-never claims a job that it still has, so no two claims that can meet have the same fence.
+After a failover that lost transactions, or in a restored copy, ids and tokens repeat: for another row, with another
+salt, or for another claim, by another process. A process never claims a job that it still holds.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ class Fenced(Protocol):
 
     @property
     def salt(self) -> int | None:
-        """Random value that the row was staged with; None for rows from before version 2 of the schema."""
+        """Random value from staging; None for rows older than schema version 2."""
 
     @property
     def worker(self) -> str:
-        """Name of the process that claimed; the row has it as `claimed_by`."""
+        """Claiming process, `claimed_by` in the row."""
 
 
 class Fence(NamedTuple):
-    """The fence of a claim, without the rest of it."""
+    """Fence of a claim on its own."""
 
     id: int
     fencing_token: int
@@ -43,31 +42,29 @@ class Fence(NamedTuple):
     worker: str
 
 
-# Conditions for the row of one claim, and for those of the claims of one process; `drain_finish` has the first one too.
-# A claim that was undone keeps its fence; its row shows it by `claimed_at`.
+# `drain_finish` has the first one too. A claim that was undone keeps its fence; `claimed_at` shows it.
 THIS_CLAIM = """id = %(id)s AND fencing_token = %(token)s
     AND salt IS NOT DISTINCT FROM %(salt)s::bigint AND claimed_by = %(worker)s"""
-# Salts are not negative.
 THESE_CLAIMS = (
     f"{these_rows(tokens='fencing_token', salts='coalesce(salt, -1)')} AND claimed_by = %(worker)s::text"
 )
-# The same in `finished_jobs`, which has no salt: the asking process still has the job, so it claims no other of its id.
+# `finished_jobs` has no salt: the asking process still holds the job, so it claims no other with its id.
 FINISHED_BY_THIS_CLAIM = "id = %(id)s AND fencing_token = %(token)s AND finished_by = %(worker)s"
 FINISHED_BY_THESE_CLAIMS = f"{these_rows(tokens='fencing_token')} AND finished_by = %(worker)s::text"
 
 
 def of_one(claim: Fenced) -> dict[str, Any]:
-    """Return the parameters of the conditions for one claim."""
+    """Return the parameters for one claim."""
     return {"id": claim.id, "token": claim.fencing_token, "salt": claim.salt, "worker": claim.worker}
 
 
 def of_many(claims: Iterable[Fenced]) -> dict[str, str]:
-    """Return the parameters of the conditions for many claims of one process.
+    """Return the parameters for claims of one process.
 
     Raises:
         ValueError: The claims are of several processes.
     """
-    # In the order of the ids everywhere, so that two statements which lock the same rows do not wait for each other.
+    # Sorted by id, so that statements locking the same rows do not deadlock.
     ids, tokens, salts = [], [], []
     workers = set()
     for claim in sorted(claims, key=_id_of):

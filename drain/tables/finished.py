@@ -1,4 +1,4 @@
-"""Partitions of `finished_jobs`, one a day: made before their day, dropped when the day has been archived."""
+"""Daily partitions of `finished_jobs`, created ahead and dropped once archived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg import Rollback
 from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 
-# Partition with the rows of all days that have no partition of their own.
+# Holds the rows of days without a partition.
 OTHER = "finished_jobs_other"
 
 _MAKE_DAYS = "SELECT drain_make_days(%s::integer)"
@@ -38,9 +38,9 @@ SELECT coalesce(
     (SELECT count(*) FROM finished_jobs WHERE finished_at >= %(begin)s AND finished_at < %(end)s))
 """
 _DROPPED = "SELECT dropped_before, dropped_up_to FROM drain_state"
-# Settings under which times are spelled as in drain_checksum_of_late.
+# Spells times as drain_checksum_of_late does.
 _SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
-# One statement, so that exactly the deleted rows are counted.
+# One statement counts exactly what it deletes.
 _DELETE_LATE = """
 WITH job AS (
     DELETE FROM finished_jobs_other WHERE finished_at >= %(day)s::date AND finished_at < %(day)s::date + 1 RETURNING *
@@ -52,67 +52,64 @@ SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
 FROM pg_current_snapshot() AS seen
 """
-# Statement for a person, after rows have come here with a dump from a server whose transaction ids were higher.
+# For an operator, after a dump from a server with higher transaction ids was loaded.
 ADOPT = "UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Day(NamedTuple):
-    """Day, and the table with its rows: the partition of that day alone, or `OTHER`."""
+    """Day, and the table of its rows: its partition or `OTHER`."""
 
     partition: str
     date: date
 
 
 class Checksum(NamedTuple):
-    """Count and checksum of all rows of a day, in any order."""
+    """Count and order-independent checksum of a day's rows."""
 
     rows: int
     value: int
 
 
 class Dropped(NamedTuple):
-    """Day that was dropped, and the number of its jobs: an estimate if there were very many."""
+    """Dropped day and its number of jobs, estimated if large."""
 
     date: date
     jobs: int
 
 
 def try_to_archive(connection: Connection) -> bool:
-    """Take the lock of `drain archive` for as long as the session lives; False if another session keeps it."""
+    """Take the session lock of `drain archive`; False if another session has it."""
     return locks.lock_for_command(connection, locks.ARCHIVE)
 
 
 def may_be_late(connection: Connection) -> bool:
-    """Return False if no row can be late: none is outside of the days' partitions. Needs no right on them."""
+    """Return False if all rows are in the partitions of their days; needs no right on them."""
     (found,) = fetch_one(connection, _MAY_BE_LATE)
     return bool(found)
 
 
 def make_days(connection: Connection, ahead: int) -> int:
-    """Make the missing partitions of today and of `ahead` days after it; returns how many were made."""
+    """Create missing partitions of today and `ahead` more days; return how many."""
     (made,) = fetch_one(connection, _MAKE_DAYS, (ahead,))
     return int(made)
 
 
 def days(connection: Connection) -> list[Day]:
-    """List the days that have a partition, the oldest first."""
+    """List days with a partition, oldest first."""
     return [Day._make(row) for row in connection.execute(_DAYS)]
 
 
 def today(connection: Connection) -> date:
-    """Return the day that is not over, by the database's clock and UTC."""
+    """Return today by the database's clock, in UTC."""
     found: date
     (found,) = fetch_one(connection, _TODAY)
     return found
 
 
 def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
-    """List the days that are over and in Postgres, the oldest first; without the last `keep` of them.
-
-    Days without a partition are among them, if `OTHER` has rows of theirs.
-    """
+    """List past days in PostgreSQL, oldest first, without the last `keep`; includes days in `OTHER`."""
     end = today(connection) - timedelta(days=keep)
     closed = [day for day in days(connection) if day.date < end]
     closed += [Day(OTHER, late) for (late,) in connection.execute(_LATE_DAYS, (end,))]
@@ -120,28 +117,26 @@ def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
 
 
 def checksum(connection: Connection, day: Day) -> Checksum:
-    """Return count and checksum of a day, for `remove_day`; in the snapshot of the open transaction."""
+    """Return count and checksum of a day, in the open snapshot."""
     if day.partition == OTHER:
         return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
     return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
 
 
 def size(connection: Connection, day: Day) -> int:
-    """Return the size in bytes of the table with a day's rows."""
+    """Return the bytes of the table with a day's rows."""
     (found,) = fetch_one(connection, _SIZE, (day.partition,))
     return int(found)
 
 
 def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
-    """Drop the day's partition, or delete its rows from `OTHER`, if the rows are still as expected; False if not.
+    """Drop a day, or delete its rows from `OTHER`; False if the rows differ from `expected`.
 
     Args:
         connection: In autocommit mode, at read committed.
-        day: Day that has been archived.
-        expected: Count and checksum of the archived rows.
 
     Raises:
-        psycopg.errors.LockNotAvailable: Another session is using the partition.
+        psycopg.errors.LockNotAvailable: The partition is in use.
     """
     if day.partition == OTHER:
         return _delete_late(connection, day.date, expected)
@@ -150,26 +145,25 @@ def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
 
 
 def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
-    """Drop the oldest day that is over, unless it is one of the last `keep`; None if there is none.
+    """Drop the oldest past day beyond the last `keep`, unarchived; None if there is none.
 
-    Nothing is archived. Of a day without a partition some thousand rows are deleted at a time. None also while another
-    session holds the lock of `try_to_archive`.
+    Rows in `OTHER` are deleted some thousand at a time. None also while `try_to_archive`'s lock is held elsewhere.
 
     Args:
         connection: In autocommit mode, at read committed.
-        keep: Number of days, from 1: today and the day before it always stay.
+        keep: At least 1: today and yesterday always stay.
 
     Raises:
-        psycopg.errors.LockNotAvailable: Another session is using the table.
+        psycopg.errors.LockNotAvailable: The table is in use.
     """
     day, jobs = fetch_one(connection, _DROP_OLD_DAY, (keep,))
     return None if day is None else Dropped(day, int(jobs))
 
 
 def count_jobs(connection: Connection, day: Day) -> int:
-    """Count the jobs of a day: exactly, or by PostgreSQL's estimate for a partition of 64 MB or more."""
+    """Count a day's jobs; from 64 MB on, the planner's estimate."""
     begin = datetime(day.date.year, day.date.month, day.date.day, tzinfo=UTC)
-    # All days without a partition share one table, whose size says nothing about a day.
+    # `OTHER` holds many days, so its size says nothing about one.
     partition = None if day.partition == OTHER else day.partition
     given = {"partition": partition, "begin": begin, "end": begin + timedelta(days=1)}
     (jobs,) = fetch_one(connection, _JOBS_OF_DAY, given)
@@ -177,34 +171,31 @@ def count_jobs(connection: Connection, day: Day) -> int:
 
 
 def dropped_up_to(connection: Connection) -> tuple[date | None, int]:
-    """Return the day before which days were dropped unarchived, and their highest id; None and 0 if none was."""
+    """Return the day before which days were dropped unarchived, and their highest id; None and 0 if none were."""
     before, up_to = fetch_one(connection, _DROPPED)
     return before, int(up_to or 0)
 
 
 def next_transaction(connection: Connection) -> int:
-    """Return the xmax of a new snapshot: no transaction that begins from now on has a lower `finished_xid`.
+    """Return the xmax of a new snapshot, a lower bound of `finished_xid` for later transactions.
 
-    Open transactions may have a lower one, and their rows are not visible to the snapshot either.
+    Open transactions may be lower; the snapshot does not see their rows either.
     """
     (number,) = fetch_one(connection, _NEXT_TRANSACTION)
     return int(number)
 
 
 def visible_transactions(connection: Connection) -> tuple[datetime, int, list[int]]:
-    """Describe the snapshot of the open transaction: its time, its xmax, and the transactions open at that time.
+    """Return time, xmax and open transactions of the open repeatable-read snapshot.
 
-    Visible are the rows of all transactions with a number below xmax, but for the open ones.
-
-    Args:
-        connection: With a repeatable-read transaction open.
+    It sees all transactions below xmax except the open ones.
     """
     seconds, xmax, unseen = fetch_one(connection, _SEEN)
     return datetime.fromtimestamp(seconds, UTC), int(xmax), list(unseen)
 
 
 def clock(connection: Connection) -> float:
-    """Read the database's clock, in seconds since 1970."""
+    """Return the database's clock, in seconds since 1970."""
     (seconds,) = fetch_one(connection, _CLOCK)
     return float(seconds)
 

@@ -1,7 +1,7 @@
-"""Finishes of claims: the job leaves `inflight_jobs` for `finished_jobs`, if the claim is current.
+"""Finishes: a job with a current claim moves from `inflight_jobs` to `finished_jobs`.
 
-A worker finishes jobs by themselves, alone or many in one statement; or in the transaction of the job, whose commit
-either waits for the disk, or is made durable later, together with many others.
+Workers finish jobs one at a time, many in one statement, or in the job's own transaction; such a commit waits for the
+disk, or is made durable later with many others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _CALL = "drain_finish(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::jsonb)"
 _WITHOUT_WAIT = "set_config('synchronous_commit', 'off', true)"
 FINISH_ONCE = f"SELECT {_CALL}"
 FINISH_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, {_CALL}"
-# The server commits nothing behind a statement that fails, so the commit is sent before the answer comes: a job of one
-# statement has two exchanges with the server instead of three.
+# After a failed statement the server commits nothing, so COMMIT is pipelined: two round trips instead of three.
 FINISH_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
 FINISH_OR_FAIL_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, 1 / {_CALL}::integer"
 FINISH_MANY = f"""
@@ -40,8 +39,7 @@ WITH done AS (
 )
 SELECT id FROM recorded
 """
-# The results of those that keep one are an object, {"id": result}. A statement of its own: jobs without a result pay
-# for none.
+# Results as {"id": result}. Separate, so that jobs without a result pay nothing.
 FINISH_MANY_WITH_RESULTS = f"""
 WITH done AS (
     DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
@@ -51,9 +49,8 @@ WITH done AS (
 )
 SELECT id FROM recorded
 """
-# Columns that make all durable that this session, or another one, has committed before: the log is written in order,
-# and the message gives this transaction something to write, without which it would not wait for the disk. The id is
-# asked for since a replica then says that it accepts no writes; the message would be an internal error there.
+# Makes earlier commits of any session durable: WAL is sequential, and the message makes this transaction write, and so
+# wait for the disk. Asking for the xid first makes a replica report that it is read-only, not an internal error.
 _FLUSH = """
 set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
     pg_current_xact_id(), pg_logical_emit_message(true, 'drain', '')"""
@@ -78,34 +75,27 @@ SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
 
 
 def finish(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
-    """Record the job as finished, if the claim is still the current one.
+    """Finish the job if the claim is current.
 
     Args:
         connection: In autocommit mode.
-        claim: The claim.
-        result: Result of the job, as JSON, if one is kept.
+        result: JSON to keep, if any.
 
     Returns:
-        True if the job is finished by this claim. So the call may be repeated when the connection broke before
-        the answer came.
+        True if this claim finished the job, so the call may be repeated after a lost answer.
     """
-    # Two statements: the first one touches one partition of finished_jobs, of however many there are, and the second
-    # one is needed in the rarest case only.
+    # The first statement touches one partition only; the second is rarely needed.
     return finish_once(connection, claim, result) or is_finished(connection, claim)
 
 
 def finish_once(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
-    """Record the job as finished.
-
-    Returns:
-        True if this very call has finished the job; a repeated call returns False.
-    """
+    """Finish the job; return True only if this very call did."""
     (finished,) = fetch_one(connection, FINISH_ONCE, finish_parameters(claim, result))
     return bool(finished)
 
 
 def finish_parameters(claim: Fenced, result: str | None) -> tuple[object, ...]:
-    """Return the parameters of a statement that calls `drain_finish`."""
+    """Return the parameters of a call of `drain_finish`."""
     return claim.id, claim.fencing_token, claim.salt, claim.worker, result
 
 
@@ -117,20 +107,19 @@ def finish_or_fail(connection: AnyConnection, *, waits: bool) -> str:
 def finish_and_commit(
     connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
-    """Record the job as finished together with the writes of the open transaction: both are committed, or neither.
+    """Commit the finish together with the writes of the open transaction, or roll back both.
 
     Args:
-        connection: In the transaction, under any search_path if `postgres.connect` has opened it.
-        claim: The claim.
-        waits: Wait until the commit is on the disk, as the session's settings say. Otherwise a crash of the server may
-            undo it, as if it had never been, until `undone_by_crash` has made it durable.
-        result: Result of the job, as JSON, if one is kept.
+        connection: In the transaction; any search_path if `postgres.connect` opened it.
+        waits: Wait for the disk, as the session says. Otherwise a server crash may undo the commit until
+            `undone_by_crash` has made it durable.
+        result: JSON to keep, if any.
 
     Returns:
-        True if both are committed. Otherwise the claim is stale, or has been used already, and all is rolled back.
+        False if the claim is stale or used up, and everything is rolled back.
 
     Raises:
-        psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
+        psycopg.Error: Everything is rolled back. After an OperationalError, the commit is in doubt.
     """
     try:
         execute_and_commit(
@@ -138,7 +127,7 @@ def finish_and_commit(
         )
     except DivisionByZero:
         connection.rollback()
-        # Under a current claim the division by zero is that of a trigger.
+        # With a current claim, a trigger divided by zero.
         if is_current(connection, claim):
             raise
         return False
@@ -146,10 +135,9 @@ def finish_and_commit(
 
 
 def add_result(connection: Connection, claim: Fenced, result: str) -> bool:
-    """Add the result to a job that its own transaction has finished, within the last day.
+    """Add the result of a job finished in its transaction within the last day.
 
-    Returns:
-        True unless this claim has not finished the job, or a crash has undone that.
+    Returns False if this claim did not finish the job, or a crash undid it.
     """
     return connection.execute(ADD_RESULT, {**of_one(claim), "result": result}).rowcount > 0
 
@@ -157,18 +145,18 @@ def add_result(connection: Connection, claim: Fenced, result: str) -> bool:
 def finish_many(
     connection: Connection, claims: Sequence[Fenced], results: Mapping[int, str] | None = None
 ) -> set[int]:
-    """Record many jobs as finished, each only if its claim is still the current one, in one statement.
+    """Finish the jobs whose claims are current, in one statement.
 
     Args:
         connection: In autocommit mode.
-        claims: Claims of the jobs, all made by one process.
-        results: Results, as JSON, of those jobs that keep one, by job id.
+        claims: Of one process.
+        results: JSON results by job id.
 
     Returns:
-        Ids of the jobs that this very call has finished; `finish` finds out about each of the others.
+        Ids finished by this very call; ask `finish` about the others.
 
     Raises:
-        psycopg.IntegrityError: A job with the id of one of them is finished already; none has been recorded.
+        psycopg.IntegrityError: An id is finished already; nothing is recorded.
     """
     given = of_many(claims)
     if not results:
@@ -182,26 +170,25 @@ def finish_many(
 
 
 def undone_by_crash(connection: Connection, claims: Sequence[Fenced]) -> set[int]:
-    """Make finishes durable whose commits have not waited for the disk; return the ids of jobs whose finish is gone.
+    """Make commits durable that did not wait for the disk; return the ids whose finish a crash undid.
 
-    When this returns, no crash of the server undoes the finishes of the others.
+    No crash undoes the other finishes afterwards. An undone job is in flight again, perhaps claimed by another worker,
+    and nothing of its transaction is left.
 
     Args:
         connection: In autocommit mode.
-        claims: Claims of one process, whose jobs `finish_and_commit` has finished, within the last day. A finish is
-            gone if the server has crashed since: then the job is in flight again, perhaps claimed by another worker by
-            now, and nothing of its transaction is left.
+        claims: Of one process, finished by `finish_and_commit` within the last day.
     """
     *_, lasting = fetch_one(connection, LASTING, of_many(claims))
     return {claim.id for claim in claims}.difference(lasting)
 
 
 def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
-    """Look jobs up by id: True if finished within the last day, under any token; False if in flight."""
+    """Map ids to True if finished within the last day, under any token; False if in flight."""
     return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 
 def is_finished(connection: Connection, claim: Fenced) -> bool:
-    """Return True if this very claim has finished the job, within the last day; if so, durably."""
+    """Return True, durably, if this claim finished the job within the last day."""
     *_, finished = fetch_one(connection, within(home_of(connection), IS_FINISHED), of_one(claim))
     return bool(finished)

@@ -1,7 +1,6 @@
-"""Small tables that the leader follows: each look reads only the rows that have changed since the last one.
+"""Small tables in the leader's memory: each look reads the rows changed since the last.
 
-A row is read again if the transaction that wrote it may have been open at the last look. A deleted row shows in the
-count, and then all rows are read.
+A row is read again if its transaction may have been open at the last look. After a delete, all rows are.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SELECT seen.*, changed.* FROM (
 
 
 class _Seen(NamedTuple):
-    """The oldest open transaction, the time, and the number of the rows, as of a look."""
+    """Oldest open transaction, time, and row count at a look."""
 
     open_from: str
     now: datetime
@@ -34,16 +33,15 @@ class _Seen(NamedTuple):
 
 
 class FollowedTable(Generic[T]):
-    """Rows of a table in memory, as of the last look.
+    """Rows of a table as of the last look.
 
     Args:
-        table: Name of the table.
-        columns: SQL of its columns; the first one is the primary key.
-        row_of: Makes a row of the values of the columns.
+        columns: SQL, the primary key first.
+        row_of: Builds a row from the values.
 
     Attributes:
-        rows: Rows by primary key.
-        now: Time of the last look, by the database's clock; None before it.
+        rows: By primary key.
+        now: Database time of the last look.
     """
 
     def __init__(self, table: str, columns: str, row_of: Callable[[Any], T]) -> None:
@@ -54,7 +52,7 @@ class FollowedTable(Generic[T]):
         self.now: datetime | None = None
 
     def look(self, connection: Connection) -> Mapping[Any, T | None]:
-        """Read what has changed, in autocommit mode.
+        """Read changes, in autocommit mode.
 
         Returns:
             Changed, new and deleted rows as they were before, by primary key; None for a new row.

@@ -1,16 +1,15 @@
-"""Loose index scans: the first row of each queue, by one index look-up for each, however many rows lie behind it."""
+"""Loose index scans: one look-up per queue, however many rows follow."""
 
 from __future__ import annotations
 
 
 def heads(table: str, condition: str, *order: str, by: str = "queue") -> str:
-    """Return a WITH clause: `heads` has the first row of each queue.
+    """Return a WITH clause whose `heads` has the first row of each queue.
 
     Args:
-        table: Name of the table.
-        condition: Condition of the rows; that of a partial index, and conditions on columns of the index before `by`.
-        order: Columns of the index behind `by`, which the rows have too.
-        by: Column with the queue, or another one of whose values the first rows are found.
+        condition: That of a partial index, and conditions on index columns before `by`.
+        order: Index columns behind `by`, which are selected too.
+        by: Column whose distinct values are found.
     """
     columns = ", ".join((by, *order))
     return f"""

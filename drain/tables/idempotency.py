@@ -1,20 +1,18 @@
-"""Idempotency keys: a job that is staged again under the same key is the job that is there already.
+"""Idempotency keys: staging again under a key returns the first job.
 
-`drain_stage_once` of `schema.sql` writes keys and jobs, with the rights of the owner: an application may read none of
-the keys, and change none.
+`drain_stage_once` runs with the owner's rights: applications can neither read nor change keys.
 """
 
 from __future__ import annotations
 
 from drain.database.postgres import Connection
 
-# Stages `job`, an object of columns as JSON, unless `idempotency_key` is known; the key is kept for `seconds`. Returns
-# the id of the job under that key, as a negative number if that job is another one.
+# Stages the JSON object `job` unless the key is known. Returns the id, negative for a job that was there before.
 STAGE_ONCE = (
     "SELECT drain_stage_once(CAST(%(idempotency_key)s AS text), CAST(%(seconds)s AS double precision), "
     "CAST(%(job)s AS jsonb))"
 )
-# An hour later than it might: drain_stage_once reads a key twice, and has to find it the second time.
+# An hour of slack: drain_stage_once reads a key twice and must find it again.
 _EXPIRED = "expires_at <= now() - interval '1 hour'"
 DELETE_EXPIRED = f"""
 DELETE FROM idempotency_keys WHERE {_EXPIRED} AND idempotency_key = ANY (ARRAY (
@@ -23,5 +21,5 @@ DELETE FROM idempotency_keys WHERE {_EXPIRED} AND idempotency_key = ANY (ARRAY (
 
 
 def delete_expired(connection: Connection, most: int) -> int:
-    """Delete up to `most` keys whose time has been over for an hour; returns how many."""
+    """Delete up to `most` keys that expired an hour ago; return how many."""
     return connection.execute(DELETE_EXPIRED, (most,)).rowcount

@@ -1,13 +1,12 @@
-"""Staging: the INSERT of one job, and of many, for `drain.jobs.executors`."""
+"""The INSERT of one job or many, for `drain.jobs.executors`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
 
-# Name of the parameter of the arguments of many jobs.
 ARGUMENTS = "arguments"
-# Keys of one of many jobs: the third item of its element is an object of these columns.
+# The third item of an element holds the job's own keys.
 _OWN = {
     "key": "item -> 2 ->> 'key'",
     "unique_key": "item -> 2 ->> 'unique_key'",
@@ -27,13 +26,13 @@ _TYPES = {
 }
 
 
-# An application stages with the same few options again and again.
+# Applications use the same few options again and again.
 @lru_cache(maxsize=500)
 def insert_one(columns: tuple[str, ...]) -> str:
-    """Build the INSERT of one row into `staged_jobs`; columns that are left out get the schema's defaults.
+    """Build the INSERT of one row of `staged_jobs`; the schema fills in missing columns.
 
     Args:
-        columns: Names of the given columns; constants of ours, never an application's input.
+        columns: Our own constants, never an application's input.
     """
     values = _values(columns, {})
     return f"INSERT INTO staged_jobs ({', '.join(values)}) VALUES ({', '.join(values.values())}) RETURNING id"
@@ -41,13 +40,11 @@ def insert_one(columns: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=500)
 def insert_many(columns: tuple[str, ...], *, own_keys: bool) -> str:
-    """Build the INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
-
-    All rows share the given columns. The ids come back in the order of the elements.
+    """Build the INSERT of a row per element `[args, kwargs]` of the JSON array `arguments`, ids in that order.
 
     Args:
-        columns: As for `insert_one`.
-        own_keys: Each element has a third item, the columns of the keys of its row.
+        columns: Shared by all rows; our own constants.
+        own_keys: Each element has a third item, the row's own keys.
     """
     values = {"job_args": "item -> 0", "job_kwargs": "item -> 1"} | _values(columns, _OWN if own_keys else {})
     return (

@@ -1,10 +1,9 @@
-"""Due rows of one queue that has rules: the heads of its keys and lanes, and the next rows of many of them at once.
+"""Due rows of a queue with rules: heads of keys and lanes, and the rows that follow.
 
-All statements are index scans, and each names the place behind which it begins: rows that were drained before are not
-stepped over again while a session holds an old snapshot.
+All statements scan an index from a given place on, so that no scan steps over drained rows under an old snapshot.
 """
 
-# One thing: statements about due rows that share their conditions and their pauses.
+# One thing: statements about due rows that share conditions and pauses.
 
 from __future__ import annotations
 
@@ -17,13 +16,12 @@ from drain.tables import lanes
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
 from drain.tables.staged import DueJob, Place
 
-# Condition of rows that may be read: those whose job name, or name and key, is paused lie where they are. The texts in
-# `pairs` are a key and a name with a line feed between them, which no name has.
+# Paused job names, or keys and names, are skipped. `pairs` joins a key and a name by a line feed, which names lack.
 _NOT_PAUSED = """job_name <> ALL (%(names)s::text[])
         AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])"""
 _WITH_KEY = f"{DUE} AND key IS NOT NULL AND queue = %(queue)s"
 
-# One index look-up for each key; as many as are asked for, and no more.
+# One look-up per key, up to the limit.
 HEADS = f"""
 WITH RECURSIVE heads AS (
     (SELECT key, priority, id FROM staged_jobs_ready
@@ -37,7 +35,7 @@ WITH RECURSIVE heads AS (
 )
 SELECT key, priority, id FROM heads LIMIT %(limit)s
 """
-# One index look-up for each lane, or for each priority in each lane.
+# One look-up per lane, or per priority of each lane.
 LANES = f"""
 WITH RECURSIVE kinds AS (
     SELECT pg_catalog.unnest(%(kinds)s::integer[]) AS kind
@@ -57,7 +55,6 @@ WITH RECURSIVE kinds AS (
 SELECT kind, priority, id FROM heads LIMIT %(limit)s
 """
 
-# The next rows of each key that is asked for.
 READ_KEYS = f"""
 SELECT wanted.number, job.priority, job.id
 FROM unnest(%(keys)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(counts)s::integer[]) WITH ORDINALITY
@@ -68,7 +65,7 @@ LATERAL (
         AND (priority, id) > (wanted.after_priority, wanted.after_id) AND {_NOT_PAUSED}
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
-# Place of the next row of the key, whatever its priority.
+# The key's next row, of any priority.
 _FOLLOWING = (
     "pg_catalog.lead(priority) OVER (ORDER BY priority, id), pg_catalog.lead(id) OVER (ORDER BY priority, id)"
 )
@@ -76,11 +73,10 @@ _BEHIND_FIRST = f"""(
     SELECT true FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s
         AND priority > (SELECT min(priority) FROM firsts)
     ORDER BY priority, id LIMIT 1)"""
-# Most queues have one priority, and no key is looked up again: 17 instead of 26 microseconds for each admission.
+# Most queues have one priority, and skip the second look-up: 17 instead of 26 us per admission.
 _HAS_PRIORITIES = f"({_BEHIND_FIRST % lanes.URGENT_WITH_KEY} OR {_BEHIND_FIRST % lanes.PATIENT_WITH_KEY})"
-# The first row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it. It is
-# read from the key's beginning: a row that was committed late, moved or changed may come before those that are known.
-# So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
+# The first row of each priority of each key, even if paused: a paused row holds those behind it. Read from the start of
+# the key: late commits, moves and unmatured due rows may come first. IS TRUE makes the planner hash the keys.
 FIRST_OF_KEYS = f"""
 WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS MATERIALIZED (
     SELECT first.* FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
@@ -103,7 +99,7 @@ WHERE scheduled_at <= now() AND queue = %(queue)s
     AND (key IN (SELECT * FROM pg_catalog.unnest(%(keys)s::text[]))) IS TRUE
 GROUP BY key
 """
-# The next rows of each lane that is asked for, up to a priority.
+# The next rows of each lane, up to a priority.
 READ_LANES = f"""
 SELECT wanted.number, job.priority, job.id, job.due_at
 FROM unnest(%(kinds)s::integer[], %(priorities)s::integer[], %(ids)s::bigint[], %(up_to)s::integer[],
@@ -117,12 +113,12 @@ LATERAL (
         AND {_NOT_PAUSED} AND coalesce(key, '') <> ALL (%(keys)s::text[])
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
-# Whole rows, as the transaction sees them; one that has gone to another queue is not among them.
+# Current rows; one that moved to another queue is missing.
 READ_ROWS = """
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority, key, unique_key
 FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
 """
-# Rows of all queues with higher ids than any before, and among them the first of each key and priority of this queue.
+# Rows of all queues above an id, and the first of each key and priority of this queue among them.
 RECENT = f"""
 WITH recent AS MATERIALIZED (
     SELECT id, queue, key, priority, {LANE_KIND} AS kind, job_name FROM staged_jobs_ready
@@ -137,8 +133,8 @@ WITH recent AS MATERIALIZED (SELECT id, queue FROM staged_jobs_ready WHERE id > 
 SELECT queue, max(id) FROM recent GROUP BY queue
 """
 _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
-# Keys with a dead job, or with one that waits for its next attempt, and the lowest id of those that wait. Each subquery
-# is one index look-up for each key; OFFSET keeps it from being asked twice.
+# Keys held by a dead job or by waiting retries, with the lowest id of these. One look-up per key each; OFFSET keeps
+# the planner from doing it twice.
 HELD_KEYS = """
 SELECT key, is_dead, waiting FROM (
     SELECT wanted.key, %(dead)s AND coalesce((
@@ -159,30 +155,24 @@ SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND queue = %s FO
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Rows of a queue that are passed over.
-
-    Attributes:
-        names: Names of jobs.
-        pairs: Keys and names of jobs.
-        keys: Keys, in reads of lanes.
-    """
+    """Rows of a queue to skip: `names` of jobs, `pairs` of key and name, and, in reads of lanes, `keys`."""
 
     names: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()
     keys: Sequence[str] = ()
 
     def parameters(self) -> dict[str, list[str]]:
-        """Parameters of the statements."""
+        """Return the parameters of the statements."""
         pairs = [f"{key}\n{name}" for key, name in self.pairs]
         return {"names": list(self.names), "pairs": pairs}
 
     def applies_to(self, row: DueJob) -> bool:
-        """Return True if the name of a job is paused, or its key and name."""
+        """Return True if the row's name, or key and name, is paused."""
         return row.job_name in self.names or (row.key or "", row.job_name) in self.pairs
 
 
 class Head(NamedTuple):
-    """First row of a key or of a lane, of one priority of it, or a lower bound of its place."""
+    """First row of a key or lane, or of a priority in it, or a lower bound of its place."""
 
     kind: int
     key: str | None
@@ -191,11 +181,7 @@ class Head(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Rows that are asked for: up to `most` of a key or a lane behind a place.
-
-    Attributes:
-        up_to: Last priority, for lanes.
-    """
+    """Up to `most` rows of a key or lane after a place; for lanes, up to the priority `up_to`."""
 
     key: str
     after: Place
@@ -205,15 +191,7 @@ class Wanted(NamedTuple):
 
 
 def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paused: Paused) -> list[Head]:
-    """Find the first row of up to `limit` keys behind a key, in the order of the keys.
-
-    Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        key: Place behind which the scan begins; '' for all.
-        limit: Upper bound of the rows.
-        paused: Jobs to pass over.
-    """
+    """Return the first row of up to `limit` keys after `key`, in key order."""
     parameters = {"queue": queue, "key": key, "limit": limit, **paused.parameters()}
     return [Head(0, *row) for row in connection.execute(HEADS, parameters, binary=True)]
 
@@ -221,7 +199,7 @@ def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paus
 def heads_of_lanes(
     connection: Connection, queue: str, kinds: Sequence[int], paused: Paused, *, each: bool, limit: int
 ) -> list[Head]:
-    """Find the first row of these lanes, or of each of their priorities, up to a number of rows."""
+    """Return the first row of each lane, or of each priority of it."""
     parameters = {
         "each": each,
         "limit": limit,
@@ -236,7 +214,7 @@ def heads_of_lanes(
 def read_keys(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[Place]]:
-    """Find the next rows of keys; returns the places of those of each wish, in the order of `priority, id`."""
+    """Return the places of the next rows of each wanted key, by `priority, id`."""
     parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
     found: list[list[Place]] = [[] for _ in wanted]
     for number, priority, id_ in connection.execute(READ_KEYS, parameters, binary=True).fetchall():
@@ -245,11 +223,11 @@ def read_keys(
 
 
 class First(NamedTuple):
-    """Due row of a key that comes before all others of it by its id.
+    """Due row with the lowest id of its key.
 
     Attributes:
-        is_ready: False if it is due and has not matured.
-        following: Place of the row that comes next; None if there is none.
+        is_ready: False if it has not matured.
+        following: Place of the next row, if any.
     """
 
     priority: int
@@ -259,7 +237,7 @@ class First(NamedTuple):
 
 
 def _earlier(one: First, other: First) -> First:
-    """Return the row with the lower id of two rows of a key; the other row may be the one that follows it."""
+    """Return the row with the lower id, followed perhaps by the other."""
     first, second = (one, other) if one.id < other.id else (other, one)
     if first.following and first.following[1] <= second.id:
         return first
@@ -267,10 +245,7 @@ def _earlier(one: First, other: First) -> First:
 
 
 def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> dict[str, First]:
-    """Find the due row with the lowest id of each of these keys, of any priority, paused or not.
-
-    In one snapshot: no other row of the key that is due and was committed before has a lower id.
-    """
+    """Return the due row with the lowest id of each key, of any priority, paused or not, in one snapshot."""
     found: dict[str, First] = {}
     parameters = {"queue": queue, "keys": list(keys)}
     rows = connection.execute(FIRST_OF_KEYS, parameters, binary=True)
@@ -284,7 +259,7 @@ def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> di
 def read_lanes(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[tuple[Place, float]]]:
-    """Find the next rows of lanes; returns the places of those of each wish, and the times since which they are due."""
+    """Return the places of the next rows of each wanted lane, and since when they are due."""
     parameters = _parameters(queue, wanted, paused) | {
         "kinds": id_array(each.kind for each in wanted),
         "up_to": id_array(each.up_to for each in wanted),
@@ -297,7 +272,7 @@ def read_lanes(
 
 
 def read_rows(connection: Connection, queue: str, ids: Iterable[int]) -> dict[int, DueJob]:
-    """Read the staged rows of a queue among these that are still there, by id."""
+    """Read staged rows of a queue by id; missing ones are left out."""
     rows = connection.execute(READ_ROWS, (id_array(ids),), binary=True).fetchall()
     return {row[0]: DueJob._make(row) for row in rows if row[1] == queue}
 
@@ -315,12 +290,9 @@ def _parameters(queue: str, wanted: Sequence[Wanted], paused: Paused) -> dict[st
 def recent(
     connection: Connection, queue: str, after: int, limit: int, paused: Paused
 ) -> tuple[list[Head], int]:
-    """Find what was staged in a queue under ids above this one, among the next `limit` rows of all queues.
+    """Return the first row of each key and priority among the next `limit` rows of all queues, and the last id read.
 
-    A hint: rows with lower ids that are committed later are not among them.
-
-    Returns:
-        First row of each key and priority, and the id up to which all rows have been looked at.
+    A hint only: it misses lower ids that commit later.
     """
     parameters = {"queue": queue, "after": after, "limit": limit, **paused.parameters()}
     *rows, (_, _, _, last) = connection.execute(RECENT, parameters, binary=True).fetchall()
@@ -328,13 +300,13 @@ def recent(
 
 
 def recent_queues(connection: Connection, after: int, limit: int) -> tuple[set[str], int]:
-    """Find the queues of the next `limit` rows with ids above this one; returns the highest of these ids, too."""
+    """Return the queues of the next `limit` rows of all, and the last id read."""
     found = dict(connection.execute(RECENT_QUEUES, {"after": after, "limit": limit}, binary=True).fetchall())
     return set(found), max(found.values(), default=after)
 
 
 def last_id(connection: Connection) -> int:
-    """Return the highest id of the rows that are ready; 0 if there is none."""
+    """Return the highest ready id, or 0."""
     (found,) = fetch_one(connection, _LAST_ID)
     return int(found)
 
@@ -342,16 +314,11 @@ def last_id(connection: Connection) -> int:
 def held_keys(
     connection: Connection, queue: str, keys: Sequence[str], *, dead: bool, waiting: bool
 ) -> dict[str, int | None]:
-    """Find the keys of a queue among these that are held; by key, the lowest id of the jobs that wait for an attempt.
-
-    None for a key that a dead job holds: it holds all jobs of its key.
+    """Return the held keys of a queue, each with the lowest id that waits for a retry, or None if a dead job holds it.
 
     Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        keys: Keys to look at.
-        dead: A dead job holds its key, unless it was cancelled.
-        waiting: A job that waits for its next attempt holds those with higher ids.
+        dead: Dead jobs, unless cancelled, hold their keys.
+        waiting: Waiting retries hold higher ids of their keys.
     """
     parameters = {"queue": queue, "keys": list(keys), "dead": dead, "waiting": waiting}
     rows = connection.execute(HELD_KEYS, parameters, binary=True)
@@ -359,8 +326,5 @@ def held_keys(
 
 
 def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:
-    """Lock these staged rows of a queue; returns their ids.
-
-    Rows that another session has locked are passed over, and those that have gone to another queue meanwhile.
-    """
+    """Lock staged rows of a queue; return their ids, without those locked elsewhere or moved."""
     return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids), queue))}

@@ -1,7 +1,7 @@
-"""Lanes of the staged jobs that are due: which have rows, and the rows at their heads.
+"""Lanes of due staged jobs: which have rows, and their first rows.
 
-A lane is a queue's rows of one kind, and a range of the index `staged_jobs_in_lanes`. So a queue that takes no more
-jobs is passed over, however many of its rows wait.
+A lane is a queue's rows of one kind, a range of the index `staged_jobs_in_lanes`: a queue that takes no more jobs is
+skipped, however many of its rows wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from drain.database.postgres import Connection
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
 from drain.tables.staged import START, DueJob, Place
 
-# Kinds of lanes: rows of a priority up to 0 are urgent, all others patient; `columns.LANE_KIND` is the kind of a row.
+# Priorities up to 0 are urgent, all others patient; `columns.LANE_KIND` computes the kind.
 URGENT, URGENT_WITH_KEY, PATIENT, PATIENT_WITH_KEY = KINDS = range(4)
 
 
@@ -28,18 +28,17 @@ class Lane(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Rows to read: up to `most` of a lane, behind a place."""
+    """Up to `most` rows of a lane after a place."""
 
     lane: Lane
     most: int
     after: Place = START
 
 
-# Bounds of all names of queues, in the order of the index: its collation "C" compares bytes.
+# Bounds of queue names in collation "C", which compares bytes.
 _BEFORE_ALL, _BEHIND_ALL = "", "~"
-# One index look-up for each lane that is found. A gap is the range between two known lanes of one kind: the search does
-# not step over the rows of these, nor over the dead entries before them. The bounds of a gap are two conditions: a scan
-# whose bound is a comparison of rows goes on to the end of the kind.
+# One look-up per lane found. A gap lies between two known lanes of one kind, so the search skips their rows and dead
+# entries. Its bounds are separate conditions: a scan bounded by a row comparison reads on to the end of the kind.
 _NEXT_LANE = f"""
     SELECT {{gap}}.kind, job.queue FROM staged_jobs_ready AS job
     WHERE {DUE} AND {LANE_KIND} = {{gap}}.kind AND job.{LANE_QUEUE} > {{behind}} AND job.{LANE_QUEUE} < {{gap}}.high
@@ -54,9 +53,8 @@ WITH RECURSIVE heads AS (
     SELECT found.*, heads.high FROM heads, LATERAL ({_NEXT_LANE.format(gap="heads", behind="heads.queue")}) AS found
 )
 """
-# With a bound the recursion ends as soon as so many are found.
+# LIMIT ends the recursion.
 FIND_LANES = f"{_LANES} SELECT kind, queue FROM heads LIMIT %(most)s::bigint"
-# Those of these lanes that have rows.
 _WITH_ROWS = f"""
 SELECT lane.kind, lane.queue FROM unnest(%(kinds)s::integer[], %(queues)s::text[]) AS lane (kind, queue)
 WHERE EXISTS (
@@ -65,16 +63,14 @@ WHERE EXISTS (
 """
 
 
-# Columns of `DueJob`.
 _DUE_JOB = """job.id, job.queue, job.job_name, job.timeout_seconds, coalesce(job.expires_at <= now(), false),
     job.priority, job.key, job.unique_key"""
-# Number of rows that a search reads of a lane which it finds. A lane that has fewer needs no other statement: measured
-# at 500 jobs a second, that exchange took a tenth of the time from the commit of a job to its push.
+# Rows read of each lane found; a smaller lane needs no other statement. Measured at 500 jobs/s: that round trip was a
+# tenth of the time from commit to push.
 FIRST_ROWS = 20
-# Number of lanes of which a search reads rows, so that it does not read very many.
+# Lanes of which a search reads rows.
 _LANES_WITH_ROWS = 50
-# Stands for scheduled rows whose time has come. Looked for together with the lanes: most batches find no such row, and
-# an exchange for that costs as much as that for the lanes.
+# Stands for due scheduled rows. Checked in the same statement: usually there are none, and a round trip costs as much.
 _SCHEDULED = Lane(-1, "")
 SEARCH = f"""{_LANES}
 SELECT lane.kind, lane.queue, first.*
@@ -94,9 +90,8 @@ class Found(NamedTuple):
     """Result of a search.
 
     Attributes:
-        first_rows: Each lane that was found, with its rows in the order of their places: all of them if there are fewer
-            than `FIRST_ROWS`, else the first, or none.
-        has_scheduled: Scheduled rows have come due that `staged.mature` would mark.
+        first_rows: Lanes with their first rows: all of them if fewer than `FIRST_ROWS`, or else the first or none.
+        has_scheduled: `staged.mature` would find rows.
     """
 
     first_rows: Mapping[Lane, Sequence[DueJob]]
@@ -106,25 +101,25 @@ class Found(NamedTuple):
 def find_lanes(
     connection: Connection, kinds: Iterable[int], known: Collection[Lane] = (), *, most: int | None = None
 ) -> list[Lane]:
-    """Find the lanes of these kinds that have rows which are due, other than the known ones, up to a bound."""
+    """Return lanes of these kinds with due rows, other than the known ones."""
     parameters = _gaps(kinds, known) | {"most": most}
     return [Lane._make(row) for row in connection.execute(FIND_LANES, parameters)]
 
 
 def walk(connection: Connection, kind: int, behind: str, most: int) -> list[Lane]:
-    """Find the next lanes of a kind, in the order of their names, behind this name."""
+    """Return the next lanes of a kind after this queue name."""
     gap = {"kinds": id_array([kind]), "lows": _name_array([behind]), "highs": _name_array([_BEHIND_ALL])}
     return [Lane._make(row) for row in connection.execute(FIND_LANES, gap | {"most": most})]
 
 
 def with_rows(connection: Connection, lanes: Collection[Lane]) -> list[Lane]:
-    """Return those of these lanes that have rows which are due."""
+    """Return those of the lanes that have due rows."""
     parameters = {"kinds": id_array(lane.kind for lane in lanes), "queues": [lane.queue for lane in lanes]}
     return [Lane._make(row) for row in connection.execute(_WITH_ROWS.encode(), parameters)]
 
 
 def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane], most: int) -> Found:
-    """Find lanes as `find_lanes` does, with their first rows, and whether scheduled rows have come due."""
+    """Find lanes as `find_lanes` does, with their first rows, and due scheduled rows."""
     parameters = _gaps(kinds, known) | {"most": most}
     rows = connection.execute(SEARCH, parameters, binary=True).fetchall()
     found = {
@@ -158,24 +153,20 @@ SELECT due.* FROM unnest(
     ORDER BY job.priority, job.id LIMIT lane.most {{lock}}) AS due
 """
 READ_DUE = _READ_DUE.format(lock="")
-# Kind and queue of a row of READ_DUE.
 _LANE = itemgetter(0, 2)
 
 
 def read_due(
     connection: Connection, heads: Sequence[Head], *, leave: Sequence[int] = (), skip_locked: bool = False
 ) -> dict[Lane, list[DueJob]]:
-    """Read the rows at the heads of these lanes, each lane's in the order of `priority, id`.
+    """Read the first rows of each lane, by `priority, id`.
 
-    To be called in a repeatable-read transaction, so that the statements which follow see the same rows, and fail
-    when another session has changed one of them.
+    Call in a repeatable-read transaction: later statements see the same rows, and fail if one was changed.
 
     Args:
-        connection: The leader's, with a transaction open.
-        heads: Lanes, each with the place behind which its scan begins: rows before it are not read.
-        leave: Ids to pass over.
-        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write for each row, so
-            it is for the case that a batch ran into such a lock.
+        heads: Lanes, with the place behind which to read.
+        leave: Ids to skip.
+        skip_locked: Lock rows and skip those locked elsewhere. A write per row: only after hitting such a lock.
     """
     statement = _READ_DUE.format(lock="FOR UPDATE SKIP LOCKED") if skip_locked else READ_DUE
     parameters = {
@@ -188,18 +179,17 @@ def read_due(
     }
     found: dict[Lane, list[DueJob]] = {head.lane: [] for head in heads}
     rows = connection.execute(statement, parameters, binary=True).fetchall()
-    # Lane by lane: measured, a look at the lane of each row took 0.7 us more of the leader's 2.5 us a job.
+    # Grouped by lane: a look-up of each row's lane took 0.7 of 2.5 us per job.
     for (kind, queue), rows_of_lane in groupby(rows, _LANE):
         found[Lane(kind, queue)] += [DueJob._make(row[1:]) for row in rows_of_lane]
     return found
 
 
-# Upper bound of the lanes, and of their priorities, among which the oldest row is searched.
+# Lanes and priorities searched for the oldest row.
 _MOST_HEADS = 1000
-# Number of lanes from which on fewer rows of each are read.
+# From this many lanes on, fewer rows of each are read.
 _MANY_LANES = 100
-# Oldest of the first rows of each priority: one index look-up for each priority that is in use in each lane, however
-# many rows wait behind them.
+# Oldest among the first rows of each priority: one look-up per priority and lane.
 _OLDEST_DUE = f"""
 WITH RECURSIVE heads AS (
     SELECT lane.*, first.head FROM unnest(
@@ -229,12 +219,9 @@ OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2, most=_MOST_HEADS)
 
 
 def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | None = None) -> dict[str, float]:
-    """Measure for how long the oldest due row of each queue has waited, of the rows behind these places, or of all.
+    """Return by queue the seconds for which its oldest due row has waited, after these places or of all.
 
-    Of each priority the first hundred rows count; of very many lanes the first two.
-
-    Returns:
-        Seconds by queue; queues in which no such row waits are left out.
+    Looks at the first hundred rows of each priority, or two if there are very many lanes.
     """
     if after is None:
         after = dict.fromkeys(find_lanes(connection, KINDS, most=_MOST_HEADS), START)
@@ -260,13 +247,12 @@ SELECT lane.queue, due.number FROM unnest(%(kinds)s::integer[], %(queues)s::text
 def count_due(
     connection: Connection, up_to: int, *, most: int | None = None, named: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Count the due rows of each queue, each lane up to a bound; queues without such rows are left out.
+    """Count due rows by queue.
 
     Args:
-        connection: Any.
-        up_to: Upper bound of the rows of a lane.
+        up_to: Upper bound per lane.
         most: Upper bound of the lanes; None for all.
-        named: Queues that are counted also if there are more lanes than that.
+        named: Queues to count regardless of that bound.
     """
     lanes = find_lanes(connection, KINDS, most=most)
     if len(lanes) == most:
@@ -283,6 +269,6 @@ def count_due(
 
 
 def _name_array(queues: Iterable[str]) -> str:
-    """Build the text of a PostgreSQL array of names of queues, also of those that no job can have."""
+    """Format queue names as a PostgreSQL array, even invalid ones."""
     escaped = (queue.replace("\\", r"\\").replace('"', r"\"") for queue in queues)
     return "{" + ",".join(f'"{queue}"' for queue in escaped) + "}"

@@ -1,4 +1,4 @@
-"""Leases of claims in `inflight_jobs`: extended by heartbeats, or given back with the claim."""
+"""Leases of claims, extended by heartbeats or given back."""
 
 from __future__ import annotations
 
@@ -22,13 +22,10 @@ RETURNING id, lease_expires_at
 
 
 def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, datetime]:
-    """Restart the leases, also those that have run out, unless another claim of the job was made since.
-
-    One statement for all leases of one length, and most often all have one.
+    """Restart leases, expired ones too, unless the job was claimed again; one statement per length.
 
     Returns:
-        End of each lease, by id. Claims are missing that are stale, that were undone, or whose job waits for its
-        next attempt.
+        End of each lease by id, without stale or undone claims and jobs awaiting a retry.
     """
     extended: dict[int, datetime] = {}
     for lease_seconds in {claim.lease_seconds for claim in claims}:
@@ -38,10 +35,8 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
     return extended
 
 
-# A job that was claimed in a batch was new, or had failed; in both cases the row gets the state from before the claim.
-# A job that has been paused since is called back, or another worker would start it; so is one of a queue with a rate,
-# or it would begin without a token: it had one when it was delivered. The last condition: the lease has not been given
-# back already.
+# Restores the row from before its batch claim: new, or failed. A job paused since is called back, or another worker
+# would start it; so is one of a queue with a rate, or it would begin without a token. The last condition: not released.
 _HAS_RATE = (
     "EXISTS (SELECT FROM queues WHERE queues.queue = job.queue AND coalesce(rate, rate_per_key) IS NOT NULL)"
 )
@@ -58,7 +53,7 @@ RETURNING id, queue, delivery
 
 
 class Released(NamedTuple):
-    """Job whose claim was undone: it waits for a worker, under the delivery number that it had."""
+    """Job whose claim was undone; it waits under its previous delivery number."""
 
     id: int
     queue: str
@@ -66,14 +61,10 @@ class Released(NamedTuple):
 
 
 def release(connection: Connection, claims: Sequence[Fenced]) -> list[Released]:
-    """Undo claims of `claim_many`, of one process, whose jobs have not begun.
-
-    Returns:
-        Jobs of the claims that were current, in the order of `claims`.
-    """
+    """Undo `claim_many` claims of one process whose jobs have not begun; return those that were current."""
     released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, of_many(claims))}
     if len(released) < len(claims):
-        # Cancelled jobs among the others have not begun either.
+        # Cancelled jobs among the rest have not begun either.
         cancellations.confirm_ends(connection, claims)
     return [released[claim.id] for claim in claims if claim.id in released]
 
@@ -82,6 +73,6 @@ IS_CURRENT = f"SELECT EXISTS (SELECT FROM inflight_jobs WHERE {THIS_CLAIM})"
 
 
 def is_current(connection: Connection, claim: Fenced) -> bool:
-    """Return True if the job is in flight, and this is its latest claim."""
+    """Return True if the job is in flight under this claim."""
     (current,) = fetch_one(connection, within(home_of(connection), IS_CURRENT), of_one(claim))
     return bool(current)

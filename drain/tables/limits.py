@@ -1,4 +1,4 @@
-"""Limits of a claim, from the registration of its job, or the defaults."""
+"""Limits of a claim: from the job's registration, or the defaults."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ DEFAULT_LEASE_SECONDS = 30.0
 
 
 class Limits(NamedTuple):
-    """Limits that a registration sets for the claims of its job.
-
-    Attributes:
-        max_attempts: Number of attempts after which a failing job is dead; 0 for no limit.
-        timeout_seconds: Time limit of one attempt.
-        lease_seconds: Length of the lease of a claim without a heartbeat.
-    """
+    """Limits of a job's claims: attempts (0 for no limit), seconds per attempt, and lease without a heartbeat."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS

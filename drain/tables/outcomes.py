@@ -1,7 +1,6 @@
-"""Outcomes of claims other than a finish: the job leaves `inflight_jobs` dead, or waits there for its next attempt.
+"""Outcomes of claims other than a finish: the job dies, or waits for its next attempt.
 
-Each is recorded under the fence of its claim; a stale claim changes nothing. Most may be sent again when
-the answer was lost: the docstrings say which.
+Each is recorded under its claim's fence; a stale claim changes nothing. Docstrings say which may be repeated.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ WHERE {THIS_CLAIM}
 
 
 def retry_later(connection: Connection, claim: Fenced, wait_seconds: float, error: Mapping[str, str]) -> bool:
-    """Give the claim back and let the job wait for its next attempt; False if the claim is stale."""
+    """Let the job wait for its next attempt; False if the claim is stale."""
     parameters = {**of_one(claim), "wait": wait_seconds, "error": Jsonb(dict(error))}
     return connection.execute(RETRY_LATER, parameters).rowcount == 1
 
 
-# The token stays as it is: it only ever grows. After the lease has been given back, no attempt is taken off again: so
-# the statement may be sent again when its answer was lost.
+# Repeatable after a lost answer: without the lease, no attempt is subtracted again. Tokens only grow.
 DEFER = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
@@ -48,25 +46,22 @@ WHERE {THIS_CLAIM}
 
 
 def defer(connection: Connection, claim: Fenced, when: float | datetime) -> bool:
-    """Undo the claim, and let the job wait until a time, or for a number of seconds; False if the claim is stale.
+    """Undo the claim until a time or for some seconds; False if the claim is stale.
 
-    A time that has passed means now. The attempt counts only if the job was redelivered since its lease ran out.
+    The attempt counts only if the job was redelivered after its lease expired.
     """
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {**of_one(claim), "until": until, "wait": wait}
     return connection.execute(DEFER, parameters).rowcount == 1
 
 
-# Reason of the pause that `slow_down` makes, for people.
+# Shown as the reason of the pause.
 RATE_LIMITED = "rate limited"
 SLOW_DOWN = f"{DEFER.rstrip()}\nRETURNING queue, key\n"
 
 
 def slow_down(connection: Connection, claim: Fenced, when: float | datetime) -> bool:
-    """Defer the job as `defer` does, and pause its key, or its queue if it has no key, until then.
-
-    Both in one transaction. May be sent again when its answer was lost: the pause is then that of the later call.
-    """
+    """Defer the job and pause its key, or without one its queue, in one transaction; repeatable."""
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {**of_one(claim), "until": until, "wait": wait}
     with connection.transaction():
@@ -77,8 +72,7 @@ def slow_down(connection: Connection, claim: Fenced, when: float | datetime) -> 
     return row is not None
 
 
-# As DEFER: after the lease has been given back, nothing is counted again, so the statement may be sent again when its
-# answer was lost. `failed_at` stays: a deploy is no sign that the target of a queue is down.
+# Repeatable like DEFER. `failed_at` stays: a deploy does not mean that a queue's target is down.
 INTERRUPT = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
@@ -91,18 +85,18 @@ WHERE {THIS_CLAIM}
     AND interruptions < %(most)s + CASE WHEN lease_expires_at IS NULL THEN 1 ELSE 0 END
 RETURNING interruptions
 """
-# Upper bound of the attempts of one job that do not count because their worker was stopping.
+# Uncounted attempts per job.
 MOST_INTERRUPTIONS = 20
 
 
 def interrupt(
     connection: Connection, claim: Fenced, wait_seconds: float, error: Mapping[str, str]
 ) -> int | None:
-    """Give the claim back after its worker has interrupted the attempt, which does not count.
+    """Release a job whose worker had to stop; the attempt does not count.
 
     Returns:
-        Number of interruptions of this job, or None: the claim is stale, or there were `MOST_INTERRUPTIONS` before;
-        then nothing has been changed.
+        How often this happened to the job; None, with nothing changed, if the claim is stale or `MOST_INTERRUPTIONS` is
+        reached.
     """
     parameters = {
         **of_one(claim),
@@ -139,19 +133,17 @@ def bury_claimed(
     error: Mapping[str, str] | None = None,
     ran: bool = True,
 ) -> bool:
-    """Give up a claimed job: it moves to `dead_jobs`.
+    """Move a claimed job to `dead_jobs`.
 
     Args:
-        connection: Any.
-        claim: The claim.
-        reason: One of the reasons that `schema.sql` names.
-        explanation: Sentence for people.
-        error: Error of this attempt; None leaves the error of the attempt before.
-        ran: This claim was an attempt, and was not made only to bury the job.
+        reason: One of those in `schema.sql`.
+        explanation: Sentence for users.
+        error: Of this attempt; None keeps the previous one.
+        ran: False if the claim was made only to bury the job.
 
     Returns:
-        True if the job is dead under this token, so the call may be repeated. After a failover that lost the call,
-        another claim of the job may have buried it.
+        True if the job is dead under this token, so the call may be repeated; after a lossy failover perhaps by another
+        claim.
     """
     parameters = {
         **of_one(claim),
@@ -175,6 +167,6 @@ SELECT {JOB}, attempts, last_error, 'unreadable', %(explanation)s FROM given_up
 
 
 def bury_unclaimable(connection: Connection, job_id: int, explanation: str) -> bool:
-    """Give up a job whose row makes each claim fail; False if the row is gone, or claimed after all."""
+    """Bury a job whose row makes every claim fail; False if it is gone or claimed."""
     parameters = {"id": job_id, "explanation": explanation}
     return connection.execute(BURY_UNCLAIMABLE, parameters).rowcount == 1

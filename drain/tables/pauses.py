@@ -1,8 +1,6 @@
-"""Pauses: the rows of `queue_pauses`, which name queues, jobs and keys of which nothing starts.
+"""Pauses: rows of `queue_pauses`, which hold the jobs that match everything they name.
 
-A pause applies to the jobs that have all of what it names. One for an unlimited time and one until a time stand beside
-each other. Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.executors`
-executes them on any connection.
+An indefinite pause and one with an end may coexist. Parameters are `%(name)s`, as `drain.jobs.executors` needs.
 """
 
 from __future__ import annotations
@@ -17,16 +15,12 @@ from drain.tables.followed import FollowedTable
 
 
 class Pause(NamedTuple):
-    """Row of `queue_pauses`.
+    """Row of `queue_pauses`; a queue, name or key of None matches all.
 
     Attributes:
-        queue: Name of the queue; None for all queues.
-        job_name: Name of the jobs; None for all names.
-        key: Key of the jobs; None for all jobs, with or without a key.
-        until: Time at which the pause ends by itself; None for never.
-        reason: Sentence for people.
-        paused_by: Role of the database, or worker, that made the pause.
-        paused_at: Time since which it holds.
+        until: End; None for indefinite.
+        reason: Sentence for users.
+        paused_by: Database role or worker.
     """
 
     queue: str | None
@@ -38,12 +32,11 @@ class Pause(NamedTuple):
     paused_at: datetime
 
     def applies(self, queue: str, job_name: str, key: str | None) -> bool:
-        """Return True if the pause holds a job of this queue, name and key."""
+        """Return True if the pause holds this job."""
         mine = ((self.queue, queue), (self.job_name, job_name), (self.key, key))
         return all(wanted is None or wanted == given for wanted, given in mine)
 
 
-# End of a pause that has none.
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _NAMES = "coalesce(queue, ''), coalesce(job_name, ''), coalesce(key, '')"
 _HOLDS = "(until IS NULL OR until > clock_timestamp())"
@@ -53,8 +46,8 @@ SELECT {_COLUMNS} FROM queue_pauses
 WHERE {_HOLDS}
 ORDER BY paused_at, number
 """
-# Pause until a time, or for some seconds, or for an unlimited time if both are NULL. A pause that is there already
-# lasts until the later of both times. A time that has passed pauses nothing.
+# Until a time, for some seconds, or indefinitely. An existing pause is extended, never shortened; a past time is a
+# no-op.
 PAUSE = f"""
 INSERT INTO queue_pauses (queue, job_name, key, until, reason, paused_by)
 SELECT wanted.* FROM (
@@ -74,10 +67,8 @@ WHERE queue IS NOT DISTINCT FROM CAST(%(queue)s AS text)
 RETURNING until IS NULL OR until > clock_timestamp()
 """
 _PRUNE = "DELETE FROM queue_pauses WHERE until <= clock_timestamp()"
-# Condition on a row that is called `job`, of any table of jobs: a pause applies to it. Each of the eight that may apply
-# is searched for in the index `queue_pauses_once`, of which a column is '' for a pause that does not name it. As one
-# condition, `= ANY` of three columns, PostgreSQL 15 read all pauses of a queue for each row of tables that had not been
-# analyzed.
+# Condition on a row aliased `job`. Each of the eight possible pauses is one look-up in `queue_pauses_once`, where ''
+# stands for what a pause leaves open. With `= ANY` on three columns, PostgreSQL 15 read all pauses of a queue per row.
 IS_PAUSED = """EXISTS (
     SELECT FROM (VALUES (job.queue), ('')) AS in_queue (name), (VALUES (job.job_name), ('')) AS of_job (name),
         (VALUES (coalesce(job.key, '')), ('')) AS with_key (name)
@@ -89,22 +80,22 @@ IS_PAUSED = """EXISTS (
 
 
 def read(connection: Connection) -> list[Pause]:
-    """Read the pauses that hold now, the oldest first."""
+    """Read current pauses, oldest first."""
     return rows_of(connection.execute(READ, binary=True))
 
 
 def rows_of(rows: Iterable[Any]) -> list[Pause]:
-    """Make pauses of the rows that `READ` returns."""
+    """Convert rows of `READ` to pauses."""
     return [Pause._make(row) for row in rows]
 
 
 def longest_first(pauses: Iterable[Pause]) -> list[Pause]:
-    """Sort pauses by their ends, those without an end first; the oldest first of those that end together."""
+    """Sort by end, latest first; among equal ends, oldest first."""
     return sorted(pauses, key=lambda pause: pause.until or _NEVER, reverse=True)
 
 
 def prune(connection: Connection) -> int:
-    """Delete the pauses that are over; returns their number."""
+    """Delete ended pauses; return their number."""
     return connection.execute(_PRUNE).rowcount
 
 
@@ -117,16 +108,7 @@ def pause_for(
     reason: str,
     paused_by: str,
 ) -> None:
-    """Pause a key of a queue, or the queue if `key` is None, until a time or for some seconds from now.
-
-    Args:
-        connection: Any; the caller decides about the transaction.
-        queue: Name of the queue.
-        key: Key, or None.
-        when: Time at which the pause ends, or seconds.
-        reason: Sentence for people.
-        paused_by: Name of the worker.
-    """
+    """Pause a key, or the queue if `key` is None, until a time or for some seconds."""
     until, seconds = (when, None) if isinstance(when, datetime) else (None, when)
     parameters = {
         "queue": queue,
@@ -141,21 +123,17 @@ def pause_for(
 
 
 class Pauses:
-    """Pauses that held when they were read, looked up by what they apply to, however many there are.
-
-    Args:
-        pauses: From `read`.
-    """
+    """Current pauses, with constant-time look-ups."""
 
     def __init__(self, pauses: Sequence[Pause] = ()) -> None:
         self._pauses = tuple(pauses)
         self._queues = frozenset(
             pause.queue for pause in pauses if pause.job_name is None and pause.key is None
         )
-        # A pause of a job name alone, or of a key alone, holds in all queues: those are under None.
+        # None stands for all queues.
         self._names: dict[str | None, set[str]] = {}
         self._keys: dict[str | None, dict[str, datetime | None]] = {}
-        # Pauses of the jobs that have both a name and a key: key and name.
+        # By key and name.
         self._both: dict[str | None, set[tuple[str, str]]] = {}
         for pause in pauses:
             self._add(pause)
@@ -179,30 +157,30 @@ class Pauses:
         return hash(self._pauses)
 
     def queue(self, name: str) -> bool:
-        """Return True if nothing of the queue starts."""
+        """Return True if the whole queue is paused."""
         return name in self._queues
 
     def job_names(self, queue: str) -> frozenset[str]:
-        """Names of jobs of which nothing starts in the queue."""
+        """Return the job names paused in the queue."""
         return frozenset(self._names.get(None, ())) | frozenset(self._names.get(queue, ()))
 
     def keys(self, queue: str) -> Mapping[str, datetime | None]:
-        """Keys of which nothing starts in the queue, each with the end of its pause; None for no end."""
+        """Return the keys paused in the queue, each with its end, or None."""
         everywhere, here = self._keys.get(None, {}), self._keys.get(queue, {})
         both = {key: _later(everywhere[key], here[key]) for key in everywhere.keys() & here.keys()}
         return everywhere | here | both
 
     def pairs(self, queue: str) -> frozenset[tuple[str, str]]:
-        """Collect keys, each with a name of jobs, of which nothing starts in the queue."""
+        """Return the pairs of key and job name paused in the queue."""
         return frozenset(self._both.get(None, ())) | frozenset(self._both.get(queue, ()))
 
     def names_any(self, queue: str) -> bool:
-        """Return True if a pause holds for some jobs or keys of the queue, so that each of its rows is looked at."""
+        """Return True if some, not all, jobs of the queue may be paused, so that each row must be checked."""
         kinds = (self._names, self._keys, self._both)
         return any(where in kind for where in (None, queue) for kind in kinds)
 
     def applies(self, queue: str, job_name: str, key: str | None) -> bool:
-        """Return True if a job of this queue, name and key does not start."""
+        """Return True if this job is paused."""
         if queue in self._queues:
             return True
         return any(
@@ -216,19 +194,15 @@ class Pauses:
 
     @property
     def queues(self) -> frozenset[str] | None:
-        """Names of all queues that a pause names; None if some pause holds in all queues."""
+        """Queues named by pauses; None if a pause applies to all queues."""
         names = [pause.queue for pause in self._pauses]
         return None if None in names else frozenset(name for name in names if name is not None)
 
 
 class FollowedPauses:
-    """Pauses in memory, of which each look reads those that have changed.
+    """Pauses in memory; each look reads changes, on the leader's connection.
 
-    Args:
-        connection: The leader's, in autocommit mode.
-
-    Attributes:
-        pauses: Pauses that held at the last look: the same object until one begins, changes or ends.
+    `pauses` stays the same object until a pause begins, changes or ends.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -238,7 +212,7 @@ class FollowedPauses:
         self.pauses = Pauses()
 
     def look(self) -> Pauses:
-        """Read what has changed; returns the pauses that hold now."""
+        """Read changes; return the current pauses."""
         changed, now = self._table.look(self._connection), self._table.now
         if changed or (now and self._next_end and now >= self._next_end):
             held = [

@@ -1,7 +1,6 @@
-"""Redeliveries: jobs of `inflight_jobs` get a new delivery number, or are given up because RQ has given them up.
+"""Redeliveries: jobs in flight get a new delivery number, or die because RQ gave them up.
 
-Calls back: delivered jobs to which a pause applies become waiting ones, which no claim finds. All redeliveries leave
-out the jobs to which a pause applies.
+A delivered job under a pause is called back: it waits, and no claim finds it. Paused jobs are not redelivered.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from drain.database.postgres import Connection
 from drain.tables.columns import DEAD, DELIVERED, JOB, id_array
 from drain.tables.pauses import IS_PAUSED
 
-# A hundred years, for no bound.
+# Stands for no bound.
 CENTURY_SECONDS = 3.2e9
 
 
 class Redelivered(NamedTuple):
-    """Job with a new delivery number, under which the leader pushes it; `claims` are those of before."""
+    """Job with a new delivery number; `claims` are those made before."""
 
     id: int
     queue: str
@@ -29,9 +28,8 @@ class Redelivered(NamedTuple):
     claims: int
 
 
-# Statement of all redeliveries: they differ in the condition for rows, and in their order. Locked rows are passed over,
-# since a worker is just writing them. Conditions use now(): no index can be searched for clock_timestamp(), which
-# changes during the search.
+# All redeliveries, with their condition and order. Rows locked by a worker are skipped. Conditions use now(), since
+# clock_timestamp() cannot be searched in an index.
 _REDELIVER = """
 WITH due AS (
     SELECT id, delivery AS previous_delivery FROM inflight_jobs AS job
@@ -46,8 +44,7 @@ RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, nu
     job.fencing_token
 """
 _RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
-# Chosen by the rules of their queue, some time before this statement: meanwhile a job may have gone to another queue,
-# or been paused. Written so that the rows are looked up by their ids alone.
+# Chosen earlier by the queue's rules; meanwhile a job may have moved or been paused. Matches by id alone.
 _CHOSEN = {
     "condition": "id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now() AND queue = %(queue)s",
     "order": "id",
@@ -63,7 +60,7 @@ _UNCLAIMED = {
 REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
     _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _CHOSEN, _LEASES, _UNCLAIMED)
 )
-# The same while there are pauses. Where there are none, nothing is looked up for any row.
+# Variants for when pauses exist; otherwise no row pays for the check.
 (
     REDELIVER_RETRIES_BUT_PAUSED,
     REDELIVER_CHOSEN_BUT_PAUSED,
@@ -78,10 +75,7 @@ REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
 def redeliver_retries(
     connection: Connection, last_delivery: int, limit: int, *, queue: str, but_paused: bool = False
 ) -> list[Redelivered]:
-    """Renumber up to `limit` jobs of a queue whose next attempt is due, from `last_delivery + 1` on.
-
-    With `but_paused`, those are left out to which a pause applies.
-    """
+    """Renumber up to `limit` due retries of a queue from `last_delivery + 1`, without paused ones if `but_paused`."""
     statement = REDELIVER_RETRIES_BUT_PAUSED if but_paused else REDELIVER_RETRIES
     return _redeliver(connection, statement, last_delivery, limit, queue=queue)
 
@@ -89,10 +83,7 @@ def redeliver_retries(
 def redeliver_chosen(
     connection: Connection, last_delivery: int, ids: Collection[int], *, queue: str, but_paused: bool = False
 ) -> list[Redelivered]:
-    """Renumber those of these jobs that are still due in this queue, from `last_delivery + 1` on.
-
-    `but_paused` leaves out paused ones.
-    """
+    """Renumber those of these jobs that are still due in this queue, as `redeliver_retries` does."""
     statement = REDELIVER_CHOSEN_BUT_PAUSED if but_paused else REDELIVER_CHOSEN
     return _redeliver(connection, statement, last_delivery, len(ids), ids=id_array(ids), queue=queue)
 
@@ -106,10 +97,7 @@ def redeliver_leases(
     but: Collection[str] = (),
     but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber up to `limit` jobs whose lease ran out within these last seconds, from `last_delivery + 1` on.
-
-    Those of the queues `but` are left out; `but_paused` leaves out paused ones too.
-    """
+    """Renumber up to `limit` jobs whose lease expired `within` the last seconds, except of the queues `but`."""
     statement = REDELIVER_LEASES_BUT_PAUSED if but_paused else REDELIVER_LEASES
     return _redeliver(connection, statement, last_delivery, limit, within=within, but=list(but))
 
@@ -124,10 +112,7 @@ def redeliver_unclaimed(
     up_to: int,
     but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber up to `limit` unclaimed jobs of a queue, delivered as `above < number <= up_to`.
-
-    With `but_paused`, those are left out to which a pause applies.
-    """
+    """Renumber up to `limit` unclaimed jobs of a queue with numbers in (`above`, `up_to`]."""
     statement = REDELIVER_UNCLAIMED_BUT_PAUSED if but_paused else REDELIVER_UNCLAIMED
     return _redeliver(connection, statement, last_delivery, limit, queue=queue, above=above, up_to=up_to)
 
@@ -140,8 +125,7 @@ def _redeliver(
     return sorted((Redelivered._make(row) for row in rows), key=lambda job: job.delivery)
 
 
-# A job that is called back waits, and its next attempt is due at once: redelivered as soon as no pause applies to it.
-# Locked rows are passed over, as above: a worker that is claiming a job at this moment starts it within the second.
+# A job called back is due again as soon as no pause applies. Rows locked by a claiming worker are skipped; they start.
 _CALL_BACK = """
 WITH paused AS (
     SELECT id FROM inflight_jobs AS job
@@ -169,30 +153,25 @@ CALL_BACK_LEASES = _CALL_BACK.format(
 
 
 def call_back(connection: Connection, limit: int, queues: Collection[str] | None) -> int:
-    """Let up to `limit` delivered, unclaimed jobs wait to which a pause applies; returns their number.
+    """Call back up to `limit` delivered, unclaimed jobs under pauses; return their number.
 
     Args:
         connection: At read committed.
-        limit: Upper bound of the jobs.
-        queues: Queues that pauses name; None if some pause names none.
+        queues: Queues that pauses name; None if one applies to all.
     """
     statement = CALL_BACK if queues is None else CALL_BACK_OF_QUEUES
     return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
 
 
 def call_back_all(connection: Connection, limit: int, queues: Collection[str]) -> int:
-    """Let up to `limit` delivered, unclaimed jobs of these queues wait; returns their number."""
+    """Call back up to `limit` delivered, unclaimed jobs of these queues; return their number."""
     return connection.execute(CALL_BACK_ALL, {"limit": limit, "queues": list(queues)}).rowcount
 
 
 def call_back_leases(
     connection: Connection, limit: int, *, queues: Collection[str] = (), within: float = CENTURY_SECONDS
 ) -> list[int]:
-    """Let up to `limit` jobs wait whose lease ran out within these last seconds: those of `queues`, and paused ones.
-
-    Returns:
-        Their ids.
-    """
+    """Call back up to `limit` jobs with expired leases, paused or of `queues`; return their ids."""
     parameters = {"limit": limit, "queues": list(queues), "within": within}
     rows = connection.execute(CALL_BACK_LEASES, parameters)
     return [job_id for (job_id,) in rows]
@@ -208,13 +187,6 @@ SELECT {JOB}, attempts, last_error, %(reason)s, %(explanation)s FROM given_up
 
 
 def bury_redelivered(connection: Connection, ids: Sequence[int], *, reason: str, explanation: str) -> None:
-    """Give up jobs that this very transaction has renumbered, and so locked.
-
-    Args:
-        connection: In that transaction.
-        ids: Ids of the jobs.
-        reason: One of the reasons that `schema.sql` names.
-        explanation: Sentence for people.
-    """
+    """Bury jobs that this transaction has renumbered, and so locked."""
     parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     connection.execute(BURY_REDELIVERED, parameters)

@@ -1,7 +1,6 @@
-"""Rules of queues: the rows of `queues`, which the leader reads and people and applications change.
+"""Rules of queues: rows of `queues`, read by the leader.
 
-Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.executors` executes
-them on any connection, so JSON travels as text in both directions.
+Parameters are `%(name)s`, and JSON travels as text, as `drain.jobs.executors` needs.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from typing import Any, NamedTuple
 from drain.database.postgres import Connection
 from drain.tables.followed import FollowedTable
 
-# Units of a rate, such as the `min` of `10/min`, in seconds.
+# Units of a rate in seconds, as in `10/min`.
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class RulesRow(NamedTuple):
-    """Row of `queues`: the rules of one queue, as texts and numbers. `schema.sql` says what each column means.
-
-    Attributes:
-        error: Reason why the leader cannot follow these rules, and holds the queue; None if it can.
-    """
+    """Row of `queues`; `schema.sql` documents the columns. With an `error` the leader holds the queue."""
 
     queue: str
     running: int | None = None
@@ -40,17 +35,17 @@ class RulesRow(NamedTuple):
     error: str | None = None
 
     def same_rules(self, other: RulesRow) -> bool:
-        """Return True if the other row has the same rules, whether or not the leader can follow them."""
+        """Return True if the rules are equal, `error` aside."""
         return self._replace(error=None) == other._replace(error=None)
 
     @property
     def bucket(self) -> Bucket | None:
-        """Bucket of tokens of the queue; None without a rate."""
+        """The queue's token bucket; None without a rate."""
         return self._bucket(self.rate)
 
     @property
     def bucket_of_key(self) -> Bucket | None:
-        """Bucket of tokens of each key; None without such a rate."""
+        """The token bucket of each key; None without such a rate."""
         return self._bucket(self.rate_per_key)
 
     def _bucket(self, rate: str | None) -> Bucket | None:
@@ -62,18 +57,17 @@ class RulesRow(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Bucket of tokens, one for each job that begins: how many come in a second, and how many it holds."""
+    """Token bucket: one token per start, its refill rate and size."""
 
     per_second: float
     burst: int
 
 
 def burst_of(burst: int | None, per_second: float) -> int:
-    """Return how many jobs may begin at once after a quiet time; by default those of a second, at least one."""
+    """Return how many jobs may begin at once after a quiet time; by default one second's worth, at least one."""
     return burst or max(1, ceil(per_second))
 
 
-# Columns that are rules, and the type of each.
 TYPES = {
     "running": "integer",
     "running_per_key": "integer",
@@ -92,7 +86,7 @@ _READ_SOME = f"SELECT {_COLUMNS} FROM queues ORDER BY error IS NULL, queue LIMIT
 _READ_OF = f"SELECT {_COLUMNS} FROM queues WHERE queue = ANY (%(queues)s::text[]) ORDER BY queue"
 READ = f"SELECT {_COLUMNS} FROM queues WHERE queue = %(queue)s"
 DELETE = "DELETE FROM queues WHERE queue = %(queue)s RETURNING queue"
-# A row that another session is changing is skipped: the leader waits for no application.
+# Skips a row that another session is changing.
 NOTE_ERRORS = """
 UPDATE queues SET error = noted.error FROM unnest(%(queues)s::text[], %(errors)s::text[]) AS noted (name, error)
 WHERE queue = noted.name AND queue = ANY (ARRAY (
@@ -101,42 +95,37 @@ WHERE queue = noted.name AND queue = ANY (ARRAY (
 
 
 def read(connection: Connection, *, most: int | None = None) -> dict[str, RulesRow]:
-    """Read the rules of all queues that have any, by the name of the queue.
-
-    Args:
-        connection: Any.
-        most: Upper bound of the rows; held queues come first. None for all.
-    """
+    """Read all rules by queue, up to `most` rows, held queues first."""
     return {row.queue: row for row in map(row_of, connection.execute(_READ_SOME, {"most": most}))}
 
 
 def read_of(connection: Connection, queues: Iterable[str]) -> dict[str, RulesRow]:
-    """Read the rules of those of these queues that have any, by the name of the queue."""
+    """Read the rules of these queues, by queue."""
     rows = connection.execute(_READ_OF, {"queues": list(queues)})
     return {row.queue: row for row in map(row_of, rows)}
 
 
 def followed() -> FollowedTable[RulesRow]:
-    """Rules of all queues in memory, none of them read yet."""
+    """Return all rules as a followed table, not read yet."""
     return FollowedTable("queues", _COLUMNS, row_of)
 
 
 def note_errors(connection: Connection, errors: Mapping[str, str | None]) -> None:
-    """Write why the leader cannot follow the rules of each of these queues; None if it follows them."""
+    """Record by queue why the leader cannot follow its rules; None if it does."""
     connection.execute(NOTE_ERRORS, {"queues": list(errors), "errors": list(errors.values())})
 
 
 def row_of(values: Collection[Any]) -> RulesRow:
-    """Make a row of the values that `READ` or `READ_ALL` returns."""
+    """Convert a row of `READ` or `READ_ALL`."""
     row = RulesRow._make(values)
     return row._replace(weights=json.loads(str(row.weights)))
 
 
 def insert(columns: Collection[str]) -> str:
-    """Build the statement that gives these rules to a queue without a row; it returns a row if it has done so.
+    """Build the statement that inserts rules unless the queue has a row; returns a row if it did.
 
     Args:
-        columns: Names of rules; each is a parameter too, `weights` as a JSON text.
+        columns: Names of rules, also the parameters; `weights` as JSON text.
     """
     names = _in_order(columns)
     values = ", ".join(map(_value, names))
@@ -147,13 +136,9 @@ ON CONFLICT (queue) DO NOTHING RETURNING queue
 
 
 def update(columns: Collection[str]) -> str:
-    """Build the statement that changes these rules of a queue that has a row; it returns a row if it has done so.
+    """Build the statement that changes rules of an existing row; returns a row if it did.
 
-    Two transactions that change different rules of one queue at once both have their way; CHECKs of the table refuse
-    the second one if its rule contradicts the first one's.
-
-    Args:
-        columns: As for `insert`.
+    Concurrent changes of different rules both apply; CHECKs refuse one that contradicts the other.
     """
     changes = ", ".join(f"{name} = {_value(name)}" for name in _in_order(columns))
     return (

@@ -1,8 +1,8 @@
-"""Running jobs of a queue with limits: which of those that were admitted still run, and what has begun lately.
+"""Running jobs of a queue with limits, and recent starts.
 
-A job runs while its row of `inflight_jobs` is delivered or claimed. Only the leader lets rows run, so it remembers
-their ids, and asks by primary key which of them still do: the cost does not depend on dead row versions. A job that was
-cancelled while a worker had it runs until the worker has confirmed its end, or the lease is over (`cancelled_claims`).
+A job runs while it is delivered or claimed. The leader remembers the ids it admitted and asks by primary key which
+still run, so dead row versions cost nothing. A job cancelled while claimed runs until its worker confirms the end or
+its lease expires (`cancelled_claims`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from drain.tables.columns import DELIVERED, id_array
 from drain.tables.keyed import Paused
 
 _KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
-# The condition names no column but the id, so that no index other than the primary key fits.
+# Names no column but the id: only the primary key fits.
 STILL_RUNNING = f"""
 SELECT coalesce(pg_catalog.array_agg(id), '{{}}'), ARRAY ({_KEYS_OF_CANCELLED})
 FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
 WHERE queue = %(queue)s AND next_run_at IS NULL
 """
-# One scan of each index, in one snapshot: a job that moves from one state to the next is in one of them.
+# One snapshot, so a job that changes state is in exactly one of them.
 IN_FLIGHT = f"""
 SELECT id, key FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s
 UNION ALL
@@ -38,8 +38,7 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
 """
-# The job with the lowest id of each key that waits for its next attempt, and whether it may begin: it is due, and not
-# paused.
+# The waiting retry with the lowest id of each key, and whether it is due and unpaused.
 FIRST_RETRIES = """
 SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT id, next_run_at <= now() AND job_name <> ALL (%(names)s::text[])
@@ -48,11 +47,10 @@ SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::te
     WHERE queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL
     ORDER BY id LIMIT 1) AS first
 """
-# Claims of a job that has ended: its token also counts deferred attempts, and grows as it is cancelled or gives way.
+# Claims of ended jobs: tokens also count deferrals, cancellations and giving way.
 CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
 CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
-# Attempts that began within the last seconds. Of a job with several claims only the last one's time is known, and all
-# count. A rate that is not used up is better than one that is exceeded.
+# Recent starts. Only a job's last claim has a time, and all its claims count: better to underuse a rate than exceed it.
 BEGUN = f"""
 WITH ended AS (
     SELECT key, {CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
@@ -76,13 +74,12 @@ SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::big
     UNION ALL
     SELECT dropped_before::timestamp AT TIME ZONE 'UTC' FROM drain_state) AS bounds
 """
-# Jobs that no worker has claimed yet, from a delivery on: dead rows of earlier ones are not stepped over.
+# From a delivery on, so as not to step over dead rows.
 UNCLAIMED = f"""
 SELECT id, coalesce(key, ''), fencing_token, delivery FROM inflight_jobs
 WHERE {DELIVERED} AND queue = %(queue)s AND delivery >= %(since)s
 """
-# Claims of jobs, and the time of the last one. Of a dead one only its end is known, and of one that was revived that it
-# has begun.
+# Number of claims and time of the last: of a dead job its end, of a revived one now.
 LAST_CLAIMS = f"""
 SELECT id, claims, extract(epoch FROM coalesce(at, now()))::float8 FROM (
     SELECT id, fencing_token AS claims, claimed_at AS at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
@@ -98,43 +95,27 @@ _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Unclaimed(NamedTuple):
-    """Delivered job that no worker has claimed.
-
-    Attributes:
-        key: Its key, or ''.
-        claims: Number of the claims before that delivery.
-    """
+    """Delivered, unclaimed job: its key or '', and the claims before this delivery."""
 
     key: str
     claims: int
 
 
 class LastClaim(NamedTuple):
-    """Last claim of a job.
-
-    Attributes:
-        number: How many claims there were.
-        at: Time of the last one, in seconds since 1970; if only its end is known, of that.
-    """
+    """Number of a job's claims, and the last one's time since 1970, or that of the job's end."""
 
     number: int
     at: float
 
 
 def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[str]]:
-    """Find the jobs among these that run.
-
-    The others have ended, wait to be tried again, or have been moved to another queue while they waited.
-
-    Returns:
-        Ids; and, as of the same snapshot, the keys of the cancelled jobs of the queue that keep a place, '' for none.
-    """
+    """Return which of the jobs still run, and the keys ('' for none) of cancelled jobs that keep a place."""
     still, cancelled = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
     return still, cancelled
 
 
 def in_flight(connection: Connection, queue: str) -> list[tuple[int | None, str]]:
-    """List the jobs of a queue that run, each with its key or ''; a cancelled job that keeps its place has no id."""
+    """Return the running jobs with their keys or ''; a cancelled job that keeps its place has no id."""
     rows = connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)
     return [(job_id, key or "") for job_id, key in rows]
 
@@ -146,7 +127,7 @@ def due_retries(
     paused: Paused,
     leave_keys: Collection[str],
 ) -> list[tuple[int, str]]:
-    """Find up to `limit` jobs of a queue whose next attempt is due, the earliest first, each with its key or ''."""
+    """Return up to `limit` due retries of a queue, earliest first, with their keys or ''."""
     parameters = {"queue": queue, "limit": limit, "keys": list(leave_keys), **paused.parameters()}
     rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
@@ -155,19 +136,16 @@ def due_retries(
 def first_retries(
     connection: Connection, queue: str, keys: Collection[str], paused: Paused
 ) -> dict[str, tuple[int, bool]]:
-    """Find the job with the lowest id of each key that waits for its next attempt, and whether it may begin now."""
+    """Return the waiting retry with the lowest id of each key, and whether it may begin."""
     parameters = {"queue": queue, "keys": list(keys), **paused.parameters()}
     rows = connection.execute(FIRST_RETRIES, parameters, binary=True).fetchall()
     return {key: (job_id, may_begin) for key, job_id, may_begin in rows}
 
 
 def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:
-    """Count the attempts of each key of a queue that began within these last seconds; '' is that of jobs without a key.
+    """Count recent starts by key ('' for none); return also the seconds covered.
 
-    Only so many of the jobs that have finished are read, the latest ones; and retention may have dropped earlier ones.
-
-    Returns:
-        Counts by key, and the seconds that they cover.
+    Reads only the latest finished jobs, and retention may have dropped some.
     """
     parameters = {"queue": queue, "seconds": seconds, "limit": limit}
     counts: dict[str | None, int] = dict(connection.execute(BEGUN, parameters).fetchall())
@@ -177,15 +155,10 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
 
 
 def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, Unclaimed], int]:
-    """Find the delivered jobs of a queue that no worker has claimed.
+    """Return delivered, unclaimed jobs by id, and the delivery to continue from.
 
     Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        since: First delivery that is looked at: the result of the look before, or 0.
-
-    Returns:
-        Jobs by id, and the first delivery to look at next time.
+        since: Result of the previous look, or 0.
     """
     rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
     found = {job_id: Unclaimed(key, claims) for job_id, key, claims, _ in rows}
@@ -193,18 +166,12 @@ def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int,
 
 
 def last_claims(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, LastClaim]:
-    """Find the last claims of jobs, without those that are in no table.
-
-    Args:
-        connection: The leader's.
-        ids: The jobs.
-        seconds: Time within which those of them have finished that are found.
-    """
+    """Return the last claims of those jobs that some table still has; finished ones within `seconds` only."""
     rows = connection.execute(LAST_CLAIMS, {"ids": id_array(ids), "seconds": seconds})
     return {job_id: LastClaim(number, at) for job_id, number, at in rows}
 
 
 def clock(connection: Connection) -> float:
-    """Return the time by the database's clock, in seconds since 1970."""
+    """Return the database's clock, in seconds since 1970."""
     (seconds,) = fetch_one(connection, _CLOCK)
     return float(seconds)

@@ -1,4 +1,4 @@
-"""Selections of jobs that wait or run, as conditions that staged rows and rows in flight can both fulfil."""
+"""Selections of waiting or running jobs, as conditions on staged rows and rows in flight."""
 
 from __future__ import annotations
 
@@ -10,22 +10,13 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import id_array
 
-# Upper bound of the jobs that one transaction of a command changes: locks are held for a moment only.
+# Jobs changed per transaction, to keep locks short.
 SLICE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of jobs: all given criteria have to hold.
-
-    Attributes:
-        ids: Ids of the jobs; None: any.
-        queue: Queue of the jobs; None: any.
-        job_name: Name of the jobs; None: any.
-        tag: Tag of the jobs; None: any.
-        key: Key of the jobs; None: any.
-        whole: The selection that this is a slice of; None: this is not a slice.
-    """
+    """Jobs that match all given criteria; None matches any. `whole` is the selection that a slice is part of."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -36,12 +27,12 @@ class Selection:
 
     @property
     def condition(self) -> str:
-        """Condition on a row; its placeholders are those of `parameters`."""
+        """Condition on a row, with placeholders from `parameters`."""
         return self._condition("ids" if self.ids is not None else None)
 
     @property
     def whole_condition(self) -> str:
-        """Condition on a row of the whole selection, even if this is a slice; as `condition`."""
+        """Condition of the whole selection, even for a slice."""
         if self.whole is None:
             return self.condition
         return self._condition("whole_ids" if self.whole.ids is not None else None)
@@ -51,7 +42,7 @@ class Selection:
         return " AND ".join([f"id = ANY (CAST(%({ids})s AS bigint[]))", *conditions] if ids else conditions)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the values of the criteria that are given, by the names in the conditions."""
+        """Return the given criteria by placeholder."""
         whole_ids = None if self.whole is None else self.whole.ids
         ids = {"ids": self.ids, "whole_ids": whole_ids}
         return {name: id_array(each) for name, each in ids.items() if each is not None} | self._texts()
@@ -62,10 +53,7 @@ class Selection:
 
 
 def slices(connection: Connection, table: str, selection: Selection) -> Iterator[Selection]:
-    """Find the jobs of a selection in one scan of a table, and yield selections of up to `SLICE` of them by their ids.
-
-    The criteria are part of each: a job that has been changed meanwhile no longer fulfils them.
-    """
+    """Scan a table once and yield slices of a selection by id; the criteria still apply to each slice."""
     ids = array("q")
     statement = f"COPY (SELECT id FROM {table} WHERE {selection.condition} ORDER BY id) TO STDOUT"
     with connection.cursor() as cursor, cursor.copy(statement, selection.parameters()) as rows:

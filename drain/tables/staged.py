@@ -1,4 +1,4 @@
-"""Staged jobs: inserted by bulk runs, moved in flight or given up by the enqueuer; `inserts` is of applications."""
+"""Staged jobs: bulk inserts, and moves in flight by the leader; applications use `inserts`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import JOB, id_array
 from drain.tables.leader_progress import RECORD_PROGRESS
 
-# Place of a row in the order in which the rows of a lane are read: `(priority, id)`; a scan reads those behind one.
+# `(priority, id)`: the order within a lane.
 Place: TypeAlias = tuple[int, int]
 START: Place = (-(2**31), -(2**63))
 LAST_PRIORITY = 2**31 - 1
@@ -28,23 +28,17 @@ MATURE_THESE = _MATURE.format(which="id = ANY (%s::bigint[])")
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Mark up to `limit` scheduled rows whose time has come as matured, for `lanes.read_due`; returns how many."""
+    """Mark up to `limit` due scheduled rows as matured, for `lanes.read_due`; return how many."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
 def mature_these(connection: Connection, ids: Iterable[int]) -> None:
-    """Mark these scheduled rows, whose time has come, as matured; rows that another session has locked stay."""
+    """Mark these due scheduled rows as matured, except locked ones."""
     connection.execute(MATURE_THESE, (id_array(ids),))
 
 
 class DueJob(NamedTuple):
-    """Columns of a due row that the enqueuer needs to admit, move and push it.
-
-    Attributes:
-        expired: Its `expires_at` has passed.
-        key: Customer, tenant or resource, for the rules of the queue.
-        unique_key: Text that jobs share of which one alone waits.
-    """
+    """Due row as the leader needs it; `expired` if its `expires_at` has passed."""
 
     id: int
     queue: str
@@ -57,12 +51,11 @@ class DueJob(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Position in the order in which rows are read."""
+        """Position in its lane."""
         return self.priority, self.id
 
 
-# A batch is a list of ids, and each statement names exactly these. A condition `id <= last` would delete a lower id
-# whose transaction commits later, and which was never read.
+# Batches name exact ids: `id <= last` would delete a lower id that commits later, unread.
 MOVE = f"""
 WITH moved AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
@@ -82,17 +75,15 @@ def move(
     *,
     commits: bool = False,
 ) -> None:
-    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in the given order.
+    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in this order.
 
-    The numbers are recorded as handed out, which no rollback undoes: measured, an exchange less of the five of a batch
-    of few rows.
+    The numbers are recorded as used, whatever rolls back; doing so here saves one of five round trips of a small batch.
 
     Args:
-        connection: The leader's, in the transaction that has read the rows.
-        ids: Ids of the rows.
-        last_delivery: Highest number that has been handed out before.
-        pushed_up_to: Watermark to record; None: all before these rows have been pushed.
-        commits: Commit the transaction in the same exchange.
+        connection: In the transaction that read the rows.
+        last_delivery: Highest number used so far.
+        pushed_up_to: Watermark to record; None if everything before these rows is pushed.
+        commits: Commit in the same round trip.
     """
     numbers = {
         "before": last_delivery,
@@ -107,7 +98,7 @@ def move(
 
 
 class Forwardable(NamedTuple):
-    """Columns of a row that leaves for Redis in forward mode; the arguments as JSON texts."""
+    """Row that leaves for Redis in forward mode; arguments as JSON text."""
 
     id: int
     queue: str
@@ -125,16 +116,16 @@ DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
-    """Read all that forward mode needs of exactly these staged rows, in the given order."""
+    """Read these rows for forward mode, in this order."""
     cursor = connection.execute(READ_FORWARDABLE, (id_array(ids),))
     rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
     return [rows[id_] for id_ in ids]
 
 
 def delete_forwarded(connection: Connection, ids: Sequence[int]) -> None:
-    """Delete exactly these staged rows, whose jobs go to Redis alone.
+    """Delete exactly these rows, whose jobs go to Redis alone.
 
-    The caller pushes the jobs before it commits: a crash in between leaves the rows where they were.
+    Push them before committing: a crash in between leaves the rows.
     """
     connection.execute(DELETE_FORWARDED, (id_array(ids),))
 
@@ -149,7 +140,7 @@ SELECT {JOB}, %(reason)s, %(explanation)s FROM given_up
 
 
 def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: str) -> int:
-    """Move exactly these staged rows to `dead_jobs`; returns how many there were."""
+    """Move exactly these rows to `dead_jobs`; return how many there were."""
     parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     return connection.execute(BURY, parameters).rowcount
 
@@ -159,18 +150,17 @@ _TRY_BULK_LOCK = f"SELECT pg_try_advisory_xact_lock({locks.BULK_STAGING})"
 
 
 def announce_bulk(connection: Connection) -> None:
-    """Announce that the open transaction stages very many rows, so that the enqueuer's scans do not step over them."""
+    """Announce a bulk transaction, so that the leader's scans skip its rows."""
     connection.execute(_SHARE_BULK_LOCK)
 
 
 def is_bulk_under_way(connection: Connection) -> bool:
-    """Return True if a transaction that has called `announce_bulk` is still open; for use in a transaction."""
+    """Return True if an announced bulk transaction is open; call in a transaction."""
     (is_free,) = fetch_one(connection, _TRY_BULK_LOCK)
     return not is_free
 
 
-# Name of the idle partition. Three partitions take turns of five seconds: the idle one is neither that which
-# applications stage into now, nor the next one, since who stages would have to wait for as long as it is locked.
+# Three partitions take turns of five seconds. The idle one is neither current nor next, so staging never waits for it.
 IDLE_PARTITION = (
     "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
 )
@@ -182,25 +172,22 @@ WHERE pg_relation_size(name::regclass) > %s
 
 
 def truncate_idle(connection: Connection, larger_than: int) -> int:
-    """Truncate the idle partition of ready rows, if it is empty, not in use, and has more than `larger_than` bytes.
+    """Truncate the idle ready partition if empty, unused and larger than this; return 1 if so, else 0.
 
-    To be called in autocommit mode, at read committed.
-
-    Returns:
-        Number of partitions that were truncated.
+    Call in autocommit mode, at read committed.
     """
     return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
 
 
-# Defaults of columns that must not be null.
+# Values for columns that are not nullable.
 IF_NULL = {"job_args": "[]", "job_kwargs": "{}", "queue": "default", "priority": 0}
-# Rows of a bulk run until its transaction stages them. The session's own, since it is gone with the transaction.
+# Session-local, so it is gone with the transaction.
 _ASIDE = "pg_temp.drain_bulk"
 _PUT_ASIDE = (
     f"CREATE TEMPORARY TABLE {_ASIDE} ON COMMIT DROP AS SELECT {{names}} FROM staged_jobs WITH NO DATA"
 )
 _DUE = "coalesce({scheduled_at}, now()) + make_interval(secs => coalesce({quiet_seconds}, 0))"
-# From the statement on: its transaction may have copied for hours before.
+# Counts from the statement, since the transaction may have copied for hours.
 _SPREAD = """
 greatest({due}, statement_timestamp()
     + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
@@ -208,7 +195,7 @@ greatest({due}, statement_timestamp()
 
 
 def put_aside(connection: Connection, names: Sequence[str]) -> str:
-    """Make a temporary table with these columns, for rows that `insert_put_aside` will stage; returns its name."""
+    """Create a temporary table with these columns; return its name."""
     columns = ", ".join(Identifier(name).as_string() for name in names)
     connection.execute(_PUT_ASIDE.format(names=columns).encode())
     return _ASIDE
@@ -220,9 +207,7 @@ def insert_put_aside(
     """Stage the rows of the temporary table, in its transaction.
 
     Args:
-        connection: The one that has called `put_aside`.
-        names: Columns of the table.
-        rows_per_second: Number of rows that come due in each second from now on; None: all at once.
+        rows_per_second: Rate at which they come due from now on; None for at once.
     """
     values = {name: Identifier(name).as_string() for name in names}
     given = {name: values.get(name, "NULL") for name in ("scheduled_at", "quiet_seconds")}

@@ -1,4 +1,4 @@
-"""Outcomes that were refused, since their claim was stale: rows of `stale_finishes`."""
+"""Refused outcomes of stale claims: rows of `stale_finishes`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ RECORD = "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VA
 
 
 def record(connection: Connection, claim: Fenced, outcome: str) -> None:
-    """Insert a row about an outcome that a stale claim has reported."""
+    """Record an outcome that a stale claim reported."""
     connection.execute(RECORD, (claim.id, claim.fencing_token, claim.worker, outcome))

@@ -1,6 +1,6 @@
-"""Times of all that waits, shifted together: virtual time of `drain.contrib.testing`, within a transaction of its own.
+"""Virtual time for `drain.contrib.testing`: waiting times shifted within a test's transaction.
 
-Nothing else calls this: no time of a row is ever moved outside of a test.
+Nothing else calls this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _earlier(*columns: str) -> str:
     return ", ".join(f"{column} = {column} - %(by)s::interval" for column in columns)
 
 
-# The columns of one row are moved together, so that it stays in its partition.
+# A row's columns move together, so it stays in its partition.
 _STAGED = _earlier("staged_at", "scheduled_at", "matured_at", "expires_at")
 _IN_FLIGHT = _earlier(
     *("staged_at", "scheduled_at", "expires_at", "moved_at"),
@@ -31,7 +31,7 @@ WITH staged AS (
 )
 UPDATE crons SET {_CRONS}
 """
-# Of finished jobs only those of this transaction: a table of millions is not written anew.
+# Only this transaction's finished jobs: the table may hold millions.
 SHIFT_REST = f"""
 WITH paused AS (
     UPDATE queue_pauses SET {_earlier("until", "paused_at")}
@@ -49,28 +49,28 @@ _CLOCK = "SELECT now(), clock_timestamp()"
 
 
 def clock(connection: Connection) -> tuple[datetime, datetime]:
-    """Return when the transaction has begun, and the time now, by the database's clock."""
+    """Return the transaction's start and the current time, by the database's clock."""
     began, now = fetch_one(connection, _CLOCK)
     return began, now
 
 
 def shift(connection: Connection, by: timedelta) -> None:
-    """Make the times of all jobs that wait or run, and of all schedules, earlier by so much; or later, if negative."""
+    """Make the times of waiting and running jobs, and of schedules, earlier by this; later if negative."""
     connection.execute(SHIFT, {"by": by})
 
 
 def shift_rest(connection: Connection, by: timedelta) -> None:
-    """Make the times earlier of pauses, idempotency keys, and the jobs that this very transaction has finished."""
+    """Shift pauses, idempotency keys, and jobs finished in this transaction."""
     connection.execute(SHIFT_REST, {"by": by})
 
 
 def shift_staged(connection: Connection, ids: Sequence[int], by: timedelta) -> None:
-    """Make the times at which these staged jobs are due earlier."""
+    """Make the due times of staged jobs earlier."""
     connection.execute(_SHIFT_STAGED, {"ids": id_array(ids), "by": by})
 
 
 def make_due(connection: Connection, job_id: int) -> bool:
-    """Let the next attempt of a job in flight be due now; False if it does not wait for one."""
+    """Make a job's next attempt due; False if it awaits none."""
     return connection.execute(_MAKE_DUE, (job_id,)).rowcount == 1
 
 
@@ -79,12 +79,12 @@ _HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM staged_jobs"
 
 
 def highest_id(connection: Connection) -> int:
-    """Return the highest id of a staged job; 0 if there is none."""
+    """Return the highest staged id, or 0."""
     (highest,) = fetch_one(connection, _HIGHEST_ID)
     return int(highest)
 
 
 def staged_since(connection: Connection, since: int, ticks: Mapping[str, object]) -> list[int]:
-    """List the ids above `since` of staged jobs of these schedules."""
+    """Return staged ids above `since` of these schedules."""
     parameters = {"since": since, "tags": [f"cron:{name}" for name in ticks]}
     return [job_id for (job_id,) in connection.execute(_STAGED_SINCE, parameters)]

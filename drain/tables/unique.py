@@ -1,7 +1,7 @@
-"""Jobs with a unique key that wait: those that give way end in `finished_jobs`, with the id of the one that stands.
+"""Waiting jobs with a unique key: those that give way end in `finished_jobs`, with the id of the one that stands.
 
-A job waits while it is staged and due, delivered and not claimed, or between two attempts. Rows that another session
-has locked are passed over: a worker is claiming such a job, and then it runs, or a person is changing it.
+Waiting means staged and due, delivered and unclaimed, or between attempts. Rows locked elsewhere are skipped: they are
+being claimed or changed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from drain.tables.columns import (
     id_array,
 )
 
-# Scope of a unique key: name of the jobs, and the key.
+# Job name and unique key.
 Scope: TypeAlias = tuple[str, str]
 
 
 class Candidate(NamedTuple):
-    """Waiting job, one of those that share a unique key.
+    """Waiting job among those of a unique key.
 
     Attributes:
-        keep: `last` or `first`; None for `first`.
-        state: `inflight`, `ready`, or `scheduled`: staged, its time to come.
-        quiet_seconds: Time for which no other one must have come; None for none.
-        seconds_left: Seconds until that time is over; 0 and below if it is.
-        was_claimed: A worker has claimed it before. If its lease ran out, that worker may still run it.
-        expires_at: Time when it expires unless a worker has claimed it, in seconds since 1970; None for never.
+        keep: `last` or `first`; None means `first`.
+        state: `inflight`, `ready`, or `scheduled`.
+        quiet_seconds: Time without another job of the key before it runs.
+        seconds_left: Rest of that time; at most 0 if over.
+        was_claimed: Claimed before; after an expired lease that worker may still run it.
+        expires_at: Expiry of an unclaimed job, in seconds since 1970.
     """
 
     id: int
@@ -53,7 +53,7 @@ _STAGED = """
         AND coalesce(job.expires_at > now(), true) {condition}
     ORDER BY job.id DESC LIMIT %(most)s)
 """
-# A job that a worker would find expired stands for no other one.
+# A job about to expire stands for no other.
 READ_CANDIDATES = f"""
 SELECT wanted.number::integer, found.*
 FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS wanted (job_name, unique_key, number),
@@ -72,14 +72,12 @@ FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS w
 def read_candidates(
     connection: Connection, scopes: Sequence[Scope], most: int
 ) -> Mapping[Scope, list[Candidate]]:
-    """Read what waits under each of these unique keys.
+    """Read the waiting jobs of each scope, in a batch's transaction.
 
-    Scheduled jobs are among them if they have a quiet time, and jobs that have expired are not.
+    Includes scheduled jobs with a quiet time, excludes expired jobs.
 
     Args:
-        connection: The leader's, in the transaction of a batch.
-        scopes: Names and unique keys.
-        most: Upper bound of the ready jobs of a key, and of the scheduled ones: those with the highest ids are read.
+        most: Upper bound per key of ready and of scheduled jobs, highest ids first.
     """
     names, keys = zip(*scopes, strict=True)
     found: dict[Scope, list[Candidate]] = {scope: [] for scope in scopes}
@@ -96,7 +94,7 @@ SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR
 
 
 def lock(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Lock the rows of waiting jobs until the transaction ends; returns the ids of those that no other session has."""
+    """Lock rows of waiting jobs; return the ids not locked elsewhere."""
     if not ids:
         return set()
     parameters = (id_array(ids),)
@@ -120,22 +118,16 @@ SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
 
 
 def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Record staged jobs as superseded, and delete their rows; returns how many there were.
+    """Move locked staged jobs to finished as superseded; return how many.
 
     Args:
-        connection: The leader's, in the transaction of `lock`.
-        stands: For each id that is locked, the id of the job that stands for it.
+        stands: Id of the job that stands, by locked id.
     """
     return _supersede(connection, SUPERSEDE_STAGED, stands)
 
 
 def supersede_in_flight(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Record jobs in flight as superseded, and delete their rows; returns how many there were.
-
-    Args:
-        connection: The leader's, in the transaction of `lock`.
-        stands: For each id that is locked, the id of the job that stands for it.
-    """
+    """Move locked jobs in flight to finished as superseded, as `supersede_staged` does."""
     return _supersede(connection, SUPERSEDE_IN_FLIGHT, stands)
 
 
@@ -156,14 +148,14 @@ WHERE job.id = quiet.id AND job.id = ANY (ARRAY (
 
 
 def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
-    """Make ready rows scheduled ones, due after so many seconds; returns how many there were."""
+    """Reschedule ready rows by seconds; return how many."""
     if not seconds:
         return 0
     parameters = {"ids": id_array(seconds), "seconds": list(seconds.values())}
     return connection.execute(POSTPONE, parameters).rowcount
 
 
-# A job that gives way may stand for a later one itself.
+# A job that gives way may stand for a later one.
 _REQUEST = f"""
     SELECT CASE WHEN (request.stands_for ->> 'id'::text)::bigint > id THEN request.stands_for
         ELSE pg_catalog.to_jsonb(request) - 'stands_for'::text END
@@ -188,23 +180,14 @@ RETURNING job.id
 
 
 class Stand(NamedTuple):
-    """Values that a job takes over from those that give way to it.
-
-    Attributes:
-        latest: The highest id among them.
-        expires_at: Time before which it must not expire, in seconds since 1970; None for never.
-    """
+    """Values that a standing job takes over: the highest id, and a time before which it must not expire, if any."""
 
     latest: int
     expires_at: float | None
 
 
 def stand(connection: Connection, stands: Mapping[int, Stand]) -> set[int]:
-    """Let waiting jobs, by id, stand for others.
-
-    Returns:
-        Ids of those that still wait: nothing may give way to the others.
-    """
+    """Let waiting jobs stand for others; return the ids that still wait, the only ones others may give way to."""
     if not stands:
         return set()
     parameters = {
@@ -224,11 +207,7 @@ RETURNING id
 
 
 def fence(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Raise the tokens of jobs in flight that wait, so that no worker can finish one under a claim of before.
-
-    Returns:
-        Ids of the jobs that wait; a worker has claimed or finished the others meanwhile.
-    """
+    """Raise the tokens of waiting jobs in flight, fencing off earlier claims; return the ids that still wait."""
     return {id_ for (id_,) in connection.execute(FENCE, (id_array(ids),))} if ids else set()
 
 
@@ -239,5 +218,5 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
 
 
 def read_shared(connection: Connection, most: int) -> list[Scope]:
-    """Read up to `most` unique keys under which several jobs in flight wait, on the leader's connection."""
+    """Return up to `most` unique keys shared by several waiting jobs in flight."""
     return connection.execute(READ_SHARED, (most,)).fetchall()

@@ -1,4 +1,4 @@
-"""Jobs that wait: the oldest of each kind, and when the next one comes due. Each question is a few index look-ups."""
+"""The oldest waiting jobs, and the next one due, in a few index look-ups each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, finite
 from drain.tables.heads import heads
 
-# Number of jobs in flight that have failed since their queue's last finish and make it a failing queue: its target is
-# down, or its code is broken.
+# Failures since the last finish that make a queue failing: its target is down or its code broken.
 FAILURES_IN_A_ROW = 5
-# Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
-# due; a later one, and a job that was dead, since the last time that is known of it.
+# Since when an unclaimed job in flight waits for a worker: when first due, or the last known time of a later attempt.
 WAITS_SINCE = finite("""CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END""")
-# One index look-up for each queue that has unclaimed jobs.
 _OLDEST_DELIVERIES = f"""{heads("inflight_jobs", f"{DELIVERED} AND queue > %(after)s::text", "delivery")}
 SELECT queue, delivery FROM heads LIMIT %(limit)s::bigint
 """
-# One index look-up for each given queue, from a given number on.
 _OLDEST_DELIVERIES_FROM = f"""
 SELECT known.queue, oldest.delivery
 FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
@@ -30,14 +26,12 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
         AND job.queue = known.queue AND job.delivery >= known.delivery
     ORDER BY job.delivery LIMIT 1) AS oldest
 """
-# The earliest next attempt of each queue: one index look-up for each queue that has one.
 NEXT_ATTEMPTS = heads("inflight_jobs", "next_run_at IS NOT NULL", "next_run_at")
 # Seconds for which the first due retry of each queue has been due.
 DUE_RETRIES = f"""{NEXT_ATTEMPTS}
 SELECT queue, date_part('epoch', clock_timestamp() - {finite("next_run_at")})
 FROM heads WHERE next_run_at <= clock_timestamp()
 """
-# A few index look-ups for each queue with jobs that wait for their next attempt.
 _RETRYING_QUEUES = f"""{NEXT_ATTEMPTS}
 SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (
     SELECT count(*) FROM (
@@ -48,7 +42,6 @@ FROM heads, LATERAL (
     SELECT max(finished_at) AS at FROM finished_jobs
     WHERE queue = heads.queue AND superseded_by IS NULL) AS last_finish
 """
-# Two index look-ups.
 NEXT_SCHEDULED = """
 SELECT least(
     extract(epoch FROM (SELECT min(scheduled_at) FROM staged_jobs_scheduled WHERE scheduled_at > now())
@@ -58,11 +51,10 @@ SELECT least(
 
 
 def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | None:
-    """Return the time until the next scheduled row is due, by the database's clock; None without one.
+    """Return the seconds until the next scheduled row is due, by the database's clock; None without one.
 
     Args:
-        connection: The leader's, in autocommit mode.
-        if_due: Upper bound of the time if some row is due already, such as one that another session has locked.
+        if_due: Upper bound while a row is due already, such as one locked elsewhere.
     """
     (seconds,) = fetch_one(connection, NEXT_SCHEDULED, (if_due,))
     return None if seconds is None else float(seconds)
@@ -71,26 +63,19 @@ def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | 
 def oldest_deliveries(
     connection: Connection, after: str = "", limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """Find the lowest delivery number of each queue behind a name that has delivered, unclaimed jobs."""
+    """Return the lowest delivery number of each queue after this name with unclaimed jobs."""
     rows = connection.execute(_OLDEST_DELIVERIES, {"after": after, "limit": limit})
     return [(queue, delivery) for queue, delivery in rows]
 
 
 def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Find the lowest delivery number of unclaimed jobs of each given queue, from the given number on."""
+    """Return the lowest delivery number from the given one on, for each of these queues with unclaimed jobs."""
     rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
     return [(queue, delivery) for queue, delivery in rows]
 
 
 class Retrying(NamedTuple):
-    """Queue with jobs that wait for their next attempt.
-
-    Attributes:
-        due: The time of at least one of them has come.
-        last_finish: Time at which the queue last finished a job.
-        now: Time by the database's clock.
-        failing: `FAILURES_IN_A_ROW` jobs in flight have failed since the last finish: its target seems to be down.
-    """
+    """Queue with retries: `due` if one is, `failing` after `FAILURES_IN_A_ROW` failures since its last finish."""
 
     queue: str
     due: bool
@@ -100,13 +85,13 @@ class Retrying(NamedTuple):
 
 
 def retrying_queues(connection: Connection) -> list[Retrying]:
-    """List the queues with jobs that wait for their next attempt."""
+    """Return the queues with waiting retries."""
     rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW}, binary=True)
     return [Retrying._make(row) for row in rows]
 
 
 def is_under_way(connection: Connection, job_id: int) -> bool:
-    """Return True if the job has been delivered or claimed, and is not finished."""
+    """Return True if the job is delivered or claimed."""
     statement = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NULL)"
     (under_way,) = fetch_one(connection, statement, (job_id,))
     return bool(under_way)
