@@ -1,4 +1,4 @@
-"""Transactions of the drain: one batch each, or a smaller one while some row makes the transaction fail."""
+"""Transactions of the drain: one batch each, or less while some row makes them fail."""
 
 from __future__ import annotations
 
@@ -30,23 +30,18 @@ from drain.tables.staged import DueJob
 
 log = logging.getLogger(__name__)
 
-# Time for which batches pass over locked rows, which costs a write for each row, after a batch has met a lock.
+# How long batches skip locked rows, at a write per row, after meeting a lock.
 _SKIP_LOCKED_SECONDS = 30.0
 
 
 class Batches:
-    """Runs one transaction after the other; finds a row that makes them fail, and moves it to `dead_jobs`.
+    """Runs transactions; finds a row that makes them fail, and moves it to `dead_jobs`.
 
     Args:
-        connection: The leader's, in autocommit mode.
-        due_rows: Reads the rows of a batch.
-        mover: Moves them.
-        deliveries: Whose numbers the moved rows get.
-        size: Shrinks after a batch that has failed.
-        alive: Called between two transactions.
+        alive: Called between transactions.
 
     Attributes:
-        has_left_some: True if the last batch could not hold all that was selected for it.
+        has_left_some: The last batch could not hold all selected rows.
     """
 
     def __init__(
@@ -66,20 +61,19 @@ class Batches:
         self._size = size
         self._alive = alive
         self.has_left_some = True
-        # Rows and lanes of the transaction that runs, or has failed.
+        # Of the current or failed transaction.
         self._rows: Sequence[DueJob] = ()
         self._lanes: Collection[Lane] = ()
-        # Lanes in which the row may be that makes batches fail. Until batches of these lanes succeed, the size stays as
-        # small as it is.
+        # Lanes that may have the failing row. The size stays small until batches of these lanes succeed.
         self._suspected: set[Lane] = set()
         self._skip_locked_until = 0.0
 
     def run_once(self) -> Batch:  # noqa: C901  (one clause for each kind of failure)
-        """Move one batch. If a row makes it fail, move smaller ones, until that row is out of the way.
+        """Move one batch; if a row makes it fail, move smaller ones until that row is out of the way.
 
         Raises:
-            UnavailableError: Redis, with forwarded jobs; the transaction is rolled back.
-            psycopg.OperationalError: The database; the transaction is rolled back.
+            UnavailableError: Redis refused forwarded jobs; the transaction is rolled back.
+            psycopg.OperationalError: The transaction is rolled back.
         """
         while True:
             began = monotonic()
@@ -93,7 +87,7 @@ class Batches:
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
                 if self._skips_locked():
                     raise
-                # Another session is writing a row of the batch. For a while, pass over locked rows.
+                # Another session is writing a row of the batch.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
             except psycopg.Error as error:
                 suspects = self._count_suspects(error)
@@ -102,7 +96,7 @@ class Batches:
                 if suspects == 1:
                     self._suspected.clear()
                     return self._bury_row(_line(error))
-                # Half of the batch, and half of that, finds the row, or is no longer too much for the server.
+                # Halving finds the row, or gets down to what the server can do.
                 self._size.shrink(suspects)
                 self._suspected = set(self._lanes or self._due_rows.lanes)
                 log.info(
@@ -122,8 +116,8 @@ class Batches:
     def _transact(self) -> Batch:
         self._rows, self._lanes = (), ()
         skip_locked = self._skips_locked()
-        # Each statement of a batch must find unchanged what the one before has read, or fail. Rows that the
-        # batch has locked cannot change, and it must see those that it passes over as they are now.
+        # Each statement must find unchanged what the previous one read, or fail. Locked rows cannot change, and
+        # skipped ones must be seen as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):
             selection = self._due_rows.select(skip_locked=skip_locked)
@@ -151,15 +145,15 @@ class Batches:
         return monotonic() < self._skip_locked_until
 
     def _count_suspects(self, error: psycopg.Error) -> int:
-        """Count the rows one of which may have caused the error; 0 if none can have."""
+        """Count the rows that may have caused the error."""
         if isinstance(error, psycopg.errors.QueryCanceled):
-            # All rows together took longer than a statement may. Even to let scheduled rows mature may do so.
+            # The statement timed out on all rows together, or on maturing scheduled rows.
             rows = len(self._rows) or self._size.rows
             return rows if rows > 1 else 0
         return 0 if postgres.fails_for_any_row(error) else len(self._rows)
 
     def _bury_row(self, explanation: str) -> Batch:
-        """Move the only row of the failed batch to `dead_jobs`, or pass it over in this term if that fails too."""
+        """Move the only row of the failed batch to `dead_jobs`, or skip it for this term if that fails too."""
         (row,) = self._rows
         self.has_left_some = True
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})

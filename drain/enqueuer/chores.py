@@ -1,4 +1,4 @@
-"""Chores: small pieces of maintenance that the leader does beside the drain, each after a pause of its own."""
+"""Chores: maintenance that the leader repeats between batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ log = logging.getLogger(__name__)
 
 
 class Chore(ABC):
-    """Maintenance of one kind. The leader calls `run_once` about once a second, which most often does nothing.
-
-    Args:
-        connection: The leader's, in autocommit mode, at read committed.
+    """Maintenance of one kind. The leader calls `run_once` about once a second, usually to no effect.
 
     Attributes:
-        pause_seconds: Shortest time between two pieces of work.
-        goes_on: True if a piece that did something is followed by the next one without that pause.
-        in_use: Errors that mean that others use the table: the next piece is tried after the pause.
-        refused_text: Warning, without the reason, about a database that refuses the chore. It is logged once.
+        pause_seconds: Minimum between two pieces of work.
+        goes_on: Continue without a pause after a piece that did something.
+        in_use: Errors that mean a table is in use: try again after the pause.
+        refused_text: Warning, logged once, when the database refuses.
         refused_event: Event of that warning.
-        gives_up: True if the chore is not tried again after a refusal.
+        gives_up: Do not try again after a refusal.
     """
 
     pause_seconds: ClassVar[float]
@@ -44,17 +41,17 @@ class Chore(ABC):
         self._was_refused = False
 
     def run_once(self) -> int:
-        """Do one piece of work if the pause is over; returns how much was done: 0 if there was nothing to do.
+        """Do one piece of work if the pause is over; return how much was done.
 
         Raises:
-            psycopg.OperationalError: The database.
+            psycopg.OperationalError: The database failed.
         """
         if not self._pacer.is_due() or (self.gives_up and self._was_refused):
             return 0
         began = monotonic()
         done = self._try_to_work()
         if not done:
-            # To find that nothing can be done may take long; then the next attempt is put off for longer.
+            # Even finding nothing may take long.
             self._pacer.ran_for(monotonic() - began)
         elif not self.goes_on:
             self._pacer.ran_for(0.0)
@@ -68,7 +65,7 @@ class Chore(ABC):
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
-            # The drain goes on without the chore: a person has to mend what refuses it.
+            # An operator has to fix the refusal; the drain continues.
             if not self._was_refused:
                 reason = str(error).partition("\n")[0]
                 log.warning("%s: %s", self.refused_text, reason, extra={"event": self.refused_event})
@@ -76,9 +73,9 @@ class Chore(ABC):
             return 0
 
     def seconds_to_next(self) -> float:
-        """Return the time after which the chore wants to be called earlier than usual; infinity if it does not."""
+        """Return how soon the chore wants an early call; infinity for never."""
         return inf
 
     @abstractmethod
     def _work(self) -> int:
-        """Do one piece of work; returns how much was done."""
+        """Do one piece of work; return how much was done."""

@@ -1,7 +1,7 @@
-"""Crowd: more lanes than a search may find. They take turns in the order of their names; those known before come first.
+"""Crowd: more lanes than a search may find, which then take turns by name; lanes known earlier go first.
 
-Applications choose the names of queues, and one may choose very many. The work of a search must not grow with their
-number, and the others must not wait behind them: lanes that had rows before the crowd came are looked up by name.
+Applications choose queue names, and one may choose very many. That must neither slow down searches nor delay the other
+lanes, so these are looked up by name.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from drain.database.postgres import Connection
 from drain.tables import lanes
 from drain.tables.lanes import Lane
 
-# Upper bound of the lanes that a search finds.
 MOST_FOUND = 1000
-# Upper bound of the lanes that are remembered by name: a quarter of those that a batch reads; the rest are the crowd's.
+# A quarter of the lanes that a batch reads; the rest belongs to the crowd.
 _MOST_FAMILIAR = 250
-# Upper bound of the lanes that are known at a time: beyond it the ones that came first are found again in their turn.
+# Beyond this, the oldest known lanes are forgotten and found again in turn.
 MOST_KNOWN = 2 * MOST_FOUND
 
 
 class Crowd:
-    """Finds lanes of some kinds, a part of them at a time; true while there are more than a search may find.
+    """Finds lanes of some kinds, a part at a time; true while there are too many for a search.
 
     Args:
-        connection: The leader's, in a transaction whenever `find` is called.
-        kinds: Kinds of the lanes.
+        connection: The leader's, in a transaction during `find`.
     """
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
@@ -33,18 +31,18 @@ class Crowd:
         self._kinds = kinds
         self._is_there = False
         self._next = Lane(kinds[0], "")
-        # Lanes that had rows while there was no crowd, the latest last.
+        # Lanes that had rows before the crowd, latest last.
         self._familiar: dict[Lane, None] = {}
 
     def __bool__(self) -> bool:
         return self._is_there
 
     def begin(self) -> None:
-        """Note that a search has found too many lanes."""
+        """Note that a search found too many lanes."""
         self._is_there = True
 
     def remember(self, found: Iterable[Lane]) -> None:
-        """Remember lanes found while no crowd exists."""
+        """Remember lanes found while there is no crowd."""
         for lane in found:
             self._familiar.pop(lane, None)
             self._familiar[lane] = None
@@ -52,7 +50,7 @@ class Crowd:
             del self._familiar[next(iter(self._familiar))]
 
     def find(self) -> tuple[list[Lane], list[Lane]]:
-        """Find the lanes that were familiar before the crowd, and the next ones of the crowd."""
+        """Return the lanes familiar from before, and the crowd's next ones."""
         familiar = lanes.with_rows(self._connection, self._familiar) if self._familiar else []
         return familiar, self._walk()
 
@@ -66,6 +64,6 @@ class Crowd:
                 self._next = found[-1]
                 return found
         self._next = Lane(self._kinds[0], "")
-        # All of them in one walk: the crowd is gone.
+        # One walk found all: the crowd is gone.
         self._is_there = not is_whole
         return found

@@ -1,7 +1,6 @@
-"""`drain run`: stands by, leads, and comes back by itself when PostgreSQL or Redis was away.
+"""`drain run`: stands by, leads, and recovers from outages of PostgreSQL and Redis.
 
-The loop holds no truth. It may be killed between any two of its statements, and the next leader goes on
-from what the tables say.
+The loop holds no truth: it may be killed anywhere, and the next leader continues from the tables.
 """
 
 from __future__ import annotations
@@ -44,35 +43,31 @@ from drain.tables import leader_progress
 from drain.tables.leader_progress import Progress
 from drain.wire import Producer, Traces
 
-# Pause between two attempts of a standby to lead: it leads well within two seconds of the leader's death.
+# A standby leads well within two seconds of the leader's death.
 _STANDBY_SECONDS = 0.5
-# Upper bound of the pause after an outage was met.
 _LONGEST_BACKOFF_SECONDS = 5.0
-# Timeouts for a statement of the leader, and for its wait for a lock.
 _STATEMENT_SECONDS = 30
 _LOCK_SECONDS = 2
-# Timeout for an idle session: a leader that is stopped or hangs loses its session, and so the lock, after this long
-# without a statement. A living one pauses for a second, or for as long as Redis may take to answer.
+# A leader that is stopped or hangs loses its session, and so the lock, after this long without a statement. A healthy
+# one pauses for a second, or as long as Redis may take to answer.
 _IDLE_SECONDS = 15
-# Upper bound of an orderly stop. It is not worth waiting for longer: all jobs are safe where they are.
+# Limit of an orderly stop: all jobs are safe anyway.
 _STOP_SECONDS = 4.5
 
 
 class Daemon:
-    """One process that drains, or stands by for the one that does.
+    """Process that drains, or stands by for the one that does.
 
     Args:
-        settings: Of both stores, and of the drain.
-        take_over: UUID of an installation that is gone: the namespace and queues that it fed in Redis become free.
-        keep_days: Days of finished jobs before today that stay when older ones are dropped; 0 drops none.
+        take_over: UUID of an installation that is gone, whose Redis names become free.
+        keep_days: Past days of finished jobs to keep; 0 drops none.
         trace: Note when jobs pass.
-        health_options: When its health is reported, and to whom.
 
     Attributes:
-        refused: Number of jobs that Redis refused in `run_once`, since their queue is another database's or no list.
+        refused: Jobs that Redis refused in `run_once`: their queue is another database's, or its key not a list.
     """
 
-    # One thing: the life of the process: stand by, lead, wait out an outage; a term as leader has a class of its own.
+    # One thing: the life of the process; a term as leader has a class of its own.
 
     def __init__(
         self,
@@ -96,16 +91,16 @@ class Daemon:
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
 
     def stop(self) -> None:
-        """Make `run` return after the batch that is being moved; may be called from a signal handler."""
+        """Make `run` return after the current batch; callable from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Drain until `stop`. Outages are waited out; each is one line when it begins and one when it ends.
+        """Drain until `stop`, waiting out outages, each logged when it begins and ends.
 
         Raises:
-            SchemaError: The database has no schema, or one of another version.
-            ConfigError: A URL cannot be read, or leads to a pooler that shares sessions; or another database feeds
-                the namespace (OwnedByAnotherError).
+            SchemaError: The schema is missing or of another version.
+            ConfigError: A URL is invalid, or leads to a pooler that shares sessions; or another database
+                owns the namespace.
         """
         failures = 0
         with self._health.watched():
@@ -122,33 +117,33 @@ class Daemon:
         self.redis.close()
 
     def run_once(self) -> int:
-        """Drain what is due, redeliver what is overdue, and return how many jobs went to Redis.
+        """Drain and redeliver everything due; return how many jobs went to Redis.
 
         Raises:
-            DrainError: Another enqueuer leads; or as for `run`, but an outage is not waited out.
+            DrainError: Another enqueuer leads; or as for `run`, including outages.
         """
         with self._connected() as connection:
             self._claim_namespace(connection)
             state = leader.try_to_lead(connection)
             if state is None:
                 raise DrainError("another enqueuer is draining this database; that one moves what is due")
-            # Without a bound: nobody would push the rest once this process has ended.
+            # No depth limit: nothing would push the rest after this process.
             with self._enqueuer(connection, state, depth=0) as enqueuer:
                 sent = self._term(enqueuer).do_all()
                 self.refused = enqueuer.refused
                 return sent
 
     def signals(self) -> AbstractContextManager[None]:
-        """Let SIGTERM and SIGINT stop the daemon while the `with` block runs, within five seconds."""
+        """Let SIGTERM and SIGINT stop the daemon within five seconds, during a `with` block."""
         return _signals(self.stop)
 
     def answers(self) -> http.Answers:
-        """Answers of `/healthz` and `/readyz`, and of the extensions."""
+        """Return the answers of `/healthz`, `/readyz` and the extensions."""
         return replace(self._health.answers(), more=self._extensions.answers)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """Connect, with outages as UnavailableError; break the connection off when the loop is silent for too long."""
+        """Connect, map outages to UnavailableError, and break a connection whose loop is silent."""
         with (
             postgres.reachable(self.settings.database_url),
             self._connect() as connection,
@@ -173,7 +168,7 @@ class Daemon:
         try:
             self._claim_namespace(connection)
         except psycopg.errors.UndefinedTable:
-            # The table was there when this process looked first: the database has been created again since.
+            # The table existed at the start: the database was recreated.
             schema.check(connection)
             raise
         state = leader.try_to_lead(connection)
@@ -187,7 +182,7 @@ class Daemon:
                 self._term(enqueuer).run()
 
     def _claim_namespace(self, connection: Connection) -> None:
-        """Refuse a namespace that another database feeds, before anything is moved."""
+        """Refuse a namespace that another database feeds, before anything moves."""
         self.redis.identify(*leader_progress.identity(connection))
         if self._take_over is not None:
             take_over(connection, self.redis, self._take_over, self._health.alive)
@@ -248,5 +243,5 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _backoff(failures: int) -> float:
-    """Seconds to wait after this number of failures in a row: at most five, with a random part for each process."""
+    """Return a random pause of at most five seconds that grows with the failures."""
     return random.uniform(0.1, min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2.0 ** min(failures, 10)))  # noqa: S311

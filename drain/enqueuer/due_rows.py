@@ -1,4 +1,4 @@
-"""Due rows for the next batch: urgent ones first, then as many patient ones as there is room for."""
+"""Due rows of the next batch: urgent ones, then patient ones as far as there is room."""
 
 from __future__ import annotations
 
@@ -22,28 +22,24 @@ from drain.tables import staged
 from drain.tables.lanes import Lane
 from drain.tables.staged import DueJob, Place
 
-# Upper bound of the scheduled rows that mature with one batch: more than the batch holds, so that their priorities
-# count.
+# Scheduled rows that mature per batch: more than it holds, so that their priorities count.
 _MATURE_LIMIT = 10_000
-# Patient rows in a batch while urgent rows come in; every other batch has none. What is staged meanwhile waits until
-# they have been pushed.
+# Patient rows in every other batch while urgent rows arrive; new arrivals wait for their push.
 _BESIDE_URGENT = 250
-# Time after the last urgent row for which that holds.
 _URGENT_SECONDS = 1.0
-# Kind of a lane that stands for all rows of a queue with rules.
+# Stands for all rows of a queue with rules.
 _RULED = -1
-# Pause before forwarded jobs of a queue that Redis has refused are read again.
+# Pause for forwarded jobs of a queue that Redis refused.
 _REFUSED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of one batch.
+    """Rows of a batch.
 
     Attributes:
-        scans: Scans of the lanes.
-        ruled: Rows of each queue with rules, in the order in which its rules let them leave.
-        rows: All of these; those of lanes in the order of their places.
+        ruled: Rows by queue with rules, in the order of their release.
+        rows: All of these.
     """
 
     scans: Mapping[Lane, Scan]
@@ -61,11 +57,11 @@ class Selection:
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Each lane that was scanned, and one that stands for all rows of a queue with rules."""
+        """Scanned lanes, and one that stands for each queue with rules."""
         return [*self.scans, *(Lane(_RULED, queue) for queue in self.ruled)]
 
     def before(self, job_id: int) -> Self:
-        """Select the rows before this one, as if no scan had read any further."""
+        """Select the rows before this one, as if no scan had read further."""
         kept = set(takewhile(lambda id_: id_ != job_id, (row.id for row in self.rows)))
         ruled = {queue: [row for row in rows if row.id in kept] for queue, rows in self.ruled.items()}
         return self.of({lane: _cut(scan, kept) for lane, scan in self.scans.items()}, ruled)
@@ -75,12 +71,12 @@ def _cut(scan: Scan, kept: Collection[int]) -> Scan:
     rows = [row for row in scan.rows if row.id in kept]
     if len(rows) == len(scan.rows):
         return scan
-    # What the sweep took is known of all its rows only.
+    # The sweep's duration is that of all its rows.
     return Scan(rows, is_full=True, sweep_seconds=None if not rows else scan.sweep_seconds)
 
 
 def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[str], int]:
-    """Return the room that these scans leave of a list."""
+    """Return the room that these scans leave in a list."""
     taken: Counter[str] = Counter()
     for lane, scan in scans.items():
         taken[lane.queue] += len(scan.rows)
@@ -88,17 +84,17 @@ def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[s
 
 
 class RefusedQueues:
-    """Queues that Redis has refused lately, whose forwarded jobs are passed over for some seconds."""
+    """Queues that Redis refused lately, whose forwarded jobs are skipped for some seconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     def add(self, queues: Iterable[str]) -> None:
-        """Pass over these queues from now on."""
+        """Skip these queues for a while."""
         self._until.update(dict.fromkeys(queues, monotonic() + _REFUSED_SECONDS))
 
     def excluded_from(self, room: Callable[[str], int]) -> Callable[[str], int]:
-        """Return the same room of all other queues, and none of these."""
+        """Return the same room, without these queues."""
         if not self._until:
             return room
         now = monotonic()
@@ -111,18 +107,17 @@ class DueRows:
     """Reads due rows on the leader's connection.
 
     Args:
-        connection: The leader's, in a transaction whenever `select` is called.
-        size: Upper bound of the rows of a batch.
+        connection: In a transaction during `select`.
+        size: Rows per batch.
         alive: Called between statements.
-        admission: Knows how many rows of a queue may leave now.
+        admission: Knows how many rows of a queue may leave.
 
     Attributes:
-        refused: Queues whose rows are left out of selections for some seconds.
-        awaits_bulk: True if patient rows are left unread: a transaction that stages more of them by the million is
-            open, and scans would step over its rows.
+        refused: Queues skipped for some seconds.
+        awaits_bulk: Patient rows stay unread while a bulk transaction is open, whose rows scans would step over.
     """
 
-    # One thing: the shares that kinds of rows have of a batch; the scans of each kind have a class of their own.
+    # One thing: the shares of a batch; the scans of each kind have a class of their own.
 
     def __init__(
         self,
@@ -145,42 +140,42 @@ class DueRows:
         self._only_urgent = False
         self._passed_over: list[int] = []
         self.refused = RefusedQueues()
-        # Of the last selection: rows may have been left unread; and queues that had more than was selected.
+        # Of the last selection: whether rows may be unread, and queues that had more.
         self._has_unread = True
         self._full: set[str] = set()
 
     @property
     def may_leave_some(self) -> bool:
-        """True if the last selection may have left rows that are due, and have room now, to the next one."""
+        """True if the last selection may have left due rows that have room."""
         return self._has_unread or any(map(self._admission.room, self._full))
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Each lane that is known to have rows, and the place behind which they wait; others await a sweep."""
+        """Lanes known to have rows, and the place behind which they wait; others await a sweep."""
         return self._urgent.places if self.awaits_bulk else {**self._urgent.places, **self._patient.places}
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Lanes in which a row may be that spoils batches: those that are known, and one for each queue with rules."""
+        """Lanes that may have a row that spoils batches."""
         return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.awake)]
 
     def pass_over_row(self, job_id: int) -> None:
-        """Leave this row out of all selections from now on."""
+        """Exclude this row from all selections."""
         self._passed_over.append(job_id)
 
     def select(self, *, skip_locked: bool) -> Selection:
-        """Select the rows of the next batch; none may leave now if the selection is empty.
+        """Select the rows of the next batch; empty if none may leave.
 
         Args:
-            skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
+            skip_locked: Skip rows locked elsewhere, locking those read.
         """
         most = self._size.rows
         if asleep := self._admission.take_fallen_asleep():
             self._urgent.forget(asleep)
             self._patient.forget(asleep)
         self._has_unread, self._full = True, set()
-        # Half of the batch, so that neither kind of queue lets the other one wait; a small batch is of one kind, so
-        # that a row that spoils batches is found.
+        # Half each, so that neither kind of queue delays the other. A reduced batch is of one kind, to find a
+        # spoiling row.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
         ruled = self._select_ruled(share, skip_locked=skip_locked)
@@ -196,7 +191,7 @@ class DueRows:
         return self._admission.select(most, skip_locked=skip_locked, leave=self._passed_over) if most else {}
 
     def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
-        """Scan the known lanes behind their cursors; search and sweep them all if nothing is found there."""
+        """Scan known lanes behind their cursors; if that finds nothing, search and sweep all."""
         scans = self._scan_groups(most, thorough=False, skip_locked=skip_locked)
         was_thorough = self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
         if was_thorough or any(scan.rows for scan in scans.values()):
@@ -209,17 +204,17 @@ class DueRows:
         first_rows: dict[Lane, Sequence[DueJob]] = {}
         self._has_searched = thorough or self._urgent.search_is_due(room)
         if self._has_searched:
-            # Together unless that would let urgent rows wait for patient ones.
+            # Together, unless urgent rows would wait for patient ones.
             searched = (thorough or self._patient.search_is_due(room)) and not self._patient.steps_over_many
             others = [self._patient] if searched else []
             first_rows |= self._search(self._urgent, *others)
-        # Rows that a search has read without a lock may be locked by another session.
+        # Rows read without a lock may be locked elsewhere.
         known = {} if skip_locked else first_rows
         scan = partial(LaneGroup.scan, leave=self._passed_over, skip_locked=skip_locked, first_rows=known)
         urgent = scan(self._urgent, most, room, sweep=thorough)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
-            # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
+            # Separately: a spoiling row could hide behind a stream of urgent ones.
             left = min(most, _BESIDE_URGENT)
         patient: Mapping[Lane, Scan] = {}
         if left:
@@ -241,11 +236,10 @@ class DueRows:
         return {**urgent, **patient}
 
     def advance(self, selection: Selection, gone: Iterable[int]) -> None:
-        """Move the cursors behind these rows, whose batch has been committed.
+        """Move the cursors behind the rows of a committed batch.
 
         Args:
-            selection: Rows of the batch.
-            gone: Ids of those that are in flight or pushed now.
+            gone: Ids now in flight or pushed.
         """
         if selection.ruled:
             self._admission.admitted(selection.ruled, set(gone))
@@ -253,7 +247,7 @@ class DueRows:
             group.advance({lane: scan for lane, scan in selection.scans.items() if lane.kind in kinds})
 
     def _left_for_patient(self, urgent: int, most: int) -> int:
-        """Return the number of patient rows that a batch of this size may have beside this number of urgent ones."""
+        """Return how many patient rows fit beside these urgent ones."""
         now = monotonic()
         left = most - urgent
         if urgent:
@@ -264,7 +258,7 @@ class DueRows:
         return left
 
     def _search(self, group: LaneGroup, *others: LaneGroup) -> Mapping[Lane, Sequence[DueJob]]:
-        """Search for lanes of these groups, and return the first rows of those that were found."""
+        """Search these groups for lanes; return the first rows of those found."""
         found = group.search(*others)
         if not found.has_scheduled:
             return found.first_rows

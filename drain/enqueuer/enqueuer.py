@@ -1,15 +1,13 @@
-"""The enqueuer: drains committed rows of `staged_jobs` in batches, and feeds them to Redis.
+"""The enqueuer: drains committed rows of `staged_jobs` in batches into Redis.
 
-A batch is one repeatable-read transaction. The queue of a row decides what becomes of the row:
+A batch is one repeatable-read transaction. The queue of a row decides:
 
-    tracked    moved to `inflight_jobs`; committed first, then pushed. In the other order a worker could
-               look for the row before it is there. Redelivery finds the rows of a crash between the two.
-    forward    pushed first, then committed, as in the article that this pattern has its name from. A crash
-               between the two pushes the job twice; no job is lost before Redis has it. At most one call
-               of Redis in a transaction, so that a refusal leaves nothing in Redis.
+    tracked    moved to `inflight_jobs`: committed, then pushed. In the other order a worker could look for a row
+               that is not there yet. Redelivery finds rows of a crash in between.
+    forward    pushed, then committed. A crash in between pushes the job twice; none is lost before Redis has it.
+               One Redis call per transaction, so that a refusal leaves nothing behind.
 
-The next batch is moved while the last one is being pushed: the server works on the one while this
-process works on the other.
+The next batch is moved while the last one is being pushed.
 """
 
 from __future__ import annotations
@@ -35,43 +33,36 @@ from drain.wire import Producer, Traces
 
 # Settings of the leader's session.
 SESSION = (
-    # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's claim,
-    # which must not be forgotten, flushes the move before it.
+    # A crash that forgets a move leaves the row in staged_jobs. A worker's claim flushes the move before it.
     "SET synchronous_commit = off",
-    # Each scan is at the head of an index, and each write finds its rows by their ids, whatever the statistics
-    # say. A partition that has just been truncated looks small enough to be read and sorted whole, and the
-    # plan that is made then is kept while the partition fills up.
+    # Each scan is at the head of an index, and each write finds rows by id, whatever the statistics. A plan made for a
+    # freshly truncated partition would read and sort it whole, and be kept while it fills up.
     "SET enable_seqscan = off",
     "SET enable_sort = off",
-    # A disabled plan node has a huge estimated cost, which would trigger JIT compilation.
+    # A disabled node's huge cost would trigger JIT.
     "SET jit = off",
     "SET plan_cache_mode = force_generic_plan",
     "SET default_transaction_isolation = 'read committed'",
-    # Arrays are sent as texts, some with NULL in them.
+    # Arrays are sent as text, some with NULL.
     "SET array_nulls = on",
 )
 
 
 class Enqueuer:
-    """Drains on the connection that holds the leader's lock. Only one thread uses it, inside its `with` block.
+    """Drains on the connection that holds the leader's lock; for one thread, inside its `with` block.
 
     Args:
-        connection: The one that holds the lock, in autocommit mode.
-        redis: The producer that pushes.
-        state: Numbers that the last leader has recorded.
-        forward_queues: Names of the queues in forward mode.
-        batch_size: Upper bound of the rows of one transaction.
-        adaptive_batch_size: Used in place of `batch_size`: with what an earlier enqueuer of this process has learnt.
-        depth: Bound of each list in Redis; 0 for none, None to let it follow the workers.
-        alive: Called between statements, so that a batch that takes long is not mistaken for a standstill.
-        traces: Gets the times at which jobs were moved and pushed.
-        thin_queues: Chooses the queues whose jobs are pushed without hashes; by default what RQ's registry says.
-
-    Attributes:
-        thin_queues: As given.
+        state: Numbers recorded by the last leader.
+        forward_queues: Queues in forward mode.
+        batch_size: Maximum rows per transaction.
+        adaptive_batch_size: Replaces `batch_size`, with what earlier terms learned.
+        depth: Bound of each Redis list; 0 for none, None to follow the workers.
+        alive: Called between statements, for the watchdog.
+        traces: Receives the times of moves and pushes.
+        thin_queues: Chooses queues pushed without hashes; by default from RQ's registry.
     """
 
-    # One thing: the order of what a batch does; each step has a class of its own.
+    # One thing: the order of a batch's steps, which have classes of their own.
 
     def __init__(
         self,
@@ -109,22 +100,21 @@ class Enqueuer:
         self._pusher.close()
 
     def drain(self, keep_on: Callable[[], bool] = lambda: True, *, looks_again: bool = True) -> int:
-        """Run batches until nothing may leave, or until `keep_on()` is false; returns how many rows left `staged_jobs`.
+        """Run batches until nothing may leave or `keep_on()` is false; return how many rows left `staged_jobs`.
 
-        When this returns, everything that was moved has been pushed.
+        On return, everything moved is pushed.
 
         Args:
             keep_on: Asked after each batch.
-            looks_again: Run a last batch that finds nothing. Otherwise stop after one that has left nothing: whoever
-                goes to sleep then runs one more batch anyway.
+            looks_again: Finish with a batch that finds nothing; without it, stop after one that left nothing.
 
         Raises:
-            UnavailableError: Redis. What was moved and not pushed is redelivered later.
-            OwnedByAnotherError: Another database feeds the namespace. What was moved is redelivered later.
-            psycopg.OperationalError: The database. The transaction is rolled back.
+            UnavailableError: Redis failed. What was moved and not pushed is redelivered.
+            OwnedByAnotherError: Another database feeds the namespace. What was moved is redelivered.
+            psycopg.OperationalError: The transaction is rolled back.
         """
         total = 0
-        # At least one batch, whatever else is due: otherwise other work could keep this from ever starting.
+        # At least one batch, so that other work cannot starve the drain.
         while True:
             size = self.run_once()
             total += size
@@ -135,14 +125,14 @@ class Enqueuer:
         return total
 
     def run_once(self) -> int:
-        """Move one batch, and leave its push running; returns how many rows left `staged_jobs`.
+        """Move one batch and leave its push running; return how many rows left `staged_jobs`.
 
-        It returns 0 only if no row that is due may leave now: there is none, their queues have no room, or only patient
-        rows are due while a transaction stages more of them by the million.
+        Zero only if no due row may leave: none is due, queues are full, or only patient rows are due during a bulk
+        transaction.
 
         Raises:
-            UnavailableError: Redis refused the push of the batch before, or a forwarded row of this one.
-            psycopg.OperationalError: The database; the transaction is rolled back.
+            UnavailableError: Redis refused the previous batch, or a forwarded row of this one.
+            psycopg.OperationalError: The transaction is rolled back.
         """
         self.admission.look_when_due()
         batch = self._batches.run_once()
@@ -157,7 +147,7 @@ class Enqueuer:
         return batch.size
 
     def flush(self) -> None:
-        """Wait until everything that was moved has been pushed, and record the watermark.
+        """Wait until everything moved is pushed, and record the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -166,12 +156,12 @@ class Enqueuer:
         self.deliveries.record_watermark()
 
     def noticed_lengths(self, queues: Collection[str]) -> None:
-        """Note the lengths of the lists of these queues after a push to them that was not this enqueuer's own."""
+        """Note list lengths after a push by others."""
         lengths = {queue: size for queue, size in self.redis.take_pushed_lengths().items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
     def wait_for_push(self) -> None:
-        """Wait until everything that was moved has been pushed; the watermark is recorded later.
+        """Wait until everything moved is pushed, without recording the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -180,39 +170,39 @@ class Enqueuer:
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
     def look(self) -> bool:
-        """Look whether rows that wait for room may have some now, if it is time; returns True if they may.
+        """Look, if due, whether waiting rows may have room; return True if so.
 
         Raises:
-            UnavailableError: Redis.
+            UnavailableError: Redis failed.
         """
         return self.admission.look_when_due()
 
     @property
     def may_leave_some(self) -> bool:
-        """True if the last batch may have left rows that are due, and have room, to the next one."""
+        """True if the last batch may have left due rows that have room."""
         return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.may_find_more
 
     @property
     def next_look_at(self) -> float:
-        """Time, by `monotonic()`, at which rows that wait for room may have some; infinite if none wait for room."""
+        """Time of `monotonic()` at which waiting rows may have room; infinite if none wait for it."""
         return self.admission.next_look_at
 
     @property
     def delivered(self) -> int:
-        """Number of jobs that this enqueuer has pushed, tracked or forwarded, and Redis has accepted."""
+        """Jobs pushed, tracked or forwarded, and accepted by Redis."""
         return self._pusher.accepted + self._forwarded
 
     @property
     def refused(self) -> int:
-        """Number of tracked jobs that Redis has refused; they wait in `inflight_jobs`."""
+        """Tracked jobs that Redis refused; they stay in `inflight_jobs`."""
         return self._pusher.refused
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Each lane that is known to have rows, and the place behind which they wait; others await a sweep."""
+        """Lanes known to have rows, and the place behind which they wait; others await a sweep."""
         return self._due_rows.places
 
     @property
     def awaits_bulk(self) -> bool:
-        """True if patient rows are left unread while a transaction stages more of them by the million."""
+        """True if patient rows stay unread during a bulk transaction."""
         return self._due_rows.awaits_bulk

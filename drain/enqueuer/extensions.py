@@ -1,4 +1,4 @@
-"""Extensions of the leader: measurements and HTTP answers that packages add to `drain run`.
+"""Extensions of the leader: measurements and HTTP answers by other packages.
 
 A package adds one by an entry point of the group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
 """
@@ -25,7 +25,7 @@ class LeaderExtension(Protocol):
     """Extension of the leader; its class is called with the `Settings`.
 
     Attributes:
-        path: First part of the paths that it answers on the HTTP port, such as `/scale/`.
+        path: Prefix of the HTTP paths that it answers, such as `/scale/`.
     """
 
     path: str
@@ -33,16 +33,16 @@ class LeaderExtension(Protocol):
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Measure, every few seconds, in the thread that drains.
+        """Measure, every few seconds, on the draining thread.
 
         Args:
             connection: The leader's, in autocommit mode.
-            queues: Queues that have labels of their own.
-            waiting: Numbers of waiting jobs, by queue and cause.
+            queues: Queues with labels of their own.
+            waiting: Waiting jobs, by queue and cause.
         """
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer a request, in a thread of its own, in a process that leads or stands by.
+        """Answer a request, on a thread of its own, in a leader or standby.
 
         Args:
             path: Path behind `self.path`.
@@ -53,15 +53,11 @@ class LeaderExtension(Protocol):
         """
 
     def clear(self) -> None:
-        """Remove the metrics that only a leader has."""
+        """Remove metrics that only a leader has."""
 
 
 class Extensions:
-    """All extensions; one that cannot be loaded, or has failed to measure, is left out with a warning.
-
-    Args:
-        settings: Settings of the process.
-    """
+    """All extensions; one that fails to load or measure is left out with a warning."""
 
     def __init__(self, settings: Settings) -> None:
         self._loaded = dict(_load(settings))
@@ -69,16 +65,16 @@ class Extensions:
 
     @property
     def answers(self) -> dict[str, Callable[[str, str], tuple[int, bytes]]]:
-        """Functions that answer requests, by the first part of their paths."""
+        """Functions that answer requests, by path prefix."""
         return {each.path: each.answer for each in self._loaded.values()}
 
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Let all of them measure; see `LeaderExtension.measure`.
+        """Run all measurements; see `LeaderExtension.measure`.
 
         Raises:
-            psycopg.OperationalError: The database.
+            psycopg.OperationalError: The database failed.
         """
         for name, extension in self._loaded.items():
             if name in self._failed:
@@ -87,13 +83,13 @@ class Extensions:
                 extension.measure(connection, queues, waiting)
             except psycopg.OperationalError:
                 raise
-            # It is the code of others, and jobs wait for this thread.
+            # Third-party code, and jobs wait for this thread.
             except Exception as error:  # noqa: BLE001
                 self._failed.add(name)
                 _warn(name, "no longer measures", error)
 
     def clear(self) -> None:
-        """Remove the metrics that only a leader has."""
+        """Remove metrics that only a leader has."""
         for extension in self._loaded.values():
             extension.clear()
 
@@ -102,7 +98,7 @@ def _load(settings: Settings) -> Iterator[tuple[str, LeaderExtension]]:
     for entry in entry_points(group=GROUP):
         try:
             yield entry.name, entry.load()(settings)
-        # The code of a module may raise anything while it is imported.
+        # An import may raise anything.
         except Exception as error:  # noqa: BLE001
             _warn(entry.name, "is left out", error)
 

@@ -1,4 +1,4 @@
-"""Failing queues: while all attempts of a queue fail, its retries are pushed one at a time until a job finishes."""
+"""Failing queues: while all attempts fail, retries are pushed one at a time until one job finishes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Trial:
-    """Trial of a failing queue: one retry at a time is pushed.
+    """Trial of a failing queue: one retry at a time.
 
     Attributes:
-        since: Beginning of the trial, by the database's clock.
-        job_id: Retry that was pushed and is under way; None if the next one may go.
+        since: Start, by the database's clock.
+        job_id: Retry under way; None if the next may go.
     """
 
     since: datetime
@@ -31,47 +31,42 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class DueRetries:
-    """Retries of one queue that may be pushed now.
-
-    Attributes:
-        queue: Name of the queue.
-        trial: Its trial, if the queue is failing: only one retry may be pushed. Else None.
-    """
+    """Retries of a queue that may be pushed: one if it is on trial, else all."""
 
     queue: str
     trial: Trial | None
 
     @property
     def limit(self) -> int | None:
-        """Upper bound of the retries that may be pushed; None for no limit."""
+        """Maximum number to push; None for no limit."""
         return None if self.trial is None else 1
 
     def put_on_trial(self, jobs: Sequence[Redelivered]) -> None:
-        """Note that the first of these retries is under way, if the queue is failing."""
+        """Note the first of these retries as under way, if on trial."""
         if self.trial is not None and jobs:
             self.trial.job_id = jobs[0].id
 
 
 class FailingQueues:
-    """Watches the queues in which retries wait, on the leader's connection."""
+    """Watches queues with waiting retries, on the leader's connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._trials: dict[str, Trial] = {}
-        # Name of the queue that had its turn last.
+        # Queue whose turn was last.
         self._last_queue = ""
-        # Findings of another leader, or of an earlier term of this one, are out of date.
+        # Another leader's findings are out of date.
         metrics.FAILING.clear()
 
     @property
     def names(self) -> Collection[str]:
-        """Names of the queues that fail again and again."""
+        """Names of the failing queues."""
         return self._trials.keys()
 
     def due_retries(self) -> Iterator[DueRetries]:
-        """Judge all queues in which retries wait, and yield those of which retries may be pushed, in turn.
+        """Judge all queues with waiting retries, and yield those that may push, in turn.
 
-        The caller pushes before it asks for the next queue. If it stops, the next call goes on behind the last one.
+        Push before asking for the next; a later call continues behind the last one.
         """
         retrying = waiting.retrying_queues(self._connection)
         judged = [(queue, self._judge(queue)) for queue in retrying]
@@ -85,15 +80,12 @@ class FailingQueues:
                 yield retries
 
     def lost_worker(self, job_ids: set[int]) -> None:
-        """Let the next retry go where one of these jobs is on trial: its lease is over.
-
-        A job that ends its worker process each time must not block the others of the queue.
-        """
+        """End the trials of jobs whose lease expired: a job that kills its worker must not block its queue."""
         for trial in self._trials.values():
             trial.job_id = None if trial.job_id in job_ids else trial.job_id
 
     def _judge(self, queue: Retrying) -> Trial | None:
-        """Begin or end the queue's trial if its jobs say so; returns the trial, None for a queue that works."""
+        """Begin or end the queue's trial as its jobs indicate."""
         trial = self._trials.get(queue.queue)
         if trial is None and queue.failing:
             trial = self._trials[queue.queue] = Trial(queue.now)

@@ -1,7 +1,7 @@
-"""Forwarded rows in RQ's format: as many as one call of Redis carries.
+"""Forwarded rows in RQ's format, as many as one Redis call carries.
 
-A transaction that forwards pushes once. Redis accepts a call or refuses it at its start, so a batch that is rolled
-back has left nothing in Redis, and the next attempt makes no duplicates.
+A forwarding transaction pushes once. Redis accepts or refuses a call as a whole, so a rollback leaves nothing there,
+and the next attempt makes no duplicates.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from drain.tables import staged
 from drain.tables.staged import Forwardable
 from drain.wire import Delivery
 
-# Upper bound of a call: Redis serves no other client while it executes one.
+# Redis serves no one else during a call.
 _MOST_BYTES = 8 * 1024 * 1024
-# Rows read at a time: at first as many as fit if each is as large as the schema allows, and later no more than this
-# process has the memory for.
+# Rows read at a time: first what fits at the schema's maximum size, later what memory allows.
 _FIRST_ROWS = 8
 _MOST_ROWS = 64
 
 
 class QueuesRefusedError(Exception):
-    """Refusal of a push as a whole: the keys of these queues are no lists, or another database feeds these queues."""
+    """Refusal of a push: these keys are not lists, or another database feeds the queues."""
 
     def __init__(self, queues: Sequence[str]) -> None:
         super().__init__(*queues)
@@ -37,9 +36,9 @@ class ForwardBatch:
     """Forwarded jobs of one call.
 
     Attributes:
-        deliveries: Encoded jobs, by the id of the row.
-        unreadable: Rows that can never be delivered: the reason of each, by its id.
-        first_left_out: Id of the first row that did not fit; None if all rows did.
+        deliveries: Encoded jobs, by row id.
+        unreadable: Why a row can never be delivered, by id.
+        first_left_out: Id of the first row that did not fit.
     """
 
     deliveries: dict[int, Delivery] = field(default_factory=dict)
@@ -48,9 +47,9 @@ class ForwardBatch:
 
 
 def read_batch(connection: Connection, namespace: str, ids: Sequence[int]) -> ForwardBatch:
-    """Read and encode these rows in their order, up to the first that does not fit; the first row always fits.
+    """Read and encode rows in order, up to the first that does not fit; the first one always does.
 
-    To be called in the transaction that has read the ids.
+    Call in the transaction that read the ids.
     """
     first_left_out = ids[wire.JOBS_PER_CALL] if len(ids) > wire.JOBS_PER_CALL else None
     batch = ForwardBatch(first_left_out=first_left_out)

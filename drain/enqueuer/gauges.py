@@ -1,4 +1,4 @@
-"""Gauges of the leader: lag, depths, waits and counts of tables, measured every few seconds."""
+"""Gauges of the leader: lag, depths, waits and table counts, every few seconds."""
 
 from __future__ import annotations
 
@@ -18,27 +18,21 @@ from drain.service.versions import versions
 from drain.tables import lanes
 from drain.wire import Producer
 
-# Shortest time between two measurements of the bytes, which ask the file system.
+# Sizes ask the file system.
 _BYTES_PAUSE_SECONDS = 60.0
 _NOT_MEASURED = float("nan")
 
-# Upper bounds of the rows that are read, and of the tags that are shown: applications choose tags, and may choose many.
+# Applications choose tags, and may choose many.
 _ROWS = 10_000
 _TAGS = 100
 
-# Shortest time between two measurements.
 _PAUSE_SECONDS = 5.0
-# Highest number of rows that is counted exactly.
+# Rows counted exactly.
 _COUNT_UP_TO = 100_000
 
 
 class Gauges:
-    """Measures in each term of a process as leader; a queue that it has seen once keeps its gauges.
-
-    Args:
-        redis: The producer for the Redis that has the queues.
-        extensions: Measure too; None for none.
-    """
+    """Measures during terms as leader; a queue once seen keeps its gauges."""
 
     def __init__(self, redis: Producer, extensions: Extensions | None = None) -> None:
         self._redis = redis
@@ -52,11 +46,11 @@ class Gauges:
         metrics.BUILD_INFO.labels(*versions(), "").set(1)
 
     def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
-        """Measure, unless the last measurement was too recent; returns whether it was time.
+        """Measure if due; return whether it was.
 
         Raises:
-            UnavailableError: Redis.
-            psycopg.OperationalError: The database.
+            UnavailableError: Redis failed.
+            psycopg.OperationalError: The database failed.
         """
         if not self._pacer.is_due():
             return False
@@ -64,7 +58,7 @@ class Gauges:
         self._count_rows(enqueuer)
         self._measure_queues(enqueuer, waits)
         self._pacer.ran_for(monotonic() - began)
-        # Each has a pacer of its own.
+        # Each has its own pacer.
         self._server.run_once(enqueuer.connection)
         self._tags.run_once(enqueuer.connection, self._queues)
         return True
@@ -77,7 +71,7 @@ class Gauges:
         metrics.BUILD_INFO.labels(*versions(), server.partition(" ")[0]).set(1)
 
     def clear(self) -> None:
-        """Remove the gauges that only a leader has; those without labels are 0."""
+        """Remove the gauges of a leader, or set them to 0."""
         for single in (metrics.LEADER, metrics.LAG, metrics.STAGED, metrics.KEPT):
             single.set(0)
         for gauge in (
@@ -103,7 +97,7 @@ class Gauges:
         self._count_stale(system.count_stale(connection))
 
     def _count_stale(self, count: int) -> None:
-        # A lower count means that a person has emptied the table.
+        # A lower count means that someone emptied the table.
         metrics.STALE.inc(max(0, count - (count if self._stale is None else self._stale)))
         self._stale = count
 
@@ -124,7 +118,7 @@ class Gauges:
 
 
 class TagGauges:
-    """Measures in each term of a process as leader; a tag that has no waiting job any more has no gauges."""
+    """Measures waiting jobs by tag; tags without any have no gauge."""
 
     def __init__(self) -> None:
         self._queues: Collection[str] = ()
@@ -132,11 +126,10 @@ class TagGauges:
         self._shown: set[str] = set()
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure if it is time.
+        """Measure if due.
 
         Args:
-            connection: The leader's.
-            queues: The queues that are known to have had jobs.
+            queues: Queues known to have had jobs.
 
         Raises:
             psycopg.Error: The connection is broken.
@@ -145,7 +138,7 @@ class TagGauges:
         self._gauge.run_once(connection)
 
     def clear(self) -> None:
-        """Remove the gauges that only a leader has."""
+        """Remove the gauges of a leader."""
         self._shown.clear()
         metrics.TAG_WAITING.clear()
         metrics.TAG_WAIT.clear()
@@ -163,7 +156,7 @@ class TagGauges:
 
 
 class ServerGauges:
-    """Measures in each term of a process as leader."""
+    """Measures what the tables cost the server."""
 
     def __init__(self) -> None:
         self._wal_bytes: float | None = None
@@ -184,7 +177,7 @@ class ServerGauges:
             gauge.run_once(connection)
 
     def clear(self) -> None:
-        """Remove the gauges that only a leader has."""
+        """Remove the gauges of a leader."""
         self._wal_bytes = None
         for gauge in (metrics.DEAD_ROWS, metrics.LIVE_ROWS, metrics.TABLE_BYTES):
             gauge.clear()
@@ -204,14 +197,14 @@ class ServerGauges:
 
     def _measure_server(self, connection: Connection) -> None:
         server = table_stats.measure_server(connection)
-        # WAL of before this term, and that of another server after a failover, is not counted.
+        # Counts from this term on; after a failover the server is another.
         metrics.WAL.inc(max(0.0, server.wal_bytes - (self._wal_bytes or server.wal_bytes)))
         self._wal_bytes = server.wal_bytes
         metrics.READY_PARTITIONS.set(server.ready_partitions)
 
     @staticmethod
     def _measure_oldest_transaction(connection: Connection) -> None:
-        # A role that sees its own sessions alone would show that all is well.
+        # A role that sees only its own sessions would show that all is well.
         seen = table_stats.sees_all_transactions(connection)
         seconds = table_stats.oldest_transaction_seconds(connection) if seen else _NOT_MEASURED
         metrics.OLDEST_TRANSACTION.set(seconds)

@@ -1,4 +1,4 @@
-"""Health of the daemon, as reported to its HTTP port, to systemd and in the log, and its guard against a standstill."""
+"""Health of the daemon, for its HTTP port, systemd and the log, and its watchdog."""
 
 from __future__ import annotations
 
@@ -17,27 +17,22 @@ from drain.service.hysteresis import HealthOptions, Steady
 
 log = logging.getLogger(__name__)
 
-# Silence of the loop after which the connection is broken off. It is longer than any statement may take, so the server,
-# or a device on the way to it, has stopped answering.
+# Longer than any statement may take: the server, or the network, has stopped answering.
 STALLED_SECONDS = 35.0
-# Silence of the loop after which the process reports itself as unhealthy.
+# Silence after which the process is unhealthy.
 _UNHEALTHY_SECONDS = 90.0
-# Time between two looks at what has changed only because time has passed.
+# Between looks at what changes by time alone.
 _LOOK_SECONDS = 0.5
-# Kind of this process, for the hooks.
+# Name of this process for hooks.
 _PROCESS = "enqueuer"
 
 
 class Health:
-    """Health of one daemon.
-
-    Args:
-        options: Times of grace and recovery, and commands.
-    """
+    """Health of one daemon."""
 
     def __init__(self, options: HealthOptions | None = None) -> None:
         self._options = options or HealthOptions()
-        # Held by whoever changes or judges the problem, so that no older one is judged after a newer one.
+        # So that no older problem is judged after a newer one.
         self._lock = threading.RLock()
         self._problem: str | None = "starting"
         self._store = ""
@@ -45,7 +40,7 @@ class Health:
         self._alive_at = monotonic()
         self._callbacks = Callbacks(self._options)
         self._stores = self._steady("stores", self._options.grace_seconds)
-        # The silence that is reported is long enough.
+        # Its silence is long enough; no extra grace.
         self._loop = self._steady("loop", 0.0)
         self._queues: dict[str, Steady] = {}
         self._failing: frozenset[str] = frozenset()
@@ -56,19 +51,19 @@ class Health:
         return self._problem is None
 
     def alive(self) -> None:
-        """Report that the loop goes on; called between statements."""
+        """Report progress of the loop; called between statements."""
         self._alive_at = monotonic()
         systemd.notify("WATCHDOG=1")
 
     def is_alive(self) -> bool:
-        """Report that the loop goes on; returns True, as a condition to drain on."""
+        """Report progress; always True, for use as a condition."""
         self.alive()
         return True
 
     def up(self, status: str) -> None:
         """Report that both stores answer, and what the daemon does."""
         was_up = self.is_up
-        # Before the line in the log: whoever reads that gets the same from `/readyz`.
+        # Before the log line, so that a reader of it gets the same from `/readyz`.
         with self._lock:
             self._problem, self._was_up = None, True
             self._look_at_stores()
@@ -88,20 +83,20 @@ class Health:
         systemd.notify(f"STATUS=waiting: {self._problem}")
 
     def report_failing(self, queues: Collection[str]) -> None:
-        """Report which queues fail again and again, as the leader sees it."""
+        """Report the failing queues."""
         self._failing = frozenset(queues)
 
     def forget_failing(self) -> None:
-        """Forget the failing queues: another leader judges them from now on."""
+        """Forget failing queues, which another leader judges now."""
         self._failing, self._queues = frozenset(), {}
 
     def answers(self) -> http.Answers:
-        """Answers of `/healthz` and `/readyz`."""
+        """Return the answers of `/healthz` and `/readyz`."""
         return http.Answers(unhealthy=self._unhealthy, unready=self._unready)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look again and again, on a thread of its own, at what changes while time passes."""
+        """Watch time-dependent changes on a thread of its own."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -115,7 +110,7 @@ class Health:
             ended.set()
 
     def look(self) -> None:
-        """Look at everything once; hooks and commands are called for what has changed."""
+        """Look once; call hooks and commands for changes."""
         self._look_at_stores()
         self._loop.look(self._unhealthy())
         failing, queues = self._failing, self._queues
@@ -126,7 +121,7 @@ class Health:
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
-        """Break the connection off when the loop has been silent for too long; the guard is a thread of its own."""
+        """Break the connection when the loop is silent for too long."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -147,12 +142,12 @@ class Health:
         return Steady(what, _PROCESS, grace=grace, recovery=recovery, changed=self._callbacks.call)
 
     def _look_at_stores(self) -> None:
-        # A process that starts has not failed.
+        # A starting process has not failed.
         with self._lock:
             self._stores.look(None if self._problem == "starting" else self._problem, self._store)
 
     def _unready(self) -> str | None:
-        # Before it was ready for the first time there is nothing that a grace could bridge.
+        # Before it was first ready, there is nothing to bridge.
         if not self._was_up:
             return self._problem
         self._look_at_stores()

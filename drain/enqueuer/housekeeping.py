@@ -1,4 +1,4 @@
-"""Small chores of the leader: partitions, unique keys of jobs that wait again, and what is no longer needed."""
+"""Small chores of the leader: partitions, unique keys, expired keys, past queues."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import finished, idempotency, staged
 
-# Smallest partition that is truncated: some seven thousand rows. To step over seven thousand dead rows takes 0.7 ms,
-# so a database that stages less has no need of truncation.
+# About seven thousand rows: stepping over as many dead ones takes 0.7 ms.
 _LARGER_THAN_BYTES = 1024 * 1024
-# Number of days after today for which partitions are made.
 _DAYS_AHEAD = 3
-# Upper bound of the idempotency keys of one statement.
 _MOST_KEYS = 5000
 
 
 class ReturnedJobs(Chore):
-    """Lets one job in flight stand for each unique key, after an attempt or a lost lease; counts jobs that gave way."""
+    """Lets one job in flight stand for each unique key after an attempt or lost lease; counts jobs that gave way."""
 
     pause_seconds = 1.0
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
@@ -36,12 +33,11 @@ class ReturnedJobs(Chore):
 
 
 class PartitionTruncator(Chore):
-    """Truncates drained partitions, whose rows vacuum may not remove while a session holds an old snapshot.
+    """Truncates drained partitions, whose rows vacuum must keep while a session holds an old snapshot.
 
-    Ready rows are spread over partitions that are filled in turn; see `schema.sql`. An obstacle (a job that has not
-    been drained, an open transaction that has staged, a dump that has locked the table) puts the truncation off until
-    the partition's next turn is over. A refusal (no rights, a trigger or a foreign key of the application) stays as it
-    is, so the chore gives up. Counts partitions.
+    Ready rows fill partitions in turn; see `schema.sql`. An undrained job, an open staging transaction or a dump
+    postpones truncation to the next turn. A refusal (rights, triggers or foreign keys of the application) is final.
+    Counts partitions.
     """
 
     pause_seconds = 1.0
@@ -56,14 +52,13 @@ class PartitionTruncator(Chore):
 
 
 class DailyPartitions(Chore):
-    """Makes the partitions of `finished_jobs` for the next days; counts days.
+    """Creates `finished_jobs` partitions ahead; counts days.
 
-    A job that is finished on a day without a partition is not refused: its row goes to `finished_jobs_other`, and moves
-    to the partition when that is made.
+    Without one, rows go to `finished_jobs_other` and move once it is created.
     """
 
     pause_seconds = 60.0
-    # A timeout: very many rows would have to move. `drain archive` has the time for that.
+    # Too many rows to move in time; `drain archive` has the time.
     in_use = (errors.QueryCanceled,)
     refused_text = "no partition for the next days"
     refused_event = "no_days"
@@ -73,7 +68,7 @@ class DailyPartitions(Chore):
 
 
 class ExpiredKeys(Chore):
-    """Deletes idempotency keys whose time is over; counts keys."""
+    """Deletes expired idempotency keys; counts keys."""
 
     pause_seconds = 60.0
     goes_on = True
@@ -86,13 +81,9 @@ class ExpiredKeys(Chore):
 
 
 class PastQueues(Chore):
-    """Lets Redis forget queues that have been idle at two looks in a row; counts names.
+    """Lets Redis forget queues idle at two looks in a row; counts names.
 
-    The tables are not asked: a waiting row need not keep the name, since its push enters the queue again, in the same
-    step that writes the id.
-
-    Args:
-        enqueuer: Knows which queues were in use lately, and is connected to Redis.
+    A waiting row does not need its queue's name in Redis: the push that writes an id adds it.
     """
 
     pause_seconds = 600.0

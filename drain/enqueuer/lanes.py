@@ -1,7 +1,6 @@
-"""Lanes that are known to have rows, and a scan cursor for each; a search finds the others.
+"""Lanes known to have rows, with a scan cursor each; a search finds others.
 
-There are two groups. Applications stage with priorities up to 0 in passing, and every batch begins with the urgent
-lanes; whatever stands in the patient ones, urgent rows never wait for a search of those.
+Urgent lanes, with priorities up to 0, begin every batch and never wait for a search of patient lanes.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ from drain.tables.staged import START, DueJob, Place
 URGENT_KINDS = (URGENT, URGENT_WITH_KEY)
 PATIENT_KINDS = (PATIENT, PATIENT_WITH_KEY)
 
-# Upper bound of the duration of a search without dead rows, for each lane that it finds.
+# Longest search without dead rows, per lane found.
 _LANE_SECONDS = 0.000_05
-# Upper bound of the lanes that one statement reads.
+# Lanes per statement.
 _MOST_LANES = 1000
 
 
 class LaneGroup:
-    """Lanes of some kinds, on the leader's connection.
+    """Lanes of some kinds.
 
     Args:
-        connection: The leader's, in a transaction whenever `search` or `scan` is called.
-        kinds: Kinds of the lanes.
+        connection: The leader's, in a transaction during `search` and `scan`.
 
     Attributes:
-        leaves_lanes: True if there were more lanes with room than the last scan has read.
-        crowd: Finds the lanes in turn while they are too many for a search.
+        leaves_lanes: More lanes had room than the last scan read.
+        crowd: Finds lanes in turn while they are too many.
     """
 
-    # One thing: what is known of lanes, from the search that finds one to the scan that empties it.
+    # One thing: what is known of lanes, from search to scan.
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
         self._connection = connection
@@ -55,25 +53,22 @@ class LaneGroup:
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Each known lane, with the place behind which its rows wait; rows before it wait for a sweep."""
+        """Known lanes, with the place behind which rows wait; rows before it await a sweep."""
         return {lane: cursor.place for lane, cursor in self._cursors.items()}
 
     def search_is_due(self, room: Callable[[str], int]) -> bool:
-        """Return True if lanes should be searched: none that is known has rows and room, or it is time."""
+        """Return True if no known lane has rows and room, or a search is due."""
         return (
             bool(self.crowd) or self._searches.is_due() or not any(room(lane.queue) for lane in self._cursors)
         )
 
     @property
     def steps_over_many(self) -> bool:
-        """True if the last search was slow: it stepped over many dead rows, or rows that nobody can see yet."""
+        """True if the last search was slow, stepping over dead or invisible rows."""
         return self._was_slow
 
     def search(self, *others: LaneGroup) -> Found:
-        """Find the lanes that have rows and are not known, of this group and of others, in one exchange.
-
-        While there is a crowd in one of the groups, not all of them are found: they take turns.
-        """
+        """Find unknown lanes with rows, of this and other groups, in one round trip; in a crowd, only the next ones."""
         groups = (self, *others)
         quiet = [group for group in groups if not group.crowd]
         kinds = [kind for group in quiet for kind in group._kinds]
@@ -100,13 +95,13 @@ class LaneGroup:
             self.crowd.remember(found)
 
     def _join_crowd(self) -> Sequence[Lane]:
-        """Know the next lanes of a crowd, and those first that were there before it."""
+        """Add the next lanes of the crowd, familiar ones first."""
         familiar, others = self.crowd.find()
         self._cursors = _joined(self._cursors, familiar, others)
         return [*familiar, *others]
 
     def forget(self, queues: Collection[str]) -> None:
-        """Forget the lanes of these queues, so that a search finds them when they have rows."""
+        """Forget the lanes of these queues until a search finds them."""
         self._cursors = {lane: each for lane, each in self._cursors.items() if lane.queue not in queues}
 
     def scan(
@@ -119,23 +114,21 @@ class LaneGroup:
         skip_locked: bool,
         first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
-        """Scan the lanes whose queues have room: up to `most` rows, and of each queue as many as it has room for.
+        """Scan lanes with room: up to `most` rows, and of each queue as many as it has room for.
 
-        Lanes share the batch equally. Of two lanes of a queue the rows with the lower places are read. If `sweep`, all
-        of these lanes are swept, otherwise those for which it is time.
+        Lanes share the batch equally; of two lanes of a queue, the lower places are read.
 
         Args:
-            most: Upper bound of the rows.
-            room: Returns how many rows of a queue may leave now.
-            leave: Ids to pass over.
-            sweep: Sweep all these lanes.
-            skip_locked: Pass over rows that another session has locked.
-            first_rows: First rows of lanes that a search in this transaction has found.
+            room: Returns how many rows of a queue may leave.
+            leave: Ids to skip.
+            sweep: Sweep all lanes, not only those due for it.
+            skip_locked: Skip rows locked elsewhere.
+            first_rows: First rows found by a search in this transaction.
         """
         rooms = ((lane, size) for lane in self._cursors if (size := room(lane.queue)) > 0)
         read = partial(self._read, leave=leave, sweep=sweep, skip_locked=skip_locked, first_rows=first_rows)
         scans: dict[Lane, Scan] = {}
-        # Known lanes may have become empty: as many as one statement reads must not hide the rows of others.
+        # Known lanes may be empty: a statement's worth of them must not hide the rows of others.
         while chosen := list(islice(rooms, min(most, _MOST_LANES))):
             scans |= read(chosen, max(1, most // len(chosen)))
             if any(scan.rows for scan in scans.values()):
@@ -144,14 +137,14 @@ class LaneGroup:
         return scans
 
     def advance(self, scans: Mapping[Lane, Scan]) -> None:
-        """Move the cursors behind the rows of these scans, whose batch has been committed."""
+        """Move the cursors behind rows whose batch is committed."""
         for lane, scan in scans.items():
             cursor = self._cursors.pop(lane, None)
             if cursor is None:
                 continue
             cursor.advance(scan)
             if scan.is_full or scan.sweep_seconds is None:
-                # At the end of the lanes: each has its turn if there are more than a statement reads.
+                # To the end, so that each lane has its turn.
                 self._cursors[lane] = cursor
 
     def _read(
@@ -164,7 +157,7 @@ class LaneGroup:
         skip_locked: bool,
         first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
-        """Read up to `share` rows of each of these lanes, whose queues have this much room, in one statement."""
+        """Read up to `share` rows of each lane, within its queue's room, in one statement."""
         sweeps = {lane for lane, _ in rooms if sweep or self._cursors[lane].sweep_is_due()}
         heads = [
             Head(lane, min(size, share), START if lane in sweeps else self._cursors[lane].place)
@@ -190,7 +183,7 @@ class LaneGroup:
 def _joined(
     known: Mapping[Lane, ScanCursor], first: Sequence[Lane], last: Sequence[Lane]
 ) -> dict[Lane, ScanCursor]:
-    """Join lanes to the known ones; leave out the oldest known ones if there are too many."""
+    """Join lanes, dropping the oldest known ones if there are too many."""
     cursors = {lane: known.get(lane) or ScanCursor() for lane in (*first, *known, *last)}
     too_many = max(0, len(cursors) - MOST_KNOWN)
     for lane in list(cursors)[len(first) : len(first) + too_many]:
@@ -201,7 +194,7 @@ def _joined(
 def _all_of(
     heads: Iterable[Head], first_rows: Mapping[Lane, Sequence[DueJob]], leave: Sequence[int]
 ) -> dict[Lane, list[DueJob]]:
-    """Return what a scan of these lanes would find, of those whose first rows are all that they have."""
+    """Return the rows of lanes whose first rows are all they have."""
     return {
         head.lane: [row for row in rows if row.id not in leave][: head.most]
         for head in heads
@@ -212,7 +205,7 @@ def _all_of(
 def _within_room(
     found: Mapping[Lane, Sequence[DueJob]], sizes: Mapping[Lane, int]
 ) -> Iterable[tuple[Lane, Sequence[DueJob]]]:
-    """Cut the rows of each queue to what one of its lanes may have: those with the lowest places."""
+    """Limit each queue's rows to its room, lowest places first."""
     queue_of = attrgetter("queue")
     for _, group in groupby(sorted(found, key=queue_of), queue_of):
         same = list(group)

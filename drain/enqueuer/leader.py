@@ -1,9 +1,8 @@
-"""Leadership: one session holds an advisory lock and drains; and the lock under which that session sleeps.
+"""Leadership: the session that holds an advisory lock drains; and the lock under which it sleeps.
 
-The lock belongs to the session, so it must be acquired before BEGIN: under repeatable read the first
-statement of a transaction fixes its snapshot, and a lock that is waited for inside of the transaction would be
-granted on a snapshot that still has the rows of the previous leader's last batch. And it must be the session
-that drains: when the connection dies, the lock and the open batch go together.
+The lock is taken before BEGIN: under repeatable read, waiting for it inside a transaction would keep a snapshot with
+the previous leader's last batch. It belongs to the draining session, so a dying connection takes lock and open batch
+with it.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ CHANNEL = "staged_jobs"
 
 
 def try_to_lead(connection: Connection) -> Progress | None:
-    """Become the leader for as long as this connection lives, if there is no other leader.
+    """Become the leader for the life of this connection.
 
     Returns:
-        Numbers that the last leader has recorded; None if another session leads.
+        Numbers recorded by the last leader; None if another session leads.
     """
     if not locks.try_lock(connection, locks.LEADER):
         return None
@@ -38,29 +37,28 @@ def try_to_lead(connection: Connection) -> Progress | None:
 
 @contextmanager
 def asleep(connection: Connection) -> Iterator[bool]:
-    """Hold the lock that makes transactions notify when they stage; see the trigger in `schema.sql`.
+    """Hold the lock that makes staging transactions notify; see the trigger in `schema.sql`.
 
     Yields:
-        True if every transaction that stages from now on will notify, and none is open that did not: rows that
-        are committed by now can be seen, later ones will wake this session. False if such a transaction is open;
-        then scan again soon.
+        True if committed rows are visible and later ones will notify. False if a transaction is open that will not
+        notify: scan again soon.
     """
     locked = locks.try_lock(connection, locks.ASLEEP)
     failpoint(FailurePoint.ASLEEP)
     try:
         yield locked
     finally:
-        # On a broken connection there is nothing to release: the lock went with it.
+        # A broken connection has lost the lock.
         if locked and not connection.broken:
             locks.unlock(connection, locks.ASLEEP)
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> bool:
-    """Wait for a notification, for `seconds`, or until a signal arrives; returns True if one has come."""
+    """Wait for a notification, a signal or `seconds`; return True for a notification."""
     notified = False
     for _ in connection.notifies(timeout=seconds, stop_after=1):
         notified = True
-    # One scan of the table answers all notifications that came together.
+    # One scan answers them all.
     for _ in connection.notifies(timeout=0):
         pass
     return notified

@@ -1,7 +1,6 @@
-"""Lost deliveries: numbers that are in no list of Redis, and that no worker has claimed after some seconds.
+"""Lost deliveries: numbers in no Redis list that no worker has claimed after some seconds.
 
-A worker that has popped a delivery needs a moment to claim it, so a number that is missing is only a suspicion at
-first. What is missing from its list does not come back into the list under the same number.
+A worker claims a moment after popping, so a missing number is first only suspected. It never reappears in its list.
 """
 
 from __future__ import annotations
@@ -16,26 +15,20 @@ from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
 from drain.wire import Producer
 
-# Shortest time between two reads of whole lists, which are needed while too many ids of others stand at their heads:
-# measured in milliseconds for each 5000 ids, and only while the queue has an unclaimed delivery.
+# Whole lists are read only while many foreign ids are at their heads: milliseconds per 5,000 ids.
 _WHOLE_LISTS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Deliveries of one queue that are in no list and not claimed yet.
-
-    Attributes:
-        up_to: Highest number of these deliveries.
-        since: Time by `monotonic()` at which they were first found.
-    """
+    """Deliveries of a queue in no list and unclaimed: the highest number, and when first found by `monotonic()`."""
 
     up_to: int
     since: float
 
 
 class Overdue(NamedTuple):
-    """Range of delivery numbers of one queue, with both ends, that are lost if they are unclaimed."""
+    """Range of delivery numbers, inclusive, that are lost if unclaimed."""
 
     queue: str
     first: int
@@ -46,10 +39,8 @@ class LostDeliveries:
     """Finds lost deliveries by what Redis holds.
 
     Args:
-        redis: The producer for the Redis to which the deliveries were pushed.
-        deliveries: Delivery numbers of the leader.
-        oldest: Finds the oldest unclaimed delivery of each queue.
-        lost_after_seconds: Time for which a delivery may be in no list and not claimed.
+        oldest: Finds each queue's oldest unclaimed delivery.
+        lost_after_seconds: Grace for a delivery in no list.
         alive: Called between slices of a long list.
     """
 
@@ -68,12 +59,12 @@ class LostDeliveries:
         self._lost_after_seconds = lost_after_seconds
         self._alive = alive
         self._suspicions: dict[str, Suspicion] = {}
-        # Queues that another database feeds: nothing is pushed to them until it feeds them no more.
+        # Fed by another database: nothing is pushed to them.
         self._foreign: set[str] = set()
         self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
 
     def find(self) -> list[Overdue]:
-        """Find the queues with deliveries suspicious for too long, among those whose turn it is."""
+        """Find lost deliveries among the queues whose turn it is."""
         now = monotonic()
         oldest, looked_at = self._oldest.find(), self._oldest.looked_at
         foreign = set(self._redis.fed_by_others(oldest.keys()))
@@ -85,7 +76,7 @@ class LostDeliveries:
         self._suspicions = {queue: each for queue, each in suspicions.items() if queue not in looked_at}
         for queue, delivery in ours.items():
             if queue in freed:
-                # Whatever stands at the head of the list: refused deliveries are in no list.
+                # Refused deliveries are in no list, whatever is at its head.
                 overdue.append(Overdue(queue, delivery, self._deliveries.last_delivery))
                 continue
             suspicion = suspicions.get(queue)
@@ -100,15 +91,15 @@ class LostDeliveries:
         return overdue
 
     def _suspicion(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
-        """Suspicion of an unclaimed delivery that is below all numbers in its list; None if it may be in the list."""
+        """Suspect an unclaimed delivery below all numbers in its list; None if it may be listed."""
         gone_up_to = self._deliveries.pushed_up_to if lowest_listed is None else lowest_listed - 1
         return Suspicion(gone_up_to, now) if delivery <= gone_up_to else None
 
     def _lowest_listed(self, queues: Sequence[str]) -> dict[str, int | None]:
-        """Lowest number in the list of each queue; None if it holds none of ours, 0 if the number is unknown."""
+        """Return each list's lowest number; None if it has none of ours, 0 if unknown."""
         redis, up_to = self._redis, self._deliveries.last_delivery
         lowest = redis.lowest_deliveries(queues, up_to=up_to)
-        # A key that is no list has no depth.
+        # A key that is not a list has no depth.
         unknown = [queue for queue in queues if lowest[queue] == 0 and redis.depth(queue)]
         if unknown and self._whole_lists.is_due():
             began = monotonic()

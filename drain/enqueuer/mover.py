@@ -1,4 +1,4 @@
-"""Ways out of `staged_jobs` for the rows of a batch, within the transaction that has read them."""
+"""Ways out of `staged_jobs` for a batch, in the transaction that read it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ class Batch:
     """Result of one transaction.
 
     Attributes:
-        moved: Rows to push now that their move is committed; the last one has the number `last_delivery`.
-        forwarded: Jobs that were pushed and exist in Redis alone.
-        forwarded_names: Their numbers by queue and name.
-        expired: Rows that went to `dead_jobs` because their `expires_at` had passed: their numbers by queue.
-        unreadable: Number of rows that went to `dead_jobs` because they could not be delivered.
-        last_delivery: Highest delivery number so far.
-        superseded: Number of jobs that gave way to another one with their unique key.
-        postponed: Number of rows whose quiet time has begun again.
+        moved: Committed rows to push; the last one has the number `last_delivery`.
+        forwarded: Jobs pushed to Redis alone.
+        forwarded_names: Their counts by queue and name.
+        expired: Counts by queue of rows buried after `expires_at`.
+        unreadable: Undeliverable rows buried.
+        superseded: Jobs that gave way within their unique key.
+        postponed: Rows whose quiet time began again.
     """
 
     moved: Sequence[DueJob] = ()
@@ -44,19 +43,17 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of rows that are due no more: most of them have left `staged_jobs`."""
+        """Number of rows no longer due."""
         gone = len(self.moved) + len(self.forwarded) + self.expired.total() + self.unreadable
         return gone + self.superseded + self.postponed
 
 
 class Mover:
-    """Sends each row its way: to `inflight_jobs`, to Redis alone, or to `dead_jobs`.
+    """Sends rows to `inflight_jobs`, to Redis alone, or to `dead_jobs`.
 
     Args:
-        connection: The leader's, in the transaction of the batch.
-        redis: The producer that pushes forwarded jobs.
-        deliveries: Whose numbers the moved rows get.
-        forward_queues: Names of the queues in forward mode.
+        connection: The leader's, in the batch's transaction.
+        forward_queues: Queues in forward mode.
         alive: Called between statements.
     """
 
@@ -76,17 +73,15 @@ class Mover:
         self._alive = alive
 
     def read_forwarded(self, rows: Sequence[DueJob]) -> ForwardBatch:
-        """Read and encode the forwarded rows among these, as many as one call carries."""
+        """Read and encode the forwarded rows, as many as one call carries."""
         ids = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         return forwarding.read_batch(self._connection, self._redis.namespace, ids) if ids else ForwardBatch()
 
     def move(self, rows: Sequence[DueJob], forward: ForwardBatch) -> Batch:
-        """Move these rows; the forwarded ones among them have been read into `forward`.
-
-        What is moved is committed by then, unless rows are forwarded in the same transaction.
+        """Move these rows; forwarded ones are in `forward`. Committed on return unless some are forwarded.
 
         Raises:
-            QueuesRefusedError: Redis has refused forwarded jobs; the transaction must be rolled back.
+            QueuesRefusedError: Redis refused forwarded jobs: roll back.
         """
         failpoint(FailurePoint.READ)
         expired = [row for row in rows if row.expired]
@@ -96,7 +91,7 @@ class Mover:
         self._alive()
         before = self._deliveries.last_delivery
         last_delivery = before + len(moved)
-        # One exchange less; but what is forwarded is pushed before the commit.
+        # Saves a round trip; forwarded jobs are pushed before the commit.
         commits = not forward.deliveries and not forward.unreadable
         if moved:
             ids = [row.id for row in moved]
@@ -105,7 +100,7 @@ class Mover:
         self._forward(forward)
         if not commits:
             failpoint(FailurePoint.MOVED)
-        # Most leaders forward nothing: a look at each of tens of thousands of rows in a second would be in vain.
+        # Skips a look-up per row when nothing is forwarded.
         forwarded = [row for row in rows if row.id in forward.deliveries] if forward.deliveries else ()
         return Batch(
             moved=moved,
@@ -121,8 +116,7 @@ class Mover:
             staged.bury(self._connection, [job_id], "unreadable", explanation)
         if not forward.deliveries:
             return
-        # Deleted before the push, in the same transaction: if another session has changed a row, the DELETE
-        # fails, and nothing has been pushed.
+        # Deleted before the push: if another session changed a row, this fails and nothing is pushed.
         staged.delete_forwarded(self._connection, list(forward.deliveries))
         failpoint(FailurePoint.FORWARDED)
         refused = self._redis.push_together(list(forward.deliveries.values()))

@@ -1,17 +1,14 @@
 """Oldest unclaimed delivery of each queue, found about once a second.
 
-Each claim leaves a dead entry at the head of the index, and while some session holds an old snapshot no vacuum
-removes it: measured, a scan takes 0.15 s after a million of them. But only the leader hands out numbers, each higher
-than the last. So each scan begins where the last one ended, queue by queue, and the leader knows the queues because
-it pushes to them.
+Claims leave dead entries at the head of the index, which vacuum must keep while a session holds an old snapshot:
+measured, 0.15 s per scan after a million. Only the leader hands out numbers, ever higher, so each scan begins where
+the last one ended, queue by queue.
 
-The lowest unclaimed number falls when a worker gives back a claim of a job that has not begun: the job is unclaimed
-again under the number that it had. So the whole index is scanned as well, a slice of a thousand queues at a time, as
-often as that costs a fiftieth of the time: within a second while the index is small, and every 7.5 s with a million
-dead entries.
+A released claim makes a lower number unclaimed again. So the whole index is scanned too, a thousand queues at a time,
+for a fiftieth of the time: within a second while it is small, every 7.5 s with a million dead entries.
 
-A queue without unclaimed deliveries for a while is forgotten, until a push or a scan of the whole index finds it again.
-A push has a higher number than all that the last scan could see, so the queue's scan begins there.
+A queue without unclaimed deliveries is forgotten until a push, whose numbers are higher than all scanned, or a scan of
+the whole index finds it.
 """
 
 from __future__ import annotations
@@ -24,19 +21,14 @@ from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.pacer import Pacer
 from drain.tables import waiting
 
-# Upper bound of the queues of one scan; where there are more, they take turns.
+# Beyond this, queues take turns.
 _MOST_QUEUES = 1000
-# Time after which a queue without unclaimed deliveries is forgotten.
+# Then a queue without unclaimed deliveries is forgotten.
 _FORGET_SECONDS = 600.0
 
 
 class OldestDeliveries:
-    """Finds the oldest deliveries on the leader's connection, for as long as it leads.
-
-    Args:
-        connection: The leader's.
-        deliveries: Its delivery numbers and known queues.
-    """
+    """Finds the oldest deliveries during a leader's term."""
 
     def __init__(self, connection: Connection, deliveries: Deliveries) -> None:
         self._connection = connection
@@ -46,26 +38,22 @@ class OldestDeliveries:
         self._idle_since: dict[str, float] = {}
         self._next_number = 0
         self._looked_at: Set[str] = frozenset()
-        # Queues whose turn comes before that of the others, and the last name before the next slice.
+        # Queues whose turn comes first, and where the next slice begins.
         self._waiting: list[str] = []
         self._sliced_up_to = ""
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bound of the unclaimed delivery numbers of each queue, as of the last scan."""
+        """Lower bound of each queue's unclaimed numbers, as of the last scan."""
         return self._lower_bounds
 
     @property
     def looked_at(self) -> Set[str]:
-        """Names of the queues whose turn it was at the last scan: all, unless there are very many."""
+        """Queues whose turn it was at the last scan: all, unless there are very many."""
         return self._looked_at
 
     def find(self) -> dict[str, int]:
-        """Find the lowest number of each queue that has delivered jobs which no worker has claimed.
-
-        Returns:
-            The numbers of those queues whose turn it is, by `looked_at`.
-        """
+        """Return the lowest unclaimed number of each queue whose turn it is (`looked_at`)."""
         deliveries = self._deliveries
         for queue in deliveries.queues - self._lower_bounds.keys():
             self._lower_bounds[queue] = self._next_number
@@ -99,7 +87,7 @@ class OldestDeliveries:
         self._deliveries.forget_queues(gone)
 
     def _scan_slice(self) -> tuple[dict[str, int], Set[str]]:
-        """Scan the index for the next queues, known or not; returns their numbers, and the names that this covers."""
+        """Scan the index for the next queues; return their numbers, and the names covered."""
         began, after = monotonic(), self._sliced_up_to
         oldest = dict(waiting.oldest_deliveries(self._connection, after, _MOST_QUEUES))
         is_last = len(oldest) < _MOST_QUEUES

@@ -1,4 +1,4 @@
-"""A measurement that the leader can do without: a database that refuses it stops nothing."""
+"""Measurement that the leader can do without: a refusal stops nothing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from drain.enqueuer.pacer import Pacer
 
 log = logging.getLogger(__name__)
 
-# Shortest time between two measurements, and that after one that was refused.
 _PAUSE_SECONDS = 5.0
 _REFUSED_PAUSE_SECONDS = 60.0
 
 
 class OptionalGauge:
-    """Measures in each term of a process as leader.
+    """Measures during terms as leader.
 
     Args:
-        name: Name of the metric, for the log.
-        measure: Measures and sets the metric, with a connection in autocommit mode.
-        pause_seconds: Shortest time between two measurements.
+        name: Of the metric, for the log.
+        measure: Sets the metric, on a connection in autocommit mode.
+        pause_seconds: Minimum between measurements.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class OptionalGauge:
         self._was_refused = False
 
     def run_once(self, connection: Connection) -> None:
-        """Measure if it is time; a refusal is one warning, until a measurement succeeds.
+        """Measure if due; a refusal is one warning until a success.
 
         Raises:
             psycopg.Error: The connection is broken.

@@ -1,4 +1,4 @@
-"""Background thread that pushes one batch to Redis while the leader's thread moves the next one."""
+"""Thread that pushes one batch to Redis while the leader moves the next."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables.staged import DueJob
 from drain.wire import Producer, Traces
 
-# Upper bound of a batch that is pushed by the leader's own thread: to hand it over would take longer than what the push
-# and the next move could do at the same time.
+# Up to this size the leader's own thread pushes: handing over would cost more than it gains.
 _MOST_AT_ONCE = 20
-# Two columns of a `DueJob`.
+# Columns of a `DueJob`.
 _QUEUE_AND_NAME = itemgetter(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Result of the push of one batch.
+    """Result of a push: accepted and refused jobs, and the list's length afterwards, by queue.
 
-    Attributes:
-        up_to: Highest delivery number of the batch.
-        accepted: Jobs that Redis has accepted, by queue.
-        refused: Jobs that Redis has refused, by queue.
-        lengths: Length of the list of each queue afterwards.
+    `up_to` is the batch's highest delivery number.
     """
 
     up_to: int
@@ -43,13 +38,12 @@ class Pusher:
     """Pushes batches of tracked jobs, one at a time.
 
     Args:
-        redis: The producer that pushes.
-        deliveries: Whose watermark rises with each push.
-        traces: Gets the time at which each job was pushed.
+        deliveries: Its watermark rises with each push.
+        traces: Receives push times.
 
     Attributes:
-        accepted: Jobs that Redis has accepted so far.
-        refused: Jobs that Redis has refused so far; they wait in `inflight_jobs`.
+        accepted: Jobs accepted so far.
+        refused: Jobs refused so far, which stay in `inflight_jobs`.
     """
 
     def __init__(self, redis: Producer, deliveries: Deliveries, traces: Traces | None = None) -> None:
@@ -62,23 +56,22 @@ class Pusher:
         self._pending: Future[Push] | None = None
 
     def close(self) -> None:
-        """End the thread, after the push that is under way."""
+        """End the thread after the current push."""
         self._thread.shutdown(wait=True)
 
     def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
-        """Begin to push rows whose move is committed and whose numbers end with `up_to`; call `wait` before.
+        """Begin to push committed rows; call `wait` before.
 
-        One push at a time, begun in the order of the numbers: so the watermark has no gaps below it.
+        One push at a time, in the order of numbers, so the watermark has no gaps below it.
 
         Args:
-            rows: Rows in the order of their numbers.
-            up_to: Number of the last one.
-            thin: Names of the queues whose jobs are pushed without hashes.
+            rows: In the order of their numbers, the last being `up_to`.
+            thin: Queues pushed without hashes.
         """
         if len(rows) > _MOST_AT_ONCE:
             self._pending = self._thread.submit(self._push, rows, up_to, thin)
             return
-        # As the thread would: `wait` raises what has happened.
+        # `wait` raises, as it does for the thread.
         self._pending = Future()
         try:
             self._pending.set_result(self._push(rows, up_to, thin))
@@ -86,7 +79,7 @@ class Pusher:
             self._pending.set_exception(error)
 
     def wait(self) -> Push | None:
-        """Wait for the push that is under way, if there is one, and raise the watermark.
+        """Wait for the current push, if any, and raise the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -124,8 +117,7 @@ class Pusher:
         return ids
 
     def _push_whole(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Counter[str]:
-        # Encoded slice by slice while Redis executes the slice before: this thread must not hold the
-        # interpreter for long while the leader's thread waits for its turn with an answer from PostgreSQL.
+        # Encoded in slices while Redis runs the previous one, so that the leader's thread never waits long for the GIL.
         namespace, installation = self._redis.namespace, self._redis.installation
         deliveries = (
             wire.tracked(
@@ -138,8 +130,8 @@ class Pusher:
 
 
 def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
-    """Count jobs that have left `staged_jobs`, by queue and name, in the metrics; returns their numbers by queue."""
-    # All in C, for there are tens of thousands in a second.
+    """Count jobs that left `staged_jobs` by queue and name; return counts by queue."""
+    # All in C: there are tens of thousands a second.
     arrived = Counter(map(_QUEUE_AND_NAME, rows))
     metrics.count_arrived(arrived)
     queues = Counter[str]()
@@ -149,6 +141,6 @@ def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
 
 
 def count_pushed(jobs: Counter[str]) -> None:
-    """Count jobs that Redis has accepted, by queue, in the metrics."""
+    """Count jobs that Redis accepted, by queue."""
     for queue, count in jobs.items():
         metrics.PUSHED.labels(metrics.queue_label(queue)).inc(count)

@@ -1,4 +1,4 @@
-"""Calls back: delivered, unclaimed jobs wait again when a pause or a new limit applies to them."""
+"""Calls back: delivered, unclaimed jobs wait again when a pause or new limit applies."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from drain.tables.pauses import FollowedPauses, Pauses
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the jobs that are called back in one transaction.
 _SLICE = 1000
-# Shortest time between two deletions of pauses, and of leases of cancelled jobs, that are over.
+# Between deletions of ended pauses and of cancelled claims.
 _PRUNE_SECONDS = 60.0
 
 
 class CallBack:
-    """Calls back for one leader. The leader runs it once a second, before it redelivers anything.
+    """Calls back for one leader, once a second, before redelivery.
 
-    A job that is called back cannot be claimed, though its id stays in its list: a claim finds no waiting job. The
-    leader delivers it again under a new number, once no pause applies to it.
+    The id of a job called back stays in its list, but no claim finds it. Once no pause applies, the leader delivers it
+    under a new number.
 
     Args:
-        connection: The leader's, in autocommit mode, at read committed.
         alive: Called after each slice.
-        followed: Pauses in memory, those of the admission.
+        followed: Pauses in memory, shared with admission.
 
     Attributes:
-        paused: Pauses that held at the last look.
+        paused: Pauses at the last look.
     """
 
     def __init__(
@@ -50,18 +48,17 @@ class CallBack:
         self.paused = Pauses()
 
     def run_once(self) -> int:
-        """Read the pauses, and call back what is delivered and paused; returns the number of jobs.
+        """Call back delivered jobs under pauses; return their number.
 
         Raises:
-            psycopg.OperationalError: The database.
+            psycopg.OperationalError: The database failed.
         """
         before, self.paused = self.paused, self._followed.look()
         if self._prunes.is_due():
             pauses.prune(self._connection)
             cancellations.prune(self._connection)
             self._prunes.ran_for(0.0)
-        # A worker may give back the claim of a job that a pause applies to; so this goes on for as long as there are
-        # pauses. With millions of deliveries and an old pause it takes long, and is done the more rarely.
+        # Workers may release claims of paused jobs, so this repeats while pauses exist. Paced: slow with millions.
         if not self.paused or (self.paused == before and not self._scans.is_due()):
             return 0
         began = monotonic()
@@ -71,21 +68,15 @@ class CallBack:
         return total
 
     def outdated(self, queues: Collection[str]) -> int:
-        """Call back all delivered, unclaimed jobs of queues whose limits have changed; returns their number.
-
-        They begin again as retries do, when the new limits let them.
-        """
+        """Call back delivered, unclaimed jobs of queues with new limits, to begin again as retries."""
         return self._in_slices(
             lambda: redeliveries.call_back_all(self._connection, _SLICE, queues), "new limits"
         )
 
     def leases(self, within: float, ruled: Collection[str]) -> list[int]:
-        """Call back jobs whose lease ran out within these last seconds: paused ones, and those of queues with rules.
+        """Call back jobs with recently expired leases that are paused or in queues with rules; return their ids.
 
-        These begin again as retries do, once the rules of their queue let them.
-
-        Returns:
-            Ids of the jobs.
+        They begin again as retries.
         """
         called_back: list[int] = []
         while self.paused or ruled:

@@ -1,17 +1,17 @@
-"""Redelivery: pushes deliveries that did not come back again, under new numbers. The leader runs it once a second.
+"""Redelivery: pushes lost deliveries again under new numbers, once a second.
 
-Each reason is a cheap indexed scan of `inflight_jobs`:
+Each reason is an indexed scan of `inflight_jobs`:
 
-    never pushed   delivered with a number above the watermark, by a leader that died in between
-    lost           unclaimed, though Redis has lost its memory, or serves later numbers of the queue
-    lease          the worker died or stalled: the lease is over, by the database's clock
-    retry          the next attempt is due; one at a time while the queue fails again and again
+    never pushed   numbered above the watermark, by a leader that died in between
+    lost           unclaimed, though Redis lost its memory or serves later numbers
+    lease          the worker died or stalled: the lease expired
+    retry          the next attempt is due; one at a time in a failing queue
 
-Paused jobs are left out: before the scans, `recall` lets them wait. It does the same with jobs
-whose lease is over in a queue with rules: they need a place and a token again, as a retry does.
+`recall` lets paused jobs wait first, and jobs with expired leases in queues with rules, which need a place and a token
+like a retry.
 
-A superfluous push is harmless: a claim through an earlier delivery, or of a job that is claimed or has ended, is
-refused. A job whose lease ran out on its last attempt is pushed as well, and the worker that claims it buries it.
+A superfluous push is harmless: the claim is refused. After an expired lease on its last attempt, a job is pushed too,
+and the claiming worker buries it.
 """
 
 from __future__ import annotations
@@ -36,28 +36,27 @@ from drain.tables.redeliveries import Redelivered
 
 log = logging.getLogger(__name__)
 
-# Scans for leases begin behind those that the last scan has seen, less these seconds for leases that were locked or
-# not yet committed. In case that took longer, all leases are scanned now and then: while some session holds an old
-# snapshot, such a scan steps over the lease of each finished job: measured, 0.1 s for a million.
+# Lease scans begin behind the last one, less some seconds for leases locked or uncommitted then. Now and then all are
+# scanned, which steps over dead entries under an old snapshot: measured, 0.1 s per million.
 _LATE_SECONDS = 15.0
 _WHOLE_SECONDS = 300.0
-# Time that a worker has to claim a job that it has popped. An RQ worker forks and imports the application first.
+# A popped job's time to be claimed: an RQ worker first forks and imports the application.
 LOST_AFTER_SECONDS = 15.0
 
 
 class Redelivery:
-    """Redelivers for one leader, on its connection, with its delivery numbers.
+    """Redelivers for one leader.
 
     Args:
-        enqueuer: Enqueuer of that leader; its pushes are waited for before higher numbers are handed out.
-        lost_after_seconds: Time for which a delivery may be in no list and not claimed.
-        alive: Called after each slice, so that a long recovery is not mistaken for a standstill.
+        enqueuer: Its pushes are awaited before higher numbers are used.
+        lost_after_seconds: Grace for a delivery in no list.
+        alive: Called after each slice, for the watchdog.
 
     Attributes:
-        is_held_back: Some retries that are due wait for the next round: for a place, a token, room or a turn.
+        is_held_back: Some due retries wait for a place, a token, room or a turn.
     """
 
-    # One thing: the reasons for which jobs are delivered again; how each is found has a class of its own.
+    # One thing: the reasons for redelivery; finding them has classes of their own.
 
     def __init__(
         self,
@@ -82,32 +81,32 @@ class Redelivery:
 
     @property
     def paused(self) -> Pauses:
-        """Pauses that held at the last scan."""
+        """Pauses at the last scan."""
         return self._call_back.paused
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bound of the unclaimed delivery numbers of each queue, as of the last scan."""
+        """Lower bound of each queue's unclaimed numbers, as of the last scan."""
         return self._oldest.lower_bounds
 
     @property
     def failing_queues(self) -> Collection[str]:
-        """Names of the queues that fail again and again, as of the last scan."""
+        """Failing queues, as of the last scan."""
         return self._failing_queues.names
 
     def recover(self) -> int:
-        """Push what the last leader moved and did not push, or all unclaimed jobs if Redis has lost its memory.
+        """Push what the last leader left unpushed, or all unclaimed jobs if Redis lost its memory.
 
-        To be called when a term as leader begins; a term also begins after a push has failed.
+        Call when a term begins, which also follows a failed push.
 
         Returns:
-            Number of jobs that were pushed.
+            Number of jobs pushed.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
         """
         self._call_back.run_once()
-        # Before a batch delivers anything that the rules of now let begin.
+        # Before a batch delivers what the current rules allow.
         self.enqueuer.admission.follow()
         self._call_back_outdated()
         remembered = self._redis.remembers()
@@ -127,18 +126,18 @@ class Redelivery:
             self.enqueuer.admission.called_back()
 
     def run_once(self, retries_seconds: float = float("inf")) -> int:
-        """Scan once for each reason; returns how many jobs were pushed again.
+        """Scan once for each reason; return how many jobs were pushed again.
 
         Args:
-            retries_seconds: Time after which retries of further queues wait for the next round.
+            retries_seconds: Time after which retries of more queues wait for the next round.
 
         Raises:
-            UnavailableError: Redis; `recover` finds jobs that have a new number and were not pushed.
-            OwnedByAnotherError: Another database feeds the namespace by now.
-            psycopg.OperationalError: The database.
+            UnavailableError: Redis failed; `recover` finds renumbered jobs that were not pushed.
+            OwnedByAnotherError: Another database feeds the namespace now.
+            psycopg.OperationalError: The database failed.
         """
         self._call_back.run_once()
-        # What is called back now must not be moved by a batch that has not heard of the pause.
+        # A batch unaware of the pause must not move what was called back.
         self.enqueuer.admission.pause(self.paused)
         self._call_back_outdated()
         self.is_held_back = False
@@ -226,7 +225,7 @@ class Redelivery:
         queue, first, last = overdue
         pushed = self._push_unclaimed_of(queue, "lost", above=first - 1, up_to=last)
         if pushed:
-            # A stock worker that RQ's registry lacks may have dropped them.
+            # A stock worker missing in RQ's registry may have dropped them.
             self.enqueuer.thin_queues.distrust(queue)
         return pushed
 
@@ -246,7 +245,7 @@ class Redelivery:
                 up_to=up_to,
                 but_paused=bool(self.paused),
             )
-            # The next slice need not step over the entries that this one leaves behind.
+            # So the next slice does not step over this one's entries.
             above = max([above, *(job.previous_delivery for job in jobs)])
             return jobs
 

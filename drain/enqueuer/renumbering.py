@@ -1,4 +1,4 @@
-"""New delivery numbers for jobs that are redelivered, and their push to Redis, a slice at a time."""
+"""New delivery numbers for redelivered jobs, and their push, in slices."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from drain.wire import ReplacedDelivery
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the jobs that get their new numbers in one transaction.
+# Jobs renumbered per transaction.
 _SLICE = 1000
 
 Renumber = Callable[[int, int], list[Redelivered]]
 
 
 class Renumbering:
-    """Renumbers and pushes jobs on the leader's connection.
+    """Renumbers and pushes on the leader's connection.
 
     Args:
-        enqueuer: The leader's; its pushes are waited for before higher numbers are handed out.
+        enqueuer: Its pushes are awaited before higher numbers are used.
         alive: Called after each slice.
     """
 
@@ -41,15 +41,15 @@ class Renumbering:
         self._rq_verdicts = RQVerdicts(enqueuer.connection, enqueuer.redis)
 
     def push_again(self, reason: str, renumber: Renumber) -> int:
-        """Renumber and push, a slice at a time, until a slice is not full; returns how many jobs Redis accepted.
+        """Renumber and push until a slice is not full; return how many jobs Redis accepted.
 
         Args:
-            reason: For the log and the metrics.
-            renumber: Gives jobs numbers above the first argument, in the open transaction; at most as many as the
-                second argument says.
+            reason: For the log and metrics.
+            renumber: Assigns numbers above its first argument, to as many jobs as its second one says at most, in the
+                open transaction.
 
         Raises:
-            UnavailableError: Redis; jobs that have a new number and were not pushed are above the watermark.
+            UnavailableError: Redis failed; renumbered jobs not pushed are above the watermark.
         """
         total = 0
         while True:
@@ -66,11 +66,11 @@ class Renumbering:
                 return total
 
     def _renumber(self, renumber: Renumber) -> tuple[list[Redelivered], Collection[int]]:
-        """Renumber a slice in a transaction; returns its jobs, and the ids of those that are dead by RQ's verdict."""
+        """Renumber a slice; return its jobs, and the ids of those dead by RQ's verdict."""
         buried: Collection[int] = ()
-        # Batches on their way to Redis have lower numbers, and must be there before these jobs.
+        # Batches under way have lower numbers and must arrive first.
         self._enqueuer.flush()
-        # One statement, which locks the rows that it finds: it should see what workers have just written.
+        # One locking statement, which should see what workers just wrote.
         with postgres.transaction(self._connection, IsolationLevel.READ_COMMITTED):
             jobs = renumber(self._deliveries.last_delivery, _SLICE)
             if jobs:
@@ -81,7 +81,7 @@ class Renumbering:
         return jobs, buried
 
     def _push(self, jobs: Sequence[Redelivered]) -> int:
-        """Push the jobs under their new numbers; returns how many Redis accepted."""
+        """Push jobs under their new numbers; return how many Redis accepted."""
         redis = self._redis
         failpoint(FailurePoint.RENUMBERED)
         namespace, installation = redis.namespace, redis.installation
@@ -98,7 +98,7 @@ class Renumbering:
             )
             for job in jobs
         ]
-        # Dependents move before any worker can finish the later delivery.
+        # Before any worker can finish the later delivery.
         redis.move_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
         refused = redis.push(later)
         failpoint(FailurePoint.PUSHED_AGAIN)

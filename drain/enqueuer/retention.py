@@ -1,7 +1,7 @@
-"""Retention of `finished_jobs`: days that are no longer kept are dropped, by `drain run` or `drain prune`.
+"""Retention of `finished_jobs`: old days are dropped by `drain run` or `drain prune`.
 
-Each day is a transaction of its own with a lock timeout of a tenth of a second: no other session waits behind it for
-longer. Dead jobs stay until a person decides about them, and rows of `stale_finishes` stay too.
+Each day is a transaction with a lock timeout of 0.1 s, so no session waits longer behind it. Dead jobs and
+`stale_finishes` stay.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ from drain.tables.finished import Dropped
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the time that `prune` waits for sessions that use the table.
+# How long `prune` waits for sessions that use the table.
 PATIENCE_SECONDS = 30.0
-# Pause between two attempts of `prune`.
 _PAUSE_SECONDS = 0.5
 
 
 class Retention(Chore):
-    """Drops days of finished jobs that are no longer kept; counts days, one a call.
+    """Drops old days of finished jobs, one per call; counts days.
 
     Args:
-        connection: The leader's, in autocommit mode, at read committed.
-        keep_days: Days before today, by UTC, that stay; at least 1.
+        keep_days: Past UTC days to keep; at least 1.
     """
 
     pause_seconds = 60.0
     goes_on = True
-    # A report or a dump uses the table.
+    # A report or dump uses the table.
     in_use = (errors.LockNotAvailable, errors.QueryCanceled, errors.DeadlockDetected)
     refused_text = "old days of finished jobs are not dropped"
     refused_event = "days_not_dropped"
@@ -63,15 +61,15 @@ class Retention(Chore):
 
 
 def prune(connection: Connection, keep_days: int, patience: float = PATIENCE_SECONDS) -> Iterator[Dropped]:
-    """Drop all days that are no longer kept, the oldest first, and yield each.
+    """Drop and yield all old days, oldest first.
 
     Args:
-        connection: Of the owner of the tables, in autocommit mode, at read committed.
-        keep_days: Days before today, by UTC, that stay; at least 1.
+        connection: The owner's, in autocommit mode, at read committed.
+        keep_days: Past UTC days to keep; at least 1.
         patience: Seconds to wait for sessions that use the table.
 
     Raises:
-        DrainError: Another `drain archive` or `drain prune` is at work; or the table was in use for too long.
+        DrainError: Another `drain archive` or `drain prune` runs, or the table stays in use.
     """
     if not finished.try_to_archive(connection):
         raise DrainError(

@@ -1,7 +1,7 @@
-"""Verdicts of RQ's own workers on deliveries that did not come back: jobs with one of these are dead.
+"""Verdicts of RQ's own workers on lost deliveries: such jobs are dead.
 
-stopped      by RQ's stop-job command: a person wants the job to end, and not to run again
-unreadable   the worker's serializer cannot read a call of ours; if all workers are configured alike, none can
+stopped      by RQ's stop-job command: a user wants the job to end
+unreadable   the worker's serializer cannot read our calls; if all workers are alike, none can
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from drain.wire import Producer, RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)
 
-# Deliveries of one job that RQ's workers may fail to read, one after the other. In a fleet with some workers that can
-# read them, one of these has very likely got one of ten.
+# Consecutive deliveries of a job that workers failed to read: in a mixed fleet, a good worker has likely got one of ten.
 MOST_UNREADABLE = 10
-# Jobs for which that is counted; beyond that number the oldest count begins again.
+# Beyond this many jobs, the oldest count starts over.
 _MOST_COUNTED = 100_000
 
-# Time after which a queue whose deliveries are not read is reported again.
+# Between reports of one queue.
 _REPORT_SECONDS = 600.0
 
 STOPPED = "stopped by RQ's stop-job command"
@@ -41,27 +40,19 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Reads the verdicts on jobs that are about to be delivered again, and buries those that RQ will not run again.
-
-    Attributes:
-        connection: The leader's connection.
-        redis: The producer for the Redis to which the deliveries were pushed.
-    """
+    """Reads verdicts on jobs about to be redelivered, and buries those that RQ will not run again."""
 
     connection: Connection
     redis: Producer
-    # Number of consecutive unreadable deliveries by job id. The next leader counts from 0.
+    # Consecutive unreadable deliveries by job; the next leader starts at 0.
     _unread: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _reported_at: dict[str, float] = field(default_factory=dict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
-        """Bury those of these jobs that RQ will not run again, in the open transaction, which has locked them.
-
-        Returns:
-            Ids of the jobs that are dead now.
+        """Bury, in the open transaction that locked them, jobs that RQ will not run again; return their ids.
 
         Raises:
-            UnavailableError: Redis.
+            UnavailableError: Redis failed.
         """
         redis = self.redis
         verdicts = redis.rq_verdicts(
@@ -76,7 +67,7 @@ class RQVerdicts:
         return {*self._bury(stopped, "gave up", STOPPED), *self._bury(unreadable, "unreadable", UNREADABLE)}
 
     def _count_unread(self, job: Redelivered, verdict: RQVerdict) -> int:
-        """Count a delivery; returns the number of consecutive unreadable ones of the job."""
+        """Count a delivery; return the job's consecutive unreadable ones."""
         times = self._unread.pop(job.id, 0)
         if verdict is not RQVerdict.UNREADABLE:
             return 0
@@ -107,7 +98,7 @@ class RQVerdicts:
             with connection.transaction():
                 redeliveries.bury_redelivered(connection, ids, reason=reason, explanation=explanation)
         except psycopg.errors.InsufficientPrivilege as error:
-            # An older version has granted these roles: the jobs are delivered again, as that version did.
+            # Roles granted by an older version: redeliver, as that version did.
             log.error(
                 "%d jobs are not buried (%s): %s; run `drain roles` of this version again",
                 len(ids),

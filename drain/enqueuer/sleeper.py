@@ -1,4 +1,4 @@
-"""Sleep of a leader that has nothing to do: until a job is staged, a scheduled row is due, or other work is."""
+"""Sleep of an idle leader until a job is staged, a scheduled row is due, or other work is."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import waiting
 
-# Bounds of a nap: it doubles from the first to the longest.
+# A nap doubles from the first to the longest.
 _FIRST_NAP_SECONDS = 0.001
 _LONGEST_NAP_SECONDS = 0.05
-# Jobs a second above which transactions shall not notify: as they commit they hold a lock that all of them share. At
-# 2,000 single jobs a second naps instead take p50 from commit to start from 7.4 to 6.8 ms, and p99 from 28 to 23.
+# Above this many jobs per second, transactions should not notify: commits would share a lock. At 2,000 single jobs/s,
+# naps instead improve commit to start from 7.4 to 6.8 ms at p50, and from 28 to 23 at p99.
 _MOST_NOTIFIED = 1000
-# Shortest time for which jobs are counted.
 _COUNTED_SECONDS = 0.05
-# Wait for a notification after a batch with rows. Behind it come a batch that finds nothing, the record of the
-# watermark and the question for scheduled rows: five exchanges, for which the next row would wait.
+# Wait after a batch with rows. Otherwise the next row would wait for five round trips: an empty batch, the watermark,
+# and the question for scheduled rows.
 _BRIEF_SECONDS = 0.005
-# Pause before a due scheduled row is looked at again that the last batch has left: another session has locked it.
+# Pause before a due scheduled row, locked elsewhere, is looked at again.
 _LOCKED_SECONDS = 0.1
 
 
@@ -29,9 +28,8 @@ class Sleeper:
     """Sleeps on the leader's connection, which is notified of staged jobs.
 
     Args:
-        enqueuer: The leader's.
         stop: Ends a nap.
-        poll_seconds: Upper bound of a sleep.
+        poll_seconds: Longest sleep.
     """
 
     def __init__(self, enqueuer: Enqueuer, stop: Event, poll_seconds: float) -> None:
@@ -43,14 +41,14 @@ class Sleeper:
         self._counted_from, self._counted = monotonic(), enqueuer.delivered
 
     def begin_with_short_naps(self) -> None:
-        """Let the next nap be a short one: there was something to do."""
+        """Make the next nap short, after work was done."""
         self._nap = _FIRST_NAP_SECONDS
 
     def sleep(self, until: float) -> None:
-        """Sleep until there is more to do than a batch takes, or until this time of `monotonic()`.
+        """Sleep until there is more work than one batch, or until this time of `monotonic()`.
 
-        Each notification is answered by one batch. While a transaction that stages is open as the sleep begins, this is
-        a nap of at most 50 ms instead: others may not notify. While jobs come fast it is a nap of 1 ms.
+        Each notification is answered by one batch. While a staging transaction is open, others may not notify, so
+        this naps for at most 50 ms instead; while jobs come fast, for 1 ms.
         """
         self._enqueuer.admission.expect_arrivals()
         if self._is_busy():
@@ -61,17 +59,16 @@ class Sleeper:
                 self._drain_when_notified(until)
                 self.begin_with_short_naps()
                 return
-        # A transaction has staged and is still open, and others that commit meanwhile may not notify. The
-        # longer it takes, the longer the naps: a transaction of a millisecond is found after another one,
-        # and one of an hour costs twenty small scans a second.
+        # An open transaction has staged, and others may not notify. Naps grow with its age: one of a millisecond is
+        # found soon, one of an hour costs twenty small scans a second.
         self._look_until(monotonic() + self._nap, self._stop.wait)
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _drain_when_notified(self, until: float) -> None:
-        """Run a batch now and after each notification, while each takes all, and jobs do not come fast."""
+        """Run a batch now and after each notification, while each takes all and jobs do not come fast."""
         enqueuer = self._enqueuer
         while not self._is_busy():
-            # The first one too: rows that were committed between the last batch and the lock have not notified.
+            # Rows committed between the last batch and the lock did not notify.
             moved = enqueuer.run_once()
             enqueuer.wait_for_push()
             if moved and enqueuer.may_leave_some:
@@ -84,7 +81,7 @@ class Sleeper:
                 return
 
     def _is_busy(self) -> bool:
-        """Return whether jobs have come too fast of late for each transaction to notify."""
+        """Return True if jobs come too fast for transactions to notify."""
         now = monotonic()
         if (seconds := now - self._counted_from) >= _COUNTED_SECONDS:
             count = self._enqueuer.delivered
@@ -93,7 +90,7 @@ class Sleeper:
         return self._busy
 
     def _wait_briefly(self, until: float) -> None:
-        """Wait for a notification that comes soon, and so spare the statements before a longer wait."""
+        """Wait for a quick notification, which saves the statements of a longer wait."""
         now = monotonic()
         until = min(until, self._enqueuer.next_look_at, now + _BRIEF_SECONDS)
         self._is_notified_within(max(0.0, until - now))
@@ -105,11 +102,7 @@ class Sleeper:
         return notified
 
     def _wait(self, until: float) -> bool:
-        """Wait for a notification, for a scheduled row, or until rows that wait for room may have some.
-
-        Returns:
-            True if there may be something to drain.
-        """
+        """Wait for a notification, a scheduled row, or room; return True if there may be work."""
         enqueuer = self._enqueuer
         enqueuer.flush()
         next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection, if_due=_LOCKED_SECONDS)
@@ -117,14 +110,10 @@ class Sleeper:
         return self._look_until(min(until, monotonic() + longest), self._is_notified_within)
 
     def _look_until(self, until: float, wait: Callable[[float], bool]) -> bool:
-        """Look whether rows that wait for room may have some, whenever it is time, and wait in between.
+        """Wait until a time, looking in between whether waiting rows have room; return True if there may be work.
 
         Args:
-            until: End of the wait.
-            wait: Waits for so many seconds; returns True if the wait is over.
-
-        Returns:
-            True if there may be something to drain.
+            wait: Waits for some seconds; returns True if the wait is over.
         """
         enqueuer = self._enqueuer
         while not self._stop.is_set():
@@ -133,7 +122,7 @@ class Sleeper:
                 return True
             if monotonic() >= until:
                 return False
-            # A look that finds no room costs one exchange, and a batch would cost several with PostgreSQL.
+            # A look costs one round trip; a batch, several with PostgreSQL.
             if monotonic() >= look_at and enqueuer.look():
                 return True
         return False

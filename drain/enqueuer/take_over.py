@@ -1,4 +1,4 @@
-"""Take-over of a namespace and its queues from an installation that is gone: `drain run --take-over`."""
+"""Take-over of a namespace from an installation that is gone: `drain run --take-over`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ log = logging.getLogger(__name__)
 
 
 def take_over(connection: Connection, redis: Producer, installation: str, alive: Callable[[], None]) -> None:
-    """Remove the ids of jobs of that installation from Redis, and free the names that it owns there.
+    """Remove that installation's job ids from Redis, and free its names.
 
     Args:
-        connection: A connection whose session would be ended if it were idle for long.
+        connection: Kept alive meanwhile.
         redis: Identified as this database.
         installation: UUID of the other database.
         alive: Called between slices of a long list.
 
     Raises:
-        ConfigError: The installation is this very database.
+        ConfigError: The installation is this database.
     """
     if installation == redis.installation:
         raise ConfigError(
@@ -31,7 +31,7 @@ def take_over(connection: Connection, redis: Producer, installation: str, alive:
     removed = 0
     for number in redis.remove_ids_of(installation):
         removed += number
-        # Neither the guard of this process nor the server may mistake a long list for a standstill.
+        # Neither the watchdog nor the idle timeout may strike meanwhile.
         alive()
         connection.execute("SELECT 1")
     taken = redis.take_over(installation)

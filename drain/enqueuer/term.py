@@ -1,4 +1,4 @@
-"""One term as leader: drains, redelivers, does the chores, and sleeps when there is nothing to do."""
+"""One term as leader: drains, redelivers, does chores, sleeps."""
 
 from __future__ import annotations
 
@@ -17,25 +17,20 @@ from drain.enqueuer.waits import Waits
 
 log = logging.getLogger(__name__)
 
-# Time between two rounds of redelivery and of the chores.
+# Between rounds of redelivery and chores.
 _REDELIVERY_SECONDS = 1.0
-# Time between two rounds while retries wait for room.
+# Between rounds while retries wait for room.
 _HELD_BACK_SECONDS = 0.1
-# Time of a round for retries, after which what is staged has its turn. Measured with 3,000 queues whose leases were
-# over at once: without it a job of another queue waited for 8 s.
+# Share of retries in a round. Measured with 3,000 queues of expired leases: without it, other jobs waited for 8 s.
 _RETRIES_SECONDS = 0.25
 
 
 class Term:
-    """Work of a leader, from the moment at which it has the lock.
+    """Work of a leader that holds the lock.
 
     Args:
-        enqueuer: On the connection that holds the lock.
-        chores: Maintenance on the same connection.
-        gauges: Measured every few seconds.
-        health: Of the daemon.
         stop: Set when the daemon is to end.
-        poll_seconds: Upper bound of a sleep.
+        poll_seconds: Longest sleep.
     """
 
     def __init__(
@@ -59,11 +54,11 @@ class Term:
         self._redeliver_at = 0.0
 
     def run(self) -> None:
-        """Lead until the daemon is stopped.
+        """Lead until stopped.
 
         Raises:
-            UnavailableError: Redis.
-            psycopg.OperationalError: The database.
+            UnavailableError: Redis failed.
+            psycopg.OperationalError: The database failed.
         """
         self._gauges.begin(self._enqueuer.connection)
         try:
@@ -79,7 +74,7 @@ class Term:
             self._health.forget_failing()
 
     def run_once(self) -> int:
-        """Drain until nothing is due, or until something else is, and then do that; returns how many jobs moved."""
+        """Drain until nothing or something else is due, then do that; return how many jobs moved."""
         self._health.alive()
         moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due, looks_again=False)
         if monotonic() >= self._redeliver_at:
@@ -94,21 +89,20 @@ class Term:
         return moved
 
     def do_all(self) -> int:
-        """Do everything that is due now: drain, redeliver, and all chores; returns how many jobs went to Redis."""
+        """Do everything due now; return how many jobs went to Redis."""
         redelivered = self._redelivery.recover()
         self._enqueuer.drain(keep_on=self._health.is_alive)
         redelivered += self._redelivery.run_once()
         for chore in self._chores:
             while chore.run_once():
                 self._health.alive()
-        # Jobs that the chores have staged, for ticks of schedules.
+        # Jobs staged by the chores, for schedules.
         self._enqueuer.drain(keep_on=self._health.is_alive)
         return redelivered + self._enqueuer.delivered
 
     def _begin(self) -> None:
         self._redelivery.recover()
-        # The daemon is up only after a batch: a Redis that answers may still refuse to accept jobs, and until a
-        # batch has been pushed, the pauses between two terms grow.
+        # Up only after a push: a Redis that answers may still refuse jobs, and pauses between terms grow until then.
         self._enqueuer.drain(keep_on=lambda: False)
         self._health.up("leading")
         log.info("leading from now on", extra={"event": "leading"})

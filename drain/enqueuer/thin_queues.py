@@ -1,13 +1,12 @@
-"""Queues whose jobs are pushed as thin deliveries: only `drain work` listens on them, which needs no hash.
+"""Queues with thin deliveries: only `drain work` listens, which needs no hashes.
 
-RQ's registry of workers tells, and is read about once a second for the queues that have been pushed to since. A stock
-`rq worker` that comes in between drops the ids that it pops, and redelivery pushes these jobs again, with hashes.
+RQ's registry of workers decides, read about once a second. A stock `rq worker` that starts in between drops the ids it
+pops, and redelivery pushes these jobs with hashes.
 
-A stock worker registers once, when it starts, and again with each of our jobs that it runs. So the registry may lack it
-after Redis has lost data. Redis then remembers for an hour that the queues get whole deliveries, whoever leads.
+A stock worker registers at its start and with each of our jobs, so after Redis loses data the registry may lack it.
+Redis then remembers for an hour to get whole deliveries, whoever leads.
 
-Only a job's first delivery is thin: whatever is delivered again, for whatever reason, has a hash that every worker can
-run.
+Only a first delivery is thin; every redelivery has a hash.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from drain.wire import Producer
 
 log = logging.getLogger(__name__)
 
-# Name that stands for all queues.
+# Stands for all queues.
 ALL = "*"
-# Time between two looks at the registry, and for how long what it says is trusted.
+# Between looks at the registry, and how long an answer is trusted.
 _LOOK_SECONDS = 1.0
 _TRUSTED_SECONDS = 2.5
 
 
 class ThinQueues:
-    """Chooses the queues for one leader; only its thread calls this.
+    """Chooses the queues for one leader, on its thread.
 
     Args:
-        redis: The producer for the Redis in which the workers register.
-        always: Names of the queues whose jobs are always pushed so, by hand; "*" for all.
-        never: Names of the queues whose jobs are never pushed so; "*" for all.
+        always: Queues always thin, "*" for all.
+        never: Queues never thin, "*" for all.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class ThinQueues:
         self._looked_at = -_TRUSTED_SECONDS
 
     def choose(self, queues: Collection[str]) -> set[str]:
-        """Return those of these queues, to which jobs are about to be pushed, that need no hashes."""
+        """Return which of these queues, about to be pushed to, need no hashes."""
         asked = {queue for queue in queues if not self._is_set_by_hand(queue)}
         self._busy |= asked
         is_trusted = monotonic() - self._looked_at < _TRUSTED_SECONDS
@@ -55,10 +53,10 @@ class ThinQueues:
         return found | {queue for queue in queues if queue not in asked and self._is_always(queue)}
 
     def look_when_due(self) -> None:
-        """Look who listens on the queues that jobs have been pushed to since the last look, if it is time.
+        """Look, if due, who listens on the queues pushed to since the last look.
 
         Raises:
-            UnavailableError: Redis.
+            UnavailableError: Redis failed.
         """
         if self._busy and monotonic() - self._looked_at >= _LOOK_SECONDS:
             busy, self._busy = self._busy, set()
@@ -66,10 +64,10 @@ class ThinQueues:
             self._looked_at = monotonic()
 
     def distrust(self, queue: str | None = None) -> None:
-        """Push whole deliveries to a queue, or to all queues, for an hour: RQ's registry may lack a stock worker.
+        """Push whole deliveries to a queue, or all, for an hour: RQ's registry may lack a stock worker.
 
         Raises:
-            UnavailableError: Redis.
+            UnavailableError: Redis failed.
         """
         self._redis.need_hashes(queue)
         self._found = set() if queue is None else self._found - {queue}

@@ -1,4 +1,4 @@
-"""Ticks of schedules: when one has come, its job is staged and the schedule moved on, in one transaction."""
+"""Ticks of schedules: a job is staged and the schedule moved on, in one transaction."""
 
 from __future__ import annotations
 
@@ -24,22 +24,17 @@ from drain.tables.crons import DueSchedule, Ticks
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the schedules, and of the jobs, of one transaction. More missed ticks than that are staged in several
-# transactions, with batches of the drain between them.
+# Schedules and jobs per transaction; more missed ticks are staged in several, with batches in between.
 TICKS_PER_TRANSACTION = 1000
-# Older ticks count as missed. Younger ones, of a schedule of seconds, outlast a change of leaders.
+# Older ticks count as missed; younger ones outlast a change of leaders.
 MISSED_AFTER = timedelta(seconds=60)
 
 
 class Ticker(Chore):
-    """Stages the jobs of ticks that have come; counts the schedules that were moved on.
-
-    Args:
-        connection: The leader's, in autocommit mode, at read committed.
-    """
+    """Stages jobs of due ticks; counts schedules moved on."""
 
     pause_seconds = 0.0
-    # A migration, or whoever locks a whole table.
+    # A migration, or a lock on the whole table.
     in_use = (errors.LockNotAvailable, errors.QueryCanceled, errors.DeadlockDetected)
     refused_text = "no jobs are staged for the ticks of schedules"
     refused_event = "ticks_refused"
@@ -50,17 +45,17 @@ class Ticker(Chore):
         self._has_begun = False
 
     def run_once(self) -> int:
-        """Move on the schedules whose tick has come, up to 1,000 of them; returns how many there were.
+        """Move on up to 1,000 schedules with due ticks; return how many.
 
         Raises:
-            psycopg.OperationalError: The database.
+            psycopg.OperationalError: The database failed.
         """
         self._next_tick = inf
-        # No pacer: each look is a look-up in an index.
+        # No pacer: each look is one index look-up.
         return self._try_to_work()
 
     def seconds_to_next(self) -> float:
-        """Return the time until the next tick, as of the latest look; infinity if none is known."""
+        """Return the seconds to the next tick as of the latest look; infinity if unknown."""
         return max(0.0, self._next_tick - monotonic())
 
     def _work(self) -> int:
@@ -73,7 +68,7 @@ class Ticker(Chore):
             return 0
         done = self._move_on()
         if done:
-            # More may be due; and if not, the next look finds out when the next one is.
+            # More may be due; otherwise the next look finds the next tick.
             self._next_tick = -inf
         return done
 
@@ -84,7 +79,7 @@ class Ticker(Chore):
         except (psycopg.Error, TimetableError) as error:
             if not _is_of_one_schedule(error):
                 raise
-        # Each by itself, so that the one that cannot be staged stops no other.
+        # One by one, so that a bad one stops no other.
         return sum(self._move_on_alone(schedule.name) for schedule in due)
 
     def _move_on_alone(self, name: str) -> int:
@@ -104,7 +99,7 @@ class Ticker(Chore):
         return 1
 
     def _transact(self, due: list[DueSchedule], names: Sequence[str] | None = None) -> int:
-        """Move schedules on, in one transaction; adds those that it has read to `due`."""
+        """Move schedules on in one transaction; add those read to `due`."""
         with postgres.transaction(self._connection, psycopg.IsolationLevel.READ_COMMITTED):
             due += crons.read_due(self._connection, TICKS_PER_TRANSACTION, names)
             if not (moved := _moves(due)):
@@ -122,7 +117,7 @@ def _is_of_one_schedule(error: psycopg.Error | TimetableError) -> bool:
 
 
 def _moves(due: Sequence[DueSchedule]) -> list[Ticks]:
-    """Choose the ticks of each schedule that are staged, of as many schedules as one transaction may have jobs for."""
+    """Choose the ticks to stage, as many as fit into one transaction."""
     room = TICKS_PER_TRANSACTION
     moved = []
     for schedule in due:

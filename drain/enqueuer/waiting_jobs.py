@@ -1,6 +1,6 @@
-"""Number of waiting jobs of each queue by the cause for which they wait, for the metrics; measured every few seconds.
+"""Waiting jobs of each queue by cause, for the metrics, every few seconds.
 
-The leader reads tables here, and not its own memory: `drain status` and `drain explain` give the same answer.
+Read from the tables, so that `drain status` and `drain explain` agree.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from drain.read.waiting_by_cause import Waiting
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the rows of one queue, lane or state that are counted.
+# Rows counted per queue, lane or state.
 _COUNT_UP_TO = 10_000
 
 
 class WaitingJobs:
-    """Measures in each term of a process as leader; a cause that a queue has had once keeps its gauge, at 0.
+    """Measures during terms as leader; a cause seen once keeps its gauge.
 
-    Attributes:
-        latest: Numbers of the last measurement, by queue and cause.
+    `latest` has the last numbers, by queue and cause.
     """
 
     def __init__(self) -> None:
@@ -35,14 +34,13 @@ class WaitingJobs:
         self._refused = False
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure; nothing, with one warning, if the role may not read the tables.
+        """Measure, unless the role may not read the tables, which is one warning.
 
         Args:
-            connection: The leader's.
-            queues: Queues that have labels of their own; of others no more are counted than a bound.
+            queues: Queues with labels of their own; others are counted up to a bound.
 
         Raises:
-            psycopg.OperationalError: The database.
+            psycopg.OperationalError: The database failed.
         """
         if self._refused:
             return

@@ -1,13 +1,12 @@
-"""Waiting time of the oldest job in each queue, for the metrics; the leader measures it every few seconds.
+"""Waiting time of the oldest job in each queue, for the metrics, every few seconds.
 
-A job waits in one of three places, and the scan of each is bounded, however many rows there are:
+Bounded, wherever the job waits:
 
-    staged     the first hundred due rows of each priority of a lane, behind the cursors of the enqueuer
-    delivered  the lowest unclaimed delivery number of each queue: one index look-up, from redelivery's lower bound on
-    retrying   the earliest next_run_at of each queue, if its time has come
+    staged     the first hundred due rows of each priority of a lane, behind the enqueuer's cursors
+    delivered  each queue's lowest unclaimed delivery, from redelivery's lower bound on
+    retrying   each queue's earliest next_run_at, if due
 
-A delivered row that has been claimed before does not say since when it waits: it has waited since it was renumbered.
-The leader remembers when it first saw the new number.
+A delivered row claimed before has waited since it was renumbered; the leader remembers when it first saw the number.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from drain.tables.waiting import DUE_RETRIES, WAITS_SINCE
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the queues of one look, but for those that are named.
 _MOST_QUEUES = 1000
 _DELIVERED = f"""
 SELECT known.queue, oldest.delivery, oldest.claimed_before, date_part('epoch', clock_timestamp() - oldest.since)
@@ -40,33 +38,31 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
 
 
 class Waits:
-    """Measures on the leader's connection, for as long as it leads.
+    """Measures during a leader's term.
 
     Args:
-        enqueuer: Its cursors are lower bounds of the places of staged rows.
-        redelivery: It has lower bounds of the numbers of unclaimed deliveries.
+        enqueuer: Its cursors bound the places of staged rows.
+        redelivery: Has lower bounds of unclaimed deliveries.
 
     Attributes:
-        refused: True if the role may not read the tables; then nothing is measured any more.
+        refused: The role may not read the tables; nothing is measured.
     """
 
     def __init__(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
         self.refused = False
         self._enqueuer = enqueuer
         self._redelivery = redelivery
-        # By queue: number of an unclaimed delivery whose job was claimed before, and when the number was first seen.
+        # By queue: an unclaimed delivery claimed before, and when it was first seen.
         self._seen: dict[str, tuple[int, float]] = {}
 
     def measure(self, queues: Collection[str] = ()) -> dict[str, float]:
-        """Measure for how many seconds the oldest job of each queue has waited; queues without one are left out.
-
-        Empty, with one warning, if the role may not read the tables.
+        """Return the seconds that each queue's oldest job has waited; empty, after one warning, without rights.
 
         Args:
-            queues: Queues whose delivered jobs are looked at where there are more than a thousand queues.
+            queues: Queues looked at even among more than a thousand.
 
         Raises:
-            psycopg.OperationalError: The database.
+            psycopg.OperationalError: The database failed.
         """
         if self.refused:
             return {}
@@ -84,7 +80,7 @@ class Waits:
 
     @staticmethod
     def by_label(seconds: Mapping[str, float], queues: Collection[str]) -> dict[str, float]:
-        """Longest wait under each label of the metric, 0 for those of these queues in which no job waits."""
+        """Return the longest wait under each label, 0 for queues without waiting jobs."""
         longest = dict.fromkeys(queues, 0.0)
         for queue, waited in seconds.items():
             label = metrics.queue_label(queue)
