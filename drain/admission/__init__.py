@@ -1,38 +1,35 @@
-"""Admission: which of the due rows may leave `staged_jobs` now, as the rules of their queues say.
+"""Admission: which due rows may leave `staged_jobs`, by the rules of their queues.
 
-    rules            the rules of a queue: their texts, and what contradicts what
-    options          rules as people write them, in Python, in a file and on the command line
-    declared         rules that a file declares, and how they differ from those of the database
+    rules            rules of a queue: their texts, and what contradicts what
+    options          rules as users write them: in Python, in a file, on the command line
+    declared         rules declared in a file, and how the database differs
 
-In the order in which a row passes:
+In the order of a row's path:
 
-    admission        how many rows of each queue may leave now, and which, if the queue has rules
-    held             queues whose rules cannot be followed: nothing of them leaves
-    depths           how many ids the lists in Redis may hold
+    admission        how many rows of each queue may leave, and which, if the queue has rules
+    held             queues whose rules cannot be followed: nothing leaves
+    depths           how many ids the Redis lists may hold
 
-    awake            queues with rules that have jobs: a bounded number of them, in turn
-    hints            in which of them jobs have just been staged
-    keyed_queue      one queue that has rules: the steps of a batch, from the look to the commit
-    streams          its rows, divided into streams: which are known, which may go on, which are blocked
+    awake            queues with rules and jobs: a bounded number, in turn
+    hints            which of them jobs were just staged in
+    keyed_queue      one queue with rules: the steps of a batch, from look to commit
+    streams          its rows in streams: known, ready to go on, or blocked
     sources          how streams are read: by key, by key in order, by lane, by lane with aging
-    arrivals         how streams come to be known: a hint at once, and sweeps
-    turns            whose turn it is: by weight, or by the places of the jobs
+    arrivals         how streams are found: a hint at once, and sweeps
+    turns            whose turn it is: by weight or by place
     selection        the rows of one batch, taken in turns
     allowances       how many more may begin, of the queue and of each key
-    running          ids of the running jobs, by key
-    rates            by its rates, and by earlier ones that still count
-    buckets          token buckets of a queue and of its keys
-    ordering         dead and revived jobs of a key whose jobs run in order
-    retries          due retries, which need a slot and a token, too
+    running          ids of running jobs, by key
+    rates            by its rates, and earlier ones that still count
+    buckets          token buckets of a queue and its keys
+    ordering         dead and revived jobs of an ordered key
+    retries          due retries, which need a slot and a token too
 
-    uniqueness       jobs that share a unique key: one of them stands, the others give way to it
+    uniqueness       of the jobs with one unique key one stands, and the others give way
 
-What always holds:
-
-- The leader alone admits, on one thread. Between two of its looks jobs can only end: a count is never too low.
+- Only the leader admits, on one thread. Between its looks jobs can only end, so no count is too low.
 - A row is selected in the snapshot of the batch that moves it, and counted after the commit.
-- Nothing that is remembered here is needed: the next leader reads it from the tables.
-- `drain.queues` and `drain queue` write to `queues` and `queue_pauses`, and the leader follows. It writes one column,
-  the reason why it holds a queue.
-- An error that the values of a queue's rules cause holds that queue, and no other.
+- Nothing in memory is needed: the next leader reads it from the tables.
+- `drain.queues` and `drain queue` write rules and pauses; the leader only writes why it holds a queue.
+- An error in the values of a queue's rules holds that queue, and no other.
 """

@@ -1,4 +1,4 @@
-"""Admission of the leader: how many rows of each queue may leave now, and which, if the queue has rules."""
+"""Admission by the leader: how many rows of each queue may leave, and which, if it has rules."""
 
 from __future__ import annotations
 
@@ -22,28 +22,25 @@ from drain.tables.rules import RulesRow
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
-# Interval between two looks at the rules and the pauses: the leader follows a change within a second.
+# The leader follows changed rules and pauses within a second.
 _FOLLOW_SECONDS = 0.5
 
 
 class Admission:
-    """Decides for one leader, on its connection, which rows may leave `staged_jobs`.
+    """Decides which rows may leave `staged_jobs`, on the leader's connection.
 
-    A queue has rules if it has a row in `queues`, or if some of its jobs or keys are paused. All other queues have no
-    bound but that of their list. A queue whose rules cannot be followed is held: nothing of it leaves.
+    A queue has rules if it has a row in `queues`, or paused jobs or keys. Others are bounded by their list alone.
 
     Args:
-        connection: The leader's.
-        redis: Reader of the lists.
-        depth: Bound of each list; 0 for none, None to let it follow the workers.
-        forward_queues: Names of the queues in forward mode, whose lists have no bound.
+        depth: Bound of each list; 0 for none, None to follow the workers.
+        forward_queues: Queues in forward mode, whose lists are unbounded.
 
     Attributes:
-        paused: Pauses that held at the last look.
-        outdated: Queues whose limits have changed. Their unclaimed deliveries must be called back; then `called_back`.
+        paused: Pauses at the last look.
+        outdated: Queues with changed limits: call back their unclaimed deliveries, then `called_back`.
     """
 
-    # One thing: the steps of a batch for all queues, in their order; what one queue does has a class of its own.
+    # One thing: the steps of a batch across queues; one queue's have a class of their own.
 
     def __init__(
         self,
@@ -67,18 +64,15 @@ class Admission:
         self._has_unread = False
 
     def expect_arrivals(self) -> None:
-        """Let the next look find what has just been staged in queues with rules; otherwise a second may pass."""
+        """Let the next look find what was just staged in queues with rules; otherwise up to a second passes."""
         self._hints.expect()
 
     def look_when_due(self) -> bool:
-        """Follow the rules, and look whether rows that wait may leave now, as far as it is time for each.
-
-        Returns:
-            True if some may have become free to leave.
+        """Follow rules and look at waiting rows, as far as each is due; return True if some may have become free.
 
         Raises:
-            UnavailableError: Redis.
-            psycopg.OperationalError: The database.
+            UnavailableError: Redis failed.
+            psycopg.OperationalError: The database failed.
         """
         if monotonic() >= self._follow_at:
             self.follow()
@@ -111,7 +105,7 @@ class Admission:
 
     @property
     def next_look_at(self) -> float:
-        """Time, by `monotonic()`, at which rows that wait may be allowed to leave; infinite if none wait."""
+        """Time of `monotonic()` at which waiting rows may become free; infinite if none wait."""
         times = [self._depths.next_look_at, self._queues.next_turn_at]
         if self._rules.rows or self._queues.awake:
             times.append(self._hints.next_at)
@@ -124,7 +118,7 @@ class Admission:
 
     @property
     def may_find_more(self) -> bool:
-        """True if rows of a queue with rules may be free to leave that no look or no batch has come to yet."""
+        """True if free rows of queues with rules may not have been found yet."""
         return (
             self._has_unread
             or self._queues.next_turn_at <= monotonic()
@@ -136,21 +130,21 @@ class Admission:
 
     @property
     def ruled(self) -> Collection[str]:
-        """Names of the queues with rules, held ones among them."""
+        """Queues with rules, including held ones."""
         return self._rules.rows.keys() | self._queues.awake.keys()
 
     @property
     def awake(self) -> Collection[str]:
-        """Names of the queues with rules that may have due rows."""
+        """Queues with rules that may have due rows."""
         return self._queues.awake.keys()
 
     def take_fallen_asleep(self) -> Collection[str]:
-        """Return the queues with rules that have fallen asleep since the last call: a lane that is found wakes them."""
+        """Return queues that fell asleep since the last call; a lane found wakes them."""
         queues, self._queues.fallen_asleep = self._queues.fallen_asleep, set()
         return queues
 
     def room(self, queue: str) -> int:
-        """Return how many rows of a queue may leave now in the order of its lanes; 0 for a queue with rules."""
+        """Return how many rows of a queue may leave in lane order; 0 for a queue with rules."""
         if self.paused.queue(queue):
             return 0
         if self._has_rules(queue):
@@ -160,20 +154,19 @@ class Admission:
         return self._depths.room(queue)
 
     def select(self, most: int, *, skip_locked: bool, leave: Collection[int]) -> dict[str, list[DueJob]]:
-        """Select rows of the queues with rules, by queue, in the transaction of a batch.
+        """Select rows of queues with rules, in a batch's transaction.
 
         Args:
-            most: Upper bound of the rows.
-            skip_locked: Pass over rows that another session has locked.
-            leave: Ids to pass over.
+            skip_locked: Skip rows locked elsewhere.
+            leave: Ids to skip.
 
         Raises:
-            HeldError: A queue is held from now on; the next transaction leaves it out.
+            HeldError: A queue is held now; the next transaction leaves it out.
         """
         selected: dict[str, list[DueJob]] = {}
         awake, read = self._queues.awake, 0
         self._has_unread = False
-        # Each queue comes first in its turn: a batch may not hold the rows of all.
+        # Each queue comes first in turn: a batch may not hold all rows.
         for queue in list(awake):
             if most <= 0 or read >= MOST_AT_ONCE:
                 self._has_unread = read >= MOST_AT_ONCE
@@ -196,35 +189,30 @@ class Admission:
         return selected
 
     def admitted(self, rows: Mapping[str, Sequence[DueJob]], gone: Collection[int]) -> None:
-        """Note that the transaction is committed in which these rows were selected, and which of them have left.
-
-        Args:
-            rows: Selected rows of the queues with rules.
-            gone: Ids of the rows that are in flight or pushed now.
-        """
+        """Note the commit of a batch, and which of the selected rows are `gone`: in flight or pushed."""
         for queue, selected in rows.items():
             if queue in self._queues.awake:
                 with self._following(queue):
                     self._queues.awake[queue].admitted([row for row in selected if row.id in gone])
 
     def moved(self, rows: Sequence[DueJob]) -> None:
-        """Count rows whose move is committed, and whose push begins."""
+        """Count rows whose move is committed and whose push begins."""
         self._depths.moved(Counter(map(attrgetter("queue"), rows)))
 
     def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
-        """Note the numbers of jobs that were pushed, by queue, and the lengths of the lists afterwards."""
+        """Note pushed jobs by queue, and the list lengths afterwards."""
         self._depths.pushed(jobs, lengths)
 
     def holds_retries(self, queue: str) -> bool:
-        """Return True if no retry of a queue may be delivered, as the last look at it knows: `redeliverable` is []."""
+        """Return True if, as of the last look, no retry of the queue may be delivered."""
         ruled = self._queues.awake.get(queue)
         return ruled is not None and not ruled.may_redeliver
 
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
-        """Return how many due retries of a queue may be delivered now, or their ids if the queue has rules.
+        """Return how many due retries of a queue may be delivered, or their ids if it has rules.
 
         Raises:
-            HeldError: The queue is held from now on; the open transaction cannot go on.
+            HeldError: The queue is held now; the transaction cannot go on.
         """
         if self.paused.queue(queue) or queue in self._held:
             return 0
@@ -237,7 +225,7 @@ class Admission:
         return []
 
     def redelivered(self, queue: str, claims: Mapping[int, int]) -> None:
-        """Count retries of a queue with rules as running, each with the number of its claims so far."""
+        """Count retries of a queue with rules as running, each with its number of claims."""
         if queue in self._queues.awake:
             with self._following(queue):
                 self._queues.awake[queue].redelivered(claims)
@@ -246,7 +234,7 @@ class Admission:
         return queue in self._rules.rows or self.paused.names_any(queue)
 
     def pause(self, paused: Pauses) -> None:
-        """Follow these pauses, which have just been read."""
+        """Follow these pauses."""
         if paused is self.paused:
             return
         self.paused = paused
@@ -257,7 +245,7 @@ class Admission:
             self._pause(queue, ruled)
 
     def follow(self) -> None:
-        """Read changed rules and pauses, and apply them to the queues; in autocommit mode."""
+        """Read and apply changed rules and pauses, in autocommit mode."""
         changed = self._rules.look(self._connection)
         self.pause(self.followed_pauses.look())
         for queue, before in changed.items():
@@ -265,13 +253,13 @@ class Admission:
             if not (row and before and row.same_rules(before)):
                 self._held.release(queue)
                 self._follow_row(queue, row)
-                # At the first look too: the leader before may have died between a change and its call-back.
+                # At the first look too: the last leader may have died between a change and its call-back.
                 self._note_outdated(queue, row, before)
         self._held.note(self._rules.rows, changed)
         self._follow_at = monotonic() + _FOLLOW_SECONDS
 
     def called_back(self) -> None:
-        """Recount the outdated queues after their deliveries have been called back."""
+        """Recount outdated queues after their call-back."""
         for queue in self.outdated:
             if queue in self._queues.awake:
                 self._queues.awake[queue].count_again()
@@ -281,7 +269,7 @@ class Admission:
         if row is None or queue in self._held:
             return
         earlier: tuple[object, ...] = ()
-        # Rules that could not be followed limited nothing that was delivered before them.
+        # Rules that could not be followed limited nothing delivered before.
         with suppress(ConfigError):
             earlier = (Rules.from_row(before) if before else Rules(queue)).limits
         with suppress(ConfigError):
@@ -291,7 +279,7 @@ class Admission:
 
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:
         if row is None:
-            # A lane that is found, or that is known, wakes the queue if it has pauses.
+            # A known or found lane wakes the queue if it has pauses.
             self._end(queue)
             return
         with self._following(queue):
@@ -308,7 +296,7 @@ class Admission:
 
     @contextmanager
     def _following(self, queue: str, *, in_transaction: bool = False) -> Iterator[None]:
-        """Hold the queue if the block cannot follow its rules; a transaction must end then."""
+        """Hold the queue if the block cannot follow its rules; its transaction must end then."""
         with self._held.unless_followed(queue):
             yield
         if queue in self._held:
@@ -317,7 +305,7 @@ class Admission:
                 raise HeldError
 
     def _make(self, queue: str) -> RuledQueue | None:
-        """Make a queue that wakes; None if it has no rules, or is held."""
+        """Create a queue that wakes; None if it has no rules or is held."""
         row = self._rules.rows.get(queue)
         if queue in self._held or not self._has_rules(queue):
             return None

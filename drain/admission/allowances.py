@@ -1,4 +1,4 @@
-"""Allowances: how many more jobs of a queue, and of each of its keys, may begin now, and what keeps a key back."""
+"""Allowances: how many more jobs of a queue and of each key may begin, and what holds a key."""
 
 from __future__ import annotations
 
@@ -11,26 +11,20 @@ from drain.admission.rules import Rules
 from drain.admission.running import RunningJobs
 from drain.admission.sources import UNKEYED
 
-# Time for which room is kept for retries: longer than the pause between two rounds of redelivery.
+# How long room is kept for retries: longer than a pause of redelivery.
 _KEPT_SECONDS = 1.5
 
 
 class Allowances:
     """Limits, rates, pauses and holds of one queue.
 
-    Args:
-        rules: Rules of the queue.
-        running_jobs: Its running jobs.
-        clock: Time by the database's clock.
-
     Attributes:
-        rates: Rates of the queue and of its keys.
-        one_at_a_time: A job that is given up counts as one that begins, since those behind it may have to wait.
-        paused: Paused keys, each with the end of its pause; None for no end.
-        held: Keys of an ordered queue whose staged jobs wait for a dead job, or for one that waits to be tried again.
+        one_at_a_time: A buried job counts as begun, since those behind it may have to wait.
+        paused: Paused keys with the end of each pause, or None.
+        held: Keys of an ordered queue held by a dead job or a waiting retry.
     """
 
-    # One thing: all that keeps a key or a queue back; each method is one question about it, or one change.
+    # One thing: all that holds back a key or queue.
 
     def __init__(self, rules: Rules, running_jobs: RunningJobs, clock: DatabaseClock) -> None:
         self.rates = Rates(rules, clock)
@@ -41,14 +35,14 @@ class Allowances:
         self._running = running_jobs
         self._clock = clock
         self._per_key = 1 if rules.ordered else rules.running_per_key
-        # Keys of due retries that have to wait, and until when room is kept for them.
+        # Keys of due retries that wait, and until when room is kept for them.
         self._kept: Collection[str] = frozenset()
         self._kept_until = 0.0
-        # Until then the next place is for a staged job, since a retry had the last one.
+        # Until then a staged job has the next place, since a retry had the last.
         self._staged_until = 0.0
 
     def keep_rates_of(self, earlier: Allowances) -> None:
-        """Go on with the buckets of earlier rules of the queue, or with what is missing in them under other rates."""
+        """Continue the buckets of earlier rules, or what they lack under other rates."""
         if self.rates.are_those_of(earlier.rates):
             self.rates = earlier.rates
         else:
@@ -56,11 +50,11 @@ class Allowances:
 
     @property
     def looks_at_running(self) -> bool:
-        """True if it matters how many jobs run."""
+        """True if the number of running jobs matters."""
         return bool(self._rules.running or self._per_key)
 
     def keep_for_retries(self, keys: Collection[str]) -> None:
-        """Keep room for due retries of these keys for a while, so that staged jobs do not take all of it."""
+        """Keep room for due retries of these keys for a while."""
         self._kept = frozenset(keys)
         self._kept_until = monotonic() + _KEPT_SECONDS
 
@@ -68,26 +62,22 @@ class Allowances:
         """Count the staged jobs of the queue that may begin."""
         kept = 0
         if self._kept and monotonic() < self._kept_until:
-            # A retry whose own key is full can use no place of the queue.
+            # A retry whose own key is full cannot use a place.
             could_begin = sum(self.of_retries(key) > 0 for key in self._kept)
             kept = min(could_begin, max(1, (self._rules.running or 0) // 2))
         free = self._free()
         return max(free - kept, min(free, self._is_turn_of_staged))
 
     def retries_of_queue(self, *, staged_wait: bool) -> int:
-        """Count the due retries of the queue that may begin.
-
-        Args:
-            staged_wait: Staged jobs wait that may begin: they get every other place.
-        """
+        """Count the due retries of the queue that may begin; if `staged_wait`, staged jobs get every other place."""
         return max(0, self._free() - (staged_wait and self._is_turn_of_staged))
 
     def retries_began(self) -> None:
-        """Note that retries have begun: the next place is for a staged job."""
+        """Note that retries began: a staged job has the next place."""
         self._staged_until = monotonic() + _KEPT_SECONDS
 
     def staged_began(self) -> None:
-        """Note that staged jobs have begun: the next place is for a retry."""
+        """Note that staged jobs began: a retry has the next place."""
         self._staged_until = 0.0
 
     @property
@@ -99,21 +89,21 @@ class Allowances:
         return max(0, min(free, self.rates.of_queue()))
 
     def of_key(self, key: str) -> int:
-        """Count the staged jobs of a key that may begin, if the queue lets them; without a key there are no limits."""
+        """Count the staged jobs of a key that may begin, queue aside; unlimited without a key."""
         if key == UNKEYED:
             return NO_LIMIT
         kept = self._is_kept(key) and not self._is_turn_of_staged
         return 0 if key in self.held else max(0, self.of_retries(key) - kept)
 
     def of_retries(self, key: str) -> int:
-        """Count the waiting retries of a key that may begin; in an ordered queue they hold the key for themselves."""
+        """Count the waiting retries of a key that may begin; in an ordered queue they hold it."""
         if key == UNKEYED:
             return NO_LIMIT
         free = NO_LIMIT if self._per_key is None else self._per_key - self._running.of_key(key)
         return 0 if free <= 0 or self._is_paused(key) else min(free, self.rates.of_key(key))
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when to look again at a key that may begin nothing; None if only a claim or the end of a job helps."""
+        """Return when to look again at a blocked key; None if only a claim or the end of a job helps."""
         if key in self.held or (self._per_key is not None and self._running.of_key(key) >= self._per_key):
             return None
         until = self.paused.get(key)
@@ -121,7 +111,7 @@ class Allowances:
             return self._clock.monotonic(until.timestamp())
         if (at := self.rates.next_of_key_at(key)) is not None:
             return at
-        # The retry for which room is kept may never begin: it may be cancelled, or go to another queue.
+        # That retry may never begin: it may be cancelled or moved.
         return self._kept_until if self._is_kept(key) else None
 
     def retries_keep(self) -> list[str]:

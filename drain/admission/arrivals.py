@@ -1,8 +1,7 @@
-"""Arrivals: how a queue's streams come to be known, by a hint at once and by a sweep for certain.
+"""Arrivals: a queue's streams are found by a hint at once, and by a sweep for certain.
 
-The hint reads the rows with higher ids than any before. It misses rows that are committed after a higher id, scheduled
-rows that have come due, and revived ones. A sweep looks at the head of each stream, a slice at a time, and is paced so
-that it takes a tenth of the time.
+The hint reads rows with new highest ids. It misses late commits, scheduled rows that came due, and revived ones. A
+sweep looks at the head of each stream, in slices paced to a tenth of the time.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from drain.admission.turns import Turns
 from drain.tables import keyed
 from drain.tables.keyed import Head
 
-# Upper bound of the rows that one hint reads, and of the heads that a slice of a sweep finds.
+# Rows per hint, and heads per slice.
 _RECENT_LIMIT = 2000
 _SLICE = 1000
-# Pause after a hint and after a slice, as a multiple of its duration.
+# Pauses, as a multiple of the duration.
 _HINT_PAUSE = 4
 _SWEEP_PAUSE = 9
 _SHORTEST_SWEEP_PAUSE_SECONDS = 0.05
-# Pause after which a queue of which nothing is known is looked at again, if no job that is staged wakes the leader.
+# Pause for a queue with nothing known, unless a staged job wakes the leader.
 _IDLE_SECONDS = 1.0
 
 
@@ -31,13 +30,11 @@ class Arrivals:
     """Finds the streams of one source, and puts them into the order.
 
     Args:
-        source: The streams of a queue.
-        turns: Their order.
-        ahead: Rows of them that have been found; dropped for a stream of which an earlier row turns up.
-        most: Upper bound of the streams that are known at a time.
+        ahead: Rows found; dropped for a stream of which an earlier row turns up.
+        most: Streams known at a time.
 
     Attributes:
-        is_first_sweep: Rows may wait that no sweep has come to yet.
+        is_first_sweep: Rows may wait that no sweep has reached.
         is_between_sweeps: The last slice ended a sweep.
     """
 
@@ -54,13 +51,13 @@ class Arrivals:
 
     @property
     def next_look_at(self) -> float:
-        """Time at which the next slice of a sweep is worth its while, by this process' clock."""
+        """Time of `monotonic()` at which the next slice is worthwhile."""
         if self._source.cursors or self.is_first_sweep:
             return self._sweep_at
         return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 
     def look(self, *, hint: bool) -> None:
-        """Run the hint, if it is wanted, and a slice of the sweep, if it is time for each; in autocommit mode."""
+        """Run a wanted hint and a slice of the sweep, as far as due, in autocommit mode."""
         if hint and monotonic() >= self._hint_at:
             self.hint()
         began = monotonic()
@@ -78,7 +75,7 @@ class Arrivals:
         self._sweep_at = 0.0
 
     def hint(self, after: int | None = None) -> None:
-        """Run the hint alone, for rows above this id, or above those of the last hint; in autocommit mode."""
+        """Run the hint, for rows above this id or those of the last hint, in autocommit mode."""
         began = monotonic()
         if after is not None:
             self._last_id = max(after, self._last_id or 0)
@@ -106,6 +103,6 @@ class Arrivals:
             found = self._ahead.get(stream)
             if before != source.cursors[stream] or (found and head[2:] < found[0][1]):
                 self._ahead.pop(stream, None)
-            # A stream that is known and not in the order is blocked.
+            # A known stream outside the order is blocked.
             if not is_known or stream in turns.waiting:
                 turns.enter(stream, place)

@@ -1,7 +1,6 @@
-"""Queues with rules that are awake: they may have due rows. The others cost nothing but the memory of their rules.
+"""Awake queues with rules may have due rows; the others cost only the memory of their rules.
 
-A queue wakes when a lane of it is found, when a job is staged in it, or when a retry of it is due, and falls asleep
-after some seconds without a due row.
+A queue wakes when a lane is found, a job staged or a retry due, and falls asleep after some seconds without due rows.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from time import monotonic
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rates import Rates
 
-# Upper bound of the queues that are awake, and of those asleep whose counts are kept.
+# Awake queues, and sleeping ones whose counts are kept.
 MOST_AWAKE = 1000
-# Upper bound of the queues that are woken, looked at or read together: in between, other queues have their turn.
+# Queues woken, looked at or read together; then others have their turn.
 MOST_AT_ONCE = 50
-# Pause after more queues than may be awake had rows that wait, before the next ones have their turn.
+# Pause before the next turn, when more queues have waiting rows than may be awake.
 _TURN_SECONDS = 0.25
 
 
 class AwakeQueues:
-    """Queues with rules, of which a bounded number is awake.
+    """Queues with rules, a bounded number of them awake.
 
     Args:
-        make: Makes a queue that wakes for the first time; None if it has no rules that can be followed.
-        prepare: Called with each queue that wakes, and its name.
+        make: Creates a queue that first wakes; None if it has no usable rules.
+        prepare: Called with each waking queue and its name.
 
     Attributes:
-        awake: Queues that are awake, by name; the one that was read longest ago comes first.
-        fallen_asleep: Names of queues that are no longer awake, until they are taken.
+        awake: By name, the one read longest ago first.
+        fallen_asleep: Names no longer awake, until taken.
     """
 
     def __init__(
@@ -41,9 +40,9 @@ class AwakeQueues:
         self.fallen_asleep: set[str] = set()
         self._make = make
         self._prepare = prepare
-        # Those that were awake last come last.
+        # Most recently awake last.
         self._asleep: dict[str, RuledQueue] = {}
-        # Rates of queues that are neither, whose buckets may lack tokens.
+        # Rates of other queues whose buckets may lack tokens.
         self._spent: dict[str, Rates] = {}
         self._look_for_full_above = MOST_AWAKE
         self._called: dict[str, None] = {}
@@ -59,13 +58,13 @@ class AwakeQueues:
 
     @property
     def next_turn_at(self) -> float:
-        """Time at which a queue that was called may wake, by `monotonic()`; infinite if none was called."""
+        """Time of `monotonic()` at which a called queue may wake; infinite if none was called."""
         if not self._called:
             return float("inf")
         return 0.0 if len(self.awake) < MOST_AWAKE else self._next_turn_at
 
     def wake(self, queue: str) -> RuledQueue | None:
-        """Wake a queue now; returns None if it has no rules that can be followed."""
+        """Wake a queue now; None if it has no usable rules."""
         self._called.pop(queue, None)
         ruled = self.awake.get(queue) or self._asleep.pop(queue, None) or self._made(queue)
         if ruled is not None and queue not in self.awake:
@@ -75,7 +74,7 @@ class AwakeQueues:
         return ruled
 
     def take_turns(self) -> None:
-        """Let queues fall asleep that have been idle, and wake some of those that were called."""
+        """Put idle queues to sleep, and wake some that were called."""
         self._put_to_sleep([queue for queue, ruled in self.awake.items() if ruled.may_sleep])
         number = min(len(self._called), MOST_AT_ONCE) if monotonic() >= self.next_turn_at else 0
         # Redelivery wakes queues beyond the bound.
@@ -84,7 +83,7 @@ class AwakeQueues:
             self.wake(queue)
 
     def due(self, paused: Callable[[str], bool]) -> Collection[str]:
-        """Choose queues that it is time to look at, and that are not paused."""
+        """Return queues due for a look that are not paused."""
         now = monotonic()
         due = {
             queue: at
@@ -94,11 +93,11 @@ class AwakeQueues:
         return due if len(due) <= MOST_AT_ONCE else nsmallest(MOST_AT_ONCE, due, key=due.__getitem__)
 
     def get(self, queue: str) -> RuledQueue | None:
-        """Return a queue, awake or not; None if it is not known."""
+        """Return a queue, awake or not; None if unknown."""
         return self.awake.get(queue) or self._asleep.get(queue)
 
     def forget(self, queue: str) -> None:
-        """Forget a queue, awake or not, but for what its buckets lack."""
+        """Forget a queue, except for what its buckets lack."""
         ruled = self.awake.pop(queue, None) or self._asleep.pop(queue, None)
         self._called.pop(queue, None)
         if ruled is not None:

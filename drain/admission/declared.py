@@ -1,4 +1,4 @@
-"""Rules that a file declares, for version control, and how they differ from those of the database."""
+"""Rules declared in a file, and their differences from the database."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.jobs.objectives import Objective
 
-# Line of a queue that is no rule: the leader does not follow it, and no table has it.
+# A line that is not a rule; no table has it.
 _SLO = "slo"
 
 
 class Difference(NamedTuple):
-    """Queue whose rules change.
-
-    Attributes:
-        queue: Name of the queue.
-        before: Rules as they are; none of them on if the queue has no rules.
-        after: Rules as they are to be.
-    """
+    """Queue whose rules change."""
 
     queue: str
     before: Rules
@@ -31,17 +25,17 @@ class Difference(NamedTuple):
 
     @property
     def options(self) -> dict[str, tuple[object, object]]:
-        """Value before and after of each option that changes, by its name; None for a rule that is off."""
+        """Changed options with their values before and after; None for a rule that is off."""
         before, after = as_options(self.before), as_options(self.after)
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         return {name: (before.get(name), after.get(name)) for name in names}
 
 
 def read(text: str) -> dict[str, Rules]:
-    """Read rules from TOML: a table for each queue, with a line for each rule.
+    """Read rules from TOML, a table per queue.
 
     Raises:
-        ConfigError: The text is no TOML, or a rule cannot be used or contradicts another; one line says which.
+        ConfigError: The text is not TOML, or a rule is invalid or contradicts another.
     """
     tables = _tables(text)
     for queue, options in tables.items():
@@ -50,7 +44,7 @@ def read(text: str) -> dict[str, Rules]:
 
 
 def objectives(text: str) -> dict[str, Objective]:
-    """Read the objectives of queues from the same TOML, by the name of the queue; its rules are checked as well.
+    """Read objectives by queue from the same TOML, checking its rules too.
 
     Raises:
         ConfigError: As for `read`.
@@ -84,7 +78,7 @@ def _rules(queue: str, options: object) -> Rules:
     try:
         return with_options(Rules(queue), {name: each for name, each in options.items() if name != _SLO})
     except ConfigError as error:
-        # In TOML, [a.b] is a table within a table.
+        # In TOML, [a.b] is a nested table.
         nested = any(isinstance(value, Mapping) and name != "weights" for name, value in options.items())
         advice = f'; a name with a dot stands in quotes, as in ["{visible(queue)}.b"]' if nested else ""
         raise ConfigError(f"{error}{advice}") from None
@@ -96,9 +90,7 @@ def differences(
     """Return the queues whose rules change, by name.
 
     Args:
-        present: Rules of the database.
-        wanted: Rules of the file.
-        prune: Take the rules off queues that the file does not name.
+        prune: Remove the rules of queues that the file does not name.
     """
     queues = sorted({*wanted, *(present if prune else ())})
     found = [

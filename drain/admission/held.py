@@ -1,6 +1,6 @@
-"""Held queues: their rules cannot be followed, so nothing of them leaves until the rules change.
+"""Held queues: their rules cannot be followed, so nothing leaves until they change.
 
-A limit that is not followed would be exceeded, and an error that ends the leader would stop all queues.
+Ignoring a limit would exceed it, and failing would stop all queues.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from drain.tables.rules import RulesRow
 
 log = logging.getLogger(__name__)
 
-# Errors that values cause: those of a rule, or of a computation with them here or on the server.
+# Errors caused by values, here or on the server.
 _OF_VALUES = (ConfigError, ArithmeticError, ValueError, psycopg.DataError)
 
 
 class HeldError(Exception):
-    """The rules of a queue have failed within a transaction."""
+    """Failure of a queue's rules within a transaction."""
 
 
 def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
-    """Warn of rules that look at what runs, if the queue is in forward mode."""
+    """Warn of rules about running jobs on a queue in forward mode."""
     if rules.queue in forward_queues and rules.looks_at_running:
         log.warning(
             "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
@@ -38,16 +38,12 @@ def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
 
 
 class HeldQueues:
-    """Queues whose rules have failed, each with the reason.
-
-    Args:
-        connection: The leader's.
-    """
+    """Queues whose rules failed, with the reasons."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._reasons: dict[str, str] = {}
-        # Queues whose rows may not say what holds.
+        # Their rows may be out of date.
         self._to_note: set[str] = set()
         self._may_note = True
 
@@ -60,12 +56,12 @@ class HeldQueues:
         return frozenset(self._reasons)
 
     def release(self, queue: str) -> None:
-        """Hold a queue no longer: its rules have changed since they failed."""
+        """Release a queue, whose rules have changed."""
         self._reasons.pop(queue, None)
 
     @contextmanager
     def unless_followed(self, queue: str) -> Iterator[None]:
-        """Hold the queue if the block, which follows its rules, raises an error that their values cause."""
+        """Hold the queue if the block, which follows its rules, fails because of their values."""
         try:
             yield
         except _OF_VALUES as error:
@@ -81,11 +77,10 @@ class HeldQueues:
             )
 
     def note(self, rows: Mapping[str, RulesRow], changed: Iterable[str]) -> None:
-        """Note in the table, in autocommit mode, why queues are held, unless their rows say so already.
+        """Write why queues are held, unless their rows say so, in autocommit mode.
 
         Args:
-            rows: Rows of the table, by queue.
-            changed: Queues whose rows have changed since the last call.
+            changed: Queues whose rows changed since the last call.
         """
         self._to_note.update(changed)
         self._to_note = {
@@ -97,7 +92,7 @@ class HeldQueues:
         try:
             ruled.note_errors(self._connection, wrong)
         except (psycopg.IntegrityError, psycopg.ProgrammingError) as error:
-            # The queues are held all the same.
+            # The queues are held anyway.
             self._may_note = False
             log.warning(
                 "cannot note in the table queues why queues are held: %s",

@@ -1,4 +1,4 @@
-"""Hints: one statement names the queues with rules in which jobs have just been staged."""
+"""Hints: one statement finds the queues with rules in which jobs were just staged."""
 
 from __future__ import annotations
 
@@ -10,38 +10,33 @@ from drain.admission.awake import MOST_AT_ONCE
 from drain.database.postgres import Connection
 from drain.tables import keyed
 
-# Pause after hints, as a multiple of their duration.
+# Pause, as a multiple of a hint's duration.
 _PAUSE = 4
-# Upper bound of the rows that one statement looks at.
 _RECENT_LIMIT = 2000
 
 
 class Hints:
-    """Names of queues for one leader, on its connection.
-
-    Args:
-        connection: The leader's.
-    """
+    """Finds queues on the leader's connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._is_expected = False
         self._next_at = 0.0
         self._last_id: int | None = None
-        # Queues that have not had their turn, each with an id below those of the jobs.
+        # Queues awaiting their turn, each with an id below the new ones.
         self._staged_in: dict[str, int] = {}
 
     def expect(self) -> None:
-        """Let the next look find what has just been staged; otherwise a second may pass."""
+        """Let the next look find what was just staged; otherwise up to a second passes."""
         self._is_expected = True
 
     @property
     def next_at(self) -> float:
-        """Time of the next hint, by `monotonic()`; infinite if nothing is expected."""
+        """Time of `monotonic()` of the next hint; infinite if nothing is expected."""
         return self._next_at if self._is_expected else float("inf")
 
     def find(self, has_rules: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Yield the queues in which jobs were staged lately, each with an id below those of the jobs."""
+        """Yield queues with new jobs, each with an id below theirs."""
         if self._last_id is None:
             self._last_id = keyed.last_id(self._connection)
         if not self._is_expected or monotonic() < self._next_at:

@@ -1,8 +1,7 @@
-"""Queue with rules: which of its due rows and due retries may be admitted now.
+"""Queue with rules: which due rows and retries may be admitted.
 
-The leader alone admits. Between two looks at `inflight_jobs` the number of running jobs can only fall, so a count from
-the last look, with what was admitted since, is never too low, and no limit is exceeded. All that is remembered here is
-rebuilt from the tables when a term begins or rules appear.
+Only the leader admits. Between looks at `inflight_jobs`, running jobs can only end, so a count from the last look plus
+what was admitted since is never too low. All of it is rebuilt from the tables when a term begins or rules appear.
 """
 
 from __future__ import annotations
@@ -24,33 +23,26 @@ from drain.tables import keyed, running
 from drain.tables.keyed import Paused
 from drain.tables.staged import DueJob
 
-# Shortest pause between two looks at the running jobs while rows wait for their end, and otherwise.
+# Shortest pauses between looks at running jobs: while rows wait for their end, and otherwise.
 _NAP_SECONDS = 0.002
 _REST_SECONDS = 0.5
-# Such a pause, and that between two sweeps while nothing may begin, grows to this part of the time since a job was last
-# seen to begin or to end, up to a bound. Measured: at 50 ms a hundred queues that are full took half a processor.
+# Pauses while nothing may begin grow to this part of the time since the last start or end, up to a bound. Measured: at
+# 50 ms, a hundred full queues took half a processor.
 _NAP_PART = 0.02
 _LONGEST_NAP_SECONDS = 1.0
-# Time for which an idle queue is looked at.
+# How long an idle queue stays awake.
 _AWAKE_SECONDS = 5.0
-# Pause between two looks at the database's clock, for rates.
 _CLOCK_SECONDS = 10.0
 
 
 class RuledQueue:
-    """Selection in one queue that has rules or pauses, for one leader and on its connection.
-
-    Args:
-        connection: The leader's.
-        rules: Rules of the queue.
+    """Selection in one queue with rules or pauses.
 
     Attributes:
-        rules: Rules of the queue.
-        allowances: How many more jobs may begin.
-        next_look_at: Time at which looking again could help, by this process' clock (`time.monotonic`).
+        next_look_at: When looking again could help, by `monotonic()`.
     """
 
-    # One thing: the steps of a batch in one queue, in their order; what they work on has classes of its own.
+    # One thing: the steps of a batch in one queue; their objects have classes of their own.
 
     def __init__(self, connection: Connection, rules: Rules) -> None:
         self._connection = connection
@@ -61,18 +53,18 @@ class RuledQueue:
         self._follow(rules)
 
     def change(self, rules: Rules) -> None:
-        """Follow other rules of the same queue."""
+        """Follow other rules of the queue."""
         earlier = self.allowances
         self._follow(rules)
         self.allowances.keep_rates_of(earlier)
 
     def count_again(self) -> None:
-        """Count running jobs from the tables again. The buckets stay, since they know more than the tables show."""
+        """Recount running jobs; the buckets stay, as they know more than the tables."""
         self._is_rebuilt = False
         self.allowances.rates.forgive_after_look()
 
     def end(self) -> None:
-        """Follow no rules any more; in autocommit mode."""
+        """Stop following rules, in autocommit mode."""
         self.allowances.rates.let_go(self._connection)
 
     def _follow(self, rules: Rules) -> None:
@@ -88,13 +80,7 @@ class RuledQueue:
         keys: Mapping[str, datetime | None],
         pairs: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Pass over these jobs from now on, and no others.
-
-        Args:
-            job_names: Names of jobs.
-            keys: Keys, each with the end of its pause; None for no end.
-            pairs: Keys, each with the name of those of its jobs that are paused.
-        """
+        """Skip exactly these jobs from now on: by name, by key with the end of the pause, and by key and name."""
         paused = Paused(sorted(job_names), sorted(pairs), sorted(keys))
         if (paused, keys) == (self._paused, self._paused_keys):
             return
@@ -106,7 +92,7 @@ class RuledQueue:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Forget which rows are due; the next looks find them."""
+        """Forget which rows are due; looks find them again."""
         earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
         self._turns.go_on_from(earlier)
         self._streams = Streams(
@@ -121,11 +107,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def look(self) -> bool:
-        """Read ended and new jobs, as often as it is worth it; in autocommit mode.
-
-        Returns:
-            True if some row may be admitted now.
-        """
+        """Read ended and new jobs when worthwhile, in autocommit mode; return True if some row may be admitted."""
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
@@ -134,23 +116,19 @@ class RuledQueue:
         if self.allowances.looks_at_running and monotonic() >= self._look_at_running_at:
             self._look_at_running()
         self._settle()
-        # While the queue is full, a look every few milliseconds is one exchange.
+        # While the queue is full, a look every few milliseconds is one round trip.
         self._streams.look(hint=self.allowances.of_queue() > 0)
         self._set_next_look()
         return self.may_admit
 
     def wake(self) -> None:
-        """Look again at what is due, after a time without looks."""
+        """Look again at what is due, after a sleep."""
         self._changed_at = monotonic()
         self._streams.begin_again()
         self.next_look_at = 0.0
 
     def hint(self, after: int) -> bool:
-        """Read lately staged jobs, with ids above this one, before the next look; in autocommit mode.
-
-        Returns:
-            True if some row may be admitted now.
-        """
+        """Read jobs staged above this id first, in autocommit mode; return True if some may be admitted."""
         if self._is_rebuilt:
             self._streams.roll_back()
             self._streams.hint(after)
@@ -158,13 +136,10 @@ class RuledQueue:
         return self.may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
-        """Select up to `room` rows that may be admitted now, in their order, within the batch's transaction.
-
-        Some of them may have expired (`expired`); the caller gives these up.
+        """Select up to `room` rows in their order, in a batch's transaction; the caller buries expired ones.
 
         Args:
-            room: Upper bound of the rows.
-            skip_locked: Pass over rows that another session has locked. The rows that are returned are locked then.
+            skip_locked: Skip rows locked elsewhere, and lock those returned.
         """
         self._streams.roll_back()
         self._aside = set()
@@ -180,14 +155,14 @@ class RuledQueue:
         return rows
 
     def set_aside(self, rows: Sequence[DueJob]) -> None:
-        """Pass over rows of the last selection until a sweep finds them again, about a second later; then `admitted`.
+        """Skip selected rows until a sweep finds them in about a second; call before `admitted`.
 
-        In an ordered queue they keep the others of their key waiting.
+        In an ordered queue they hold their keys.
         """
         self._aside.update(row.id for row in rows)
 
     def admitted(self, rows: Sequence[DueJob]) -> None:
-        """Count these rows of the last selection as running, after the commit; others are still due."""
+        """Count selected rows as running, after the commit; the rest is still due."""
         moved = [row for row in rows if not row.expired]
         if moved:
             self._changed_at = monotonic()
@@ -198,7 +173,7 @@ class RuledQueue:
         self._set_next_look()
 
     def redeliverable(self, limit: int) -> list[int]:
-        """Find up to `limit` due retries that may be admitted now, at read committed."""
+        """Return up to `limit` due retries that may be admitted, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
         self._settle()
@@ -215,7 +190,7 @@ class RuledQueue:
             self._streams.enter(key)
 
     def redelivered(self, claims: Mapping[int, int]) -> None:
-        """Count these retries as running, each with the number of its claims so far."""
+        """Count these retries as running, each with its number of claims."""
         for job_id, number in claims.items():
             self._begin(job_id, self._retries.key_of(job_id), number)
             self.allowances.retries_began()
@@ -234,7 +209,7 @@ class RuledQueue:
 
     @property
     def is_first_sweep(self) -> bool:
-        """True if rows may wait that no look has found yet."""
+        """True if rows may wait that no look has found."""
         return self._streams.is_first_sweep
 
     @property
@@ -244,22 +219,22 @@ class RuledQueue:
 
     @property
     def may_sleep(self) -> bool:
-        """True if the queue is idle, and no job of it has begun or ended for a while."""
+        """True if the queue is idle and no job began or ended for a while."""
         return self.is_idle and monotonic() - self._changed_at > _AWAKE_SECONDS
 
     @property
     def may_admit(self) -> bool:
-        """True if some row may be admitted now, as far as the last look knows."""
+        """True if, as of the last look, some row may be admitted."""
         return self._streams.has_waiting and self.allowances.of_queue() > 0
 
     @property
     def may_redeliver(self) -> bool:
-        """True if some retry may be admitted now, as far as the last look knows."""
+        """True if, as of the last look, some retry may be admitted."""
         return not self._is_rebuilt or self.allowances.retries_of_queue(staged_wait=False) > 0
 
     @property
     def _waits_for_slots(self) -> bool:
-        """True if the end of a running job may let another one begin."""
+        """True if the end of a running job may let another begin."""
         if not self.allowances.looks_at_running or not self._streams.known:
             return False
         return self._streams.has_blocked or not self.allowances.of_queue()

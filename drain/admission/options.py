@@ -1,4 +1,4 @@
-"""Rules as people write them, in Python, in a file and on the command line: the options of a queue."""
+"""Options of a queue: rules as users write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.admission.rules import Rate, Rules, check_key
 from drain.errors import ConfigError
 from drain.formatting import visible
 
-# Name of each option, and of the rule that it sets.
+# Option -> rule that it sets.
 OPTIONS = {
     "running": "running",
     "running_per_key": "running_per_key",
@@ -28,15 +28,13 @@ OPTIONS = {
 
 
 def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
-    """Return rules that are changed by options, each of which sets one rule; None takes the rule off.
+    """Return rules changed by options; None takes a rule off.
 
     Args:
-        rules: Rules of the queue as they are.
-        options: Values by the names of `OPTIONS`, also with hyphens. A rate may be a text, and `aging` a timedelta,
-            a number of seconds, or a text such as `10m`.
+        options: By the names of `OPTIONS`, hyphens allowed. A rate may be text; `aging` a timedelta, seconds, or `10m`.
 
     Raises:
-        ConfigError: An option is unknown or cannot be used, or the rules contradict each other; one line says which.
+        ConfigError: An option is unknown or invalid, or rules contradict each other.
     """
     given = {_known(rules.queue, name): value for name, value in options.items()}
     if len(given) < len(options):
@@ -55,7 +53,7 @@ def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
 
 
 def as_options(rules: Rules) -> dict[str, Any]:
-    """Return the rules that are on, as options that JSON and TOML can carry; `aging` as seconds."""
+    """Return the active rules as options for JSON and TOML; `aging` in seconds."""
     without = Rules(rules.queue)
     values = {name: getattr(rules, field) for name, field in OPTIONS.items()}
     return {
@@ -69,7 +67,7 @@ def _known(queue: str, name: str) -> str:
     option = name.replace("-", "_")
     if option in OPTIONS:
         return option
-    # Imported here: only a mistake needs it.
+    # Only a mistake needs it.
     import difflib
 
     close = difflib.get_close_matches(option, OPTIONS, 1)
@@ -78,7 +76,7 @@ def _known(queue: str, name: str) -> str:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return the value that `Rules` has for an option."""
+    """Convert an option to the value of its rule."""
     if value is None:
         return getattr(Rules("off"), OPTIONS[name])
     if name in ("rate", "rate_per_key"):

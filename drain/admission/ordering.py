@@ -1,4 +1,4 @@
-"""Order within a key: which keys of an ordered queue are held, by a dead job or by an earlier one that waits."""
+"""Order within a key: which keys a dead job or an earlier waiting one holds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from drain.admission.allowances import Allowances
 from drain.database.postgres import Connection
 from drain.tables import keyed
 
-# Number of held keys that are looked at together, and the pause after that as a multiple of its duration. Measured with
-# 30,000 held keys: in each batch they took half a processor, and other queues waited for 0.3 s.
+# Held keys per look, and the pause as a multiple of its duration. Measured with 30,000 held keys: in every batch they
+# took half a processor, and other queues waited for 0.3 s.
 _SLICE = 1000
 _PAUSE = 9
-# Shortest pause after all held keys have been looked at.
+# Between full rounds.
 _ROUND_SECONDS = 0.25
 
 
 class Ordering:
-    """Held keys of one ordered queue. `allowances.held` has them, so that none of their staged jobs begins.
+    """Keys of an ordered queue held from starting, kept in `allowances.held`.
 
     Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        allowances: Told which keys are held.
         hold: A dead job holds its key.
     """
 
@@ -38,21 +35,21 @@ class Ordering:
 
     @property
     def next_look_at(self) -> float:
-        """Time of the next look at held keys, by this process' clock; infinite without any."""
+        """Time of `monotonic()` of the next look at held keys; infinite without any."""
         return self._look_at if self._allowances.held else float("inf")
 
     def vet(self, keys: Iterable[str]) -> Collection[str]:
-        """Find the keys among these that are held, in the transaction that reads their rows."""
+        """Return the held keys among these, in the transaction that reads their rows."""
         found = self._held(keys, waiting=True)
         self._allowances.held.update(found)
         return found
 
     def dead(self, keys: Iterable[str]) -> set[str]:
-        """Find the keys among these that a dead job holds."""
+        """Return the keys among these held by a dead job."""
         return self._held(keys, waiting=False) if self._hold else set()
 
     def look(self) -> Collection[str]:
-        """Look at some held keys, if it is time; returns those that are free again; in autocommit mode."""
+        """Look at some held keys, if due; return those free again; in autocommit mode."""
         held, began = self._allowances.held, monotonic()
         if not held or began < self._look_at:
             return ()
@@ -76,7 +73,7 @@ class Ordering:
         return held.keys() - self.staged_before(waits)
 
     def staged_before(self, waits: Mapping[str, int]) -> set[str]:
-        """Find the keys that have a staged, due job with a lower id than the one that waits for its next attempt."""
+        """Return the keys with a staged, due job older than the waiting retry."""
         if not waits:
             return set()
         first = keyed.first_of_keys(self._connection, self._queue, list(waits))

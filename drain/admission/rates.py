@@ -1,4 +1,4 @@
-"""Rates of a queue: how many more of its jobs, and of those of each key, may begin by them now."""
+"""Rates of a queue: how many more jobs of it and of each key may begin."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from drain.tables import running
 from drain.tables.running import LastClaim, Unclaimed
 
 NO_LIMIT = 1_000_000_000
-# Upper bound of the finished jobs that are read to fill the buckets.
+# Finished jobs read to fill the buckets.
 _MOST_BEGUN = 300_000
-# Time that a look at delivered jobs reaches back beyond the one before: the database's clock may have been set.
+# Looks at delivered jobs overlap by this, in case the database's clock was set.
 _CLOCK_JUMP_SECONDS = 3600.0
-# Upper bound of the earlier rates that are remembered, of each kind.
+# Earlier rates remembered, of each kind.
 _MOST_EARLIER = 8
 
 
 class DatabaseClock:
-    """Time by the database's clock, from one look at it and the time that has passed since."""
+    """The database's clock, extrapolated from the last look."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
         self._looked_at = float("-inf")
 
     def set(self, seconds: float) -> None:
-        """Note the time that the database has just said."""
+        """Set the time just read from the database."""
         self._looked_at = monotonic()
         self._ahead = seconds - self._looked_at
 
@@ -39,32 +39,25 @@ class DatabaseClock:
         return monotonic() + self._ahead
 
     def monotonic(self, seconds: float) -> float:
-        """Return the time of this process at which the database's clock shows this time."""
+        """Convert a database time to `monotonic()`."""
         return seconds - self._ahead
 
     @property
     def age_seconds(self) -> float:
-        """Time since the look."""
+        """Seconds since the look."""
         return monotonic() - self._looked_at
 
 
 class Rates:
-    """Buckets of one queue. Each job takes a token when a worker claims it, and holds one back from its delivery on.
+    """Buckets of one queue. A job holds a token back from delivery on, and takes it when claimed.
 
-    Buckets of earlier rules are charged too until they are full: a rate that is changed, and changed back, is not
-    exceeded in between.
-
-    Args:
-        rules: Rules of the queue.
-        clock: Time by the database's clock.
+    Buckets of earlier rules are charged until full, so changing a rate back and forth does not exceed it.
 
     Attributes:
-        bucket: The queue's bucket, if it has a rate.
-        key_buckets: Those of its keys.
-        is_filled: The buckets have been filled; see `refill`.
+        is_filled: See `refill`.
     """
 
-    # One thing: the buckets and the jobs that hold their tokens back, which change together.
+    # One thing: buckets and the jobs that hold tokens back, which change together.
     def __init__(self, rules: Rules, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = (
@@ -74,10 +67,10 @@ class Rates:
         self._queue = rules.queue
         self._clock = clock
         self._in_force = [each for each in (self.bucket, self.key_buckets) if each]
-        # Those of the latest rules come first.
+        # Latest rules first.
         self._earlier: list[Buckets] = []
         self._forgives = False
-        # Jobs that were delivered and not claimed at the last look, or have been delivered since.
+        # Delivered jobs unclaimed at the last look, or delivered since.
         self._unclaimed: dict[int, Unclaimed] = {}
         self._unclaimed_since = 0
         self._looked_at = monotonic()
@@ -87,18 +80,18 @@ class Rates:
         return bool(self._in_force)
 
     def are_those_of(self, earlier: Rates) -> bool:
-        """Return True if these are the rates of earlier rules."""
+        """Return True if the rates equal those of earlier rules."""
         return [each.parameters for each in self._in_force] == [each.parameters for each in earlier._in_force]
 
     def go_on_from(self, earlier: Rates) -> None:
-        """Be filled above nothing that the buckets of earlier rules lack: the tables may have lost jobs since."""
-        # Buckets that were never filled know less than those before them.
+        """Take over what earlier buckets lack: the tables may have lost jobs since."""
+        # Buckets never filled know less than those before them.
         self._earlier = [*(earlier._in_force if earlier.is_filled else ()), *earlier._earlier]
         self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
         self._looked_at = earlier._looked_at
 
     def let_go(self, connection: Connection) -> None:
-        """Charge a last time what a worker has claimed, and hold nothing back: no rate is in force from now on."""
+        """Charge the latest claims and hold nothing back: no rate applies from now on."""
         self.settle(connection)
         self._unclaimed = {}
         for buckets in self._in_force:
@@ -106,14 +99,14 @@ class Rates:
 
     @property
     def are_full(self) -> bool:
-        """True if no bucket lacks a token or holds one back."""
+        """True if no bucket lacks or holds back a token."""
         now = self._clock.now()
         return all(each.is_full(now) for each in self._all)
 
     def forgive_after_look(self) -> None:
-        """Expect a last look at jobs that were delivered under other rules and are called back now.
+        """Expect a last look at jobs delivered under other rules and called back now.
 
-        Those that were claimed before have begun all the same; it would not help to stop the queue for them.
+        Those already claimed have begun; stopping the queue for them would not help.
         """
         self._forgives = True
 
@@ -122,24 +115,24 @@ class Rates:
         return self.bucket.tokens("", self._clock.now()) if self.bucket else NO_LIMIT
 
     def of_key(self, key: str) -> int:
-        """Count the jobs of a key that may begin, if the queue lets them."""
+        """Count the jobs of a key that may begin, queue aside."""
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else NO_LIMIT
 
     def next_of_queue_at(self) -> float | None:
-        """Return when the queue's bucket has a token, by this process' clock; None if it has one."""
+        """Return when the queue has a token, by `monotonic()`; None if it has one."""
         return self._next_at(self.bucket, "")
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when the key's bucket has a token, by this process' clock; None if it has one, or `is_held`."""
+        """Return when the key has a token, by `monotonic()`; None if it has one, or `is_held`."""
         return None if self.is_held(key) else self._next_at(self.key_buckets, key)
 
     def is_held(self, key: str) -> bool:
-        """Return True if the key gets no token before a worker claims a job of it: `settle` returns it then."""
+        """Return True if the key gets no token before a claim; `settle` returns it then."""
         return self.key_buckets is not None and self.key_buckets.is_held(key)
 
     @property
     def waits_for_claims(self) -> bool:
-        """True if the queue gets no token before a worker claims a job."""
+        """True if the queue gets no token before a claim."""
         return self.bucket is not None and self.bucket.is_held("")
 
     @property
@@ -148,26 +141,22 @@ class Rates:
         return self.key_buckets is not None and bool(self._unclaimed)
 
     def empty_keys(self) -> list[str]:
-        """List the keys that have no token."""
+        """List the keys without a token."""
         return self.key_buckets.empty(self._clock.now()) if self.key_buckets else []
 
     def take(self, job_id: int, key: str, claims: int = 0) -> None:
-        """Hold tokens back for a job of a key that is being delivered, after so many claims."""
+        """Hold tokens back for a job being delivered after so many claims."""
         if not self:
             return
         if job_id in self._unclaimed:
-            # Claimed, ended and back again since the last look.
+            # Claimed, ended and back since the last look.
             self._charge({job_id: self._unclaimed[job_id]}, {})
         self._unclaimed[job_id] = Unclaimed(key, claims)
         for buckets in self._in_force:
             buckets.hold(key)
 
     def settle(self, connection: Connection) -> Collection[str]:
-        """Charge jobs that a worker has claimed; those that still wait for one may all begin at once, however late.
-
-        Returns:
-            Keys, or '', of the jobs that no longer wait for a worker.
-        """
+        """Charge claimed jobs; return their keys, or ''. Jobs still unclaimed may all begin at once, however late."""
         claimed = self._look_at_unclaimed(connection) if self and self._unclaimed else ()
         if self._forgives:
             for buckets in self._all:
@@ -176,12 +165,12 @@ class Rates:
         return claimed
 
     def refill(self, connection: Connection) -> None:
-        """Fill the buckets from the attempts that the tables show as begun lately; once."""
+        """Fill the buckets, once, from recent starts in the tables."""
         if self.is_filled:
             return
         self.is_filled = True
         if self._all:
-            # First: a job that is claimed in between counts twice, and not never.
+            # First: a job claimed in between counts twice rather than never.
             self._look_at_unclaimed(connection)
         now = self._clock.now()
         for buckets in self._in_force:
@@ -199,9 +188,9 @@ class Rates:
     def _keep_earlier(self, now: float) -> None:
         current = {each.parameters for each in self._in_force}
         for buckets in self._earlier:
-            # What waits for a worker is called back, or begins under the rules in force.
+            # Unclaimed jobs are called back, or begin under the current rules.
             buckets.hold_only({})
-        # Of buckets with the same parameters the latest lack all that those before them lack.
+        # Of equal parameters, the latest buckets lack everything that earlier ones do.
         latest = {each.parameters: each for each in reversed(self._earlier) if not each.is_full(now)}
         kept = [each for parameters, each in latest.items() if parameters not in current]
         self._earlier = nlargest(_MOST_EARLIER, kept, key=attrgetter("full_at"))
@@ -217,13 +206,13 @@ class Rates:
             buckets.hold_only({name: len(each) for name, each in held.items()})
         gone = {job_id: job for job_id, job in earlier.items() if job_id not in self._unclaimed}
         if gone:
-            # Always asked: the job may have been called back without a claim, and our clock may be behind.
+            # Always asked: the job may have been called back unclaimed, and our clock may lag.
             seconds = self._looked_at - looked_at + _CLOCK_JUMP_SECONDS
             self._charge(gone, running.last_claims(connection, gone, seconds))
         return {job.key for job in gone.values()}
 
     def _charge(self, jobs: Mapping[int, Unclaimed], claims: Mapping[int, LastClaim]) -> None:
-        """Charge those of these jobs that have been claimed since; at present those of which that is not known."""
+        """Charge the jobs that were claimed since; now, if it is not known when."""
         now = self._clock.now()
         begun: list[tuple[str, float]] = []
         for job_id, job in jobs.items():

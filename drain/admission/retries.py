@@ -1,4 +1,4 @@
-"""Due retries of a queue with rules: which may be delivered again. They need a slot and a token, too."""
+"""Due retries of a queue with rules, which need a slot and a token too."""
 
 from __future__ import annotations
 
@@ -12,28 +12,23 @@ from drain.database.postgres import Connection
 from drain.tables import running
 from drain.tables.keyed import Paused
 
-# Pause after a search, as a multiple of its duration: it may step over many retries of keys that are kept back.
+# Pause as a multiple of a search's duration: it may step over many held retries.
 _PAUSE = 9
-# Number of searches at a time: each leaves out the keys that the one before has filled.
+# Each search leaves out the keys that the last one filled.
 _SEARCHES = 4
-# Upper bound of the retries whose keys are looked at to keep room for them.
+# Retries whose keys get room kept.
 _KEYS_LEFT = 100
-# Lower bound of the retries that a search reads: those of keys that are kept back must not use it up.
+# Least rows per search: held keys must not use it up.
 _LEAST = 100
-# Number of keys whose first retry could not begin that are looked at again in a round.
+# Keys with a blocked first retry looked at per round.
 _SLICE = 1000
 
 
 class DueRetries:
-    """Due retries of one queue, on the leader's connection.
+    """Due retries of one queue.
 
     Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        paused: Jobs that are passed over.
-        running_jobs: Its running jobs.
-        allowances: How many may begin.
-        ordering: Knows the keys with a dead job, in an ordered queue; None in others.
+        ordering: Knows keys with a dead job; None unless ordered.
     """
 
     def __init__(
@@ -51,20 +46,20 @@ class DueRetries:
         self._running = running_jobs
         self._allowances = allowances
         self._ordering = ordering
-        # Keys with due retries behind a dead job; and behind another job, those first that were looked at first.
+        # Keys with due retries behind a dead job; and behind another, least recently checked first.
         self._dead: Collection[str] = ()
         self._behind: dict[str, None] = {}
         self._next_at = self._look_for_left_at = 0.0
-        # Keys of the retries that were found last, and of those that were left.
+        # Keys of retries found last, and of those left.
         self._keys: dict[int, str] = {}
         self._left: Collection[str] = ()
 
     def follow(self, paused: Paused) -> None:
-        """Pass over these jobs from now on, and no others."""
+        """Skip exactly these jobs from now on."""
         self._paused = paused
 
     def find(self, limit: int) -> list[int]:
-        """Find up to `limit` due retries that may be admitted now, the earliest first."""
+        """Return up to `limit` due retries that may be admitted, earliest first."""
         began = monotonic()
         self._keys = {}
         if limit <= 0 or began < self._next_at:
@@ -78,7 +73,7 @@ class DueRetries:
         for _ in range(_SEARCHES):
             rows = self._search(most, keep)
             self._choose(rows, left, limit)
-            # Those with room left have been chosen as often as they were found.
+            # Keys with room left were chosen as often as found.
             filled = {key for key, number in left.items() if number <= 0}
             if len(rows) < most or len(self._keys) >= limit or filled <= keep:
                 break
@@ -87,7 +82,7 @@ class DueRetries:
         return list(self._keys)
 
     def keys_left(self) -> Collection[str]:
-        """Find keys of due retries that were not found last and are not paused; '' for retries without a key."""
+        """Return keys of due, unpaused retries not found last; '' for no key."""
         began = monotonic()
         if began >= self._look_for_left_at:
             rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
@@ -96,14 +91,14 @@ class DueRetries:
         return self._left
 
     def key_of(self, job_id: int) -> str:
-        """Return the key of a retry that was found last; '' for none."""
+        """Return the key of a retry found last, or ''."""
         return self._keys.get(job_id, "")
 
     def _search(self, limit: int, keep: Collection[str]) -> list[tuple[int, str]]:
         return running.due_retries(self._connection, self._queue, limit, self._paused, keep)
 
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:
-        """Choose retries of these, as far as their keys have room."""
+        """Choose retries as far as their keys have room."""
         for job_id, key in self._first_of(rows):
             if key not in left:
                 left[key] = self._allowances.of_retries(key)
@@ -114,10 +109,9 @@ class DueRetries:
         left.update((key, 0) for _, key in rows if key not in left)
 
     def _first_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """In an ordered queue, replace retries by the one of their key that goes first, if that may begin.
+        """In an ordered queue, replace retries by the first of their key, if it may begin.
 
-        It is the one with the lowest id, due or not, and may have come due too late to be among these. A staged job
-        that is due and has a lower id goes before it.
+        That is the lowest id, due or not, which may be missing here. A lower staged, due id goes first.
         """
         if self._ordering is None:
             return rows

@@ -1,8 +1,7 @@
-"""Rules of a queue: how many of its jobs run at a time, how many begin in a time, and in which order.
+"""Rules of a queue: how many jobs run at a time, how many begin in a time, and in which order.
 
-Rules are checked when they are made: a value that cannot be used, or a rule that contradicts another, is an error of
-one line. CHECKs of the table `queues` accept exactly the same rules (tests/database/test_rules_of_both.py), so that a
-statement that is written by hand cannot make others.
+Invalid values and contradictions raise when rules are made. CHECKs on `queues` accept exactly the same rules
+(tests/database/test_rules_of_both.py), so no hand-written statement can make others.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from drain.tables.rules import UNITS, RulesRow
 
 OnDead = Literal["hold", "skip"]
 
-# Bounds of a weight: turns are counted in fractions, which stay exact enough between them.
+# Turns are fractions, exact enough between these.
 _SMALLEST_WEIGHT = 0.001
 _LARGEST_WEIGHT = 1000
-# Largest number of jobs that a limit can name, as an integer column can hold it.
+# Largest value of an integer column.
 _LARGEST_LIMIT = 2**31 - 1
 _YEAR_SECONDS = 365 * 24 * 3600
-# Upper bound of the wait that counts as one step of priority.
 _LONGEST_AGING_SECONDS = _YEAR_SECONDS
-# Upper bound of the time that an empty bucket takes to fill: a new leader reads the jobs begun within it.
+# A new leader reads the jobs begun while an empty bucket fills.
 _LONGEST_REFILL_SECONDS = _YEAR_SECONDS
 
 _RATE = re.compile(r"(0|[1-9][0-9]{0,8})/([a-z]+)")
@@ -39,14 +37,14 @@ _RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Upper bound of the jobs that begin in a time, such as `10/min`.
+    """Limit of starts in a time, such as `10/min`.
 
     Attributes:
-        count: Number of jobs, at least 1.
-        seconds: Length of the time: that of a second, a minute, an hour or a day.
+        count: At least 1.
+        seconds: Of a second, minute, hour or day.
 
     Raises:
-        ConfigError: One of the two cannot be used.
+        ConfigError: Either is invalid.
     """
 
     count: int
@@ -58,10 +56,10 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read `100/s`, `10/min`, `5/h` or `1/d`.
+        """Parse `100/s`, `10/min`, `5/h` or `1/d`.
 
         Raises:
-            ConfigError: The text is no rate, or a rate of zero.
+            ConfigError: The text is not a rate, or its rate is zero.
         """
         match = _RATE.fullmatch(text)
         if not match or match[2] not in UNITS:
@@ -72,7 +70,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Jobs a second, on average."""
+        """Average jobs per second."""
         return self.count / self.seconds
 
     def __str__(self) -> str:
@@ -82,24 +80,22 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of one queue; without any, nothing is limited, and urgent jobs go first.
+    """Rules of one queue; by default nothing is limited, and urgent jobs go first.
 
     Attributes:
-        queue: Name of the queue.
-        running: Upper bound of the jobs of the queue that are delivered or claimed at a time.
-        running_per_key: The same for the jobs of each key.
-        rate: Upper bound of the jobs of the queue that begin in a time.
-        rate_per_key: The same for the jobs of each key.
-        burst: Number of jobs that may begin at once after a pause; None for those of one second of the rate, at least
-            one.
+        running: Most jobs delivered or claimed at a time.
+        running_per_key: The same for each key.
+        rate: Most jobs that begin in a time.
+        rate_per_key: The same for each key.
+        burst: Jobs that may begin at once after a pause; None for one second's, at least one.
         fair: Keys take turns.
-        weights: How often a key has its turn; 1 for keys that are not named.
-        ordered: The jobs of a key run one at a time, in the order of their ids.
-        on_dead: What becomes of the other jobs of a key when one is dead: they wait, or they go on.
-        aging_seconds: Seconds of waiting that count as one step of priority.
+        weights: Turns of a key; 1 unless named.
+        ordered: Jobs of a key run one at a time, in id order.
+        on_dead: Whether a dead job holds its key (`hold`) or not (`skip`).
+        aging_seconds: Wait that counts as one step of priority.
 
     Raises:
-        ConfigError: A rule cannot be used, or contradicts another; one line says which.
+        ConfigError: A rule is invalid or contradicts another.
     """
 
     queue: str
@@ -133,15 +129,15 @@ class Rules:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """Rules that decide how many jobs may begin; each is false where it sets no limit."""
+        """Rules that decide how many jobs may begin; falsy where unlimited."""
         return self.running, self.running_per_key, self.rate, self.rate_per_key, self.burst, self.ordered
 
     @classmethod
     def from_row(cls, row: RulesRow) -> Rules:
-        """Make the rules of a row of `queues`.
+        """Convert a row of `queues`.
 
         Raises:
-            ConfigError: The row cannot be used.
+            ConfigError: The row is invalid.
         """
         values = row._asdict()
         del values["error"]
@@ -149,26 +145,26 @@ class Rules:
         try:
             return cls(**{**values, **rates})
         except ConfigError as error:
-            # A row that was written by hand.
+            # A hand-written row.
             what = str(error).removeprefix(f"queue {row.queue}: ")
             advice = f"`drain queue unset {row.queue}` takes its rules off"
             raise ConfigError(f"queue {row.queue}: {what}; {advice}") from None
 
     @property
     def for_keys(self) -> bool:
-        """True if a rule looks at the keys of jobs."""
+        """True if a rule looks at keys."""
         return bool(self.running_per_key or self.rate_per_key or self.fair or self.ordered)
 
     @property
     def looks_at_running(self) -> bool:
-        """True if a rule looks at what runs: nobody knows that of a queue in forward mode."""
+        """True if a rule looks at running jobs, unknown in forward mode."""
         return bool(self.running or self.running_per_key or self.ordered)
 
     def require_tracked(self, forward_queues: Collection[str]) -> None:
-        """Refuse rules that look at what runs if the queue is in forward mode.
+        """Refuse rules about running jobs on a queue in forward mode.
 
         Raises:
-            ConfigError: It is, and there is such a rule.
+            ConfigError: The queue has such a rule.
         """
         if self.queue in forward_queues and self.looks_at_running:
             raise ConfigError(
@@ -178,11 +174,11 @@ class Rules:
 
     @property
     def limits_anything(self) -> bool:
-        """True if there is any rule: then rows are chosen by more than their priority."""
+        """True if any rule applies, so that rows are not chosen by priority alone."""
         return bool(self.running or self.rate or self.for_keys or self.aging_seconds)
 
     def as_texts(self) -> dict[str, Any]:
-        """Rules by name as JSON and TOML can carry them, without the name of the queue; None for those that are off."""
+        """Return the rules for JSON and TOML, without the queue; None for those that are off."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "queue"}
         return {
             name: str(value) if isinstance(value, Rate) else dict(value) if name == "weights" else value
@@ -191,10 +187,10 @@ class Rules:
 
 
 def check_queue(queue: object) -> str:
-    """Return the name of a queue.
+    """Return a valid queue name.
 
     Raises:
-        ConfigError: It is no name that a queue can have.
+        ConfigError: It is not one.
     """
     if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
         raise ConfigError(
@@ -204,10 +200,10 @@ def check_queue(queue: object) -> str:
 
 
 def check_key(key: object) -> str:
-    """Return the key of a job; a whole number is its decimal digits, as for a job that is staged.
+    """Return a valid key; an integer becomes its decimal digits, as when staged.
 
     Raises:
-        ConfigError: It is no text that a key can be.
+        ConfigError: It cannot be a key.
     """
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(int(key))
@@ -225,7 +221,7 @@ def _rate(text: str | None) -> Rate | None:
 
 
 def _is_a_number(value: object) -> bool:
-    # True is an int to Python, but a mistake as a number here.
+    # To Python, True is an int.
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -252,7 +248,7 @@ def _check_aging(seconds: Any) -> None:
 
 
 def _contradictions(rules: Rules) -> Iterator[str]:
-    """Yield a sentence for each rule that contradicts another."""
+    """Yield a sentence for each contradiction."""
     if rules.running and rules.running_per_key and rules.running_per_key > rules.running:
         yield (
             f"running_per_key ({rules.running_per_key}) is larger than running ({rules.running}), "

@@ -1,8 +1,7 @@
-"""Running jobs of a queue: ids in memory, by key, checked against `inflight_jobs`.
+"""Running jobs of a queue: ids in memory, checked against `inflight_jobs`.
 
-The count of the running jobs is never too low: the leader alone lets jobs run and notes each of them here, and a job is
-taken out only after the table has shown that it no longer runs. One that was cancelled while a worker had it is counted
-by the snapshot that takes it out: until the worker has confirmed its end, or its lease is over.
+The count is never too low: the leader notes each job it lets run, and removes one only once the table shows that it no
+longer runs. A job cancelled while claimed counts until its worker confirms the end or its lease expires.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from itertools import islice
 from drain.database.postgres import Connection
 from drain.tables import running
 
-# Upper bound of the jobs that one look asks for.
+# Jobs asked for per look.
 _LOOK_LIMIT = 8000
 
 
 class CountedJobs:
-    """Ids of jobs, each with its key, and their number by key."""
+    """Ids of jobs with their keys, and counts by key."""
 
     def __init__(self, jobs: Iterable[tuple[int, str]] = ()) -> None:
         self.key_of: dict[int, str] = {}
@@ -28,7 +27,7 @@ class CountedJobs:
             self.add(job_id, key)
 
     def add(self, job_id: int, key: str) -> bool:
-        """Add a job; returns False if it is there already."""
+        """Add a job; False if present."""
         if job_id in self.key_of:
             return False
         self.key_of[job_id] = key
@@ -36,7 +35,7 @@ class CountedJobs:
         return True
 
     def remove(self, job_id: int) -> str | None:
-        """Take a job out; returns its key, None if it was not there."""
+        """Remove a job and return its key; None if absent."""
         key = self.key_of.pop(job_id, None)
         if key is not None:
             if self.of_key[key] > 1:
@@ -47,54 +46,49 @@ class CountedJobs:
 
 
 class RunningJobs:
-    """Jobs of one queue that run.
-
-    Args:
-        connection: The leader's.
-        queue: Name of the queue.
-    """
+    """Running jobs of one queue."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._connection = connection
         self._queue = queue
         self._running = CountedJobs()
-        # Cancelled jobs whose workers have not let go of them, by key: all that the last look has found.
+        # Cancelled jobs that their workers still have, by key, at the last look.
         self._cancelled: Counter[str] = Counter()
-        # Jobs that were cancelled, revived and admitted again since the last look, by key: they may run twice.
+        # Cancelled, revived and admitted again since the last look: they may run twice.
         self._again: Counter[str] = Counter()
-        # Ids that are still to be asked for in this round.
+        # Ids left in this round.
         self._round: Iterator[int] = iter(())
 
     @property
     def total(self) -> int:
-        """Number of the jobs that run."""
+        """Number of running jobs."""
         return len(self._running.key_of) + self._cancelled.total() + self._again.total()
 
     def of_key(self, key: str) -> int:
-        """Count the jobs of a key that run."""
+        """Count the running jobs of a key."""
         return self._running.of_key.get(key, 0) + self._cancelled[key] + self._again[key]
 
     def keys_with(self, number: int) -> list[str]:
-        """List the keys with at least this number of running jobs."""
+        """List the keys with at least this many running jobs."""
         keys = {*self._running.of_key, *self._cancelled, *self._again}
         return [key for key in keys if key and self.of_key(key) >= number]
 
     def rebuild(self) -> None:
-        """Read from the table which jobs run."""
+        """Read the running jobs from the table."""
         jobs = running.in_flight(self._connection, self._queue)
         self._running = CountedJobs((job_id, key) for job_id, key in jobs if job_id is not None)
         self._cancelled = Counter(key for job_id, key in jobs if job_id is None)
         self._again.clear()
 
     def add(self, job_id: int, key: str) -> None:
-        """Note that a job runs from now on."""
+        """Add a job that runs now."""
         if not self._running.add(job_id, key):
             self._again[key] += 1
 
     def look(self) -> set[str]:
-        """Ask which jobs have ended, of some thousand of those that are known; returns their keys, '' for none.
+        """Ask for thousands of known jobs which have ended; return their keys, or ''.
 
-        To be called in autocommit mode: what the table shows must not be older than the last look.
+        In autocommit mode: the answer must not be older than the last look.
         """
         ids = self._next_ids()
         if not ids and not self._cancelled and not self._again:
@@ -105,7 +99,7 @@ class RunningJobs:
         ended = set(before - self._cancelled)
         for job_id in set(ids).difference(still):
             key = self._running.remove(job_id)
-            # A round may name jobs that have ended since it began.
+            # It may have ended since the round began.
             if key is not None:
                 ended.add(key)
         return ended
@@ -113,7 +107,7 @@ class RunningJobs:
     def _next_ids(self) -> list[int]:
         ids = list(islice(self._round, _LOOK_LIMIT))
         if len(ids) < _LOOK_LIMIT:
-            # A job that is asked for twice does no harm.
+            # Asking twice is harmless.
             self._round = iter(list(self._running.key_of))
             ids += islice(self._round, _LOOK_LIMIT - len(ids))
         return ids

@@ -1,4 +1,4 @@
-"""Selection: the rows of one queue that a batch admits, taken in turns from the streams of a source."""
+"""Selection: the rows of a queue that a batch admits, in turns from the streams of a source."""
 
 from __future__ import annotations
 
@@ -12,35 +12,33 @@ from drain.admission.turns import Turns
 from drain.tables import keyed
 from drain.tables.staged import DueJob, Place
 
-# Rows of each stream that were found and not selected yet.
+# Rows found per stream and not selected yet.
 Ahead: TypeAlias = dict[str, deque[Found]]
 
-# Number of streams that the first read of a selection asks for, and of rows of each of them. Each further read of the
-# selection, and of the stream, asks for several times as many.
+# Streams, and rows of each, in the first read; each further read asks for several times as many.
 _FIRST_STREAMS = 64
 _FIRST_ROWS = 8
 _GROWTH = 4
 _MOST_ROWS = 4096
-# Upper bound of the rows that are read ahead for later selections.
+# Rows read ahead for later selections.
 _MOST_AHEAD = 200_000
 
 
 class Selection:
-    """Rows that may be admitted now, in their order. Nothing is counted as admitted yet.
+    """Rows that may be admitted, in their order, not counted yet.
 
     Args:
-        source: Read within the batch's transaction.
-        turns: The order of the streams, marked.
-        allowances: How many rows of each stream there may be.
-        ahead: Rows that were found by earlier selections; the rows that are selected are taken out.
-        vet: Finds those of some streams that must not be read, within the transaction.
-        stops: Says of a row, None for one that is not ready, that it keeps its stream from going on, in an ordered
-            queue. The stream leaves the order.
+        source: Read in the batch's transaction.
+        turns: The order of streams, marked.
+        allowances: Rows allowed per stream.
+        ahead: Rows found earlier; selected ones are removed.
+        vet: Returns those of some streams that must not be read.
+        stops: True for a row, or None if not ready, that stops its stream in an ordered queue.
 
     Attributes:
-        rows: Rows that were selected, by stream.
-        blocked: Streams that may admit no more, with rows that wait.
-        touched: Streams of which rows were taken, or that were read to their end.
+        rows: Selected rows by stream.
+        blocked: Streams that may admit no more, with waiting rows.
+        touched: Streams read to their end, or with selected rows.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Selection:
         self._stops = stops
         self._emptied: set[str] = set()
         self._left: dict[str, int] = {}
-        # Place behind which a stream is read on in this selection, and the number of rows of its next read.
+        # Where each stream is read on, and how many rows next.
         self._taken_up_to: dict[str, Place] = {}
         self._widths: dict[str, int] = {}
         self._streams = _FIRST_STREAMS
@@ -72,7 +70,7 @@ class Selection:
     def run(self, room: int) -> list[DueJob]:
         """Select up to `room` rows."""
         selected: list[DueJob] = []
-        # Rows that were found by an earlier selection may have gone since.
+        # Rows found earlier may be gone.
         while not selected and (taken := self._take(room)):
             rows = keyed.read_rows(self._source.connection, self._source.queue, [id_ for id_, _ in taken])
             for id_, stream in taken:
@@ -80,7 +78,7 @@ class Selection:
                 if self._stops(row):
                     self._turns.leave(stream)
                     self.blocked.discard(stream)
-                    # Sweeps find it again, if the row has gone by then.
+                    # If the row is gone, sweeps find the stream again.
                     self._emptied.add(stream)
                 elif row is not None:
                     self.rows.setdefault(stream, []).append(row)
@@ -88,11 +86,11 @@ class Selection:
         return selected
 
     def is_at_end(self, stream: str) -> bool:
-        """Return True if nothing is left of a stream but the rows that were selected."""
+        """Return True if a stream has nothing but selected rows."""
         return stream in self._emptied and not self._ahead.get(stream)
 
     def _take(self, room: int) -> list[tuple[int, str]]:
-        """Take up to `room` rows that were found, in turns; finds more where that is needed."""
+        """Take up to `room` rows in turns, finding more as needed."""
         turns, ahead, left = self._turns, self._ahead, self._left
         taken: list[tuple[int, str]] = []
         while len(taken) < room and (stream := turns.first()) is not None:
@@ -126,7 +124,7 @@ class Selection:
         self._turns.leave(stream)
 
     def _find(self, room: int) -> None:
-        """Find the next rows of the first streams in the order."""
+        """Find the next rows of the first streams."""
         streams = []
         for stream in self._turns.following(min(self._streams, room)):
             if stream not in self._left:

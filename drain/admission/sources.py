@@ -1,12 +1,12 @@
-"""Sources of due rows: the streams into which a queue's rows are divided, and the place where each is read.
+"""Sources of due rows: the streams of a queue, and where each is read.
 
-    Keys           one stream a key, by priority and id; rows without a key are one more stream
+    Keys           a stream per key, by priority and id; rows without a key are one more
     OrderedKeys    the same, by id alone
-    Lanes          one stream for each kind of lane, where no rule looks at keys
-    AgingLanes     one stream for each priority of each lane, in the order of their waits
+    Lanes          a stream per kind of lane, if no rule looks at keys
+    AgingLanes     a stream per priority of each lane, in the order of waits
 
-A stream is known while rows of it may be due. Reads begin behind a cursor, so that no row is stepped over that was
-drained before; `notice` puts the cursor back to a row that was found before it.
+A stream is known while its rows may be due. Reads begin behind a cursor, so as not to step over drained rows; `notice`
+moves it back for an earlier row.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from drain.tables import keyed, staged
 from drain.tables.keyed import Head, Paused, Wanted
 from drain.tables.staged import LAST_PRIORITY, START, DueJob, Place
 
-# Place of a row in the order of all streams, and its priority and id.
+# Place in the order of all streams, and priority and id.
 Found: TypeAlias = tuple[tuple[float, int], Place]
 
-# Name of the stream of the rows without a key: no key is empty.
+# Stream of rows without a key.
 UNKEYED = ""
 _UNKEYED_KINDS = (0, 2)
 _ALL_KINDS = (0, 1, 2, 3)
-# Upper bound of the priorities that age by themselves; the lowest ones count.
+# Priorities that age separately, lowest first.
 _MOST_PRIORITIES = 1000
 _BEFORE_ALL = (float("-inf"), 0)
 
@@ -35,15 +35,10 @@ _BEFORE_ALL = (float("-inf"), 0)
 class Source(ABC):
     """Streams of one queue, read on the leader's connection.
 
-    Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        paused: Jobs that are passed over.
-
     Attributes:
-        hinted: Jobs that are passed over by a look at what has been staged last.
+        hinted: Jobs that hints skip.
         cursors: Place behind which each known stream is read.
-        reads_one: A read finds one row of each key at most.
+        reads_one: A read finds at most one row of each key.
     """
 
     reads_one: ClassVar[bool] = False
@@ -57,18 +52,18 @@ class Source(ABC):
 
     @abstractmethod
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        """Return the next first rows of a sweep; True at its end."""
 
     @abstractmethod
     def stream(self, head: Head) -> str:
-        """Name the stream of a row."""
+        """Return the stream of a row."""
 
     @abstractmethod
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read up to so many rows of each stream behind a place, within a batch's transaction."""
+        """Read up to so many rows of each stream after a place, in a batch's transaction."""
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
-        """Know a stream from this row on; returns its name and a lower bound of its place in the order."""
+        """Know a stream from this row on; return its name and a lower bound of its place."""
         stream, before = self.stream(head), (head.priority, head.id - 1)
         cursor = self.cursors.get(stream)
         if cursor is None or before < cursor:
@@ -76,29 +71,29 @@ class Source(ABC):
         return stream, (head.priority, head.id)
 
     def advance(self, stream: str, row: DueJob) -> None:
-        """Read a stream behind this row from now on."""
+        """Continue a stream after this row."""
         if stream in self.cursors:
             self.cursors[stream] = row.place
 
     def place(self, stream: str) -> tuple[float, int]:
-        """Return a lower bound of the place of the next row of a known stream."""
+        """Return a lower bound of the place of a known stream's next row."""
         priority, id_ = self.cursors[stream]
         return priority, id_ + 1
 
     def forget(self, stream: str) -> None:
-        """Forget a stream: nothing of it is due."""
+        """Forget a stream with nothing due."""
         self.cursors.pop(stream, None)
 
 
 class Keys(Source):
-    """One stream for each key, and one for the rows without a key."""
+    """A stream for each key, and one for rows without a key."""
 
     def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
         super().__init__(connection, queue, paused)
         self._swept = ""
 
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        """Return the next first rows of a sweep; True at its end."""
         found: list[Head] = []
         if not self._swept:
             found = keyed.heads_of_lanes(
@@ -109,11 +104,11 @@ class Keys(Source):
         return found + keys, not self._swept
 
     def stream(self, head: Head) -> str:
-        """Name the stream of a row."""
+        """Return the stream of a row."""
         return head.key or UNKEYED
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read up to a number of rows of each stream behind a place."""
+        """Read rows of each stream after a place."""
         by_key = [Wanted(*each) for each in wanted if each[0]]
         rows = keyed.read_keys(self.connection, self.queue, by_key, self.paused) if by_key else []
         found = iter(rows)
@@ -133,18 +128,18 @@ class Keys(Source):
 
 
 class OrderedKeys(Keys):
-    """One stream for each key, by id alone: its rows of all priorities are merged.
+    """A stream for each key, by id alone, across priorities.
 
-    Cursors say only whose turn it is: a key is read from its beginning, in the transaction of the batch.
+    Cursors only decide turns: a key is read from its beginning, in the batch's transaction.
     """
 
     reads_one = True
 
     def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
         super().__init__(connection, queue, paused)
-        # A paused row keeps those behind it waiting, so it has to be known.
+        # A paused row holds those behind it.
         self.hinted = Paused()
-        # Place of the row behind the one that was read last, by key.
+        # Place after the last row read, by key.
         self._following: dict[str, Place | None] = {}
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
@@ -224,7 +219,7 @@ class AgingLanes(Source):
         self._aging_seconds = aging_seconds
 
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        """Return the next first rows of a sweep; True at its end."""
         return keyed.heads_of_lanes(
             self.connection,
             self.queue,
@@ -235,12 +230,12 @@ class AgingLanes(Source):
         ), True
 
     def stream(self, head: Head) -> str:
-        """Name the stream of a row."""
+        """Return the stream of a row."""
         return f"{head.kind}:{head.priority}"
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
         """Know a stream from this row on."""
-        # When the row has come due is known once it is read.
+        # Reading it tells since when the row is due.
         return super().notice(head)[0], _BEFORE_ALL
 
     def place(self, stream: str) -> tuple[float, int]:  # noqa: ARG002
@@ -248,9 +243,9 @@ class AgingLanes(Source):
         return _BEFORE_ALL
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read up to a number of rows of each stream behind a place."""
+        """Read rows of each stream after a place."""
         found = keyed.read_lanes(self.connection, self.queue, list(self._wishes(wanted)), self.paused)
-        # Both change by the same amount as time passes, so the order of two rows never changes.
+        # Both grow alike with time, so the order of two rows is constant.
         return [
             [((place[0] * self._aging_seconds + due_at, place[1]), place) for place, due_at in places]
             for places in found

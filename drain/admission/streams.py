@@ -1,4 +1,4 @@
-"""Streams of one queue: which are known, which are in the order, and which come back at a time."""
+"""Streams of one queue: known, in the order, or coming back at a time."""
 
 from __future__ import annotations
 
@@ -18,27 +18,23 @@ from drain.database.postgres import Connection
 from drain.tables.keyed import Paused
 from drain.tables.staged import DueJob
 
-# Pause before a row of an ordered queue is read again that had to wait.
+# Pause before a row of an ordered queue that had to wait is read again.
 _ASIDE_SECONDS = 0.25
-# Number of streams that are known at a time; others are found when these are done.
+# Known at a time; others are found once these are done.
 MOST_STREAMS = 100_000
 
 
 class Streams:
-    """Streams of one queue under one set of rules and pauses, read on the leader's connection.
+    """Streams of one queue under one set of rules and pauses.
 
-    A known stream is in the order, or blocked: then the end of a job of its key, or a time, brings it back.
+    A known stream is in the order, or blocked until a job of its key ends or a time comes.
 
     Args:
-        connection: The leader's.
-        rules: Rules of the queue.
-        paused: Jobs that are passed over.
-        paused_keys: Paused keys, each with the end of its pause; None for no end.
-        allowances: How many jobs of each stream may begin.
-        turns: The order of the streams.
+        paused: Jobs to skip.
+        paused_keys: Paused keys with the end of each pause, or None.
     """
 
-    # One thing: what becomes of a stream, from its arrival to its end; reads and choices have classes of their own.
+    # One thing: a stream from arrival to end; reads and choices have classes of their own.
 
     def __init__(
         self,
@@ -54,19 +50,19 @@ class Streams:
         self._allowances = allowances
         self._turns = turns
         self._source = _source_of(connection, rules, paused)
-        # In lanes, paused keys are left out by the statements.
+        # For lanes, the statements skip paused keys.
         allowances.paused = paused_keys if isinstance(self._source, Keys) else {}
         self._ahead: Ahead = {}
         self._arrivals = Arrivals(self._source, self._turns, self._ahead, MOST_STREAMS)
         self.ordering = Ordering(connection, rules.queue, allowances, hold=rules.on_dead == "hold")
         self._selection: Selection | None = None
-        # Streams that come back at a time.
+        # When streams come back.
         self._later: list[tuple[float, str]] = []
 
     def follow(self, paused: Paused, paused_keys: Mapping[str, datetime | None]) -> bool:
-        """Follow other pauses of keys, with all turns as they are; False if only other streams can follow them.
+        """Follow other paused keys and keep all turns; False if that takes other streams.
 
-        Jobs that raise `RateLimited` may pause keys several times a second; a sweep for each would cost too much.
+        Jobs that raise `RateLimited` may pause keys several times a second: too often for a sweep each.
         """
         kind = _kind_of(self._rules, paused)
         names_differ = (paused.names, paused.pairs) != (self._paused.names, self._paused.pairs)
@@ -80,17 +76,17 @@ class Streams:
 
     @property
     def has_waiting(self) -> bool:
-        """True if some stream is in the order: rows of it may wait."""
+        """True if a stream is in the order: rows of it may wait."""
         return bool(self._turns.waiting)
 
     @property
     def is_first_sweep(self) -> bool:
-        """True if rows may wait that no sweep has come to yet."""
+        """True if rows may wait that no sweep has reached."""
         return self._arrivals.is_first_sweep
 
     @property
     def known(self) -> int:
-        """Number of the streams of which rows may be due."""
+        """Number of streams with possibly due rows."""
         return len(self._source.cursors)
 
     @property
@@ -99,7 +95,7 @@ class Streams:
         return len(self._turns.waiting) < self.known
 
     def next_look_at(self, sweep_from: float) -> float:
-        """Return when a stream comes back, or a sweep is worth its while, by this process' clock.
+        """Return when a stream comes back or a sweep is worthwhile, by `monotonic()`.
 
         Args:
             sweep_from: Time before which no sweep begins; one that has begun goes on.
@@ -111,11 +107,7 @@ class Streams:
         return min(sweep_at, later, self.ordering.next_look_at)
 
     def look(self, *, hint: bool) -> None:
-        """Find streams that have new rows, whose time has come, or that are no longer held.
-
-        Args:
-            hint: Look for rows that have been staged lately, too.
-        """
+        """Find streams with new or due rows, or no longer held; if `hint`, newly staged rows too."""
         self._arrivals.look(hint=hint)
         now = monotonic()
         while self._later and self._later[0][0] <= now:
@@ -124,7 +116,7 @@ class Streams:
             self.enter(key)
 
     def hint(self, after: int) -> None:
-        """Find streams of which rows have been staged lately, with ids above this one."""
+        """Find streams with rows staged above this id."""
         self._arrivals.hint(after)
 
     def begin_again(self) -> None:
@@ -132,7 +124,7 @@ class Streams:
         self._arrivals.begin_again()
 
     def select(self, room: int) -> list[DueJob]:
-        """Select up to `room` rows in the batch's transaction; `end` says what becomes of them."""
+        """Select up to `room` rows in a batch's transaction; then call `end`."""
         self._turns.mark()
         self._selection = selection = self._new_selection()
         return selection.run(room)
@@ -141,30 +133,30 @@ class Streams:
         parts = (self._source, self._turns, self._allowances, self._ahead)
         if not self._rules.ordered:
             return Selection(*parts)
-        # Which row of a key is the first must be known in the transaction.
+        # The first row of a key must be determined in the transaction.
         self._ahead.clear()
         return Selection(*parts, self.ordering.vet, self._keeps_others)
 
     def _keeps_others(self, row: DueJob | None) -> bool:
-        """Return True for the first row of a key that may not go: it is paused, or due and locked before it matured."""
+        """Return True for a first row that holds its key: paused, or due and locked before it matured."""
         return row is None or self._paused.applies_to(row)
 
     def enter(self, stream: str) -> None:
-        """Put a stream back into the order, if rows of it may be due."""
+        """Put a stream back into the order if its rows may be due."""
         if stream in self._source.cursors:
             self._turns.enter(stream, self._source.place(stream))
 
     def job_ended(self, key: str) -> None:
-        """Put the key of an ended job back into the order; reading it shows whether it is held."""
+        """Put an ended job's key back into the order; reading it shows whether it is held."""
         self._allowances.held.discard(key)
         self.enter(key)
 
     def end(self, admitted: Collection[int], aside: Collection[int]) -> None:
-        """End the last selection, whose transaction has been committed.
+        """End the last selection after the commit.
 
         Args:
-            admitted: Ids of the rows that have left `staged_jobs` to run.
-            aside: Ids of rows that wait until they are found again.
+            admitted: Ids that left `staged_jobs` to run.
+            aside: Ids that wait until found again.
         """
         selection, self._selection = self._selection, None
         if selection is None:
@@ -175,7 +167,7 @@ class Streams:
             self._put_off(stream)
 
     def roll_back(self) -> None:
-        """Take back the last selection, if there is one that has not been ended."""
+        """Undo the last selection, unless it was ended."""
         selection, self._selection = self._selection, None
         if selection is not None:
             self._turns.undo()
@@ -184,7 +176,7 @@ class Streams:
     def _go_on(
         self, stream: str, selection: Selection, admitted: Collection[int], aside: Collection[int]
     ) -> None:
-        """Move the cursor of a stream behind the rows that need not be read again."""
+        """Move a stream's cursor behind rows that need not be read again."""
         passed = () if self._rules.ordered else aside
         for row in selection.rows.get(stream, ()):
             if row.id not in admitted and row.id not in passed and not row.expired:
@@ -208,7 +200,7 @@ class Streams:
         if self._allowances.of_key(stream):
             self.enter(stream)
         elif self.known > MOST_STREAMS // 2:
-            # A sweep finds the stream again.
+            # A sweep finds it again.
             self._forget(stream)
         elif again_at is not None:
             heapq.heappush(self._later, (again_at, stream))
@@ -234,5 +226,5 @@ def _kind_of(rules: Rules, paused: Paused) -> type[Source]:
         return AgingLanes
     if rules.ordered:
         return OrderedKeys
-    # Keys that are paused are passed over without a look at their rows.
+    # Paused keys are skipped without reading their rows.
     return Keys if rules.for_keys or paused.keys else Lanes

@@ -1,12 +1,10 @@
-"""Turns: which of the keys with waiting jobs is served next.
+"""Turns: which key with waiting jobs is next.
 
-Two orders share one heap. *Fair*: start-time fair queueing. Each key has a tag, the virtual time of its next turn; the
-lowest is served, and its tag rises by 1 / weight. A key that comes in begins at the virtual time of the key that is
-being served, or where its own last turn ended: time that it was idle, or blocked by a limit, gives no credit. *By
-place*: the tag is the place of the key's next job, so that jobs go in the order of their places across keys.
+Two orders share one heap. *Fair* is start-time fair queueing: a key's tag is the virtual time of its next turn; the
+lowest is served and rises by 1 / weight. A key enters at the virtual time of the one being served, or where its own
+last turn ended: idle or blocked time gives no credit. *By place*, the tag is the place of the key's next job.
 
-A selection of rows takes turns before it is known whether its transaction commits. So the turns since `mark` can be
-undone.
+A selection takes turns before its transaction commits, so turns since `mark` can be undone.
 """
 
 from __future__ import annotations
@@ -15,42 +13,42 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
-# Number of ended turns that are remembered before those are dropped that no longer matter.
+# Ended turns remembered before irrelevant ones are dropped.
 _MOST_ENDED = 10_000
 
 
 class Turns:
-    """Keys that may be served, in the order of their tags.
+    """Keys in the order of their tags.
 
     Args:
-        fair: Order by turns; else by place.
-        weights: How often a key has its turn; 1 for others.
+        fair: Order by turns, else by place.
+        weights: Turns of a key; 1 for others.
 
     Attributes:
-        waiting: Tag of each key that is in the order.
+        waiting: Tag of each key in the order.
     """
 
     def __init__(self, *, fair: bool = False, weights: Mapping[str, int | float] | None = None) -> None:
         self.fair = fair
         self.waiting: dict[str, Any] = {}
         self._weights = dict(weights or {})
-        # Heap of (tag, key). An entry counts only while `waiting` has the same tag for the key.
+        # (tag, key); valid only while `waiting` has the same tag.
         self._heap: list[tuple[Any, str]] = []
         self._now = 0.0
-        # Virtual time at which the last turn of a key ended that is not in the order.
+        # Where the last turn of keys outside the order ended.
         self._ended: dict[str, float] = {}
-        # Tags before the selection, None for keys that were not in the order; and the virtual time.
+        # State before the selection; None for keys outside the order.
         self._before: dict[str, Any] | None = None
         self._now_before = 0.0
 
     def go_on_from(self, earlier: Turns) -> None:
-        """Let the keys of earlier turns, once they enter, go on where they were."""
+        """Let keys continue their earlier turns when they enter."""
         if self.fair and earlier.fair:
             self._now = earlier._now
             self._ended = {**earlier._ended, **earlier.waiting}
 
     def enter(self, key: str, place: Any) -> None:
-        """Put a key into the order, unless it is there; by place, a key that is there moves up to this place."""
+        """Put a key into the order; by place, one that is there may move up."""
         tag = self.waiting.get(key)
         if not self.fair:
             if tag is None or place < tag:
@@ -59,7 +57,7 @@ class Turns:
             self._set(key, max(self._now, self._ended.get(key, 0.0)))
 
     def leave(self, key: str) -> None:
-        """Take a key out of the order: nothing of it waits, or it is blocked."""
+        """Remove a key that has nothing waiting or is blocked."""
         tag = self.waiting.get(key)
         if tag is not None:
             self._note(key)
@@ -67,16 +65,16 @@ class Turns:
             self._end(key, tag)
 
     def first(self) -> str | None:
-        """Return the key whose turn it is; None if no key is in the order."""
+        """Return the next key; None if there is none."""
         heap = self._heap
         while heap and self.waiting.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def following(self, most: int) -> list[str]:
-        """Return up to `most` keys in their order, the first one included."""
+        """Return up to `most` keys in order."""
         heap = self._heap
-        # A key has two equal entries if its tag has gone away and come back.
+        # A key has two equal entries if its tag left and came back.
         tags: dict[str, Any] = {}
         while heap and len(tags) < most:
             tag, key = heapq.heappop(heap)
@@ -87,12 +85,7 @@ class Turns:
         return list(tags)
 
     def served(self, key: str, following: Any) -> None:
-        """End the turn of a key in the order: one of its jobs was taken.
-
-        Args:
-            key: Any key that is in the order.
-            following: Place of the key's next job, or a lower bound of it.
-        """
+        """End the turn of a key, one of whose jobs was taken; `following` bounds the next one's place."""
         tag = self.waiting[key]
         if self.fair:
             self._now = max(self._now, tag)
@@ -101,11 +94,11 @@ class Turns:
             self._set(key, following)
 
     def postpone(self, key: str, place: Any) -> None:
-        """Move a key in the order to the place of its next job, which is later than was thought; not for turns."""
+        """Move a key to the later place of its next job; by place only."""
         self._set(key, place)
 
     def mark(self) -> None:
-        """Begin a selection, which can be undone until the next mark."""
+        """Begin a selection, undoable until the next mark."""
         self._before = {}
         self._now_before = self._now
         if len(self._heap) > 2 * len(self.waiting) + 1000:

@@ -1,21 +1,19 @@
-"""Uniqueness: of the jobs that share a name and a unique key, and wait at the same time, one stands.
+"""Uniqueness: of the waiting jobs with one name and unique key, one stands.
 
-The leader decides, in the transaction of a batch, so no application ever waits for the commit of another one. The job
-with the highest id says by `keep` which of them stands:
+The leader decides, in a batch's transaction, so no application waits for another's commit. `keep` of the highest id
+says which one stands:
 
-    first   the one that is in flight and waits, or else the one with the lowest id
-    last    the one with the highest id
+    first   the waiting one in flight, or else the lowest id
+    last    the highest id
 
-The others give way: they end in `finished_jobs` without a run, with the id of the one that stands. A job that a worker
-has claimed runs and does not wait, so nothing gives way to it, and it gives way to nothing: it may have read what the
-later job is about to change. A job that gives way was committed before the one that stands is claimed, since the
-snapshot of the batch has seen the one committed and the other unclaimed, and claims of before are fenced off.
+The others give way: they end in `finished_jobs` unrun, with the id of the standing job. A claimed job does not wait,
+so nothing gives way to it: it may have read what a later job is about to change. The batch's snapshot has seen each
+job that gives way committed and the standing one unclaimed, and earlier claims are fenced off.
 
-The one that stands takes no later request with it. It expires no earlier than any that gave way to it; and it notes
-the latest of them, which is staged again if the one that stands is cancelled (`cancellations`). If a worker claims it
-before that is written, nothing gives way to it.
+No later request is lost. The standing job expires no earlier than any that gave way, and notes the latest, which is
+staged again if it is cancelled (`cancellations`). If a worker claims it before that is written, nothing gives way.
 
-With a quiet time the one that stands waits until none has come for so long.
+With a quiet time, the standing job waits until no other has come for so long.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ from drain.tables import unique
 from drain.tables.staged import DueJob
 from drain.tables.unique import Candidate, Scope, Stand
 
-# Upper bound of the rows that are read for one batch, ready ones and scheduled ones.
+# Rows read per batch, of ready and of scheduled ones.
 _MOST_ROWS = 20_000
-# Upper bound of the keys that are looked at together in `settle_returned`.
 _MOST_KEYS = 1000
 
 
@@ -40,9 +37,9 @@ class Settled:
     """Due rows of a batch after the decision.
 
     Attributes:
-        standing: Rows that may be moved, in the order in which they were given.
-        superseded: Number of jobs that gave way: rows of the batch, other staged rows, and jobs in flight.
-        postponed: Number of rows that are scheduled again, since their quiet time is not over.
+        standing: Rows that may move, in the given order.
+        superseded: Jobs that gave way, in the batch or elsewhere.
+        postponed: Rows rescheduled until their quiet time is over.
     """
 
     standing: Sequence[DueJob]
@@ -52,13 +49,13 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Decision about the jobs of one unique key.
+    """Decision about one unique key.
 
     Attributes:
-        stands: Id of the job that stands.
-        seconds: Seconds for which it waits on; 0 for none.
-        staged, in_flight: Ids of the jobs that give way to it.
-        expires_at: Time when the last of them all expires, in seconds since 1970; None for never.
+        stands: Id of the standing job.
+        seconds: How long it still waits.
+        staged, in_flight: Ids that give way.
+        expires_at: Latest expiry of all, in seconds since 1970; None for never.
     """
 
     stands: int
@@ -69,13 +66,9 @@ class Verdict:
 
 
 def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
-    """Decide which of these due rows stand; record what gives way, and schedule again what has to wait.
+    """Decide which due rows stand, record what gives way, and reschedule what waits.
 
-    Rows that have expired, and rows without a unique key, stand.
-
-    Args:
-        connection: The leader's, in the transaction of the batch, which has read the rows and moved none.
-        rows: Due rows.
+    Expired rows, and rows without a unique key, stand. Call in the batch's transaction, before any move.
     """
     scopes = {
         row.id: (row.job_name, row.unique_key)
@@ -88,7 +81,7 @@ def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
     found = _read(connection, wanted)
     known = {each.id for candidates in found.values() for each in candidates}
     for id_, scope in scopes.items():
-        # One of very many of its key: newer ones were read, and say what becomes of it, and when it expires.
+        # One of very many: newer ones were read and decide.
         if id_ not in known:
             found[scope].append(Candidate(id_, "ready", expires_at=0.0))
     verdicts = [decide(candidates) for candidates in found.values()]
@@ -98,30 +91,26 @@ def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
 
 
 def settle_returned(connection: Connection) -> int:
-    """Decide about unique keys under which several jobs in flight wait; returns how many jobs gave way.
+    """Decide about unique keys shared by waiting jobs in flight; return how many gave way.
 
-    A job comes back to such a key when its attempt fails, its lease runs out or it is called back, while a later job
-    waits already.
-
-    Args:
-        connection: The leader's, in autocommit mode, at read committed.
+    A job returns to such a key when an attempt fails, its lease expires or it is called back, while a later one
+    waits. In autocommit mode, at read committed.
     """
     wanted = unique.read_shared(connection, _MOST_KEYS)
     if not wanted:
         return 0
     with connection.transaction():
         found = _read(connection, wanted).values()
-        # A worker may have claimed all that was in flight, and then only scheduled jobs are left.
+        # If all in flight were claimed, only scheduled jobs are left.
         due = (candidates for candidates in found if any(each.state != "scheduled" for each in candidates))
         superseded, _ = _execute(connection, [decide(candidates) for candidates in due])
     return superseded
 
 
 def decide(candidates: Sequence[Candidate]) -> Verdict:
-    """Decide which of these jobs stands; the one with the highest id says by `keep` how. At least one is not scheduled.
+    """Decide which of these jobs, not all scheduled, stands.
 
-    Scheduled jobs count only beside a due one with a quiet time; and they do not give way to a job in flight, which
-    has waited for its quiet time.
+    Scheduled jobs count only beside a due one with a quiet time, and do not give way to one in flight.
     """
     in_flight = [each.id for each in candidates if each.state == "inflight"]
     ready = [each for each in candidates if each.state == "ready"]
@@ -148,10 +137,10 @@ def decide(candidates: Sequence[Candidate]) -> Verdict:
 
 
 def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:
-    """Read what waits under each key, without the jobs that a worker may have in hand.
+    """Read the waiting jobs of each key, without those that a worker may still run.
 
-    A worker that has outlived its lease may still run a job that waits again, and finish it late. That run has not seen
-    what a later job is about: so nothing gives way to such a job before its token is raised.
+    A worker that outlived its lease may finish such a job late, not having seen a later job's change. Nothing gives way
+    to it before its token is raised.
     """
     found = unique.read_candidates(connection, wanted, most=1 + _MOST_ROWS // len(wanted))
     claimed = {each.id for candidates in found.values() for each in candidates if each.was_claimed}
@@ -162,7 +151,7 @@ def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[C
 
 
 def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """Write what was decided; returns how many jobs gave way, and how many rows wait on."""
+    """Write decisions; return how many jobs gave way and how many rows wait on."""
     verdicts = _with_free(connection, verdicts)
     stands = {
         verdict.stands: Stand(max(*verdict.staged, *verdict.in_flight, 0), verdict.expires_at)
@@ -183,7 +172,7 @@ def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, 
 
 
 def _with_free(connection: Connection, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Leave out what another session has locked: a job that does not give way must not be noted as one that has."""
+    """Leave out locked jobs: one that does not give way must not be noted as such."""
     free = unique.lock(connection, [id_ for each in verdicts for id_ in (*each.staged, *each.in_flight)])
     return [
         replace(
