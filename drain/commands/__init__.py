@@ -20,7 +20,6 @@
     dead        dead: list, groups, show, retry, discard
     queue       queue: set, show, list, unset
     pausing     queue pause, resume
-    queue_file  queue apply
     prune       prune: old finished jobs
     database    connection to PostgreSQL
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from drain import queues
+from drain.admission import declared
 from drain.admission.options import as_options
 from drain.admission.rules import Rules, check_queue
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.pausing import pause, resume
-from drain.commands.queue_file import apply_file
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
-from drain.formatting import visible
+from drain.formatting import count, visible
 from drain.read import queries
 from drain.tables.pauses import Pause
 from drain.terminal import queue_report
@@ -219,6 +220,59 @@ def _pauses_of(connection: Connection, name: str) -> list[Pause]:
 
 def _show(connection: Connection, rules: Rules) -> None:
     queue_report.show_queue(rules, _pauses_of(connection, rules.queue), queries.now(connection))
+
+
+@click.command("apply", short_help="Give queues the rules that a file declares.")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@settings_options("database_url", "forward_queues")
+@click.option("--dry-run", is_flag=True, help="Print the difference, and change nothing.")
+@click.option("--prune", is_flag=True, help="Take the rules off queues that the file does not name.")
+@as_json_option
+def apply_file(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as_json: bool) -> None:
+    """Give queues exactly the rules that a TOML file declares, in one transaction, and print the difference.
+
+    The file has a table for each queue, and a line for each rule, by the names of the options of `drain queue set`:
+
+    \b
+    [calls]
+    running = 50
+    rate = "100/s"
+    fair = true
+    weights = { acme = 3 }
+
+    \b
+    drain queue apply queues.toml --dry-run
+    drain queue apply queues.toml --prune
+    """  # noqa: D301
+    wanted = _read(file)
+    for rules in wanted.values():
+        rules.require_tracked(settings.forward_queues)
+    with database(settings) as connection, connection.transaction():
+        present = {rules.queue: rules for rules in queues.list(connection)}
+        found = declared.differences(present, wanted, prune=prune)
+        if not dry_run:
+            for each in found:
+                queues.replace(connection, each.after)
+    if as_json:
+        click.echo(queue_report.differences_as_json(found, applied=not dry_run))
+        return
+    queue_report.show_differences(found)
+    verb = "would change" if dry_run else "changed"
+    click.echo(f"{count(len(found), 'queue')} {verb}" if found else "nothing to change")
+    kept = sorted(present.keys() - wanted.keys())
+    if kept and not prune:
+        click.echo(
+            f"not in the file, and as before: {', '.join(kept)} (--prune takes their rules off)", err=True
+        )
+
+
+def _read(file: Path) -> dict[str, Rules]:
+    try:
+        return declared.read(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{visible(str(file))}: it is no text in UTF-8") from None
+    except ConfigError as error:
+        raise ConfigError(f"{visible(str(file))}: {error}") from None
 
 
 for command in (pause, resume, apply_file):

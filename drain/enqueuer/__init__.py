@@ -2,9 +2,8 @@
 
 In the order of its start, and then of a job's path:
 
-    daemon     the process: connects, stands by, leads terms, waits out outages
+    daemon     the process: connects, stands by, leads terms, waits out outages; takes over Redis names
     leader     the lock of the leading session, and the lock under which it sleeps
-    take_over  frees the Redis names of an installation that is gone
     health     reports of the process, and its watchdog
     term       one term as leader: drain, redelivery, chores, gauges, sleep
     sleeper    sleeps until a job is staged, a scheduled row is due, or other work is

@@ -5,6 +5,7 @@ The loop holds no truth: it may be killed anywhere, and the next leader continue
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -32,16 +33,18 @@ from drain.enqueuer.housekeeping import (
     ReturnedJobs,
 )
 from drain.enqueuer.retention import Retention
-from drain.enqueuer.take_over import take_over
 from drain.enqueuer.term import Term
 from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.ticker import Ticker
-from drain.errors import DrainError, UnavailableError
+from drain.errors import ConfigError, DrainError, UnavailableError
 from drain.service import http, systemd
 from drain.service.hysteresis import HealthOptions
 from drain.tables import leader_progress
 from drain.tables.leader_progress import Progress
 from drain.wire import Producer, Traces
+
+log = logging.getLogger(__name__)
+
 
 # A standby leads well within two seconds of the leader's death.
 _STANDBY_SECONDS = 0.5
@@ -245,3 +248,38 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 def _backoff(failures: int) -> float:
     """Return a random pause of at most five seconds that grows with the failures."""
     return random.uniform(0.1, min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2.0 ** min(failures, 10)))  # noqa: S311
+
+
+def take_over(connection: Connection, redis: Producer, installation: str, alive: Callable[[], None]) -> None:
+    """Remove that installation's job ids from Redis, and free its names.
+
+    Args:
+        connection: Kept alive meanwhile.
+        redis: Identified as this database.
+        installation: UUID of the other database.
+        alive: Called between slices of a long list.
+
+    Raises:
+        ConfigError: The installation is this database.
+    """
+    if installation == redis.installation:
+        raise ConfigError(
+            "--take-over names this very database; it is for the installation of one that is gone"
+        )
+    removed = 0
+    for number in redis.remove_ids_of(installation):
+        removed += number
+        # Neither the watchdog nor the idle timeout may strike meanwhile.
+        alive()
+        connection.execute("SELECT 1")
+    taken = redis.take_over(installation)
+    if taken:
+        log.info(
+            "taken over from installation %s: %d names of its namespace and queues; removed %d ids of its jobs",
+            installation,
+            taken,
+            removed,
+            extra={"event": "taken_over"},
+        )
+    else:
+        log.warning("nothing in Redis is fed by installation %s", installation, extra={"event": "taken_over"})

@@ -23,7 +23,7 @@ from drain.wire import Producer, RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)
 
-# Consecutive deliveries of a job that workers failed to read: in a mixed fleet, a good worker has likely got one of ten.
+# Consecutive deliveries of a job that workers failed to read: in a mixed fleet a good one has likely had one of ten.
 MOST_UNREADABLE = 10
 # Beyond this many jobs, the oldest count starts over.
 _MOST_COUNTED = 100_000

@@ -16,8 +16,7 @@ The table that a row is in is its state, and a move is one DELETE and INSERT sta
     leases           leases, extended by heartbeats or given back
     finishes         a claimed job is finished: by its worker, or in its own transaction
     async_finishes   finishes in the transaction of an async job
-    outcomes         a claimed job is retried, deferred, interrupted or given up
-    stale            outcomes refused because their claim was stale
+    outcomes         a claimed job is retried, deferred, interrupted or given up; refused outcomes
     keyed            due rows of a queue with rules, by key and lane
     running          admitted jobs that still run, or began lately
     redeliveries     jobs in flight that get a new delivery number

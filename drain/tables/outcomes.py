@@ -170,3 +170,11 @@ def bury_unclaimable(connection: Connection, job_id: int, explanation: str) -> b
     """Bury a job whose row makes every claim fail; False if it is gone or claimed."""
     parameters = {"id": job_id, "explanation": explanation}
     return connection.execute(BURY_UNCLAIMABLE, parameters).rowcount == 1
+
+
+RECORD_STALE = "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VALUES (%s, %s, %s, %s)"
+
+
+def record_stale(connection: Connection, claim: Fenced, outcome: str) -> None:
+    """Record an outcome that a stale claim reported."""
+    connection.execute(RECORD_STALE, (claim.id, claim.fencing_token, claim.worker, outcome))

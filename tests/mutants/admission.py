@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         "fill the buckets from the tables when waiting deliveries are called back",
         "drain/admission/keyed_queue.py",
-        'than the tables show."""\n        self._is_rebuilt = False',
-        'than the tables show."""\n        self._is_rebuilt = self.allowances.rates.is_filled = False',
+        'than the tables."""\n        self._is_rebuilt = False',
+        'than the tables."""\n        self._is_rebuilt = self.allowances.rates.is_filled = False',
         ("test_limits.py::test_other_rules_at_the_same_rate_fill_no_bucket",),
     ),
     Mutant(

@@ -45,7 +45,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "outcomes": {
         "UPDATE": {"inflight_jobs"},
         "DELETE FROM": {"inflight_jobs"},
-        "INSERT INTO": {"dead_jobs"},
+        "INSERT INTO": {"dead_jobs", "stale_finishes"},
     },
     "finishes": {
         "DELETE FROM": {"inflight_jobs"},
@@ -71,7 +71,6 @@ WRITES: dict[str, dict[str, set[str]]] = {
         # Into staged_jobs, or the temporary table of `staged`.
         "COPY": {"{", ""},
     },
-    "stale": {"INSERT INTO": {"stale_finishes"}},
     "crons": {
         "UPDATE": {"crons"},
         "DELETE FROM": {"crons"},

@@ -14,7 +14,7 @@ import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
 from drain.formatting import duration, visible
-from drain.tables import cancellations, finishes, outcomes, stale
+from drain.tables import cancellations, finishes, outcomes
 from drain.tables.claims import Claim
 from drain.workers.execution.death import Death
 from drain.workers.execution.decision import (
@@ -136,7 +136,7 @@ class Recorder:
             extra={"event": "stale_finish", "job_id": claim.id, "token": claim.fencing_token},
         )
         failpoint(FailurePoint.REFUSED)
-        self.database.ask(lambda c: stale.record(c, claim, wanted))
+        self.database.ask(lambda c: outcomes.record_stale(c, claim, wanted))
         return STALE
 
 
