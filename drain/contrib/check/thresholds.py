@@ -72,8 +72,8 @@ class Finding:
     """Something wrong.
 
     Attributes:
-        name: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held", "postgres", "redis", "schema" or
-            "rights".
+        name: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held", "postgres", "redis",
+            "schema" or "rights".
         text: For users.
     """
 
