@@ -1,4 +1,4 @@
-"""Progress of running jobs, as their attempts report it: kept in Redis for half a minute after each write."""
+"""Progress of running jobs, kept for half a minute after each write."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from drain.wire import scripts
 from drain.wire.connection import connect, describe, reachable
 from drain.wire.keys import progress_key
 
-# Lifetime of what is written: progress that nobody repeats, since its worker died, is gone after this time.
+# Progress of a dead worker vanishes after this time.
 KEPT_SECONDS = 30
-# Number of jobs that one call writes: Lua takes no more than some thousand arguments at once.
+# Lua takes only some thousand arguments per call.
 _JOBS_PER_CALL = 1000
 
 
 class Written(NamedTuple):
-    """The progress of one attempt, to be written.
+    """Progress of one attempt.
 
     Attributes:
-        job_id: The job.
-        token: Fencing token of the attempt.
-        text: JSON object with that `token`; empty to delete what the attempt has written.
+        token: Fencing token.
+        text: JSON object with that `token`; "" deletes the attempt's progress.
     """
 
     job_id: int
@@ -33,13 +32,7 @@ class Written(NamedTuple):
 
 
 class ProgressBoard:
-    """The progress of the jobs of one namespace. Safe to use from several threads.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-        namespace: First part of our RQ ids.
-    """
+    """Progress of a namespace's jobs. Thread-safe."""
 
     def __init__(self, client: redis.Redis, where: str, namespace: str) -> None:
         self._redis = client
@@ -49,11 +42,11 @@ class ProgressBoard:
 
     @classmethod
     def at(cls, redis_url: str, namespace: str) -> ProgressBoard:
-        """Make the board of a Redis; connects at its first use."""
+        """Return a board that connects on first use."""
         return cls(connect(redis_url), describe(redis_url), namespace)
 
     def write(self, all_written: Sequence[Written]) -> None:
-        """Write the progress of attempts, but for those whose jobs have a later attempt; one call for a thousand.
+        """Write progress, except for jobs with a later attempt; a thousand per call.
 
         Raises:
             UnavailableError: Redis.
@@ -67,7 +60,7 @@ class ProgressBoard:
                 )
 
     def read(self, job_id: int) -> dict[str, Any] | None:
-        """Read what the latest attempt of a job has written; None if there is nothing that can be read.
+        """Read a job's progress; None if missing or invalid.
 
         Raises:
             UnavailableError: Redis.
@@ -76,12 +69,12 @@ class ProgressBoard:
             try:
                 text: Any = self._redis.get(progress_key(self._namespace, job_id))
             except redis.ResponseError:
-                # Another program has written something else there.
+                # Another program uses the key.
                 return None
         return _read(text)
 
     def read_many(self, job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Read what the latest attempts of jobs have written, where that can be read; one exchange for all.
+        """Read the valid progress of jobs, in one round trip.
 
         Raises:
             UnavailableError: Redis.
@@ -89,7 +82,7 @@ class ProgressBoard:
         if not job_ids:
             return {}
         with reachable(self._where):
-            # MGET answers nothing for a key that is no string.
+            # MGET returns nil for keys of other types.
             texts: Any = self._redis.mget([progress_key(self._namespace, job_id) for job_id in job_ids])
         found = {job_id: _read(text) for job_id, text in zip(job_ids, texts, strict=True)}
         return {job_id: progress for job_id, progress in found.items() if progress is not None}

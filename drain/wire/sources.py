@@ -1,4 +1,4 @@
-"""Lists that a worker pops ids from, and those among them that it skips for now."""
+"""Lists that a worker pops from, some skipped for now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drain.wire.keys import intermediate_key, queue_key, queue_of
 
 log = logging.getLogger(__name__)
 
-# Time for which a list with ids of another database at its head is skipped: the workers of that database pop them.
+# A list headed by foreign ids is skipped, so that the other database's workers pop them.
 _SKIPPED_SECONDS = 1.0
 
 
@@ -18,12 +18,9 @@ class SourceLists:
     """Lists of a worker's queues.
 
     Args:
-        queues: Names of the queues, the first of which comes first.
-        only_tracked: Names of the queues in which only tracked jobs run.
-        rotates: The lists take turns: the one that was popped from last comes last.
-
-    Attributes:
-        keys: Keys of the lists, in the order of pops.
+        queues: Names, in order of preference.
+        only_tracked: Queues where only tracked jobs run.
+        rotates: The list popped last becomes the last.
     """
 
     def __init__(
@@ -36,17 +33,17 @@ class SourceLists:
         self._no_lists: set[str] = set()
 
     def modes(self, *, tracked: bool, plain: bool) -> str:
-        """Letter for each key, as `pop.lua` reads them: whether tracked and plain jobs are wanted."""
+        """Return a letter per key for `pop.lua`: which kinds of jobs to pop."""
         return "".join(self._mode(key, tracked=tracked, plain=plain) for key in self.keys)
 
     @property
     def ready(self) -> list[str]:
-        """Keys on which a worker can wait: they are lists, and not skipped."""
+        """Keys that a worker can wait on: lists that are not skipped."""
         return [key for key in self.not_skipped if self._no_lists.isdisjoint((key, _intermediate(key)))]
 
     @property
     def not_skipped(self) -> list[str]:
-        """Keys that are not skipped for now."""
+        """Keys not skipped for now."""
         return [key for key in self.keys if not self._is_skipped(key)]
 
     def takes_only_tracked(self, queue: str) -> bool:
@@ -54,7 +51,7 @@ class SourceLists:
         return queue_key(queue) in self._only_tracked
 
     def popped_from(self, queue: str) -> None:
-        """Let the lists behind that of the queue come first from now on, if they take turns."""
+        """Rotate the lists after a pop."""
         if self._rotates:
             behind = self.keys.index(queue_key(queue)) + 1
             self.keys = [*self.keys[behind:], *self.keys[:behind]]
@@ -64,7 +61,7 @@ class SourceLists:
         self._skipped_until[queue_key(queue)] = monotonic() + _SKIPPED_SECONDS
 
     def report_no_lists(self, keys: Collection[str]) -> None:
-        """Note which keys, of lists and of RQ's intermediate lists, are not lists, and log those that are new."""
+        """Record keys that are not lists, intermediate ones included; logs new ones."""
         for key in set(keys) - self._no_lists:
             text = "Redis key %s is not a list; the queue's jobs wait until you rename that key"
             log.error(text, key, extra={"event": "no_list"})

@@ -1,8 +1,7 @@
-"""Stacks of running jobs: asked of the worker process that runs one, on its channel of RQ's commands.
+"""Stacks of running jobs, requested on the worker's channel for RQ's commands.
 
-The question names the job, the token of its claim and a word; the answer goes into a list that has this word in its
-key, and lives for half a minute. The process listens on that channel in any case, so that it pays for nothing while
-nobody asks. A question is no call: there is nothing in it but two numbers and a word of a fixed form.
+Workers listen there anyway, so idle cost is zero. A question holds only two numbers and a random word, which names the
+answer's key.
 """
 
 from __future__ import annotations
@@ -18,25 +17,21 @@ import redis
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.keys import commands_channel, stack_key
 
-# Command of the channel.
 STACK = "drain-stack"
-# Lifetime of an answer.
 _KEPT_SECONDS = 30
 _WORD = re.compile("[0-9a-f]{32}")
 _MOST = 2**63 - 1
-# Upper bound of the characters of an answer.
 _LONGEST_ANSWER = 500_000
-# Length of one wait for the answer, shorter than the timeout of the socket.
+# Shorter than the socket timeout.
 _WAIT_SECONDS = 2.0
 
 
 class StackQuestion(NamedTuple):
-    """Question for the stack of a job.
+    """Request for a job's stack.
 
     Attributes:
-        job_id: The job.
-        token: Fencing token of the claim under which it must run.
-        word: Random word, which the key of the answer has.
+        token: Fencing token of the claim that must run it.
+        word: Random part of the answer's key.
     """
 
     job_id: int
@@ -45,19 +40,14 @@ class StackQuestion(NamedTuple):
 
 
 class StackQuestions(RedisConnection):
-    """Asks worker processes for the stacks of their jobs. Errors are those of `RedisConnection`.
-
-    Args:
-        redis_url: URL of the Redis.
-        namespace: First part of our RQ ids.
-    """
+    """Requests the stacks of jobs from worker processes."""
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url)
         self._namespace = namespace
 
     def publish(self, worker_name: str, job_id: int, token: int) -> tuple[str, int]:
-        """Ask a worker; returns the word of the question, and the number of processes that have heard it."""
+        """Ask a worker; returns the question's word, and how many processes received it."""
         word = secrets.token_hex(16)
         text = json.dumps({"command": STACK, "job_id": job_id, "token": token, "word": word})
         with reachable(self.where):
@@ -65,7 +55,7 @@ class StackQuestions(RedisConnection):
         return word, int(heard)
 
     def wait(self, word: str, seconds: float) -> dict[str, Any] | None:
-        """Wait for the answer; None if none comes in time, or one that cannot be read."""
+        """Wait for the answer; None on timeout, or if invalid."""
         key, left = stack_key(self._namespace, word), seconds
         while left > 0:
             patience = min(left, _WAIT_SECONDS)
@@ -78,7 +68,7 @@ class StackQuestions(RedisConnection):
 
 
 def read_question(payload: Mapping[str, Any]) -> StackQuestion | None:
-    """Read a command of the channel; None if it does not have the form of a question."""
+    """Parse a question; None if invalid."""
     job_id, token, word = payload.get("job_id"), payload.get("token"), payload.get("word")
     if not all(type(number) is int and 0 <= number <= _MOST for number in (job_id, token)):
         return None
@@ -93,7 +83,7 @@ def write_answer(
     """Write the answer to a question.
 
     Raises:
-        redis.RedisError: Redis does not take it.
+        redis.RedisError: Redis refuses.
     """
     key = stack_key(namespace, question.word)
     with client.pipeline() as pipeline:
