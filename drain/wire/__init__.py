@@ -1,37 +1,36 @@
 """RQ's keys and formats, and our own. No other package knows them.
 
     keys                   every Redis key
-    connection             clients with bounded waits and one-line errors
+    connection             clients with bounded waits
     scripts                Lua scripts in `lua/`
     ids                    RQ ids of deliveries
-    calls                  calls of tracked jobs, read without unpickling
+    calls                  calls of tracked jobs
     jobs                   RQ jobs, tracked and forwarded
-    namespace_guard        which database feeds a namespace or queue
-    queues                 lists, lengths and workers of queues
-    thin                   ids without hashes, where only `drain work` listens
+    namespace_guard        owners of namespaces and queues
+    queues                 lists, lengths and workers
+    thin                   ids without hashes
     producer               the enqueuer's side
     consumer               the worker's side
     sources                lists that a worker pops from
     blocking_pop           the blocking wait for an id
     pop                    popping ids in batches
-    moves                  giving popped ids back
+    moves                  giving ids back
     foreign_jobs           other ids: moved, refused or dropped
-    ended                  deletion of ended deliveries' hashes
+    ended                  clean-up of ended deliveries
     ends                   notifications of a job's end
-    superseded_deliveries  RQ's verdict on lost deliveries, and their dependents
-    timeline               traces of jobs across processes
+    superseded_deliveries  RQ's verdicts on lost deliveries
+    timeline               traces of jobs
     progress               progress of running jobs
-    workers                workers in RQ's data: counted, shown, removed
+    workers                workers in RQ's data
     live_workers           registered workers, by page or host
-    stacks                 stacks of running jobs, on request
+    stacks                 stacks of running jobs
 
-A tracked RQ job calls one fixed function with the row's id and its database's installation, so no argument or function
-of a job reaches Redis. Each delivery is an RQ job of its own, `<namespace>-<id>-<delivery>`, so RQ's handling of an
-earlier one (expiry, registries, clean-up) cannot touch a later one. Forward mode pickles the user's own call as RQ
-would, under `<namespace>-<id>-forward`.
+A tracked RQ job calls one fixed function with the row's id and its database's installation: no argument or function of
+a job reaches Redis. Each delivery is a separate RQ job, `<namespace>-<id>-<delivery>`, so RQ's handling of earlier ones
+cannot touch it. Forward mode pickles the user's own call as RQ would, under `<namespace>-<id>-forward`.
 
-An id is listed only after its hash is written, except for thin deliveries, which have none. Nothing read from Redis is
-unpickled. Every command has a timeout, and none is retried automatically.
+Ids are listed only after their hashes are written; thin deliveries have none. Nothing read from Redis is unpickled.
+Commands time out, and none is retried automatically.
 """
 
 from drain.wire.blocking_pop import WAIT_SECONDS

@@ -1,4 +1,4 @@
-"""The blocking wait for an id, on a connection of its own."""
+"""The blocking wait for an id."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from drain.wire.ids import AwaitedId
 from drain.wire.keys import NOTHING, SUSPENDED, intermediate_key, queue_of
 from drain.wire.sources import SourceLists
 
-# Longest block; Redis then replies even without an id.
+# Redis then replies even without an id.
 WAIT_SECONDS = 30
-# Allowance for that reply.
+# Allowed beyond that.
 _ANSWER_SECONDS = 10.0
-# Longest block while lists are skipped: the next `pop` checks them.
+# While lists are skipped: the next `pop` checks them.
 _LOOK_AGAIN_SECONDS = 1.0
 
 
 class Waiter:
-    """Waits for one id. `wait` is for one thread; `end_wait` is thread-safe."""
+    """Waits for one id on its own connection. Only `end_wait` is thread-safe."""
 
     def __init__(self, redis_url: str, where: str, sources: SourceLists, others: redis.Redis) -> None:
         self._where = where
@@ -34,7 +34,7 @@ class Waiter:
         self._client_id: int | None = None
 
     def wait(self, seconds: float) -> AwaitedId | None:
-        """Pop one id as soon as there is one; None on timeout or `end_wait`."""
+        """Pop one id; None on timeout or `end_wait`."""
         try:
             with reachable(self._where):
                 return self._popped(min(seconds, WAIT_SECONDS))
@@ -46,7 +46,7 @@ class Waiter:
         client = self._opened()
         sources = self._sources
         keys = sources.ready
-        # `pop` soon checks skipped keys and those that are not lists again.
+        # `pop` soon checks the other lists.
         if len(keys) < len(sources.keys):
             seconds = min(seconds, _LOOK_AGAIN_SECONDS)
         if len(sources.keys) == len(keys) == 1:
@@ -59,7 +59,7 @@ class Waiter:
         return AwaitedId(popped[0].decode(), popped[1], is_suspended) if popped is not None else None
 
     def _and_suspended(self, client: Any, *command: Any) -> tuple[Any, bool]:
-        """Execute a command, and read in the same round trip whether RQ is suspended afterwards."""
+        """Execute a command, then ask whether RQ is suspended; one round trip."""
         # A pipeline would use a connection unknown to `end_wait`.
         connection: Any = client.connection
         connection.send_packed_command(connection.pack_commands([command, ("EXISTS", SUSPENDED)]))
@@ -82,13 +82,12 @@ class Waiter:
             self._client = self._pool.client()  # type: ignore[no-untyped-call]
         if self._client_id is None:
             self._client_id = self._client.client_id()
-            # `end_wait` works from here on. Until then commands keep their short timeout, so that a hanging Redis
-            # cannot keep the worker from stopping.
+            # `end_wait` works from here on. Before, short timeouts let a worker stop despite a hanging Redis.
             _socket(self._client).settimeout(WAIT_SECONDS + _ANSWER_SECONDS)
         return self._client
 
     def end_wait(self) -> None:
-        """Make `wait` return; shuts its connection down if Redis does not reply."""
+        """Make `wait` return, if necessary by shutting its connection down."""
         client, client_id = self._client, self._client_id
         if client is None or client_id is None:
             return
@@ -107,6 +106,6 @@ class Waiter:
 
 
 def _socket(client: redis.Redis) -> Any:
-    """Return a client's socket, which redis-py does not expose."""
+    """Return a client's socket; redis-py has no public API."""
     connection: Any = client.connection
     return connection._sock

@@ -1,6 +1,6 @@
-"""Calls of tracked jobs: pickled by template, and read without unpickling.
+"""Calls of tracked jobs: pickled by template, read without unpickling.
 
-A call names the entry point, or any attribute of `drain.rq`, and passes the row's id and its database's installation.
+A call names an attribute of `drain.rq` and passes the row's id and its database's installation.
 """
 
 from __future__ import annotations
@@ -15,26 +15,24 @@ from uuid import UUID
 
 import redis
 
-# Every attribute of this module is the entry point, so RQ's tools can show job names.
+# Every attribute of it is the entry point, so RQ's tools can show job names.
 NAMED = "drain.rq"
 ENTRY_POINT = f"{NAMED}.execute"
-# Its former path, possibly still in Redis.
+# Former path, possibly still in Redis.
 _OLD_ENTRY_POINT = "workers.entry.execute"
-# Pickle of (name, None, (job id in 5 bytes, installation in 16), {}). Beyond 64 bytes per value Redis stores a hash in
-# 2.5 times the memory, and pushes are a third slower (measured).
+# Pickle of (name, None, (id in 5 bytes, installation in 16), {}). Measured: with values over 64 bytes a hash takes 2.5
+# times the memory, and pushes are a third slower.
 _CALL = b"(\x8c%c%bN\x8a\x05"
 _CALL_END = b"C\x10%b\x86}t."
 _LONGEST_NAME = 64 - len(_CALL % (0, b"")) - 5 - len(_CALL_END % bytes(16)) - len(f"{NAMED}.")
-# Five bytes.
 LARGEST_ID = 2**39 - 1
-# Names that may follow the module's; those that Python adds to a module begin with two underscores.
+# Python's own module attributes begin with two underscores.
 _SHOWABLE = re.compile(r"(?!__)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-# By the entry point's own name, with a decimal id.
+# With a decimal id.
 _CALL_BY_ENTRY = b"(\x8c%c%bNI%%d\nC\x10%%b\x86}t." % (len(ENTRY_POINT), ENTRY_POINT.encode())
-# As in older versions: the id alone, in pickle protocol 0.
+# Older versions: the id alone.
 _CALL_BY_ID = b"(V%b\nN(I%%d\nt(dt." % ENTRY_POINT.encode()
 
-# Matches all of these calls.
 _NAME = rb"(?:%b|%b\.[^\n]{1,60})" % (re.escape(_OLD_ENTRY_POINT.encode()), re.escape(NAMED.encode()))
 _TRACKED = re.compile(
     rb"\(\x8c.(?P<name>%b)N(?:I(?P<decimal>\d{1,18})\n|\x8a\x05(?P<binary>.{5}))C\x10(?P<installation>.{16})\x86}t\.|"
@@ -54,11 +52,11 @@ class Kind(StrEnum):
 
 
 class Classification(NamedTuple):
-    """Kind of a job, and its call's content.
+    """Kind of a job, and what its call says.
 
     Attributes:
         job_id: 0 unless tracked.
-        installation: "" unless tracked, or written by an older version.
+        installation: "" if unknown.
     """
 
     kind: Kind
@@ -67,13 +65,13 @@ class Classification(NamedTuple):
 
 
 def call_around_id(job_name: str, installation: str) -> tuple[bytes, bytes]:
-    """Return the bytes of a call before and after the id (five bytes, little-endian)."""
+    """Return a call's bytes before and after the id (five bytes, little-endian)."""
     name = _shown_name(job_name).encode()
     return _CALL % (len(name), name), _CALL_END % _uuid_bytes(installation)
 
 
 def call_by_entry_point(job_id: int, installation: str) -> bytes:
-    """Return a call by the entry point's own name, for any id; without installation if ""."""
+    """Return a call with any id, by the entry point's own name."""
     if not installation:
         return _CALL_BY_ID % job_id
     return _CALL_BY_ENTRY % (job_id, _uuid_bytes(installation))
@@ -85,12 +83,12 @@ def _uuid_bytes(installation: str) -> bytes:
 
 
 def _shown_name(job_name: str) -> str:
-    """Return the function name shown by RQ's tools."""
+    """Return the name that RQ's tools show."""
     return f"{NAMED}.{_end_of(job_name)}" if _SHOWABLE.fullmatch(job_name) else ENTRY_POINT
 
 
 def _end_of(job_name: str) -> str:
-    """Shorten a name from its start, by whole parts if possible."""
+    """Shorten a name from its start, if possible by whole parts."""
     while len(job_name) > _LONGEST_NAME and "." in job_name:
         job_name = job_name.partition(".")[2]
     room = _LONGEST_NAME - len("…".encode())
@@ -98,7 +96,7 @@ def _end_of(job_name: str) -> str:
 
 
 def read_call(data: bytes) -> tuple[str, None, tuple[int | bytes, ...], dict[str, object]] | None:
-    """Read a tracked job's call, of any database, without unpickling; None for other data."""
+    """Read a tracked job's call without unpickling; None for other data."""
     match = _TRACKED.fullmatch(_inflated(data))
     if match is None:
         return None
@@ -108,7 +106,7 @@ def read_call(data: bytes) -> tuple[str, None, tuple[int | bytes, ...], dict[str
 
 
 def classify(data: object, installation: str) -> Classification:
-    """Classify a job by the `data` of its hash; not bytes if missing."""
+    """Classify a job by its hash's `data`."""
     if not isinstance(data, bytes) or not data:
         return Classification(Kind.GONE)
     match = _TRACKED.fullmatch(_inflated(data))
@@ -119,11 +117,7 @@ def classify(data: object, installation: str) -> Classification:
 
 
 def classify_ids(client: redis.Redis, rq_ids: Sequence[bytes], installation: str) -> list[Classification]:
-    """Classify the jobs of these ids, in one round trip.
-
-    Raises:
-        redis.RedisError: Redis does not reply.
-    """
+    """Classify jobs in one round trip; redis errors propagate."""
     with client.pipeline(transaction=False) as pipeline:
         for rq_id in rq_ids:
             pipeline.hget(b"rq:job:" + rq_id, "data")

@@ -1,4 +1,4 @@
-"""Redis clients with bounded waits and one-line errors."""
+"""Redis clients with bounded waits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from drain.errors import ConfigError, UnavailableError
 
 # Overrides the URL: some values are pickles.
 BYTES = {"decode_responses": False, "encoding": "utf-8", "encoding_errors": "strict"}
-# Longest timeout that a URL may set.
 _LONGEST_WAIT_SECONDS = 3600
 
 
 class RedisConnection:
     """Thread-safe connections to one Redis.
 
-    Every method raises UnavailableError if Redis is unreachable, exceeds five seconds, or refuses (out of memory,
-    read-only, loading, wrong password). `where` is the URL without credentials and parameters.
+    Methods raise UnavailableError if Redis is unreachable, exceeds five seconds, or refuses (out of memory, read-only,
+    loading, wrong password).
     """
 
     def __init__(self, redis_url: str) -> None:
@@ -42,11 +41,7 @@ class RedisConnection:
 
 @contextmanager
 def reachable(where: str) -> Iterator[None]:
-    """Translate Redis errors.
-
-    Raises:
-        UnavailableError: On any of them.
-    """
+    """Translate Redis errors to UnavailableError."""
     try:
         yield
     except redis.RedisError as error:
@@ -54,7 +49,7 @@ def reachable(where: str) -> Iterator[None]:
 
 
 def connect(redis_url: str) -> redis.Redis:
-    """Return a client with bounded waits and no automatic retries.
+    """Return a client without automatic retries.
 
     Raises:
         ConfigError: Invalid URL.
@@ -69,7 +64,7 @@ def connect(redis_url: str) -> redis.Redis:
     try:
         client = redis.Redis.from_url(redis_url, **options)
         client.connection_pool.connection_kwargs.update(BYTES)
-        # Only this validates the URL's parameters.
+        # Validates the URL's parameters.
         client.connection_pool.make_connection()
         given = client.connection_pool.connection_kwargs
         given.get("host", "").encode("idna")

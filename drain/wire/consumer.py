@@ -1,4 +1,4 @@
-"""The worker's side: ids popped in batches, and given back if not begun."""
+"""The worker's side: pops ids in batches, and gives back jobs not begun."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from drain.wire.workers import WorkerPresence
 
 
 class Consumer(RedisConnection):
-    """Redis for one worker process. `wait` is for one thread; the rest is thread-safe.
+    """Redis for one worker process. Thread-safe, except `wait`.
 
     Args:
         redis_url: URL of the Redis.
         namespace: Prefix of our RQ ids.
-        queues: Queue names, in order of preference.
+        queues: In order of preference.
         rotates: Queues take turns instead.
-        installation: Returns the database's UUID; without it, ids outside the namespace count as plain RQ jobs.
-        only_tracked: Queues where only tracked jobs run.
+        installation: Returns the database's UUID; without it, other ids count as plain RQ jobs.
+        only_tracked: Queues that refuse plain jobs.
     """
 
-    # One thing: everything a worker process asks of Redis, delegated to a class each.
+    # One thing: everything a worker process asks of Redis.
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Consumer(RedisConnection):
 
     @property
     def more_to_classify(self) -> bool:
-        """True if the last `pop` stopped before it found a poppable id."""
+        """True if the last `pop` gave up before it found an id."""
         return self._popper.more_to_classify
 
     @property
@@ -70,29 +70,25 @@ class Consumer(RedisConnection):
 
     @property
     def skips_lists(self) -> bool:
-        """True if `wait` ignores some keys, which `pop` checks."""
+        """True if `wait` ignores keys that `pop` checks."""
         return len(self._sources.ready) < len(self._sources.keys)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> AwaitedId | None:
-        """Pop one id as soon as there is one; None on timeout or `end_wait`.
+        """Pop one id; None on timeout or `end_wait`.
 
-        With one queue, the id stays in RQ's intermediate list until passed to `pop`, so that a plain job survives its
-        worker's death.
+        With one queue, RQ's intermediate list holds the id until `pop`, so that a plain job survives its worker.
         """
         self._popper.more_to_classify = False
         return self._waiter.wait(seconds)
 
     def end_wait(self) -> None:
-        """Make `wait` return in its thread, without losing a popped id.
-
-        If Redis does not reply, `wait` raises UnavailableError.
-        """
+        """Make `wait` return without losing an id, or raise UnavailableError if Redis hangs."""
         self._waiter.end_wait()
 
     def take(self, awaited: AwaitedId) -> PoppedId | None:
-        """Accept an id from `wait` without a round trip; pass it to `pop` as `taken` later.
+        """Accept a tracked id from `wait` without a round trip; pass it to `pop` later.
 
-        None if RQ is suspended or the id is not tracked.
+        None for other ids, or if RQ is suspended.
         """
         return self._popper.take(awaited)
 
@@ -105,37 +101,36 @@ class Consumer(RedisConnection):
         tracked: bool = True,
         plain: bool = True,
     ) -> list[PoppedId] | None:
-        """Pop ids from the heads of the lists without waiting; None while RQ is suspended.
+        """Pop ids from the lists' heads without waiting; None while RQ is suspended.
 
-        An id other than a tracked one of ours is popped alone, via RQ's intermediate list.
+        Ids other than our tracked ones are popped singly, via RQ's intermediate list.
 
         Args:
             most: Maximum number of ids.
-            popped: Result of `wait`; comes first, or returns to its list on suspension.
-            taken: Result of `wait` that `take` accepted; leaves RQ's intermediate list.
-            tracked: False leaves tracked jobs; then pass no result of `wait`.
+            popped: Id from `wait`; comes first, or returns to its list on suspension.
+            taken: Id accepted by `take`; leaves RQ's intermediate list.
+            tracked: False leaves tracked jobs, and excludes `popped` and `taken`.
             plain: False leaves plain jobs.
         """
         return self._popper.pop(most, popped, taken, tracked=tracked, plain=plain)
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
-        """Return ids (queue, RQ id) to the heads of their lists, in order."""
+        """Return ids (queue, RQ id) to their lists' heads, in order."""
         self._moves.give_back(popped)
 
     def give_back_unbegun(self, popped: PoppedId) -> bool:
-        """Return a plain job's id unless RQ has begun it; returns whether it did."""
+        """Give a plain job back unless RQ has begun it; returns whether it did."""
         return self._moves.give_back_unbegun(popped)
 
     def sort_unclaimed(self, unclaimed: Sequence[PoppedId]) -> tuple[list[PoppedId], list[PoppedId]]:
-        """Split ids that no claim accepted into plain jobs to run, and deliveries awaited by RQ jobs.
+        """Sort unclaimed ids into plain jobs to run and deliveries that RQ jobs depend on.
 
-        Plain jobs move to RQ's intermediate list, or fail in only-tracked queues. Other hashes of tracked jobs are
-        deleted.
+        Plain jobs move to RQ's intermediate list, or fail in only-tracked queues. Other hashes are deleted.
         """
         if not unclaimed:
             return [], []
         with reachable(self.where):
-            # No database has this installation: only plain jobs matter here.
+            # No database has this installation: only plain jobs matter.
             jobs = classify_ids(self._redis, [to_bytes(each.rq_id) for each in unclaimed], "")
             plain = [each for each, job in zip(unclaimed, jobs, strict=True) if job.kind is Kind.PLAIN]
             for each in plain:
@@ -155,19 +150,19 @@ class Consumer(RedisConnection):
         return to_be_run, [each for each in tracked if each.rq_id in awaited]
 
     def clear(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete the hashes of ended deliveries; returns the ids that plain RQ jobs depend on.
+        """Delete ended deliveries' hashes; returns ids that RQ jobs depend on.
 
-        A later dependent finds no hash, which RQ treats as a satisfied dependency.
+        RQ treats a missing hash as a satisfied dependency.
         """
         return self._ended.clear(rq_ids)
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> None:
-        """Delete the hashes of deliveries to be replaced, unless RQ jobs depend on them."""
+        """Delete hashes of replaced deliveries, unless RQ jobs depend on them."""
         if rq_ids:
             self._ended.clear_unless_awaited(rq_ids)
 
     def tell(self, job_ids: Sequence[int]) -> None:
-        """Notify those waiting for results that these jobs ended."""
+        """Notify those waiting for these jobs' results."""
         self._ended.tell(job_ids)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Deletion of ended deliveries' hashes, unless RQ jobs depend on them."""
+"""Clean-up of ended deliveries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EndedDeliveries:
         self._delete_jobs = client.register_script(scripts.load("delete_jobs"))
 
     def clear(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete hashes; returns the RQ ids that RQ jobs depend on."""
+        """Delete hashes; returns ids that RQ jobs depend on."""
         awaited: list[bytes] = []
         for first in range(0, len(rq_ids), _JOBS_PER_CALL):
             with reachable(self._where):
@@ -32,14 +32,14 @@ class EndedDeliveries:
         return [rq_id.decode() for rq_id in awaited]
 
     def tell(self, job_ids: Sequence[int]) -> None:
-        """Notify those waiting for results that these jobs ended."""
-        # Measured: a PUBLISH per job costs the worker as much as the job.
+        """Notify those waiting for these jobs' results."""
+        # Measured: a PUBLISH per job costs as much as the job.
         for first in range(0, len(job_ids), _JOBS_PER_CALL):
             with reachable(self._where):
                 self._tell_jobs(args=job_ids[first : first + _JOBS_PER_CALL])
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete hashes unless RQ jobs depend on them; returns the ids kept."""
+        """Delete hashes unless RQ jobs depend on them; returns those kept."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
                 pipeline.exists(dependents_key(rq_id))
@@ -50,5 +50,5 @@ class EndedDeliveries:
 
 
 def tell(client: redis.Redis, job_id: int) -> None:
-    """Notify that a job ended, on a connection of RQ's own worker."""
+    """Notify of a job's end, on an RQ worker's connection."""
     client.publish(ended_channel(job_id), b"")

@@ -1,4 +1,4 @@
-"""Notifications of a job's end, for applications that wait for its result."""
+"""Notifications of a job's end, for applications awaiting its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drain.config import VARIABLES
 from drain.errors import ConfigError
 from drain.wire.keys import ended_channel
 
-# First pause without notifications, and growth of the next ones.
+# Pauses without notifications.
 _FIRST_PAUSE_SECONDS = 0.02
 _GROWTH = 1.5
 _ANSWER_SECONDS = 2.0

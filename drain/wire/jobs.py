@@ -1,4 +1,4 @@
-"""RQ jobs as the enqueuer pushes them, tracked and forwarded."""
+"""RQ jobs, tracked and forwarded, as pushed."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from drain.formatting import visible
 from drain.wire.calls import ENTRY_POINT, LARGEST_ID, NAMED, call_around_id, call_by_entry_point
 from drain.wire.ids import forwarded_id, tracked_id
 
-# RQ's default, spelled out: an RQ worker fails at its first heartbeat without a timeout in the hash.
+# RQ's default, spelled out: without a timeout in the hash, RQ workers fail at the first heartbeat.
 _FORWARD_TIMEOUT_SECONDS = 180
-# RQ's later timeout ends a job that the worker's own could not interrupt, once its lease is over.
+# RQ ends jobs that the worker's own timeout could not interrupt, after their lease.
 _OUTER_TIMEOUT_MARGIN_SECONDS = 60
 _NO_TIMEOUT = -1
-# RQ sets an alarm, whose seconds the system counts in 32 bits.
+# RQ's alarm counts in 32 bits.
 _LONGEST_TIMEOUT_SECONDS = 2**31 - 1
-# RQ keeps the hash of a finished job for this time. 0 would cost nine more round trips.
+# For finished jobs. 0 would cost nine more round trips.
 _TRACKED_RESULT_TTL_SECONDS = 60
-# RQ keeps failed deliveries for operators, and for redelivery to see that RQ stopped the job, whose lease may last for
-# hours.
+# For failed deliveries: redelivery must see that RQ stopped a job, whose lease may last for hours.
 FAILED_TTL_SECONDS = 86_400
-# A pickle that imports the entry point, in a legacy result field that a worker reads before it forks: every child then
-# has it imported, a third of a job's cost in an `rq worker` without settings. RQ ignores the field if unreadable.
+# A pickle in a legacy result field, which RQ reads before it forks: imports the entry point once, saving a third of a
+# job's cost in an `rq worker` without settings. RQ ignores the field if unreadable.
 IMPORTS_ENTRY_POINT = f"c{NAMED}\n{ENTRY_POINT.removeprefix(f'{NAMED}.')}\n."
 
 
 class Delivery(NamedTuple):
-    """RQ job ready to be pushed, in the order of the script's arguments.
+    """RQ job to push, in the order of the script's arguments.
 
     Attributes:
-        timeout: Seconds until RQ gives the job up; -1 for never.
-        data: Pickled call.
-        result_ttl: Seconds that RQ keeps a finished job's hash; "" for RQ's default.
+        timeout: Seconds until RQ ends the job; -1 for never.
+        result_ttl: Seconds that RQ keeps the finished job; "" for RQ's default.
     """
 
     rq_id: str
@@ -57,14 +55,7 @@ def tracked(
 ) -> Delivery:
     """Return the RQ job of a row in `inflight_jobs`.
 
-    Args:
-        namespace: Prefix of the RQ id.
-        job_id: Id of the row.
-        queue: Queue name.
-        job_name: Job name, for RQ's tools.
-        timeout_seconds: The job's own timeout.
-        delivery: Delivery number.
-        installation: UUID of the row's database, so that no other database claims the id; "" as in older versions.
+    Without `installation`, the call is as in older versions; with it, no other database claims the id.
     """
     shown, before_id, after_id = _template(job_name, installation)
     if not installation or not 0 <= job_id <= LARGEST_ID:
@@ -80,7 +71,7 @@ def tracked(
 
 @lru_cache(maxsize=10_000)
 def _template(job_name: str, installation: str) -> tuple[str, bytes, bytes]:
-    """Return what a job's deliveries share: the shown name, and the call around the id."""
+    """Return what a job's deliveries share: shown name, call around the id."""
     around_id = call_around_id(job_name, installation) if installation else (b"", b"")
     return _shown(job_name), *around_id
 
@@ -94,7 +85,7 @@ def forwarded(
     job_kwargs: str,
     timeout_seconds: int | None,
 ) -> Delivery:
-    """Return the RQ job that `Queue.enqueue(job_name, *args, **kwargs)` would make; arguments are JSON.
+    """Return the RQ job that `Queue.enqueue(job_name, *args, **kwargs)` makes.
 
     Raises:
         UndeliverableError: Python cannot read or pickle the arguments.
@@ -110,6 +101,5 @@ def forwarded(
 
 
 def _shown(job_name: str) -> str:
-    """Escape terminal controls in a name."""
-    # Ten times as fast as `visible`, and true of nearly all names.
+    # Ten times as fast as `visible`, and enough for nearly all names.
     return job_name if job_name.isascii() and job_name.isprintable() else visible(job_name)

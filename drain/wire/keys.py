@@ -5,51 +5,49 @@ RQ's queues:
     rq:queues               set: keys of all queues
     rq:queue:<queue>        list of RQ ids, pushed right, popped left
     rq:queue:<queue>:intermediate
-                            list: plain RQ jobs on their way to a worker, which removes them
+                            list: plain RQ jobs on their way to a worker
     rq:suspended            exists while `rq suspend` holds
-    rq:failed:<queue>       sorted set: RQ's registry of failed jobs
+    rq:failed:<queue>       sorted set: registry of failed jobs
 
 RQ's jobs:
 
-    rq:job:<rq id>          hash: one RQ job. Thin deliveries have none until they run for a second or are dead
+    rq:job:<rq id>          hash: one job; for thin deliveries, only after a second's run or if dead
     rq:job:<rq id>:dependents
-                            set: plain RQ jobs that wait for this one
+                            set: RQ jobs that wait for this one
     rq:job::<rq id>:dependencies
-                            set: jobs that a plain RQ job waits for (two colons, as RQ spells it)
-    rq:results:<rq id>      stream: RQ's results; the last says why a job failed
-    rq:executions:<rq id>   sorted set: exists once RQ begins with the job
+                            set: jobs that an RQ job waits for (two colons, as in RQ)
+    rq:results:<rq id>      stream: results; the last says why a job failed
+    rq:executions:<rq id>   sorted set: exists once RQ begins the job
 
 RQ's workers:
 
     rq:workers              set: keys of all workers
     rq:workers:<queue>      set: keys of a queue's workers
-    rq:worker:<name>        hash that expires after the last heartbeat; field `drain`: namespace whose ids
-                            need no hashes for this `drain work` worker
+    rq:worker:<name>        hash, expires after the last heartbeat; field `drain`: namespace it needs no hashes for
     rq:worker:<name>:executions
                             set of <rq id>:drain: jobs that a `drain work` worker runs
-    rq:pubsub:<name>        channel: RQ's commands for a worker, and stack questions
+    rq:pubsub:<name>        channel: RQ's commands, and stack questions
     rq:execution:<rq id>:drain
-                            hash: a job's run, for RQ's tools
+                            hash: a job's run
 
 job-drain's own:
 
-    drain:<namespace>       string: the installation that feeds it; missing if Redis lost its data
-    drain:owners:queues     hash, queue -> installation that feeds it; no collision, since namespaces have no colon
+    drain:<namespace>       string: its installation; missing if Redis lost its data
+    drain:owners:queues     hash, queue -> its installation; namespaces have no colon, so no collision
     drain:bounds:<namespace>
-                            hash, queue -> maximum list length, where rows wait for room; expires
+                            hash, queue -> maximum list length, while rows wait for room
     drain:whole:<namespace>, drain:whole:<namespace>:<queue>
-                            strings: unregistered RQ workers may listen, so deliveries need hashes; expire after an hour
+                            strings, for an hour: unregistered RQ workers may need hashes
     drain:trace:<namespace>:<id>
-                            hash, hop -> seconds since 1970; expires after an hour
-    drain:ended:<id>        channel: an attempt at a job with a kept result ended
+                            hash, hop -> seconds since 1970, for an hour
+    drain:ended:<id>        channel: an attempt with a kept result ended
     drain:progress:<namespace>:<id>
-                            string, JSON: progress of the running attempt; expires half a minute after its
-                            last write
+                            string, JSON, for half a minute: the running attempt's progress
     drain:stack:<namespace>:<word>
-                            list of one JSON object: a running job's stack; read once, or expires after half a minute
-    drain:owners:nothing    never exists: workers block on it when there is no list to wait for
+                            list of one JSON object, for half a minute: a running job's stack
+    drain:owners:nothing    never exists: workers without a list to wait for block on it
     drain:dependents:<rq id>
-                            set: dependents of a delivery that RQ considers finished, though the job will be retried
+                            set: dependents of a delivery that RQ considers finished, but whose job is retried
 """
 
 from __future__ import annotations
@@ -64,32 +62,32 @@ _QUEUE = "rq:queue:"
 
 
 def queue_key(queue: str) -> str:
-    """Return the key of a queue's list."""
+    """Return a queue's list key."""
     return _QUEUE + queue
 
 
 def queue_of(key: str) -> str:
-    """Return the queue of a list's key."""
+    """Return the queue of a list key."""
     return key.removeprefix(_QUEUE)
 
 
 def intermediate_key(queue: str) -> str:
-    """Return the key of a queue's intermediate list."""
+    """Return a queue's intermediate list key."""
     return f"{_QUEUE}{queue}:intermediate"
 
 
 def trace_key(namespace: str, job_id: int) -> str:
-    """Return the key of a job's trace."""
+    """Return a job's trace key."""
     return f"drain:trace:{namespace}:{job_id}"
 
 
 def ended_channel(job_id: int) -> str:
-    """Return the channel of a job's ends; databases share it, so a message is only a hint."""
+    """Return a job's end channel; databases share it, so messages are hints."""
     return f"drain:ended:{job_id}"
 
 
 def progress_key(namespace: str, job_id: int) -> str:
-    """Return the key of a job's progress."""
+    """Return a job's progress key."""
     return f"drain:progress:{namespace}:{job_id}"
 
 
@@ -99,22 +97,22 @@ def stack_key(namespace: str, word: str) -> str:
 
 
 def commands_channel(worker_name: str) -> str:
-    """Return the channel of a worker's commands."""
+    """Return a worker's command channel."""
     return f"rq:pubsub:{worker_name}"
 
 
 def failed_key(queue: str) -> str:
-    """Return the key of a queue's failed registry."""
+    """Return a queue's failed-registry key."""
     return f"rq:failed:{queue}"
 
 
 def job_key(rq_id: str) -> str:
-    """Return the key of a job's hash."""
+    """Return a job's hash key."""
     return f"rq:job:{rq_id}"
 
 
 def dependents_key(rq_id: str) -> str:
-    """Return the key of a job's dependents."""
+    """Return a job's dependents key."""
     return f"rq:job:{rq_id}:dependents"
 
 
@@ -124,35 +122,35 @@ def held_dependents_key(rq_id: str) -> str:
 
 
 def results_key(rq_id: str) -> str:
-    """Return the key of a job's results."""
+    """Return a job's results key."""
     return f"rq:results:{rq_id}"
 
 
 def execution_key(rq_id: str) -> str:
-    """Return the key of a tracked job's run."""
+    """Return a tracked job's run key."""
     return f"rq:execution:{rq_id}:drain"
 
 
 def worker_key(name: str) -> str:
-    """Return the key of a worker's hash."""
+    """Return a worker's hash key."""
     return f"rq:worker:{name}"
 
 
 def queue_workers_key(queue: str) -> str:
-    """Return the key of a queue's workers."""
+    """Return a queue's workers key."""
     return f"{WORKERS}:{queue}"
 
 
 def bounds_key(namespace: str) -> str:
-    """Return the key of a namespace's list bounds."""
+    """Return a namespace's list bounds key."""
     return f"drain:bounds:{namespace}"
 
 
 def whole_key(namespace: str, queue: str | None = None) -> str:
-    """Return the key that demands hashes in a queue, or in all."""
+    """Return the key that makes a queue, or all, need hashes."""
     return f"drain:whole:{namespace}" if queue is None else f"drain:whole:{namespace}:{queue}"
 
 
 def namespace_key(namespace: str) -> str:
-    """Return the key of a namespace's owner."""
+    """Return a namespace's owner key."""
     return f"drain:{namespace}"

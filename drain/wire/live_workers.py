@@ -1,4 +1,4 @@
-"""Registered workers. Redis data is untrusted: texts are cut, and invalid numbers ignored."""
+"""Registered workers. Redis data is untrusted: long texts are cut, invalid numbers ignored."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _FIELDS = (
 )
 _PREFIX, _TRACKED = "rq:worker:", ".tracked"
 _LONGEST_TEXT = 300
-# Queue names shown per worker.
+# Per worker.
 _MOST_QUEUES = 100
-# Worker names read.
 _MOST_NAMES = 20_000
 
 
 class LiveWorker(NamedTuple):
-    """Registered worker process with an unexpired entry.
+    """Registered worker process whose entry has not expired.
 
     Attributes:
         pid: 0 if unknown.
         state: RQ's busy, idle or suspended.
-        rq_id: Job that its main thread has run for at least a second; "" without one.
+        rq_id: Job that its main thread has run for a second; "" without one.
         seen_at: Latest heartbeat, every 15 s.
-        is_ours: `drain work`, not a stock `rq worker`.
+        is_ours: `drain work`, not `rq worker`.
     """
 
     name: str
@@ -53,13 +52,9 @@ class LiveWorkers(RedisConnection):
     """Workers registered in a Redis."""
 
     def page(self, limit: int, after: str = "") -> tuple[list[LiveWorker], int]:
-        """Read a page of workers by name, and the number of registered names.
+        """Read a page of workers by name, after a name, and the number of all.
 
         Omits expired entries, and companions of `drain work` for plain jobs.
-
-        Args:
-            limit: Maximum number of workers.
-            after: Last name of the previous page.
         """
         with reachable(self.where):
             names = self._names(WORKERS)
@@ -71,7 +66,7 @@ class LiveWorkers(RedisConnection):
         return found[:limit], len(names)
 
     def at(self, queue: str, host: str, pid: int) -> list[LiveWorker]:
-        """Find a queue's workers registered by this process."""
+        """Find a queue's workers that this process registered."""
         with reachable(self.where):
             names = self._names(queue_workers_key(queue))
             return [each for each in self._read(names) if (each.host, each.pid) == (host, pid)]
@@ -97,7 +92,7 @@ class LiveWorkers(RedisConnection):
         return [
             _worker(name, fields)
             for name, fields in zip(asked, answers, strict=True)
-            # The hash expired, or the key is not a hash.
+            # Expired, or not a hash.
             if isinstance(fields, list) and any(field is not None for field in fields)
         ]
 

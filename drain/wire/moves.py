@@ -1,4 +1,4 @@
-"""Moves of popped ids: back, or out of RQ's intermediate list."""
+"""Moves of popped ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ListMoves:
         self._give_back_script = client.register_script(scripts.load("give_back_unbegun"))
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
-        """Return ids (queue, RQ id) to the heads of their lists, in order."""
+        """Return ids (queue, RQ id) to their lists' heads, in order."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for queue, text in reversed(popped):
                 rq_id = to_bytes(text)
@@ -31,7 +31,7 @@ class ListMoves:
             pipeline.execute()
 
     def give_back_unbegun(self, popped: PoppedId) -> bool:
-        """Return a plain job's id unless RQ has begun it; returns whether it did."""
+        """Give a plain job back unless RQ has begun it; returns whether it did."""
         rq_id, queue = to_bytes(popped.rq_id), popped.queue
         keys: list[Any] = [queue_key(queue), intermediate_key(queue), b"rq:executions:" + rq_id]
         with reachable(self._where):

@@ -1,6 +1,6 @@
-"""Ownership of namespaces and queues: one database feeds each.
+"""Owners: one database feeds each namespace and queue.
 
-The pushing script claims and checks both atomically, so databases that share one by mistake never mix jobs.
+The pushing script claims and checks both, so databases that share one by mistake never mix jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 _OWNER = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}) (.*)", re.DOTALL)
 _LONGEST_LABEL = 150
-# Interval of reports per queue.
 _REPORT_SECONDS = 600.0
 
 
@@ -33,7 +32,7 @@ class Owner(NamedTuple):
     """Database that feeds a namespace or queue.
 
     Attributes:
-        installation: The database's UUID; "" from older versions.
+        installation: UUID; "" from older versions.
         label: Database and server, for display.
         recovers: Deliveries may be missing from this Redis.
     """
@@ -61,7 +60,7 @@ def read_owner(text: bytes) -> Owner:
 
 
 class Ownership:
-    """Claims of one database on its namespace and queues; `installation` is "" for read-only clients."""
+    """One database's claims on its namespace and queues; `installation` is "" for readers."""
 
     def __init__(self, client: redis.Redis, where: str, namespace: str) -> None:
         self.installation = self.label = ""
@@ -76,12 +75,9 @@ class Ownership:
         self._reported_at: dict[str, float] = {}
 
     def mending(self, ask: Callable[[], T]) -> T:
-        """Call `ask`; if one of our keys has the wrong type, delete it and call again.
+        """Call `ask`; on a wrong type, delete our key and call again.
 
         A deleted mark causes redelivery; the next push claims queues again.
-
-        Raises:
-            redis.RedisError: As for `ask`.
         """
         try:
             return ask()
@@ -95,22 +91,14 @@ class Ownership:
             return ask()
 
     def mark(self) -> None:
-        """Write a mark in our name, which vanishes if Redis loses its data.
-
-        Raises:
-            OwnedByAnotherError: Another database feeds the namespace.
-        """
+        """Mark the namespace as ours; the mark vanishes if Redis loses its data."""
         with reachable(self._where):
             arguments = [self.installation, self.label, self.key]
             owner: Any = self.mending(lambda: self._mark(args=arguments))
         self.require_ours(owner)
 
     def remembers(self) -> bool:
-        """Return whether the mark exists and no delivery is missing.
-
-        Raises:
-            OwnedByAnotherError: Another database feeds the namespace.
-        """
+        """Return whether the mark exists and no delivery is missing."""
         with reachable(self._where):
             text: Any = self.mending(lambda: self._redis.get(self.key))
         owner = read_owner(text) if text is not None else None
@@ -119,7 +107,7 @@ class Ownership:
         return owner is not None and not owner.recovers
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return and report those of these queues that other databases feed."""
+        """Return and report those of these queues that others feed."""
         if not queues or not self.installation:
             return {}
         with reachable(self._where):
@@ -130,35 +118,31 @@ class Ownership:
         return others
 
     def queues_of(self, installation: str) -> list[str]:
-        """Return the queues that an installation feeds."""
+        """Return an installation's queues."""
         with reachable(self._where):
             texts: Any = self.mending(lambda: self._redis.hgetall(QUEUE_OWNERS))
         return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Release those of our queues that are empty in Redis; returns their number."""
+        """Release our queues that are empty in Redis; returns their number."""
         with reachable(self._where):
             forgotten: Any = self._forget(args=[self.installation, *queues])
         return int(forgotten)
 
     def take_over(self, installation: str) -> int:
-        """Release an installation's namespace and queues; returns how many it fed."""
+        """Release an installation's namespace and queues; returns how many."""
         with reachable(self._where):
             arguments = [installation, self.key, self.installation, self.label]
             forgotten: Any = self.mending(lambda: self._take_over(args=arguments))
         return int(forgotten)
 
     def require_ours(self, text: bytes) -> None:
-        """Check a script's reply.
-
-        Raises:
-            OwnedByAnotherError: Another database feeds the namespace.
-        """
+        """Raise OwnedByAnotherError if a script's reply names another owner."""
         if text:
             raise self._owned_by(read_owner(text))
 
     def report_misused(self, keys: Collection[str]) -> None:
-        """Log RQ keys that hold other data, every ten minutes at most."""
+        """Log RQ keys that hold other data, every ten minutes."""
         for key in filter(self._is_to_be_reported, keys):
             log.error(
                 "Redis key %s does not hold RQ's data, so RQ's tools miss queues: rename that key",
@@ -167,7 +151,7 @@ class Ownership:
             )
 
     def report(self, others: Mapping[str, Owner]) -> None:
-        """Log queues fed by other databases, every ten minutes at most."""
+        """Log queues that others feed, every ten minutes."""
         for queue, owner in others.items():
             if not self._is_to_be_reported(queue):
                 continue

@@ -1,4 +1,4 @@
-"""Popping ids from list heads in batches; other ids are classified first."""
+"""Popping ids in batches; other ids are classified first."""
 
 from __future__ import annotations
 
@@ -19,25 +19,15 @@ from drain.wire.keys import queue_of
 from drain.wire.moves import ListMoves
 from drain.wire.sources import SourceLists
 
-# Pages classified per `pop`: about half a second.
+# Half a second's worth.
 _MOST_ROUNDS = 50
 _NONE = AwaitedId("", b"", is_suspended=False)
-# States returned by `pop.lua`.
+# As in `pop.lua`.
 _POPPED, _SUSPENDED, _TO_BE_CLASSIFIED = range(3)
 
 
 class Popper:
-    """Pops ids for one worker, without waiting.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for display.
-        namespace: Prefix of our RQ ids.
-        sources: Lists to pop from.
-        moves: Gives back other databases' ids.
-        strangers: Clears the heads of lists.
-        installation: Returns the database's UUID; None to classify nothing.
-    """
+    """Pops ids for one worker, without waiting; classifies none without `installation`."""
 
     def __init__(
         self,
@@ -62,7 +52,7 @@ class Popper:
         self._pop = client.register_script(scripts.load("pop"))
 
     def take(self, awaited: AwaitedId) -> PoppedId | None:
-        """Accept an id from `wait` if it is tracked and RQ was not suspended."""
+        """Accept an id from `wait` if tracked and RQ was not suspended."""
         if awaited.is_suspended or self._tracked_id.fullmatch(awaited.rq_id) is None:
             return None
         taken = self._popped_id(awaited.rq_id, queue_of(awaited.key))
@@ -131,7 +121,7 @@ class Popper:
         return PoppedId(text, queue, int(match[1]), int(match[2]))
 
     def _checked(self, found: list[PoppedId]) -> list[PoppedId]:
-        """Filter popped ids: those outside the namespace must be ours all the same, or plain."""
+        """Filter out ids that are foreign."""
         if self._installation is None or len(found) != 1 or found[0].job_id is not None:
             return found
         (alone,) = found
@@ -163,6 +153,5 @@ class Popper:
 
 
 def _under_older_namespace(queue: str, rq_id: bytes, job_id: int) -> PoppedId:
-    """Return a delivery of ours under an older namespace."""
     delivery = re.search(rb"-(\d{1,18})$", rq_id)
     return PoppedId(to_text(rq_id), queue, job_id, int(delivery[1]) if delivery else 0)

@@ -1,4 +1,4 @@
-"""The enqueuer's side: writes RQ jobs and appends their ids to lists."""
+"""The enqueuer's side: writes RQ jobs and lists their ids."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ from drain.wire.thin import IDS_PER_CALL, ThinDeliveries
 
 log = logging.getLogger(__name__)
 
-# Jobs per script call, so that Redis serves other clients every few milliseconds. Compared with a pipeline (measured):
-# a tenth of the time in Python, the same in Redis.
+# Redis serves others every few milliseconds. Measured: a tenth of a pipeline's time in Python, the same in Redis.
 JOBS_PER_CALL = 1000
-# Queues per call: 2 ms of Redis' time.
+# 2 ms of Redis' time.
 _QUEUES_PER_CALL = 500
-# Ids read together with their hashes.
 _HASHES_PER_PAGE = 500
 
 
@@ -49,22 +47,18 @@ class Producer(QueueReader):
 
     @property
     def installation(self) -> str:
-        """UUID of the database that feeds; "" for read-only clients."""
+        """UUID of the feeding database; "" for readers."""
         return self._owners.installation
 
     def identify(self, installation: str, label: str) -> None:
-        """Set the database for which `push` claims namespace and queues; `label` is shown to others."""
+        """Set the database that pushes; `label` is for display."""
         self._owners.installation, self._owners.label = installation, label
 
     def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
-        """Write jobs and append them to their lists, in order per queue.
+        """Write jobs and list them, in order per queue; returns refused jobs per queue.
 
-        On return, Redis has stored all except those of refused queues, whose key is not a list or which another
-        database feeds. On an error it may have stored some; pushing again is harmless for tracked jobs, at-least-once
-        for forwarded ones.
-
-        Returns:
-            Refused jobs per queue.
+        A queue is refused if its key is not a list or another database feeds it. On errors, some jobs may be stored:
+        pushing again is harmless for tracked jobs, at-least-once for forwarded ones.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace; the rest is not pushed.
@@ -72,14 +66,14 @@ class Producer(QueueReader):
         rest = iter(deliveries)
         refused: Counter[str] = Counter()
         while jobs := list(islice(rest, JOBS_PER_CALL)):
-            # Redelivery pushes refused jobs later.
+            # Redelivery pushes them later.
             if queues := set(self._send(jobs)):
                 refused.update(job.queue for job in jobs if job.queue in queues)
             failpoint(FailurePoint.PUSHED_A_SLICE)
         return refused
 
     def push_thin(self, rq_ids: Mapping[str, Sequence[str]]) -> Counter[str]:
-        """Append ids of thin deliveries, by queue; returns and raises as `push`."""
+        """List thin deliveries, by queue; returns and raises as `push`."""
         refused: Counter[str] = Counter()
         for queue, ids in rq_ids.items():
             for first in range(0, len(ids), IDS_PER_CALL):
@@ -89,20 +83,17 @@ class Producer(QueueReader):
         return refused
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues where only `drain work` of our namespace listens."""
+        """Return those of these queues where only our `drain work` listens."""
         return self._thin.need_no_hash(queues)
 
     def need_hashes(self, queue: str | None = None) -> None:
-        """Make `need_no_hash` omit a queue, or all, for an hour, across leaders."""
+        """Require hashes in a queue, or in all, for an hour, across leaders."""
         self._thin.need_hashes(queue)
 
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
-        """Push at most `JOBS_PER_CALL` jobs atomically.
+        """Push at most `JOBS_PER_CALL` jobs atomically; returns refused queues, as `push`.
 
-        A refusal by Redis stores none; without a reply, all or none.
-
-        Returns:
-            Queues whose key is not a list or which another database feeds; if any, nothing was stored.
+        If any is refused, nothing is stored; without a reply, all or nothing.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace; nothing is pushed.
@@ -119,7 +110,7 @@ class Producer(QueueReader):
         return self._read(answer)
 
     def _read(self, answer: Any) -> list[str]:
-        """Process a push's reply; returns the refused queues."""
+        """Process a push's reply; returns refused queues."""
         owner, no_lists, foreign, lengths, misused = answer
         self._owners.require_ours(owner)
         self._owners.report_misused([key.decode() for key in misused])
@@ -136,7 +127,7 @@ class Producer(QueueReader):
         return [*refused, *others]
 
     def take_pushed_lengths(self) -> dict[str, int]:
-        """Return list lengths after the latest pushes since the last call."""
+        """Return list lengths after pushes since the last call."""
         lengths, self._pushed_lengths = self._pushed_lengths, {}
         return lengths
 
@@ -146,7 +137,7 @@ class Producer(QueueReader):
             return self._earlier.verdicts(rq_ids)
 
     def move_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Move RQ dependents from earlier to later deliveries; returns their number."""
+        """Move RQ dependents to later deliveries; returns their number."""
         with reachable(self.where):
             return self._earlier.move_dependents(pairs)
 
@@ -157,7 +148,7 @@ class Producer(QueueReader):
                 self._earlier.forget(replaced)
 
     def mark(self) -> None:
-        """Write a mark in our name, which vanishes if Redis loses its data.
+        """Mark the namespace as ours; the mark vanishes if Redis loses its data.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
@@ -173,7 +164,7 @@ class Producer(QueueReader):
         return self._owners.remembers()
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return and report those of these queues that other databases feed."""
+        """Return and report those of these queues that others feed."""
         return self._owners.fed_by_others(queues)
 
     def queues_fed(self) -> set[str]:
@@ -181,7 +172,7 @@ class Producer(QueueReader):
         return set(self._owners.queues_of(self.installation))
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Release those of our queues that are empty in Redis, until the next push; returns their number."""
+        """Release our queues that are empty in Redis; returns their number."""
         pages = iter(queues)
         return sum(
             self._owners.forget_queues(page)
@@ -189,23 +180,20 @@ class Producer(QueueReader):
         )
 
     def take_over(self, installation: str) -> int:
-        """Release the namespace and queues of a database that no longer exists; returns how many it fed.
+        """Release a vanished database's namespace and queues; returns how many.
 
-        If any, Redis counts as having lost its data until all waiting jobs are pushed again.
+        If any, Redis counts as having lost its data until all waiting jobs are pushed.
         """
         return self._owners.take_over(installation)
 
     def remove_ids_of(self, installation: str) -> Iterator[int]:
-        """Remove a vanished database's ids from its queues' lists; hashes stay.
+        """Remove a vanished database's ids from its lists; yields counts.
 
-        Call before `take_over`, which forgets these queues.
-
-        Yields:
-            Number of ids removed, per page.
+        Call before `take_over`, which forgets its queues. Hashes stay.
         """
         for queue in self._owners.queues_of(installation):
             kept = 0
-            # From the tail, as in `listed`; removed ids no longer count.
+            # From the tail, as in `listed`.
             while rq_ids := self._page(queue, -kept - _HASHES_PER_PAGE, -kept - 1):
                 with reachable(self.where):
                     removed = _remove(self._redis, queue, rq_ids, installation)
@@ -214,18 +202,17 @@ class Producer(QueueReader):
 
 
 def _by_queue(answer: Sequence[Any]) -> dict[str, Any]:
-    """Pair queue names with the values that follow them."""
     each = iter(answer)
     return {queue.decode(): value for queue, value in zip(each, each, strict=True)}
 
 
 def _remove(client: redis.Redis, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
-    """Remove ids whose call names the installation; returns their number."""
+    """Remove an installation's ids from these; returns their number."""
     copies = Counter(rq_ids)
     jobs = classify_ids(client, list(copies), installation)
     with client.pipeline(transaction=False) as pipeline:
         for rq_id, job in zip(copies, jobs, strict=True):
-            # A thin delivery has no hash; one database feeds a queue.
+            # Thin deliveries have no hash, but the queue's owner is known.
             if job.installation == installation or (job.kind is Kind.GONE and is_thin(to_text(rq_id))):
                 # From the tail: unread copies stay.
                 pipeline.lrem(queue_key(queue), -copies[rq_id], rq_id)  # type: ignore[arg-type]

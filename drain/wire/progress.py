@@ -1,4 +1,4 @@
-"""Progress of running jobs, kept for half a minute after each write."""
+"""Progress of running jobs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from drain.wire import scripts
 from drain.wire.connection import connect, describe, reachable
 from drain.wire.keys import progress_key
 
-# Progress of a dead worker vanishes after this time.
+# Progress of a dead worker then vanishes.
 KEPT_SECONDS = 30
 # Lua takes only some thousand arguments per call.
 _JOBS_PER_CALL = 1000
 
 
 class Written(NamedTuple):
-    """Progress of one attempt.
-
-    Attributes:
-        token: Fencing token.
-        text: JSON object with that `token`; "" deletes the attempt's progress.
-    """
+    """Progress of one attempt: JSON with its fencing token; "" deletes it."""
 
     job_id: int
     token: int
@@ -46,11 +41,7 @@ class ProgressBoard:
         return cls(connect(redis_url), describe(redis_url), namespace)
 
     def write(self, all_written: Sequence[Written]) -> None:
-        """Write progress, except for jobs with a later attempt; a thousand per call.
-
-        Raises:
-            UnavailableError: Redis.
-        """
+        """Write progress, except for jobs with a later attempt."""
         for first in range(0, len(all_written), _JOBS_PER_CALL):
             part = all_written[first : first + _JOBS_PER_CALL]
             with reachable(self._where):
@@ -60,11 +51,7 @@ class ProgressBoard:
                 )
 
     def read(self, job_id: int) -> dict[str, Any] | None:
-        """Read a job's progress; None if missing or invalid.
-
-        Raises:
-            UnavailableError: Redis.
-        """
+        """Read a job's progress; None if missing or invalid."""
         with reachable(self._where):
             try:
                 text: Any = self._redis.get(progress_key(self._namespace, job_id))
@@ -74,15 +61,11 @@ class ProgressBoard:
         return _read(text)
 
     def read_many(self, job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Read the valid progress of jobs, in one round trip.
-
-        Raises:
-            UnavailableError: Redis.
-        """
+        """Read valid progress in one round trip."""
         if not job_ids:
             return {}
         with reachable(self._where):
-            # MGET returns nil for keys of other types.
+            # MGET returns nil for other types.
             texts: Any = self._redis.mget([progress_key(self._namespace, job_id) for job_id in job_ids])
         found = {job_id: _read(text) for job_id, text in zip(job_ids, texts, strict=True)}
         return {job_id: progress for job_id, progress in found.items() if progress is not None}

@@ -1,4 +1,4 @@
-"""Lists of queues, their bounds and their workers, as the drain and the audit see them."""
+"""Queues in Redis: lists, bounds, workers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_patt
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import Worker, read_workers
 
-# Ids searched at a list's head for one of ours.
+# Ids at a list's head.
 _LOOK_AHEAD = 50
-# Heads read per call: some milliseconds of Redis' time.
+# Some milliseconds of Redis' time.
 _LISTS_PER_CALL = 200
 _BOUNDS_SECONDS = 5
-# Ids per read: 1 ms of Redis' time.
+# 1 ms of Redis' time.
 _IDS_PER_PAGE = 5000
 
 
 class QueueReader(RedisConnection):
-    """Reads RQ's queues; the leader publishes their bounds here."""
+    """Reads RQ's queues; the leader publishes list bounds here."""
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url)
@@ -33,31 +33,28 @@ class QueueReader(RedisConnection):
         self._heads = self._redis.register_script(scripts.load("heads"))
 
     def queues(self) -> set[str]:
-        """Return the queues that RQ knows."""
+        """Return RQ's queues."""
         with reachable(self.where):
             keys: Any = self._redis.smembers(QUEUES)
         return {queue_of(key.decode(errors="replace")) for key in keys}
 
     def workers(self, queues: Sequence[str]) -> dict[str, int]:
-        """Count each queue's live workers for tracked jobs, `drain work` and `rq worker`."""
+        """Count each queue's live workers for tracked jobs."""
         with reachable(self.where):
             return {queue: len(found) for queue, found in read_workers(self._redis, queues).items()}
 
     def crews(self, queues: Sequence[str]) -> dict[str, list[Worker]]:
-        """Read each queue's live workers for tracked jobs, free and busy."""
+        """Read each queue's live workers for tracked jobs."""
         with reachable(self.where):
             return read_workers(self._redis, queues)
 
     def depth(self, queue: str) -> int:
-        """Return a list's length; 0 if the key is not a list."""
+        """Return a list's length; 0 for other types."""
         (length,) = self._of_each([queue], lambda pipeline, key: pipeline.llen(key))
         return _number(length)
 
     def lengths(self, queues: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Return each queue's list length and registered workers, in one round trip.
-
-        Other types have length 0; dead workers may still be registered.
-        """
+        """Return list lengths (0 for other types) and registered workers, dead ones included."""
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for queue in queues:
                 pipeline.llen(queue_key(queue))
@@ -69,10 +66,7 @@ class QueueReader(RedisConnection):
         }
 
     def show_bounds(self, bounds: Mapping[str, int]) -> None:
-        """Publish list bounds of queues with waiting rows, for some seconds.
-
-        A Redis out of memory publishes nothing.
-        """
+        """Publish bounds of lists with waiting rows, briefly; dropped if Redis is out of memory."""
         key = bounds_key(self.namespace)
         with reachable(self.where), self._redis.pipeline() as pipeline:
             pipeline.hset(key, items=[item for pair in bounds.items() for item in pair])
@@ -86,7 +80,7 @@ class QueueReader(RedisConnection):
         return None if bound is None else int(bound)
 
     def ids_before(self, queue: str, job_id: int, delivery: int, *, within: int) -> int | None:
-        """Count the ids ahead of a delivery; None if not among the first `within`."""
+        """Count ids ahead of a delivery; None beyond `within`."""
         rq_ids = (make(self.namespace, job_id, delivery) for make in (tracked_id, thin_id))
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
@@ -95,15 +89,15 @@ class QueueReader(RedisConnection):
         return next((place for place in places if isinstance(place, int)), None)
 
     def is_suspended(self) -> bool:
-        """Return whether `rq suspend` holds all workers."""
+        """Return whether `rq suspend` holds."""
         with reachable(self.where):
             return bool(self._redis.exists(SUSPENDED))
 
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
-        """Return the delivery number that each queue's next worker pops.
+        """Return each queue's next delivery number.
 
-        None if the list has none of ours; 0 if unknown: the key is not a list, or its head has only other jobs. Numbers
-        above `up_to` are not ours.
+        None if the list has none of ours; 0 if unknown: not a list, or its head has only other jobs. Numbers above
+        `up_to` are not ours.
         """
         heads: list[Any] = []
         with reachable(self.where):
@@ -113,7 +107,7 @@ class QueueReader(RedisConnection):
         return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
     def not_lists(self, queues: Sequence[str]) -> list[str]:
-        """Return the queues' keys that are not lists."""
+        """Return keys of these queues that are not lists."""
         types = self._of_each(queues, lambda pipeline, key: pipeline.type(key))
         return [
             queue_key(queue)
@@ -122,11 +116,11 @@ class QueueReader(RedisConnection):
         ]
 
     def listed(self, queue: str) -> Iterator[list[tuple[int, int]]]:
-        """Yield job ids and delivery numbers of our tracked jobs in a list, in pages.
+        """Yield pages of our tracked job ids and delivery numbers.
 
-        An id listed throughout appears at least once, despite concurrent pops and pushes, and perhaps twice.
+        Despite concurrent pops and pushes, an id listed throughout appears at least once.
         """
-        # From the tail: pops move nothing, and pushes move ids towards later pages. From the head, pops would hide ids.
+        # From the tail: pushes move ids towards later pages. From the head, pops would hide some.
         for last in count(-1, -_IDS_PER_PAGE):
             rq_ids = self._page(queue, last - _IDS_PER_PAGE + 1, last)
             if not rq_ids:

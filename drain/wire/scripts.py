@@ -1,4 +1,4 @@
-"""Lua scripts in `lua/`; each documents its KEYS, ARGV and reply at the top."""
+"""Lua scripts; each documents KEYS, ARGV and reply."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _DIRECTORY = Path(__file__).with_name("lua")
 
 @cache
 def load(*names: str) -> str:
-    """Return a script's text, after the scripts whose functions it uses."""
+    """Return a script, after those whose functions it uses."""
     return "".join((_DIRECTORY / f"{name}.lua").read_text(encoding="utf-8") for name in names)

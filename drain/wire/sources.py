@@ -1,4 +1,4 @@
-"""Lists that a worker pops from, some skipped for now."""
+"""Lists that a worker pops from."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from drain.wire.keys import intermediate_key, queue_key, queue_of
 
 log = logging.getLogger(__name__)
 
-# A list headed by foreign ids is skipped, so that the other database's workers pop them.
+# Lets the other database's workers pop foreign ids at a list's head.
 _SKIPPED_SECONDS = 1.0
 
 
 class SourceLists:
-    """Lists of a worker's queues.
-
-    Args:
-        queues: Names, in order of preference.
-        only_tracked: Queues where only tracked jobs run.
-        rotates: The list popped last becomes the last.
-    """
+    """Lists of a worker's queues, in order of preference, or taking turns."""
 
     def __init__(
         self, queues: Sequence[str], only_tracked: Collection[str], *, rotates: bool = False
@@ -33,21 +27,21 @@ class SourceLists:
         self._no_lists: set[str] = set()
 
     def modes(self, *, tracked: bool, plain: bool) -> str:
-        """Return a letter per key for `pop.lua`: which kinds of jobs to pop."""
+        """Return a letter per key for `pop.lua`: which jobs to pop."""
         return "".join(self._mode(key, tracked=tracked, plain=plain) for key in self.keys)
 
     @property
     def ready(self) -> list[str]:
-        """Keys that a worker can wait on: lists that are not skipped."""
+        """Keys to wait on: lists, not skipped."""
         return [key for key in self.not_skipped if self._no_lists.isdisjoint((key, _intermediate(key)))]
 
     @property
     def not_skipped(self) -> list[str]:
-        """Keys not skipped for now."""
+        """Keys not skipped."""
         return [key for key in self.keys if not self._is_skipped(key)]
 
     def takes_only_tracked(self, queue: str) -> bool:
-        """Return whether only tracked jobs run in the queue."""
+        """Return whether the queue refuses plain jobs."""
         return queue_key(queue) in self._only_tracked
 
     def popped_from(self, queue: str) -> None:
@@ -57,11 +51,11 @@ class SourceLists:
             self.keys = [*self.keys[behind:], *self.keys[:behind]]
 
     def skip(self, queue: str) -> None:
-        """Skip the queue's list for a moment."""
+        """Skip a queue's list for a moment."""
         self._skipped_until[queue_key(queue)] = monotonic() + _SKIPPED_SECONDS
 
     def report_no_lists(self, keys: Collection[str]) -> None:
-        """Record keys that are not lists, intermediate ones included; logs new ones."""
+        """Record keys of other types, and log new ones."""
         for key in set(keys) - self._no_lists:
             text = "Redis key %s is not a list; the queue's jobs wait until you rename that key"
             log.error(text, key, extra={"event": "no_list"})

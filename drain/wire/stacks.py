@@ -1,7 +1,6 @@
-"""Stacks of running jobs, requested on the worker's channel for RQ's commands.
+"""Stacks of running jobs, requested on the channel of RQ's commands.
 
-Workers listen there anyway, so idle cost is zero. A question holds only two numbers and a random word, which names the
-answer's key.
+Workers listen there anyway. A question has two numbers and a random word, which names the answer's key.
 """
 
 from __future__ import annotations
@@ -22,17 +21,12 @@ _KEPT_SECONDS = 30
 _WORD = re.compile("[0-9a-f]{32}")
 _MOST = 2**63 - 1
 _LONGEST_ANSWER = 500_000
-# Shorter than the socket timeout.
+# Less than the socket timeout.
 _WAIT_SECONDS = 2.0
 
 
 class StackQuestion(NamedTuple):
-    """Request for a job's stack.
-
-    Attributes:
-        token: Fencing token of the claim that must run it.
-        word: Random part of the answer's key.
-    """
+    """Request for a job's stack under a fencing token; `word` names the answer's key."""
 
     job_id: int
     token: int
@@ -40,14 +34,14 @@ class StackQuestion(NamedTuple):
 
 
 class StackQuestions(RedisConnection):
-    """Requests the stacks of jobs from worker processes."""
+    """Requests stacks from worker processes."""
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url)
         self._namespace = namespace
 
     def publish(self, worker_name: str, job_id: int, token: int) -> tuple[str, int]:
-        """Ask a worker; returns the question's word, and how many processes received it."""
+        """Ask a worker; returns the word and the number of receivers."""
         word = secrets.token_hex(16)
         text = json.dumps({"command": STACK, "job_id": job_id, "token": token, "word": word})
         with reachable(self.where):
@@ -80,11 +74,7 @@ def read_question(payload: Mapping[str, Any]) -> StackQuestion | None:
 def write_answer(
     client: redis.Redis, namespace: str, question: StackQuestion, answer: Mapping[str, Any]
 ) -> None:
-    """Write the answer to a question.
-
-    Raises:
-        redis.RedisError: Redis refuses.
-    """
+    """Write the answer; redis errors propagate."""
     key = stack_key(namespace, question.word)
     with client.pipeline() as pipeline:
         pipeline.rpush(key, json.dumps(answer)[:_LONGEST_ANSWER])

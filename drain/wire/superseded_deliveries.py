@@ -1,4 +1,4 @@
-"""Replaced deliveries: RQ's verdict on them, and RQ jobs that depend on them."""
+"""Replaced deliveries: RQ's verdicts and dependents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import redis
 from drain.wire import scripts
 from drain.wire.keys import dependents_key, failed_key, held_dependents_key, job_key, results_key
 
-# RQ's error if a worker's serializer cannot read a call.
+# RQ's error for an unreadable call.
 _UNREADABLE = b"DeserializationError"
 _LONGEST_TRACEBACK = 1_000_000
 
 
 class RQVerdict(StrEnum):
-    """RQ's verdict on a delivery that did not come back; STOPPED by an operator."""
+    """RQ's verdict on a lost delivery; operators stop jobs."""
 
     UNKNOWN = "unknown"
     STOPPED = "stopped"
@@ -35,7 +35,7 @@ class ReplacedDelivery(NamedTuple):
 
 
 class EarlierDeliveries:
-    """Earlier deliveries in RQ's data. The caller translates Redis errors."""
+    """Earlier deliveries in RQ's data; redis errors propagate."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -49,12 +49,12 @@ class EarlierDeliveries:
         return [_verdict(status, traceback) for status, traceback in zip(pairs, pairs, strict=True)]
 
     def move_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Move RQ dependents from earlier to later deliveries; returns their number."""
+        """Move RQ dependents to later deliveries; returns their number."""
         moved: Any = self._move_dependents(args=[rq_id for pair in pairs for rq_id in pair])
         return int(moved)
 
     def forget(self, replaced: Sequence[ReplacedDelivery]) -> None:
-        """Delete hashes, results and failed-registry entries of deliveries."""
+        """Delete hashes, results and failed-registry entries."""
         failed: dict[str, list[str]] = {}
         for rq_id, queue in replaced:
             failed.setdefault(failed_key(queue), []).append(rq_id)
@@ -63,17 +63,13 @@ class EarlierDeliveries:
             pipeline.unlink(*keys)
             for registry, rq_ids in failed.items():
                 pipeline.zrem(registry, *rq_ids)
-            # A registry of another type is not ours to repair.
+            # Ignores a registry of another type.
             pipeline.execute(raise_on_error=False)
 
 
 def hold_dependents(client: redis.Redis, rq_id: str) -> None:
-    """Keep RQ from releasing dependents of a delivery whose job will run again.
-
-    Raises:
-        redis.RedisError: Redis does not reply.
-    """
-    # The key rarely exists: few deliveries have dependents.
+    """Keep RQ from releasing dependents of a job that will run again; redis errors propagate."""
+    # The key rarely exists.
     with suppress(redis.ResponseError):
         client.rename(dependents_key(rq_id), held_dependents_key(rq_id))
 

@@ -1,7 +1,6 @@
-"""Thin deliveries: ids without hashes, for queues where only `drain work` listens.
+"""Thin deliveries: ids without hashes, where only `drain work` listens.
 
-`drain work` claims jobs by id alone. A stock `rq worker` drops such an id as a deleted job; redelivery then pushes a
-whole one.
+`drain work` claims by id alone. A stock `rq worker` drops the id as a deleted job, and redelivery pushes a whole one.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from drain.wire.namespace_guard import Ownership, read_owner
 
 # 3 ms of Redis' time. Lua takes at most 8000 arguments.
 IDS_PER_CALL = 5000
-# Field of a worker's hash: namespace for which it needs no hashes.
+# Field of a worker's hash: namespace it needs no hashes for.
 NEEDS_NO_HASH = "drain"
-# How long RQ's registry is distrusted; a stock worker re-registers with its first job.
+# Until stock workers have re-registered in RQ's registry, with their next job.
 _WHOLE_SECONDS = 3600
 
 
 class ThinDeliveries:
-    """Pushes thin ids, and finds the queues that allow them."""
+    """Pushes thin ids, and finds queues that allow them."""
 
     def __init__(self, client: redis.Redis, where: str, namespace: str, owners: Ownership) -> None:
         self._redis = client
@@ -38,14 +37,14 @@ class ThinDeliveries:
         self._read_listeners = client.register_script(scripts.load("need_no_hash"))
 
     def push(self, queue: str, rq_ids: Sequence[str]) -> Any:
-        """Append at most `IDS_PER_CALL` ids; returns the reply of `push_thin.lua`."""
+        """List up to `IDS_PER_CALL` ids; returns the script's reply."""
         owners = self._owners
         with reachable(self._where):
             arguments = [owners.installation, owners.label, owners.key, queue, *rq_ids]
             return owners.mending(lambda: self._push(args=arguments))
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues where only `drain work` of our namespace listens."""
+        """Return those of these queues where only our `drain work` listens."""
         keys = [whole_key(self._namespace)]
         for queue in queues:
             keys += queue_workers_key(queue), whole_key(self._namespace, queue)
@@ -54,7 +53,7 @@ class ThinDeliveries:
         return {queue for queue, answer in zip(queues, answers, strict=True) if answer}
 
     def need_hashes(self, queue: str | None = None) -> None:
-        """Make `need_no_hash` omit a queue, or all, for an hour, across leaders."""
+        """Require hashes in a queue, or in all, for an hour, across leaders."""
         with reachable(self._where):
             self._redis.set(whole_key(self._namespace, queue), "", ex=_WHOLE_SECONDS)
 
@@ -62,10 +61,7 @@ class ThinDeliveries:
 def write_hash(
     client: redis.Redis, rq_id: str, queue: str, job_name: str, timeout_seconds: int | None, *, seconds: int
 ) -> None:
-    """Write the missing hash of a thin delivery, for RQ's tools; expires after `seconds`.
-
-    The caller translates Redis errors.
-    """
+    """Write a thin delivery's hash for RQ's tools, for `seconds`; redis errors propagate."""
     namespace, job_id, delivery = rq_id.rsplit("-", 2)
     owner: Any = client.get(namespace_key(namespace))
     installation = read_owner(owner).installation if owner else ""

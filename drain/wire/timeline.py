@@ -1,4 +1,4 @@
-"""Traces of jobs across processes, kept for an hour, for `drain trace`."""
+"""Traces of jobs, kept for an hour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traces(RedisConnection):
         self._namespace = namespace
 
     def note(self, hops: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-        """Record hops in seconds since 1970; lost if Redis is unavailable."""
+        """Record hops in seconds since 1970; dropped without Redis."""
         try:
             with reachable(self.where):
                 pipeline: Any = self._redis.pipeline(transaction=False)
@@ -39,11 +39,7 @@ class Traces(RedisConnection):
             log.debug("hops are not noted: %s", error, extra={"event": "hops_not_noted"})
 
     def read(self, job_id: int) -> dict[str, datetime]:
-        """Read a job's valid hops of the last hour.
-
-        Raises:
-            UnavailableError: Redis.
-        """
+        """Read a job's valid hops."""
         with reachable(self.where):
             found: Any = self._redis.hmget(trace_key(self._namespace, job_id), _HOPS)
         times: dict[str, datetime] = {}

@@ -1,8 +1,8 @@
-"""Workers in RQ's data: counted, shown to RQ's tools, and removed after death.
+"""Workers in RQ's data: counted, shown and removed.
 
 Workers register in a set per queue, and in a hash that expires after the last heartbeat: 8 minutes for `rq worker`, 2
-for `drain work`. The sets are rarely cleaned, so the hash decides. `drain work` may register `<name>.tracked` for
-tracked jobs, with a companion `<name>` for plain ones.
+for `drain work`. The sets are rarely cleaned, so the hash decides. `drain work` may register `<name>.tracked` with a
+companion `<name>` for plain jobs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from drain.wire.keys import WORKERS, execution_key, job_key, queue_workers_key, 
 from drain.wire.thin import write_hash
 
 _TRACKED = b".tracked"
-# `drain work` sets it when it runs all it can and has ended no job lately.
+# Set by `drain work` if it runs all it can and no job ended lately.
 IS_FULL = "drain_full"
 FULL, NOT_FULL = "1", "0"
 _FIELDS = ("hostname", "pid", "queues", "state", IS_FULL)
-# More digits than a process id has.
 _DIGITS = 12
-# Expiry of a running job's data, which is rewritten every few seconds.
+# Rewritten every few seconds.
 _EXECUTION_SECONDS = 120
 
 
@@ -35,8 +34,8 @@ class Worker(NamedTuple):
 
     Attributes:
         pid: 0 if unknown.
-        queues: In its order; empty if unknown.
-        is_free: Could begin a job at once, as reported by `drain work`; other workers are free while idle.
+        queues: Empty if unknown.
+        is_free: Could begin a job at once, as `drain work` reports; others are free if idle.
     """
 
     host: str
@@ -46,11 +45,7 @@ class Worker(NamedTuple):
 
 
 def read_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, list[Worker]]:
-    """Read each queue's live workers for tracked jobs, in two round trips.
-
-    Raises:
-        redis.RedisError: Redis does not reply.
-    """
+    """Read live workers for tracked jobs in two round trips; redis errors propagate."""
     registered = dict(zip(queues, _registered(client, queues), strict=True))
     live = _live(client, sorted(set[bytes]().union(*registered.values())))
     companions = {key.removesuffix(_TRACKED) for key in live if key.endswith(_TRACKED)}
@@ -98,17 +93,14 @@ def _worker(fields: Any) -> Worker:
 
 
 def forget_worker(client: redis.Redis, name: str, pid: int, queues: Collection[str]) -> None:
-    """Remove a dead process's worker from RQ's sets, unless another process took its name.
-
-    The caller translates Redis errors.
-    """
+    """Remove a dead process's worker, unless its name was reused; redis errors propagate."""
     key = worker_key(name)
     keys = [key, WORKERS, *map(queue_workers_key, queues)]
     client.eval(scripts.load("forget_worker"), len(keys), *keys, str(pid))
 
 
 class WorkerPresence:
-    """Data about `drain work` that RQ's tools show."""
+    """Data about `drain work` for RQ's tools."""
 
     def __init__(self, client: redis.Redis, where: str) -> None:
         self._redis = client
@@ -118,7 +110,7 @@ class WorkerPresence:
     def show_worker(
         self, key: str, fields: Mapping[str, str], counts: Mapping[str, float], ttl_seconds: int
     ) -> None:
-        """Write a worker's activity into its hash; a field of "" is deleted, and counts are added."""
+        """Write a worker's activity: "" deletes a field, counts are added."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for name, text in fields.items():
                 if name == "current_job":
@@ -135,7 +127,7 @@ class WorkerPresence:
     def show_job(
         self, rq_id: str, worker_name: str, *, queue: str, job_name: str, timeout_seconds: int | None
     ) -> None:
-        """Show which worker runs a job; a thin delivery gets a temporary hash."""
+        """Show which worker runs a job; thin deliveries get a temporary hash."""
         if is_thin(rq_id):
             with reachable(self._where):
                 write_hash(self._redis, rq_id, queue, job_name, timeout_seconds, seconds=_EXECUTION_SECONDS)
