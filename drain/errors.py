@@ -1,19 +1,19 @@
-"""Every error that job-drain raises on purpose, under one root.
+"""Errors that job-drain raises on purpose.
 
-The text of an error is one line that says what is wrong and what to do about it. No text holds a password.
+Each message is one line: what is wrong and what to do. None contains a password.
 """
 
 
 class DrainError(Exception):
-    """Root of all errors of job-drain; the command line prints its text and exits 1."""
+    """Root of all errors; the command line prints the message and exits 1."""
 
 
 class ConfigError(DrainError):
-    """A setting is missing or cannot be used as it is."""
+    """A setting is missing or invalid."""
 
 
 class PortTakenError(ConfigError):
-    """Another program listens on the port."""
+    """Another program uses the port."""
 
 
 class OwnedByAnotherError(ConfigError):
@@ -21,11 +21,11 @@ class OwnedByAnotherError(ConfigError):
 
 
 class SchemaError(DrainError):
-    """The database has no schema of job-drain, or another version of it."""
+    """The job-drain schema is missing or has another version."""
 
 
 class StageError(DrainError, ValueError):
-    """A job cannot be staged as it was given; the caller's transaction is untouched."""
+    """A job cannot be staged as given; the caller's transaction is unchanged."""
 
 
 class IdempotencyConflictError(StageError):
@@ -33,15 +33,15 @@ class IdempotencyConflictError(StageError):
 
 
 class SelectionError(DrainError, ValueError):
-    """Jobs cannot be selected as they were named; the caller's transaction is untouched."""
+    """The selection of jobs is invalid; the caller's transaction is unchanged."""
 
 
 class ProgressError(DrainError, ValueError):
-    """A job has reported something as its progress that cannot be one."""
+    """A job reported invalid progress."""
 
 
 class ConnectableError(StageError, SelectionError):
-    """The connection that was passed is none on which statements of job-drain can be sent."""
+    """The connection is of an unsupported type."""
 
 
 class UnavailableError(DrainError):
@@ -49,36 +49,36 @@ class UnavailableError(DrainError):
 
 
 class UnknownJobError(DrainError, LookupError):
-    """No job with this id is in any of the four tables."""
+    """No table holds a job with this id."""
 
 
 class ResultError(DrainError):
-    """There is no result of a job, or none yet."""
+    """The job has no result, or not yet."""
 
 
 class NotFinishedError(ResultError, TimeoutError):
-    """The job is not finished yet."""
+    """The job has not finished yet."""
 
 
 class DeadJobError(ResultError):
-    """The job will not finish: it is dead, cancelled, or has expired. The text has its last error."""
+    """The job is dead, cancelled or expired; the message has its last error."""
 
 
 class NoResultError(ResultError):
-    """The job is finished, and no result of it was kept."""
+    """The job finished, but its result was not kept."""
 
 
 class UndeliverableError(DrainError):
-    """A staged row cannot be written in RQ's format; the enqueuer moves it to `dead_jobs`."""
+    """A staged row cannot be encoded for RQ; the enqueuer moves it to `dead_jobs`."""
 
 
 class JobModuleError(ConfigError):
-    """A module named in DRAIN_JOBS does not import."""
+    """A module in DRAIN_JOBS cannot be imported."""
 
 
 class EmbeddedError(DrainError):
-    """An embedded PostgreSQL or Redis could not be found or started."""
+    """An embedded PostgreSQL or Redis was not found or did not start."""
 
 
 class HarnessError(DrainError):
-    """A test uses `drain.contrib.testing` in a way that cannot work."""
+    """A test misuses `drain.contrib.testing`."""

@@ -1,7 +1,4 @@
-"""Rows of staged jobs, checked and put into statements; `staging` and `async_staging` send these.
-
-Nothing here talks to a database: a job that cannot be staged is refused before anything is sent.
-"""
+"""Rows of staged jobs, validated and turned into statements, without any I/O."""
 
 from __future__ import annotations
 
@@ -23,20 +20,17 @@ Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 Arguments: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 _Check: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], None]
 
-# Upper bounds of one INSERT of many jobs, in rows and characters: few round trips, and no JSON array that is larger
-# than PostgreSQL accepts.
+# Maximum rows and characters per INSERT: few round trips, and JSON arrays that PostgreSQL accepts.
 _ROWS_PER_STATEMENT = 10_000
 _CHARACTERS_PER_STATEMENT = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """One statement that stages jobs, and returns a number for each.
+    """Statement that stages jobs and returns a number for each.
 
     Attributes:
         statement: One of few, with placeholders as `%(name)s`.
-        parameters: Values of the placeholders.
-        idempotency_key: Key under which one job is staged once; None for jobs without such a key.
     """
 
     statement: str
@@ -44,10 +38,10 @@ class Insert:
     idempotency_key: str | None = None
 
     def ids(self, numbers: list[int]) -> list[int]:
-        """Return the ids of the jobs, from the numbers that the statement has returned.
+        """Convert the returned numbers to job ids.
 
         Raises:
-            IdempotencyConflictError: The job under the idempotency key is another one.
+            IdempotencyConflictError: The idempotency key belongs to a different job.
         """
         if self.idempotency_key is not None:
             idempotency.check_answer(self.idempotency_key, numbers[0])
@@ -83,10 +77,10 @@ def insert_one(
 def insert_many(
     job: Job, arguments: Iterable[Arguments], /, **options: Unpack[ManyOptions]
 ) -> Iterator[Insert]:
-    """Build the statements that stage one job for each element of `arguments`, one for each 10,000.
+    """Build the statements that stage one job per element, 10,000 each.
 
     Raises:
-        StageError: As `drain.stage_many`, also between two of the statements.
+        StageError: As `drain.stage_many`, possibly between two statements.
     """
     check_names("stage_many()", options)
     refuse_for_many(options)
@@ -108,10 +102,10 @@ def insert_many(
 
 
 def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = False) -> hooks.Production:
-    """Return the block in which a call that stages jobs is measured.
+    """Return the block that measures a staging call.
 
     Raises:
-        StageError: `job` is none.
+        StageError: `job` is invalid.
     """
     name, registered = name_and_options(job)
     default = DEFAULT_QUEUE if registered is None else registered.queue
@@ -121,7 +115,7 @@ def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = Fa
 def row(
     job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, /, **options: Unpack[ManyOptions]
 ) -> dict[str, Any]:
-    """Check a job and the options of `stage`; returns the columns of its row that have a value.
+    """Validate a job and its options; returns the non-null columns of its row.
 
     Raises:
         StageError: As for `stage`.
@@ -135,7 +129,7 @@ def row(
 
 
 def _check_of(job: Job, name: str, registered: JobOptions | None) -> _Check | None:
-    """Return the check of a job's arguments; None if nothing is known about its function here."""
+    """Return the check of a job's arguments; None if its function is unknown here."""
     found = job_options.look_up(name) if registered is None else cast(RegisteredJob, job)
     return None if found is None else found.check_arguments
 
@@ -161,7 +155,7 @@ def _blocks(elements: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _element(check: _Check | None, given: Arguments, keys: Keys | None) -> str:
-    """Write the arguments of one of many jobs as JSON, with its own keys if it has some."""
+    """Encode one job's arguments as JSON, with its own keys."""
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
     parts = list(_arguments(check, args, kwargs))
     if keys is not None:
@@ -170,7 +164,7 @@ def _element(check: _Check | None, given: Arguments, keys: Keys | None) -> str:
 
 
 def _keys(options: ManyOptions, registered: JobOptions | None) -> Keys | None:
-    """Merge the keys of a call with those of the registration, and check them; None if there are none."""
+    """Merge and check the keys of a call and its registration; None without any."""
     defaults = NO_KEYS if registered is None else registered.keys
     given: tuple[KeyOption | None, KeyOption | None, str | None, timedelta | None] = (
         options.pop("key", None),
@@ -186,7 +180,7 @@ def _keys(options: ManyOptions, registered: JobOptions | None) -> Keys | None:
 
 
 def _columns(name: str, registered: JobOptions | None, options: ManyOptions) -> dict[str, Any]:
-    """Collect the columns of the row that have a value; the others get the schema's defaults."""
+    """Collect non-null columns; the others get the schema's defaults."""
     queue, max_attempts = options.get("queue"), options.get("max_attempts")
     timeout_seconds = options.get("timeout_seconds")
     if registered is not None:

@@ -1,4 +1,4 @@
-"""Options of the jobs that one call stages, with their types; `drain.stage` says what each of them means."""
+"""Typed options of staging calls; `drain.stage` documents them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class StageOptions(ManyOptions, total=False):
 
 
 def check_names(function: str, given: Mapping[str, Any]) -> None:
-    """Check that options are known by these names.
+    """Check option names.
 
     Raises:
-        TypeError: One is not, as for every function of Python's.
+        TypeError: Unknown option.
     """
     for name in given:
         if name not in StageOptions.__annotations__:
@@ -47,15 +47,15 @@ def check_names(function: str, given: Mapping[str, Any]) -> None:
 
 
 def names() -> list[str]:
-    """List the names of all options."""
+    """List all option names."""
     return list(StageOptions.__annotations__)
 
 
 def refuse_for_many(given: Mapping[str, Any]) -> None:
-    """Check that no option is given which belongs to one job alone.
+    """Refuse options that only one job can have.
 
     Raises:
-        StageError: One is.
+        StageError: One is given.
     """
     for name in ("idempotency_key", "idempotency_period"):
         if given.get(name) is not None:
