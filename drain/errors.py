@@ -5,7 +5,7 @@ Each message is one line: what is wrong and what to do. None contains a password
 
 
 class DrainError(Exception):
-    """Root of all errors; the command line prints the message and exits 1."""
+    """Root of all errors; the command line prints it and exits 1."""
 
 
 class ConfigError(DrainError):
@@ -21,11 +21,11 @@ class OwnedByAnotherError(ConfigError):
 
 
 class SchemaError(DrainError):
-    """The job-drain schema is missing or has another version."""
+    """The schema is missing or has another version."""
 
 
 class StageError(DrainError, ValueError):
-    """A job cannot be staged as given; the caller's transaction is unchanged."""
+    """Invalid job; the caller's transaction is unchanged."""
 
 
 class IdempotencyConflictError(StageError):
@@ -33,7 +33,7 @@ class IdempotencyConflictError(StageError):
 
 
 class SelectionError(DrainError, ValueError):
-    """The selection of jobs is invalid; the caller's transaction is unchanged."""
+    """Invalid selection of jobs; the caller's transaction is unchanged."""
 
 
 class ProgressError(DrainError, ValueError):
@@ -45,7 +45,7 @@ class ConnectableError(StageError, SelectionError):
 
 
 class UnavailableError(DrainError):
-    """PostgreSQL or Redis cannot be reached, or did not answer in time."""
+    """PostgreSQL or Redis is unreachable or too slow."""
 
 
 class UnknownJobError(DrainError, LookupError):
@@ -69,7 +69,7 @@ class NoResultError(ResultError):
 
 
 class UndeliverableError(DrainError):
-    """A staged row cannot be encoded for RQ; the enqueuer moves it to `dead_jobs`."""
+    """A staged row cannot be encoded for RQ; it moves to `dead_jobs`."""
 
 
 class JobModuleError(ConfigError):

@@ -1,4 +1,4 @@
-"""Numbers, times and untrusted text, formatted for display."""
+"""Numbers, times and untrusted text for display."""
 
 from __future__ import annotations
 
@@ -66,11 +66,10 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-# Terminal controls (C0, DEL, C1), separators that some programs treat as newlines, surrogates, which no encoding can
-# write, and bidirectional marks.
+# Terminal controls (C0, DEL, C1), separators that some programs treat as newlines, surrogates, bidirectional marks.
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-    # Invisible characters (Unicode's Default_Ignorable_Code_Point), which make two names look the same.
+    # Invisible characters (Unicode's Default_Ignorable_Code_Point), which disguise names.
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2065\u206a-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -78,12 +77,7 @@ _COMMANDS_BUT_LINES = re.compile(_COMMANDS.pattern.replace("\x00-\x1f", "\x00-\x
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Escape characters that control a terminal or are invisible, such as `\x1b`.
-
-    Args:
-        text: Untrusted text.
-        lines: Keep newlines and tabs.
-    """
+    r"""Escape invisible and terminal control characters, such as `\x1b`; `lines` keeps newlines and tabs."""
     return (_COMMANDS_BUT_LINES if lines else _COMMANDS).sub(_escape, text)
 
 
