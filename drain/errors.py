@@ -1,7 +1,4 @@
-"""Errors that job-drain raises on purpose.
-
-Each message is one line: what is wrong and what to do. None contains a password.
-"""
+"""Errors raised on purpose. Messages are one line and never contain passwords."""
 
 
 class DrainError(Exception):
@@ -17,7 +14,7 @@ class PortTakenError(ConfigError):
 
 
 class OwnedByAnotherError(ConfigError):
-    """Another database feeds this namespace of Redis."""
+    """Another database feeds this namespace."""
 
 
 class SchemaError(DrainError):
@@ -29,7 +26,7 @@ class StageError(DrainError, ValueError):
 
 
 class IdempotencyConflictError(StageError):
-    """The idempotency key belongs to a job with another name or other arguments."""
+    """The idempotency key's job has another name or other arguments."""
 
 
 class SelectionError(DrainError, ValueError):
@@ -77,7 +74,7 @@ class JobModuleError(ConfigError):
 
 
 class EmbeddedError(DrainError):
-    """An embedded PostgreSQL or Redis was not found or did not start."""
+    """An embedded server was not found or did not start."""
 
 
 class HarnessError(DrainError):

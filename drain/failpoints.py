@@ -1,4 +1,4 @@
-"""Failure points: points where the process may die without harm. Only a test's hook makes it."""
+"""Failure points: where a test's hook may kill the process without harm."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in at most two units: 4ms, 0.34s, 42s, 3m 20s, 4d 3h."""
+    """Format a duration: 4ms, 0.34s, 3m 20s, 4d 3h."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds == math.inf:
@@ -30,16 +30,12 @@ def duration(seconds: float) -> str:
 
 
 def figure(number: float) -> str:
-    """Format a rate or ratio without an exponent: 0.117, 14.4, 1,234."""
+    """Format a rate or ratio: 0.117, 14.4, 1,234."""
     return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
 
 
 def seconds(text: str) -> float:
-    """Parse a duration such as `90s`, `1.5h` or `1h 30m`.
-
-    Raises:
-        ValueError: The text is not a duration.
-    """
+    """Parse a duration such as `90s` or `1h 30m`; ValueError if invalid."""
     parts = text.split()
     found = [re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(d|h|m|s)", part) for part in parts]
     if not parts or None in found:
@@ -49,7 +45,7 @@ def seconds(text: str) -> float:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """Format a time relative to now: `3m 20s ago`, `in 2h 5m`, `now`."""
+    """Format a relative time: `3m 20s ago`, `in 2h 5m`, `now`."""
     seconds = (now - moment).total_seconds()
     if abs(seconds) < 0.5:
         return "now"
@@ -66,7 +62,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-# Terminal controls (C0, DEL, C1), separators that some programs treat as newlines, surrogates, bidirectional marks.
+# Terminal controls (C0, DEL, C1), line separators, surrogates, bidirectional marks.
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     # Invisible characters (Unicode's Default_Ignorable_Code_Point), which disguise names.

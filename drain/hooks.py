@@ -75,7 +75,7 @@ def on_stage(hook: F) -> F:
 
 
 def on_finish(hook: F) -> F:
-    """Register a function called in the worker after a job finished: `hook(job)`.
+    """Register a function called in the worker after a finish: `hook(job)`.
 
     Called at most once: not if the worker is killed first. To be sure, stage a job in `transaction()` instead.
     Exceptions are only logged.
@@ -94,7 +94,7 @@ def on_finish(hook: F) -> F:
 
 
 def on_dead(hook: F) -> F:
-    """Register a function called in the worker after it gave a job up: `hook(job, reason)`.
+    """Register a function called after a worker gave a job up: `hook(job, reason)`.
 
     Called at most once, as `on_finish`. `drain dead` lists all dead jobs.
 

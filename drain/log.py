@@ -1,4 +1,4 @@
-"""Log lines, plain on a terminal, else JSON, with the running job in every logger's records.
+"""Log lines, plain or JSON, that carry the running job.
 
 The job's fields enter a record only when its message is read: Python refuses an `extra` that names attributes set by a
 record factory.
@@ -35,7 +35,6 @@ class _OfJob:
     _job: JobFields | tuple[None, None, None]
 
     def getMessage(self) -> str:  # noqa: N802  (it overrides)
-        """Return the message, and add the job's fields."""
         for name, value in zip(JOB_FIELDS, self._job, strict=True):
             self.__dict__.setdefault(name, value)
         return super().getMessage()  # type: ignore[misc, no-any-return]
@@ -67,10 +66,9 @@ _read: Callable[[], JobFields | None] = _no_job
 
 
 def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
-    """Add `%(job_id)s`, `%(job_name)s` and `%(attempt)s` to all log records; None outside of jobs.
+    """Add `job_id`, `job_name` and `attempt` to all log records.
 
-    Other processes need this, like workers, if their formatters use these fields. Idempotent; other record factories
-    still apply.
+    Fields are None outside of jobs. Idempotent; other record factories still apply.
     """
     global _read  # noqa: PLW0603
     _read = read or _read
@@ -91,7 +89,7 @@ def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """JSON objects: time, level, logger, message, event fields."""
+    """JSON lines: time, level, logger, message, event fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -116,7 +114,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """Time, level, job, message; continuation lines are indented, so none imitates a log line."""
+    """Plain lines; continuations are indented, lest they imitate log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (it overrides)
         """Prefix the message with the running job."""
@@ -132,7 +130,10 @@ class Lines(logging.Formatter):
 
 
 def configure(level: str = "INFO") -> None:
-    """Log to standard error, plain on a terminal, else JSON; drops lines that cannot be written."""
+    """Log to standard error, in plain lines on a terminal, else JSON.
+
+    Lines that cannot be written are dropped.
+    """
     logging.raiseExceptions = False
     # Before job modules, whose formatters may use the job's fields.
     carry_job()

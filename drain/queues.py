@@ -186,10 +186,10 @@ def pause(
     until: datetime | timedelta | float | None = None,
     reason: str | None = None,
 ) -> None:
-    """Pause a queue, a job name or a key: within a second of the commit, no such job starts.
+    """Pause a queue, a job name or a key, within a second of the commit.
 
-    Without a leader, delivered jobs still start. Running jobs and staging continue. Arguments combine: a queue and a
-    key pause that key in that queue. On an existing pause, the later end applies.
+    No such job starts then, except for delivered ones if there is no leader. Running jobs and staging continue.
+    Arguments combine: a queue and a key pause that key in that queue. On an existing pause, the later end applies.
 
     Args:
         connection: As for `set`.

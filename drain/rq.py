@@ -1,7 +1,7 @@
-"""Entry point under every name, so that RQ's tools show tracked jobs as `drain.rq.shop.receipt`.
+"""Entry point under any name, so that RQ's tools show tracked jobs as `drain.rq.shop.receipt`.
 
-RQ looks names up as attributes of this module, and all are the entry point: no name in Redis leads elsewhere. Define or
-import nothing here: a job of that name would find it.
+RQ looks up attributes of this module, which are all the entry point. Define or import nothing here, or a job of that
+name would find it.
 """
 
 

@@ -1,7 +1,7 @@
 """Settings for RQ's own workers: `rq worker --config drain.rq_settings mail`.
 
-RQ imports this before it forks per job, and with it the entry point and the modules of DRAIN_JOBS. Your own settings
-module can use `from drain.rq_settings import *`.
+RQ imports this, and so the entry point and the modules of DRAIN_JOBS, before it forks per job. To extend:
+`from drain.rq_settings import *`.
 """
 
 from __future__ import annotations

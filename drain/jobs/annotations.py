@@ -36,7 +36,7 @@ class ArgumentsError(ValueError):
 
 
 def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Read resolvable annotations; names imported only for type checkers are not."""
+    """Read annotations, except for names imported only for type checkers."""
     function = inspect.unwrap(function)
     read: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -88,7 +88,7 @@ def needs_conversion(annotation: Any) -> bool:
 
 
 def is_convertible(annotation: Any) -> bool:
-    """Return whether msgspec can choose the type; not in a union of types that are texts in JSON."""
+    """Return whether msgspec can decode it: not a union of types encoded as text."""
     if isinstance(annotation, enum.EnumMeta) or (isinstance(annotation, type) and codecs.knows(annotation)):
         return True
     import msgspec

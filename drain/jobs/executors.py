@@ -91,7 +91,7 @@ def needing_tables() -> Iterator[None]:
 
 
 def is_one(connection: Any) -> bool:
-    """Return whether statements can be sent synchronously."""
+    """Return whether the connection is a synchronous one."""
     try:
         return _of_psycopg(connection) is not None or _of_sqlalchemy(connection) is not None
     except ConnectableError:
@@ -101,7 +101,7 @@ def is_one(connection: Any) -> bool:
 def together(connection: Connectable, block: Callable[[], T]) -> T:
     """Call a function behind a savepoint, so that its statements take effect together.
 
-    On conflicts it is retried up to five times, in vain under repeatable read. Autocommit mode gets a transaction.
+    Conflicts are retried up to five times, which cannot help under repeatable read. Autocommit gets a transaction.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -149,7 +149,7 @@ def below_django(connection: Any) -> Any:
     connection.validate_thread_sharing()
     connection.validate_no_broken_transaction()
     connection.ensure_connection()
-    # Not Django's cursors: they may have unfetched rows, and count queries.
+    # Django's cursors may have unfetched rows, and count queries.
     driver = connection.connection
     if not isinstance(driver, psycopg.Connection):
         raise ConnectableError(
@@ -162,7 +162,7 @@ def below_django(connection: Any) -> Any:
 def _of_psycopg(connection: Any) -> psycopg.Connection[Any] | None:
     connection = below_django(connection)
     if isinstance(connection, psycopg.Cursor):
-        # Not the caller's cursor: it may have unfetched rows.
+        # The caller's cursor may have unfetched rows.
         return connection.connection
     return connection if isinstance(connection, psycopg.Connection) else None
 

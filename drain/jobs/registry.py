@@ -118,7 +118,7 @@ def job(
         give_up_on: Errors that are never retried, even if in `retry_on`.
         lease_seconds: Time after a worker's death until its jobs run elsewhere; extended while jobs run.
         heartbeat_seconds: Interval of extensions; by default a third of the lease.
-        max_execute_seconds: Time until a running attempt's stack is logged; by default half the timeout.
+        max_execute_seconds: Time until a running attempt's stack is logged once; by default half the timeout.
         isolated: True to run attempts in their own processes, as RQ's worker does: for code that leaks memory, crashes
             or cannot be interrupted.
         commit: "grouped" to start the next job before this job's `transaction()` is flushed. A PostgreSQL crash before

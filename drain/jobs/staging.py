@@ -1,7 +1,7 @@
 """Staging in the application's open transaction.
 
-A committed job will run, whatever crashes; a rolled-back one never existed. Nothing here commits, rolls back, or waits
-for more than one INSERT, except for a concurrent idempotency key.
+A committed job will run, whatever crashes; a rolled-back one never existed. Only a concurrent idempotency key makes
+staging wait for more than an INSERT.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _simulation() -> type[CronSim]:
 
     class Simulation(CronSim):
         def tick(self, seconds: int = 1) -> None:
-            """Step forward, never across a clock change; hours end full."""
+            """Step forward, but never across a clock change."""
             if self.dt.tzinfo in (None, UTC):
                 super().tick(seconds)
                 return

@@ -44,7 +44,7 @@ class ThinDeliveries:
             return owners.mending(lambda: self._push(args=arguments))
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues where only our `drain work` listens."""
+        """Return those queues where only our `drain work` listens."""
         keys = [whole_key(self._namespace)]
         for queue in queues:
             keys += queue_workers_key(queue), whole_key(self._namespace, queue)
