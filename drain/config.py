@@ -30,7 +30,7 @@ VARIABLES = {
 }
 
 
-# RQ uses it in keys. As in schema.sql.
+# RQ uses queue names in keys. schema.sql has the same rule.
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 QUEUE_CHARACTERS = "letters, digits, _ . : - only"
 # Stands for all queues.

@@ -75,7 +75,7 @@ def on_stage(hook: F) -> F:
 
 
 def on_finish(hook: F) -> F:
-    """Register a function called in the worker after a finish: `hook(job)`.
+    """Register a function called in the worker after a job finished: `hook(job)`.
 
     Called at most once: not if the worker is killed first. To be sure, stage a job in `transaction()` instead.
     Exceptions are only logged.

@@ -114,7 +114,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """Plain lines; continuations are indented, lest they imitate log lines."""
+    """Plain lines; indented continuations cannot imitate log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (it overrides)
         """Prefix the message with the running job."""

@@ -50,7 +50,7 @@ __all__ = [
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 # A hundred years.
 _LONGEST_PAUSE_SECONDS = 100 * 365 * 24 * 3600
-# Of a job name, as in the schema; of a reason, for tables.
+# Characters: of job names, as in the schema; of reasons, for display.
 _LONGEST_TEXTS = {"job": 255, "reason": 1000}
 
 

@@ -9,11 +9,11 @@ from urllib.parse import quote, unquote, unquote_plus
 from drain.errors import ConfigError
 
 _SCHEME = re.compile(r"postgres(?:ql)?(?P<driver>\+[a-z][a-z0-9_]*)?://")
-# Of libpq's `sslmode` and asyncpg's `ssl`.
+# Values of libpq's `sslmode` and asyncpg's `ssl`.
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-# Other drivers' name -> libpq's.
+# Other drivers' parameter -> libpq's.
 _RENAMED = {"database": "dbname", "timeout": "connect_timeout"}
-# Concern only the application's connections.
+# Parameters that concern only the application's connections.
 _LEFT_OUT = frozenset(
     (
         "async_fallback",
@@ -28,7 +28,7 @@ _LEFT_OUT = frozenset(
         "tcp_keepalive",
     )
 )
-# Decide how a server is reached -> libpq's equivalent.
+# How a server is reached: other drivers' parameter -> libpq's.
 _REFUSED = {
     "direct_tls": "sslnegotiation=direct",
     "server_settings": "options=-cNAME%3DVALUE",
@@ -80,7 +80,7 @@ def for_libpq(url: str, *, of_sqlalchemy: bool) -> str:
 
 
 def in_schema(url: str, schema: str) -> str:
-    """Select a dedicated schema; its sessions see no other tables.
+    """Return the URL whose sessions see only this schema's tables.
 
     Raises:
         ConfigError: Invalid name.
@@ -90,7 +90,7 @@ def in_schema(url: str, schema: str) -> str:
     pairs = _pairs(query, of_sqlalchemy=False)
     options = " ".join(value for name, value in pairs if name == "options")
     wanted = _IN_SCHEMA.format(schema=schema)
-    # The last one wins.
+    # The last value of an option wins.
     if options.endswith(wanted):
         return url
     rest = [(name, value) for name, value in pairs if name != "options"]

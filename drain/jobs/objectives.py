@@ -19,7 +19,7 @@ WAIT_BUCKETS: tuple[float, ...] = (
     *(7200.0, 14400.0, 28800.0, 86400.0),
 )
 TARGETS = WAIT_BUCKETS
-# Below, no rate of failures burns the budget fast.
+# Below it, no rate of failures burns the budget fast.
 _SMALLEST_PERCENT = 50.0
 _FORM = "an SLO is written as '99% start within 5s'"
 _OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+start\s+within\s+(\S.*?)\s*")

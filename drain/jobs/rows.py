@@ -65,7 +65,7 @@ def insert_one(
 def insert_many(
     job: Job, arguments: Iterable[Arguments], /, **options: Unpack[ManyOptions]
 ) -> Iterator[Insert]:
-    """Build statements that stage 10,000 jobs each; raise StageError even between them."""
+    """Build statements that stage 10,000 jobs each; may raise StageError between two."""
     check_names("stage_many()", options)
     refuse_for_many(options)
     name, registered = name_and_options(job)

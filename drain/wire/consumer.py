@@ -76,7 +76,7 @@ class Consumer(RedisConnection):
     def wait(self, seconds: float = WAIT_SECONDS) -> AwaitedId | None:
         """Pop one id; None on timeout or `end_wait`.
 
-        With one queue, RQ's intermediate list keeps the id until `pop`, for plain jobs to survive.
+        With one queue, RQ's intermediate list keeps the id until `pop`, so plain jobs survive a crash.
         """
         self._popper.more_to_classify = False
         return self._waiter.wait(seconds)

@@ -1,4 +1,4 @@
-"""The enqueuer's side: writes RQ jobs and lists their ids."""
+"""The enqueuer's side: writes RQ jobs and appends their ids to lists."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Producer(QueueReader):
         self._owners.installation, self._owners.label = installation, label
 
     def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
-        """Write jobs and list them, in order per queue; returns refused jobs per queue.
+        """Write jobs and append them to their lists; returns refused jobs per queue.
 
         A queue is refused if its key is not a list or another database feeds it. On errors, some jobs may be stored:
         pushing again is harmless for tracked jobs, at-least-once for forwarded ones.
@@ -73,7 +73,7 @@ class Producer(QueueReader):
         return refused
 
     def push_thin(self, rq_ids: Mapping[str, Sequence[str]]) -> Counter[str]:
-        """List thin deliveries, by queue; returns and raises as `push`."""
+        """Append thin deliveries, by queue; returns and raises as `push`."""
         refused: Counter[str] = Counter()
         for queue, ids in rq_ids.items():
             for first in range(0, len(ids), IDS_PER_CALL):

@@ -37,7 +37,7 @@ class ThinDeliveries:
         self._read_listeners = client.register_script(scripts.load("need_no_hash"))
 
     def push(self, queue: str, rq_ids: Sequence[str]) -> Any:
-        """List up to `IDS_PER_CALL` ids; returns the script's reply."""
+        """Append up to `IDS_PER_CALL` ids; returns the script's reply."""
         owners = self._owners
         with reachable(self._where):
             arguments = [owners.installation, owners.label, owners.key, queue, *rq_ids]
