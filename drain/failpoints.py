@@ -1,4 +1,4 @@
-"""Failure points: where a test's hook may kill the process without harm."""
+"""Failure points: where the process may die without harm. Only a test's hook makes it; no setting can."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
         with tenants.use(job.kwargs["tenant"]):
             yield
 
-Hooks apply to all jobs of the process; the first registered is the outermost.
+Hooks apply to all jobs of the process that imports them; the first registered is the outermost.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def on_stage(hook: F) -> F:
     """Register a function called before jobs are inserted: `hook(name, args, kwargs, context)`.
 
     It may change the dictionary `context`, or return a mapping to add. An exception refuses the job with a StageError;
-    the transaction is unchanged. `drain.stage_many` calls it once, with None for `args` and `kwargs`.
+    the transaction is unchanged. `drain.stage_many` calls it once for all jobs, which share the context; `args` and
+    `kwargs` are None then.
 
     Args:
         hook: The function.

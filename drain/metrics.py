@@ -132,7 +132,7 @@ _pairs: dict[tuple[str, str], Counter] = {}
 
 
 def queue_label(queue: str) -> str:
-    """Return a queue's label: its name for the first thousand."""
+    """Return a queue's label: its name for the first thousand, then `(others)`."""
     if queue not in _labels:
         if len(_labels) >= _MOST_QUEUES:
             return OTHER_QUEUES

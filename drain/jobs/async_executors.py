@@ -89,7 +89,7 @@ async def _insert_with_psycopg(
 async def _execute_with_sqlalchemy(
     connection: Any, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    # Such a connection has imported it.
+    # Such a connection implies the import.
     if "sqlalchemy.ext.asyncio" in sys.modules:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
@@ -112,7 +112,7 @@ class _Numbered(NamedTuple):
 
 
 def _is_of_asyncpg(connection: Any) -> bool:
-    # Such a connection has imported it.
+    # Such a connection implies the import.
     module = sys.modules.get("asyncpg")
     return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
 

@@ -115,7 +115,7 @@ def checked_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
 
 def checked_id(given: object) -> int:
     """Return an id as `int`, or raise SelectionError."""
-    # True is an int.
+    # True is an int, but a mistake here.
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise SelectionError(f"the id of a job is a whole number, not {given!a:.100}")
     number = operator.index(given)

@@ -87,6 +87,6 @@ def _refuse(value: Any) -> Any:
 
 
 def _is_model(kind: type) -> bool:
-    # A model has imported pydantic.
+    # A model implies the import.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(kind, pydantic.BaseModel)

@@ -136,7 +136,7 @@ def below_django(connection: Any) -> Any:
     Raises:
         ConnectableError: Not PostgreSQL with psycopg 3.
     """
-    # Such a connection has imported it.
+    # Such a connection implies the import.
     if "django.db" not in sys.modules:
         return connection
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -149,7 +149,7 @@ class JobOptions:
 
 
 def _is_a(kind: Any, value: object) -> bool:
-    # True is an int.
+    # True is an int, but a mistake here.
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

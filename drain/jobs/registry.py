@@ -113,7 +113,7 @@ def job(
         timeout_seconds: Timeout per attempt.
         retry_base_seconds: Wait after the first failure; doubles each time, with jitter.
         retry_cap_seconds: Maximum wait between attempts.
-        retry_delays: Exact waits instead, such as `[10, 30, 60]`; the last one repeats.
+        retry_delays: Exact waits in seconds instead, such as `[10, 30, 60]`; the last one repeats.
         retry_on: The only errors that are retried; None for all.
         give_up_on: Errors that are never retried, even if in `retry_on`.
         lease_seconds: Time after a worker's death until its jobs run elsewhere; extended while jobs run.
@@ -122,10 +122,10 @@ def job(
         isolated: True to run attempts in their own processes, as RQ's worker does: for code that leaks memory, crashes
             or cannot be interrupted.
         commit: "grouped" to start the next job before this job's `transaction()` is flushed. A PostgreSQL crash before
-            that undoes writes and finish, and the job runs again: only for jobs that do not act on their writes
-            afterwards.
+            that undoes writes and finish, and the job runs again: only for jobs that do not announce their writes to
+            other systems afterwards.
         cron: Cron line, such as "0 3 * * *", or with seconds "*/15 * * * * *": each tick stages a job without
-            arguments. `drain work` writes the schedule to the database.
+            arguments. `drain work` writes the schedule to the database, under the job's name.
         timezone: Time zone of the cron line.
         missed: Which ticks to stage that passed without a leader: "last", "all" or "none".
         key: Customer, tenant or resource: a text, a whole number, or a function of the job's arguments, such as
@@ -135,7 +135,7 @@ def job(
         quiet: Time without another job of the unique key before one runs.
         result: "keep" to keep the return value for `drain.result`: JSON up to 64 KiB, committed with the finish. Jobs
             that finish in their `transaction()` call `current_job().set_result`.
-        slo: Objective for `drain slo`, such as "99% start within 5s".
+        slo: Objective for `drain slo`, such as "99% start within 5s"; see docs/operations/slo.md.
 
     Raises:
         ValueError: An invalid value, a name in use, or a generator function.

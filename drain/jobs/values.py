@@ -45,7 +45,7 @@ def as_time(name: str, time: datetime | None) -> datetime | None:
 
 def as_later(name: str, time: timedelta | float) -> datetime:
     """Convert a timedelta or seconds to a time from now."""
-    # True is an int.
+    # True is an int, but a mistake here.
     if isinstance(time, bool) or not isinstance(time, timedelta | int | float):
         raise StageError(f"{name} must be a timedelta or seconds, not a {name_of_type(time)}")
     try:
@@ -71,7 +71,7 @@ def as_integer(name: str, number: int | None) -> int | None:
     """Convert a whole number to a plain `int`."""
     if number is None:
         return None
-    # True is an int.
+    # True is an int, but a mistake here.
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise StageError(f"{name} must be a whole number, not a {name_of_type(number)}")
     number = operator.index(number)
