@@ -6,52 +6,51 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-Applications import everything from here. The packages, in the order a job passes through them:
+Packages, along a job's path:
 
-    jobs                  `@job` registers a function; `stage` inserts a row into `staged_jobs`
-    tables                every statement that moves a row between tables
+    jobs                  registers functions with `@job`; `stage` inserts into `staged_jobs`
+    tables                statements that move rows between tables
     enqueuer              the leader: moves due rows, pushes them, redelivers lost ones
-    wire                  RQ's keys and formats, for the enqueuer and the workers
-    workers.process       pops ids from Redis in batches and claims the jobs in PostgreSQL
+    wire                  RQ's keys and formats
+    workers.process       pops ids from Redis in batches, claims jobs in PostgreSQL
     workers.lease         extends claims until their outcome is recorded
     workers.execution     one attempt: call, decide, record
-    workers.context       what a running job can use: its claim and a transaction
-    workers.handover      recovery of jobs whose process died
-    workers.measures      counts of ended jobs, for metrics
+    workers.context       what a running job can use
+    workers.handover      recovery of a dead process's jobs
+    workers.measures      counts of ended jobs
     workers.supervisor    starts and replaces the processes of one `drain work`
 
 Supporting packages:
 
     database              connections, poolers, locks, schema, roles
-    service               HTTP and systemd for long-running processes
-    read                  every number and list shown to a person or a metric
+    service               HTTP and systemd
+    read                  numbers and lists for people and metrics
     audit                 proof that no job is lost, doubled or stuck
-    admission             which due rows may leave `staged_jobs` under the rules of their queues
-    queues                rules and pauses, changed in an application's transaction
+    admission             rules: which due rows may leave `staged_jobs`
+    queues                rules and pauses, changed by applications
     commands              the command line, assembled in `drain.__main__`
     script                the installed command
-    terminal              option parsing and output of the commands
-    embedded              PostgreSQL and Redis for `drain dev`, the demo and the tests
-    contrib               optional extensions: web UI, Django, scaling, testing and more
-    pipeline              bulk work on millions of jobs, on Spark
+    terminal              option parsing and output
+    embedded              PostgreSQL and Redis for development and tests
+    contrib               extensions: web UI, Django, scaling, testing
+    pipeline              bulk work on Spark
 
-Modules that any package may use:
+Shared modules:
 
-    hooks                 application functions at staging, around attempts, and at the end of a job
-    config, urls          settings; database URLs of other drivers
-    health                application functions called when a process fails or recovers
-    errors                every error raised on purpose
+    hooks                 application functions around staging and attempts
+    config, urls          settings; other drivers' database URLs
+    health                application functions for failures and recoveries
+    errors                errors raised on purpose
     log, metrics          log lines; metric names
     failpoints            points where tests kill a process
-    extras                the command that installs an optional package
-    formatting            numbers, times and untrusted text for display
+    extras                commands that install optional packages
+    formatting            text for display
     moved                 former module names
-    rq, rq_settings       entry points for RQ's own tools and workers
+    rq, rq_settings       entry points for RQ's tools and workers
 
-Invariants: a job is visible only once its transaction commits. Every committed job ends in `finished_jobs` or
-`dead_jobs`, whichever process or server dies, and finishes once. All of Redis can be rebuilt from `inflight_jobs`.
-Within `drain`, only the command line and extensions import `drain.workers` and `drain.pipeline`, and only extensions
-import `drain.contrib`.
+Invariants: a job is visible only after its transaction commits. It then ends in `finished_jobs` or `dead_jobs`,
+whatever dies, and finishes once. Redis can be rebuilt from `inflight_jobs`. Only the command line and extensions import
+`drain.workers` and `drain.pipeline`; only extensions import `drain.contrib`.
 """
 
 from typing import TYPE_CHECKING
@@ -180,7 +179,7 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    # Names are imported on first use, so that `import drain` takes milliseconds.
+    # Imported on first use: `import drain` takes milliseconds.
     _HOME = {
         "DeadJobError": "drain.errors",
         "DrainError": "drain.errors",

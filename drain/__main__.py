@@ -7,7 +7,7 @@ import click
 from drain.terminal.commandline import Group
 from drain.terminal.lazy_commands import LazyCommands
 
-# Core commands and their objects; others are entry points in the group `drain.commands`.
+# Others are entry points in the group `drain.commands`.
 _CORE = {
     "init": "drain.commands.setup:init",
     "roles": "drain.commands.setup:show_roles",

@@ -39,25 +39,21 @@ _ALL = frozenset("*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one process; `VARIABLES` maps them to environment variables.
+    """Settings of one process; `VARIABLES` names their environment variables. Invalid values raise ConfigError.
 
     Attributes:
-        database_url: `postgresql://…`; SQLAlchemy's `postgresql+DRIVER://…` is accepted.
-        schema: Dedicated schema, which `database_url` then selects; otherwise the first in the search_path.
-        redis_url: `redis://…`, `rediss://…` or `unix://…`. Optional for workers that RQ started.
+        database_url: `postgresql://…` or SQLAlchemy's `postgresql+DRIVER://…`.
+        schema: Dedicated schema, selected by `database_url`; by default the first in the search_path.
+        redis_url: `redis://…`, `rediss://…` or `unix://…`. Optional for RQ's own workers.
         jobs: Modules that define jobs.
-        namespace: Prefix of RQ job ids, so that databases can share a Redis. Default: database name, plus `-schema`.
-        forward_queues: Queues whose jobs leave Postgres when pushed.
-        only_tracked_queues: Queues where `drain work` refuses plain and forwarded jobs.
-        thin_queues: Queues always pushed as ids without hashes; `*` for all.
-        whole_queues: Queues always pushed with hashes; `*` for all. By default, hashes are skipped where only
-            `drain work` listens.
+        namespace: Prefix of RQ ids, to share a Redis; by default the database name, plus `-schema`.
+        forward_queues: Their jobs leave Postgres when pushed.
+        only_tracked_queues: There `drain work` refuses plain and forwarded jobs.
+        thin_queues: Always pushed without hashes; `*` for all.
+        whole_queues: Always pushed with hashes; `*` for all. Other queues: unless only `drain work` listens.
         batch_size: Maximum rows per enqueuer transaction.
         poll_seconds: Maximum sleep of the enqueuer.
-        depth: Maximum ids per Redis list; 0 for no limit, None for what the workers take in a tenth of a second.
-
-    Raises:
-        ConfigError: A value is missing or invalid.
+        depth: Maximum ids per Redis list; 0 for no limit, None for a tenth of a second's throughput.
     """
 
     database_url: str = field(repr=False)
@@ -119,7 +115,7 @@ class Settings:
                 "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
                 "such as redis://localhost:6379/0"
             )
-        # redis-py would read any other path as database 0.
+        # redis-py reads any other path as database 0.
         if re.match(r"rediss?://", self.redis_url) and not re.fullmatch(
             r"/?\d*/?", urlsplit(self.redis_url).path, re.ASCII
         ):
@@ -137,12 +133,8 @@ class Settings:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str | None]) -> Settings:
-        """Parse settings by field name; missing or empty texts mean the default.
-
-        Raises:
-            ConfigError: A text is invalid, or no database is named.
-        """
-        # Texts read from files often end in a newline.
+        """Parse settings by field name; "" means the default. Raises ConfigError."""
+        # Files often end in a newline.
         stripped = {name: (text or "").strip() for name, text in texts.items()}
         given: dict[str, Any] = {name: text for name, text in stripped.items() if text}
         if "database_url" not in given:
@@ -166,19 +158,15 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read settings from the DRAIN_* variables.
-
-        Raises:
-            ConfigError: As `from_texts`.
-        """
+        """Read the DRAIN_* variables; raises ConfigError."""
         return cls.from_texts({name: environment.get(variable) for name, variable in VARIABLES.items()})
 
 
-# Cached: fences claims, so it must survive a renamed host.
+# Cached: fences claims, so a renamed host must not change it.
 @cache
 def process_name() -> str:
-    """Return this process's unique name: host, process id and a random word."""
-    # Containers may share a host name and all have process id 1.
+    """Return this process's unique name: host, process id, random word."""
+    # Containers may share host name and process id 1.
     return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
 
 
@@ -186,7 +174,7 @@ os.register_at_fork(after_in_child=process_name.cache_clear)
 
 
 def _refuse_bare_characters(variable: str, url: str) -> None:
-    """Refuse unescaped special characters: part of a password would be taken for the host, and shown."""
+    """Refuse unescaped characters: part of a password would be shown as the host."""
     if not url.isprintable():
         raise ConfigError(f"{variable} holds a character that cannot be printed, such as a newline")
     user_and_password, at, _ = url.partition("://")[2].rpartition("@")
@@ -214,7 +202,7 @@ def _names(text: str) -> list[str]:
 
 def _number(variable: str, text: str, read: type[int] | type[float]) -> int | float:
     try:
-        # Python would also accept digits of other scripts, and 1_0.
+        # Python accepts other scripts' digits, and 1_0.
         return read(text if re.fullmatch(r"[-+.0-9A-Za-z]+", text) else "")
     except ValueError:
         raise ConfigError(f"{variable} must be a number, not {text!r}") from None

@@ -1,11 +1,8 @@
-"""Errors that job-drain raises on purpose.
-
-Each message is one line: what is wrong and what to do. None contains a password.
-"""
+"""Errors raised on purpose. Messages are one line and never contain passwords."""
 
 
 class DrainError(Exception):
-    """Root of all errors; the command line prints the message and exits 1."""
+    """Root of all errors; the command line prints it and exits 1."""
 
 
 class ConfigError(DrainError):
@@ -17,23 +14,23 @@ class PortTakenError(ConfigError):
 
 
 class OwnedByAnotherError(ConfigError):
-    """Another database feeds this namespace of Redis."""
+    """Another database feeds this namespace."""
 
 
 class SchemaError(DrainError):
-    """The job-drain schema is missing or has another version."""
+    """The schema is missing or has another version."""
 
 
 class StageError(DrainError, ValueError):
-    """A job cannot be staged as given; the caller's transaction is unchanged."""
+    """Invalid job; the caller's transaction is unchanged."""
 
 
 class IdempotencyConflictError(StageError):
-    """The idempotency key belongs to a job with another name or other arguments."""
+    """The idempotency key's job has another name or other arguments."""
 
 
 class SelectionError(DrainError, ValueError):
-    """The selection of jobs is invalid; the caller's transaction is unchanged."""
+    """Invalid selection of jobs; the caller's transaction is unchanged."""
 
 
 class ProgressError(DrainError, ValueError):
@@ -45,7 +42,7 @@ class ConnectableError(StageError, SelectionError):
 
 
 class UnavailableError(DrainError):
-    """PostgreSQL or Redis cannot be reached, or did not answer in time."""
+    """PostgreSQL or Redis is unreachable or too slow."""
 
 
 class UnknownJobError(DrainError, LookupError):
@@ -69,7 +66,7 @@ class NoResultError(ResultError):
 
 
 class UndeliverableError(DrainError):
-    """A staged row cannot be encoded for RQ; the enqueuer moves it to `dead_jobs`."""
+    """A staged row cannot be encoded for RQ; it moves to `dead_jobs`."""
 
 
 class JobModuleError(ConfigError):
@@ -77,7 +74,7 @@ class JobModuleError(ConfigError):
 
 
 class EmbeddedError(DrainError):
-    """An embedded PostgreSQL or Redis was not found or did not start."""
+    """An embedded server was not found or did not start."""
 
 
 class HarnessError(DrainError):

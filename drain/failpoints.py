@@ -1,7 +1,4 @@
-"""Failure points: named points between two steps, where the process may die without harm.
-
-They do nothing unless a test sets a hook; no setting can.
-"""
+"""Failure points: where the process may die without harm. Only a test's hook makes it; no setting can."""
 
 from __future__ import annotations
 
@@ -58,6 +55,6 @@ def failpoint(point: FailurePoint) -> None:
 
 
 def set_hook(hook: Callable[[FailurePoint], None] | None) -> None:
-    """Set the function called synchronously at each point; None for none."""
+    """Set the function called at each point."""
     global _hook  # noqa: PLW0603
     _hook = hook

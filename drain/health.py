@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 Hook = Callable[["HealthChange"], Any]
 F = TypeVar("F", bound=Hook)
 
-# In order of registration; each change makes a new tuple, so any thread may read them.
+# New tuples on each change: any thread may read them.
 unhealthy_hooks: tuple[Hook, ...] = ()
 recovery_hooks: tuple[Hook, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HealthChange:
-    """One change of a process's health, as passed to hooks and commands.
+    """Change of a process's health, as passed to hooks and commands.
 
     Attributes:
         what: "postgres", "redis", "stores" (no worker process reaches both), "loop", "workers", or "queue:NAME".
@@ -47,7 +47,7 @@ class HealthChange:
         return self.recovered_at is not None
 
     def as_texts(self) -> dict[str, str]:
-        """Return the fields as texts: ISO 8601 times, and "" for None."""
+        """Return the fields as texts; None becomes ""."""
         texts = {}
         for name, value in asdict(self).items():
             texts[name] = value.isoformat() if isinstance(value, datetime) else str(value or "")
@@ -56,16 +56,15 @@ class HealthChange:
 
 
 def on_unhealthy(hook: F) -> F:
-    """Register a function called after a failure outlasts the grace period: `hook(change)`.
+    """Register a function called when a failure outlasts the grace period: `hook(change)`.
 
-    It runs in a thread of `drain run`, or in a separate process next to `drain work`, for at most 30 s. Exceptions are
-    logged.
+    It runs in a thread of `drain run`, or in a process next to `drain work`, for at most 30 s. Exceptions are logged.
 
     Args:
         hook: A function that takes a `HealthChange`.
 
     Raises:
-        TypeError: `hook` is not a plain function.
+        TypeError: Not a plain function.
     """
     global unhealthy_hooks  # noqa: PLW0603
     _check("on_unhealthy", hook)
@@ -81,7 +80,7 @@ def on_recovery(hook: F) -> F:
         hook: As for `on_unhealthy`.
 
     Raises:
-        TypeError: `hook` is not a plain function.
+        TypeError: Not a plain function.
     """
     global recovery_hooks  # noqa: PLW0603
     _check("on_recovery", hook)

@@ -1,4 +1,4 @@
-"""Hooks: application functions called at staging, around each attempt, and when a job ends.
+"""Hooks: application functions called at staging, around attempts, and when a job ends.
 
     @drain.around
     @contextmanager
@@ -6,7 +6,7 @@
         with tenants.use(job.kwargs["tenant"]):
             yield
 
-A hook applies to all jobs of the process that imports its module; the first registered is the outermost.
+Hooks apply to all jobs of the process that imports them; the first registered is the outermost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from drain.errors import StageError
 Hook = Callable[..., Any]
 F = TypeVar("F", bound=Hook)
 
-# In order of registration; each change makes a new tuple, so any thread may read them.
+# New tuples on each change: any thread may read them.
 around_hooks: tuple[Hook, ...] = ()
 stage_hooks: tuple[Hook, ...] = ()
 finish_hooks: tuple[Hook, ...] = ()
@@ -32,16 +32,16 @@ dead_hooks: tuple[Hook, ...] = ()
 def around(hook: F) -> F:
     """Register a function whose context manager is entered around each attempt.
 
-    It receives what `drain.current_job()` returns, and runs in the job's thread, task or process, within the timeout.
-    The job's exceptions are raised inside the context manager; those of a hook count as the attempt's. A hook may
-    replace exceptions and swallow errors, but not Retry, Defer, RateLimited, Dead or an interruption.
+    It gets what `drain.current_job()` returns, in the job's thread, task or process, within its timeout. The job's
+    exceptions pass through it; its own count as the attempt's. It may replace exceptions and swallow errors, but not
+    Retry, Defer, RateLimited, Dead or an interruption.
 
     Args:
         hook: A function that returns a context manager, or a generator function that yields once. Asynchronous ones
-            are entered around `async def` jobs only.
+            apply to `async def` jobs only.
 
     Raises:
-        TypeError: `hook` is not such a function.
+        TypeError: Not such a function.
     """
     global around_hooks  # noqa: PLW0603
     _check("around", hook, "a function that returns a context manager")
@@ -56,17 +56,17 @@ def around(hook: F) -> F:
 
 
 def on_stage(hook: F) -> F:
-    """Register a function called before the INSERT of staged jobs: `hook(name, args, kwargs, context)`.
+    """Register a function called before jobs are inserted: `hook(name, args, kwargs, context)`.
 
-    It may change the dictionary `context`, or return a mapping to add to it. An exception refuses the job with a
-    StageError; the transaction is unchanged. `drain.stage_many` calls it once for all its jobs, with None for `args`
-    and `kwargs`.
+    It may change the dictionary `context`, or return a mapping to add. An exception refuses the job with a StageError;
+    the transaction is unchanged. `drain.stage_many` calls it once for all jobs, which share the context; `args` and
+    `kwargs` are None then.
 
     Args:
         hook: The function.
 
     Raises:
-        TypeError: `hook` is not such a function.
+        TypeError: Not such a function.
     """
     global stage_hooks  # noqa: PLW0603
     _check("on_stage", hook, "a function of a job's name, args, kwargs and context")
@@ -76,16 +76,16 @@ def on_stage(hook: F) -> F:
 
 
 def on_finish(hook: F) -> F:
-    """Register a function called in the worker once a job is recorded as finished: `hook(job)`.
+    """Register a function called in the worker after a job finished: `hook(job)`.
 
-    Called at most once, and not if the worker is killed first. For certainty, stage a job in the job's `transaction()`
-    instead. Exceptions are only logged.
+    Called at most once: not if the worker is killed first. To be sure, stage a job in `transaction()` instead.
+    Exceptions are only logged.
 
     Args:
         hook: A function that takes what `drain.current_job()` returned.
 
     Raises:
-        TypeError: `hook` is not such a function.
+        TypeError: Not such a function.
     """
     global finish_hooks  # noqa: PLW0603
     _check("on_finish", hook, "a function of a job")
@@ -95,15 +95,15 @@ def on_finish(hook: F) -> F:
 
 
 def on_dead(hook: F) -> F:
-    """Register a function called in the worker once a job is recorded as dead: `hook(job, reason)`.
+    """Register a function called after a worker gave a job up: `hook(job, reason)`.
 
-    Called at most once, as for `on_finish`, and only for jobs that a worker gave up; `drain dead` lists all.
+    Called at most once, as `on_finish`. `drain dead` lists all dead jobs.
 
     Args:
-        hook: A function that takes the job, as for `on_finish`, and the `explanation` in `dead_jobs`.
+        hook: A function that takes the job, as for `on_finish`, and its `explanation` in `dead_jobs`.
 
     Raises:
-        TypeError: `hook` is not such a function.
+        TypeError: Not such a function.
     """
     global dead_hooks  # noqa: PLW0603
     _check("on_dead", hook, "a function of a job and the reason of its death")
@@ -113,7 +113,7 @@ def on_dead(hook: F) -> F:
 
 
 def remove(hook: Hook) -> None:
-    """Unregister a hook of any kind."""
+    """Unregister a hook."""
     global around_hooks, stage_hooks, finish_hooks, dead_hooks
     around_hooks, stage_hooks = _without(around_hooks, hook), _without(stage_hooks, hook)
     finish_hooks, dead_hooks = _without(finish_hooks, hook), _without(dead_hooks, hook)
@@ -125,12 +125,8 @@ def staging(
     kwargs: Mapping[str, Any] | None,
     context: Mapping[str, Any] | None,
 ) -> Mapping[str, Any] | None:
-    """Call the `on_stage` hooks for one job or one `stage_many`; returns the context to store.
-
-    Raises:
-        StageError: A hook raised.
-    """
-    # Other types are refused when the column is checked.
+    """Call the `on_stage` hooks; returns the context, or raises StageError."""
+    # Invalid types are refused later.
     if not stage_hooks or not (context is None or isinstance(context, Mapping)):
         return context
     changed = dict(context or {})
@@ -152,10 +148,10 @@ class Producer(Protocol):
     """Instrumentation of calls that stage jobs."""
 
     def begin(self, name: str, queue: str, *, many: bool) -> Any:
-        """Begin a call, before `on_stage` hooks; returns the argument of `end`."""
+        """Return the argument of `end`; called before `on_stage` hooks."""
 
     def end(self, begun: Any, ids: Sequence[int], error: BaseException | None) -> None:
-        """End a call with the ids inserted or the error raised."""
+        """End with the ids inserted, or an error."""
 
 
 producers: tuple[Producer, ...] = ()
@@ -174,11 +170,7 @@ def remove_producer(producer: Producer) -> None:
 
 
 class Production:
-    """Block that stages jobs, measured by all producers.
-
-    Attributes:
-        ids: Ids of the staged jobs, set in the block.
-    """
+    """Block that stages jobs and sets `ids`, measured by all producers."""
 
     __slots__ = ("_begun", "_many", "_name", "_queue", "ids")
 
@@ -224,5 +216,5 @@ def _without(known: tuple[Hook, ...], hook: Hook) -> tuple[Hook, ...]:
 
 
 def _is(known: Hook, hook: Hook) -> bool:
-    # Each look-up of a bound method makes a new object.
+    # Bound methods differ at each look-up.
     return known == hook or getattr(known, "__wrapped__", None) is hook

@@ -1,7 +1,7 @@
-"""Log lines: plain text on a terminal, JSON elsewhere, with the running job in the records of every logger.
+"""Log lines, plain or JSON, that carry the running job.
 
-The job's fields enter a record only when its message is read, as every formatter does first: Python refuses an `extra`
-that names an attribute set by a record factory.
+The job's fields enter a record only when its message is read: Python refuses an `extra` that names attributes set by a
+record factory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ JobFields = tuple[int, str, int]
 
 
 class _OfJob:
-    """Log record that carries the job running where it was made."""
+    """Log record with the job that was running."""
 
     __slots__ = ("_job",)
 
     _job: JobFields | tuple[None, None, None]
 
     def getMessage(self) -> str:  # noqa: N802  (it overrides)
-        """Return the message, and add the job's fields to the record."""
         for name, value in zip(JOB_FIELDS, self._job, strict=True):
             self.__dict__.setdefault(name, value)
         return super().getMessage()  # type: ignore[misc, no-any-return]
@@ -48,12 +47,12 @@ class _OfJob:
 
 
 class JobRecord(_OfJob, logging.LogRecord):
-    """Log record with the fields of the running job."""
+    """Log record with the running job's fields."""
 
 
 @cache
 def _with_job(kind: Any) -> Any:
-    """Return the subclass of a record class that carries the running job."""
+    """Return a record class's subclass with the job."""
     if kind is logging.LogRecord:
         return JobRecord
     return kind if issubclass(kind, _OfJob) else type(kind.__name__, (_OfJob, kind), {})
@@ -67,13 +66,9 @@ _read: Callable[[], JobFields | None] = _no_job
 
 
 def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
-    """Add `%(job_id)s`, `%(job_name)s` and `%(attempt)s` to every log record.
+    """Add `job_id`, `job_name` and `attempt` to all log records.
 
-    Workers call this. Other processes call it if their formatters use these fields, which are then None. Idempotent;
-    an existing record factory still applies.
-
-    Args:
-        read: Returns the job running in this thread or task; None outside of jobs.
+    Fields are None outside of jobs. Idempotent; other record factories still apply.
     """
     global _read  # noqa: PLW0603
     _read = read or _read
@@ -94,7 +89,7 @@ def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, event fields."""
+    """JSON lines: time, level, logger, message, event fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -113,13 +108,13 @@ class JsonLines(logging.Formatter):
         }
         try:
             return json.dumps(line | more, default=str, allow_nan=False)
-        # RQ adds the arguments of a failed plain job, whose types may not be serializable.
+        # RQ adds a failed plain job's arguments, of any type.
         except Exception:  # noqa: BLE001
             return json.dumps(line)
 
 
 class Lines(logging.Formatter):
-    """Time, level, job and message; continuation lines are indented, so that none imitates a log line."""
+    """Plain lines; indented continuations cannot imitate log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (it overrides)
         """Prefix the message with the running job."""
@@ -129,18 +124,18 @@ class Lines(logging.Formatter):
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record, with a failed job's traceback."""
+        """Render one record, and a failed job's traceback."""
         text = "\n".join([super().format(record), *filter(None, [getattr(record, "traceback", None)])])
         return visible(text, lines=True).replace("\n", "\n  ")
 
 
 def configure(level: str = "INFO") -> None:
-    """Log to standard error: plain lines on a terminal, else JSON.
+    """Log to standard error, in plain lines on a terminal, else JSON.
 
     Lines that cannot be written are dropped.
     """
     logging.raiseExceptions = False
-    # Before job modules are imported: their formatters may use the job's fields.
+    # Before job modules, whose formatters may use the job's fields.
     carry_job()
     handler = logging.StreamHandler(sys.stderr)
     if sys.stderr.isatty():

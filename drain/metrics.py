@@ -1,7 +1,6 @@
-"""All metrics. Times are in seconds.
+"""All metrics; times are in seconds.
 
-Those of `drain work` and `drain audit` are pairs of name and help: their values come from the processes' shared memory,
-or go to a file.
+Those of `drain work` and `drain audit` are name and help only: values come from shared memory, or go to a file.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-# Histogram buckets, in rows and seconds.
+# Rows, seconds.
 _BATCH_SIZES = (1, 10, 100, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000)
 _DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -115,19 +114,19 @@ WAITING = Gauge(
 )
 WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
 
-# Series start at 0: alarms miss the growth of a series that begins at 1.
+# From 0: alarms miss growth in a series that begins at 1.
 for _reason in ("never pushed", "lost", "lease", "retry"):
     REDELIVERED.labels(_reason)
 for _store in ("postgres", "redis"):
     FAILURES.labels(_store)
 
-# Applications choose queue names, so the number of labels is bounded.
+# Applications choose queue names; labels are bounded.
 _MOST_QUEUES = 1000
 OTHERS = OTHER_QUEUES = "(others)"
 # Jobs without a registered function.
 NOT_REGISTERED = "(not registered)"
 _labels: set[str] = set()
-# Maximum labelled pairs of queue and job.
+# Labelled pairs of queue and job.
 _MOST_PAIRS = 1000
 _pairs: dict[tuple[str, str], Counter] = {}
 
@@ -142,7 +141,7 @@ def queue_label(queue: str) -> str:
 
 
 def count_arrived(jobs: Mapping[tuple[str, str], int]) -> None:
-    """Count jobs that left `staged_jobs` for Redis, by queue and name."""
+    """Count jobs that left `staged_jobs` for Redis."""
     for labels, number in jobs.items():
         child = _pairs.get(labels)
         if child is None:

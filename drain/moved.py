@@ -1,4 +1,4 @@
-"""Former module names: importing one raises an error that gives the new name."""
+"""Former module names: imports fail with the new name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOVED = {f"drain.{name}": f"drain.contrib.{name}" for name in _CONTRIB}
 
 
 class _Finder:
-    """Last finder on `sys.meta_path`; only explains former names."""
+    """Last finder on `sys.meta_path`; finds nothing."""
 
     @staticmethod
     def find_spec(

@@ -50,7 +50,7 @@ __all__ = [
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 # A hundred years.
 _LONGEST_PAUSE_SECONDS = 100 * 365 * 24 * 3600
-# Characters: of a job name, as in the schema, and of a reason, as fits a table.
+# Characters: of job names, as in the schema; of reasons, for display.
 _LONGEST_TEXTS = {"job": 255, "reason": 1000}
 
 
@@ -119,7 +119,7 @@ def change(connection: Connectable, queue: str, options: Mapping[str, Any]) -> R
     """Change rules of a queue by option name; see `set`.
 
     Raises:
-        ConfigError: As for `set`, or no option is given.
+        ConfigError: As for `set`, or no option.
     """
     if not options:
         raise ConfigError(f"queue {check_queue(queue)}: no rule is given; there are {', '.join(OPTIONS)}")
@@ -138,8 +138,7 @@ def _write(connection: Connectable, rules: Rules, names: Collection[str]) -> Non
     if "weights" in columns:
         columns["weights"] = json.dumps(columns["weights"])
     parameters = {"queue": rules.queue, **columns}
-    # A single upsert would apply the CHECKs to a row of these columns alone. The second UPDATE is for a row that
-    # another transaction inserted in between.
+    # CHECKs would apply to an upsert's new row alone. The second UPDATE is for a row inserted in between.
     for build in (ruled.update, ruled.insert, ruled.update):
         if executors.execute(connection, build(columns), parameters):
             return
@@ -154,10 +153,10 @@ def replace(connection: Connectable, rules: Rules) -> None:
 
 
 def unset(connection: Connectable, queue: str) -> bool:
-    """Delete all rules of a queue; returns False if it had none. Pauses stay.
+    """Delete all rules of a queue; False if it had none. Pauses stay.
 
     Raises:
-        ConfigError: The queue name is invalid.
+        ConfigError: Invalid queue name.
     """
     return bool(executors.execute(connection, ruled.DELETE, {"queue": check_queue(queue)}))
 
@@ -166,7 +165,7 @@ def show(connection: Connectable, queue: str) -> Rules | None:
     """Read the rules of a queue; None without any.
 
     Raises:
-        ConfigError: The queue name is invalid.
+        ConfigError: Invalid queue name.
     """
     for row in executors.execute(connection, ruled.READ, {"queue": check_queue(queue)}):
         return Rules.from_row(ruled.row_of(row))
@@ -187,10 +186,10 @@ def pause(
     until: datetime | timedelta | float | None = None,
     reason: str | None = None,
 ) -> None:
-    """Pause a queue, a job name or a key: within a second of the commit, no such job starts.
+    """Pause a queue, a job name or a key, within a second of the commit.
 
-    Without a running leader, jobs delivered before the pause still start. Running jobs and staging continue. Arguments
-    combine: a queue and a key pause that key in that queue. If the pause exists, the later end applies.
+    No such job starts then, except for delivered ones if there is no leader. Running jobs and staging continue.
+    Arguments combine: a queue and a key pause that key in that queue. On an existing pause, the later end applies.
 
     Args:
         connection: As for `set`.
@@ -201,7 +200,7 @@ def pause(
         reason: Shown to operators.
 
     Raises:
-        ConfigError: No target is named, or a value is invalid; nothing changed.
+        ConfigError: Nothing is named, or a value is invalid; nothing changed.
     """
     time, seconds = _end(until)
     parameters = _names(queue, job, key) | {
@@ -217,7 +216,7 @@ def pause(
 def resume(
     connection: Connectable, queue: str | None = None, *, job: Job | None = None, key: str | int | None = None
 ) -> bool:
-    """End exactly this pause; returns False if there was none. Overlapping pauses still apply.
+    """End exactly this pause; False if there was none. Overlapping ones still apply.
 
     Raises:
         ConfigError: As for `pause`.

@@ -1,7 +1,7 @@
-"""Entry point under every name, so that RQ's tools show a tracked job as `drain.rq.shop.receipt`.
+"""Entry point under any name, so that RQ's tools show tracked jobs as `drain.rq.shop.receipt`.
 
-RQ looks names up as attributes of this module, and every attribute is the entry point: no name in Redis leads to any
-other function. Define or import nothing here, since a job of that name would find it.
+RQ looks up attributes of this module, which are all the entry point. Define or import nothing here, or a job of that
+name would find it.
 """
 
 
@@ -10,5 +10,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(name)
     from importlib import import_module
 
-    # By name, as RQ does: `drain` must not depend on the workers.
+    # By name: `drain` must not depend on the workers.
     return import_module("drain.workers.entry").execute

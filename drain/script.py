@@ -1,4 +1,4 @@
-"""The installed command `drain`; Ctrl-C during imports leaves no traceback."""
+"""The installed command; Ctrl-C during imports leaves no traceback."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ def main() -> None:
     run(prog_name="drain")
 
 
-# For `spark-submit`, which runs only .py files. Modules in this directory would shadow other packages.
+# For `spark-submit`. Modules in this directory would shadow other packages.
 if __name__ == "__main__":
     del sys.path[0]
     main()

@@ -1,4 +1,4 @@
-"""Database URLs of other drivers, and with a dedicated schema, as libpq reads them."""
+"""Database URLs of other drivers or with a dedicated schema, for libpq."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import quote, unquote, unquote_plus
 from drain.errors import ConfigError
 
 _SCHEME = re.compile(r"postgres(?:ql)?(?P<driver>\+[a-z][a-z0-9_]*)?://")
-# libpq's `sslmode`; asyncpg's `ssl` has the same values.
+# Values of libpq's `sslmode` and asyncpg's `ssl`.
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 # Other drivers' parameter -> libpq's.
 _RENAMED = {"database": "dbname", "timeout": "connect_timeout"}
-# Parameters that concern only the application's own connections.
+# Parameters that concern only the application's connections.
 _LEFT_OUT = frozenset(
     (
         "async_fallback",
@@ -28,7 +28,7 @@ _LEFT_OUT = frozenset(
         "tcp_keepalive",
     )
 )
-# Parameters that decide how a server is reached -> libpq's equivalent.
+# How a server is reached: other drivers' parameter -> libpq's.
 _REFUSED = {
     "direct_tls": "sslnegotiation=direct",
     "server_settings": "options=-cNAME%3DVALUE",
@@ -36,12 +36,12 @@ _REFUSED = {
     "unix_sock": "host=/DIRECTORY",
 }
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-# The first option is how programs recognize the schema in a URL.
+# Programs recognize the schema by the first option.
 _IN_SCHEMA = "-c drain.schema={schema} -c search_path={schema}"
 
 
 def without_driver(url: str) -> tuple[str, bool]:
-    """Return the URL without SQLAlchemy's driver name, and whether it had one.
+    """Strip SQLAlchemy's driver name; returns whether there was one.
 
     Raises:
         ConfigError: Not a PostgreSQL URL.
@@ -53,7 +53,7 @@ def without_driver(url: str) -> tuple[str, bool]:
             "such as postgresql://user@localhost/shop"
         )
     rest = url[match.end() :]
-    # SQLAlchemy leaves spaces in passwords unescaped; libpq refuses them.
+    # SQLAlchemy leaves spaces unescaped; libpq refuses them.
     return "postgresql://" + (rest.replace(" ", "%20") if match["driver"] else rest), match[
         "driver"
     ] is not None
@@ -62,12 +62,10 @@ def without_driver(url: str) -> tuple[str, bool]:
 def for_libpq(url: str, *, of_sqlalchemy: bool) -> str:
     """Translate other drivers' parameters to libpq's.
 
-    Args:
-        url: URL without driver name; user and password are percent-encoded.
-        of_sqlalchemy: Written by SQLAlchemy: `+` in a parameter is a space, and each host has its own `host=`.
+    With `of_sqlalchemy`, `+` in a parameter is a space, and each host has its own `host=`.
 
     Raises:
-        ConfigError: A parameter has no libpq equivalent.
+        ConfigError: A parameter has no equivalent.
     """
     base, found, query = url.partition("?")
     if not found:
@@ -82,10 +80,10 @@ def for_libpq(url: str, *, of_sqlalchemy: bool) -> str:
 
 
 def in_schema(url: str, schema: str) -> str:
-    """Return the URL whose sessions find only the job-drain tables in this schema.
+    """Return the URL whose sessions see only this schema's tables.
 
     Raises:
-        ConfigError: Invalid schema name.
+        ConfigError: Invalid name.
     """
     require_schema_name(schema)
     base, _, query = url.partition("?")
@@ -100,7 +98,7 @@ def in_schema(url: str, schema: str) -> str:
 
 
 def out_of_schema(url: str) -> str:
-    """Undo `in_schema`, for an application's own connections."""
+    """Undo `in_schema`, for an application's connections."""
     schema = schema_of(url)
     if schema is None:
         return url
@@ -114,11 +112,7 @@ def out_of_schema(url: str) -> str:
 
 
 def require_schema_name(name: str) -> None:
-    """Require a schema name that never needs quotes.
-
-    Raises:
-        ConfigError: Any other name.
-    """
+    """Require a schema name that needs no quotes, or raise ConfigError."""
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
         raise ConfigError(
             "DRAIN_SCHEMA must be the name of a schema: up to 63 lower-case letters, digits and _, no digit first, "
@@ -127,7 +121,7 @@ def require_schema_name(name: str) -> None:
 
 
 def schema_of(url: str) -> str | None:
-    """Return the schema that `in_schema` set; None without one."""
+    """Return the schema that `in_schema` set, if any."""
     found = re.findall(r"-c drain\.schema=(\w+)", unquote(url.partition("?")[2]))
     return found[-1] if found else None
 

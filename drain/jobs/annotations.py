@@ -1,4 +1,4 @@
-"""Annotations of a job's parameters: check values, and decode them from JSON."""
+"""Values checked and decoded by a parameter's annotation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drain.errors import StageError
 from drain.jobs import codecs
 from drain.jobs.values import as_json, name_of_type
 
-# Types that survive JSON -> types accepted for them at staging.
+# Types that survive JSON -> types that may be staged as them.
 STAGED_AS: dict[Any, tuple[type, ...]] = {
     **{kind: (kind,) for kind in (str, int, bool, dict, type(None))},
     float: (float, int),
@@ -32,11 +32,11 @@ _PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
 
 
 class ArgumentsError(ValueError):
-    """Arguments do not fit the annotations of the job's function."""
+    """Arguments do not fit the function's annotations."""
 
 
 def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Read a function's resolvable annotations, without names imported only for type checkers."""
+    """Read annotations, except for names imported only for type checkers."""
     function = inspect.unwrap(function)
     read: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -49,7 +49,7 @@ def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 class _StandIn(type):
-    """Class that stands in for one with a codec, which msgspec might decode differently."""
+    """Class that stands in for one with a codec, which msgspec might decode itself."""
 
     stands_for: type
 
@@ -58,9 +58,9 @@ class _StandIn(type):
 
 
 def by_codecs(annotation: Any) -> Any:
-    """Replace classes with codecs by stand-ins, in lists, objects and optionals."""
+    """Replace classes with codecs by stand-ins, also in containers."""
     origin = typing.get_origin(annotation)
-    # msgspec encodes the values of a set itself, without codecs for types that it knows.
+    # msgspec encodes set items itself, without codecs for types it knows.
     if origin in (None, typing.Literal, set, frozenset):
         return annotation
     if origin is typing.Annotated:
@@ -83,12 +83,12 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def needs_conversion(annotation: Any) -> bool:
-    """Return whether values need conversion from JSON."""
+    """Return whether JSON values need conversion."""
     return not _is_plain(annotation) and is_convertible(annotation)
 
 
 def is_convertible(annotation: Any) -> bool:
-    """Return whether msgspec can choose the type, unlike in a union of several types encoded as texts."""
+    """Return whether msgspec can decode it: not a union of types encoded as text."""
     if isinstance(annotation, enum.EnumMeta) or (isinstance(annotation, type) and codecs.knows(annotation)):
         return True
     import msgspec
@@ -113,7 +113,7 @@ def _is_plain(annotation: Any) -> bool:
 
 
 def is_known(annotation: Any) -> bool:
-    """Return whether values can be decoded by this annotation; others stay as JSON gives them."""
+    """Return whether values can be decoded; others stay as JSON gives them."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return True
@@ -130,7 +130,7 @@ def is_known(annotation: Any) -> bool:
 
 @cache
 def _readable() -> set[type]:
-    """Types that msgspec converts from texts, numbers and lists."""
+    """Types that msgspec decodes."""
     # Imported late: rarely needed.
     import uuid
 
@@ -148,11 +148,7 @@ def _arguments(annotation: Any, origin: Any) -> list[Any]:
 
 
 def converted(name: str, value: Any, kind: Any) -> Any:
-    """Convert a JSON value to its annotated type.
-
-    Raises:
-        ArgumentsError: The value does not fit.
-    """
+    """Convert a JSON value to its annotated type, or raise ArgumentsError."""
     # Imported late: most jobs take numbers and texts.
     import msgspec
 
@@ -174,7 +170,7 @@ def _member(kind: enum.EnumMeta, value: Any) -> Any:
     except ValueError:
         members: Iterable[Any] = kind
         for each in members:
-            # JSON turned it from a tuple or a Decimal.
+            # JSON changed a tuple or a Decimal.
             with suppress(StageError):
                 if json.loads(as_json("value", each)) == value:
                     return each
@@ -188,5 +184,5 @@ def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:
 
 
 def classes_of(kind: Any) -> Any:
-    """Return the classes whose values fit without further checks, or ()."""
+    """Return classes whose values always fit, or ()."""
     return STAGED_AS.get(kind) or (kind if isinstance(kind, type) and not typing.get_origin(kind) else ())

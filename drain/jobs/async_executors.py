@@ -1,4 +1,4 @@
-"""Statements in an asynchronous application's open transaction, on SQLAlchemy, psycopg or asyncpg.
+"""Statements in an asynchronous application's transaction, on SQLAlchemy, psycopg or asyncpg.
 
 Never commits or rolls back. Placeholders are `%(name)s` inside a CAST; no other percent signs.
 """
@@ -30,16 +30,16 @@ AsyncConnectable: TypeAlias = (
     "| psycopg.AsyncCursor[Any] | asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 )
 _CAST = re.compile(r"CAST\(%\((\w+)\)s AS ([\w ]+)\)")
-# As texts: an application's own codec would encode them as JSON strings.
+# An application's own codec would encode them twice.
 _AS_TEXT = {"json", "jsonb"}
 
 
 async def insert(connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    """Run a statement that returns one number as its last item; see `executors.insert`.
+    """Run a statement; see `executors.insert`.
 
     Raises:
         ConnectableError: `connection` is not asynchronous.
-        SchemaError: The job-drain tables are missing.
+        SchemaError: The tables are missing.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
@@ -54,11 +54,7 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
 async def execute(
     connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    """Run a statement that returns rows; see `executors.execute`.
-
-    Raises:
-        ConnectableError, SchemaError: As for `insert`.
-    """
+    """Run a statement; see `executors.execute`. Raises as `insert`."""
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     with executors.needing_tables():
@@ -80,7 +76,7 @@ def _of_psycopg(connection: Any) -> psycopg.AsyncConnection[Any] | None:
 async def _insert_with_psycopg(
     connection: psycopg.AsyncConnection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # The backend's process id reveals a pooler, as on synchronous connections.
+    # The backend's process id reveals a pooler.
     prepare = False if postgres.is_pooled(connection) else None
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
@@ -93,7 +89,7 @@ async def _insert_with_psycopg(
 async def _execute_with_sqlalchemy(
     connection: Any, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    # Such a connection implies that the module is imported.
+    # Such a connection implies the import.
     if "sqlalchemy.ext.asyncio" in sys.modules:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
@@ -109,14 +105,14 @@ async def _execute_with_sqlalchemy(
 
 
 class _Numbered(NamedTuple):
-    """Statement with asyncpg's placeholders, and their names in order."""
+    """Statement with asyncpg's placeholders, and their names."""
 
     statement: str
     names: list[str]
 
 
 def _is_of_asyncpg(connection: Any) -> bool:
-    # Such a connection implies that the module is imported.
+    # Such a connection implies the import.
     module = sys.modules.get("asyncpg")
     return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
 

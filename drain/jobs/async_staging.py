@@ -19,7 +19,7 @@ async def astage(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[StageOptions],
 ) -> int:
-    """Stage one job in the open transaction of an asynchronous connection; one round trip.
+    """Stage one job on an asynchronous connection; one round trip.
 
     Args:
         connection: A SQLAlchemy AsyncSession or AsyncConnection, a psycopg AsyncConnection or AsyncCursor, or an
@@ -37,7 +37,7 @@ async def astage(
         IdempotencyConflictError: As `drain.stage`.
 
     Warns:
-        UserWarning: No transaction is open on an asyncpg connection, so the job commits on its own.
+        UserWarning: On asyncpg without a transaction, the job commits on its own.
     """
     if not hooks.producers:
         return await _stage(connection, job, args, kwargs, options)
@@ -74,7 +74,7 @@ async def astage_many(
         options: As for `drain.stage_many`.
 
     Returns:
-        The ids, in the order of `arguments`.
+        Ids in order.
 
     Raises:
         StageError: As `drain.stage_many`.

@@ -1,6 +1,6 @@
-"""Cancellation of waiting and running jobs, in the application's open transaction.
+"""Cancellation, in the application's open transaction.
 
-Staged rows come before rows in flight, so that under read committed no job escapes that is moved meanwhile.
+Staged rows come before rows in flight: under read committed, no job being moved escapes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LARGEST_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Ids of jobs after `cancel`, in ascending order.
+    """Ids of jobs after `cancel`, ascending.
 
     Attributes:
         waiting: Cancelled before or between attempts.
-        running: Cancelled while a worker had them.
+        running: Cancelled while claimed.
         finished: Given ids that had finished.
         dead: Given ids that were dead.
         unknown: Given ids in no table: never staged, uncommitted, forwarded, discarded or archived.
@@ -58,14 +58,13 @@ def cancel(
 ) -> Cancelled:
     """Cancel the jobs that match all arguments, in the open transaction.
 
-    Waiting jobs move to `dead_jobs` as cancelled; `drain dead retry` revives them. Running jobs are fenced off: they
-    cannot finish, their `transaction()` is rolled back, and from the next heartbeat `current_job().cancelled` is true
-    and `JobCancelledError` is raised in them. Commit soon: nothing is visible before, and workers that claim or finish
-    one of these jobs wait.
+    Waiting jobs move to `dead_jobs`; `drain dead retry` revives them. Running jobs are fenced off: they cannot finish,
+    their `transaction()` is rolled back, and from the next heartbeat `current_job().cancelled` is true and they get a
+    `JobCancelledError`. Commit soon: workers that claim or finish these jobs wait.
 
     Args:
-        connection: As for `stage`. Under repeatable read or serializable, a job moved since the snapshot raises the
-            driver's serialization error or is unknown.
+        connection: As for `stage`. Under repeatable read or serializable, jobs moved since the snapshot raise a
+            serialization error or are unknown.
         ids: One id or several.
         queue: Queue name.
         job: Job name or function.
@@ -73,7 +72,7 @@ def cancel(
         key: Key.
 
     Returns:
-        The cancelled jobs, and the ids that could not be cancelled.
+        Cancelled jobs, and ids that could not be cancelled.
 
     Raises:
         SelectionError: No argument, or an invalid one. Nothing was sent.
@@ -109,22 +108,14 @@ def _cancel(connection: Connectable, selection: Selection) -> Cancelled:
 
 
 def checked_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
-    """Return valid ids, without duplicates.
-
-    Raises:
-        SelectionError: An id is invalid.
-    """
+    """Return distinct ids, or raise SelectionError."""
     given = ids if isinstance(ids, Iterable) and not isinstance(ids, str | bytes) else [ids]
     return tuple(dict.fromkeys(checked_id(each) for each in given))
 
 
 def checked_id(given: object) -> int:
-    """Return a valid id as an `int`.
-
-    Raises:
-        SelectionError: Not a positive bigint.
-    """
-    # True is an int, but a mistake as an id.
+    """Return an id as `int`, or raise SelectionError."""
+    # True is an int, but a mistake here.
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise SelectionError(f"the id of a job is a whole number, not {given!a:.100}")
     number = operator.index(given)

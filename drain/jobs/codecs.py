@@ -1,7 +1,6 @@
 """Codecs for argument types unknown to JSON.
 
-msgspec handles UUID, datetime, Decimal, Enum, bytes, dataclass and so on; pydantic models encode themselves; other
-types need a codec of the application.
+msgspec knows UUID, datetime, Decimal, Enum, bytes, dataclass and others; pydantic models encode themselves.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ T = TypeVar("T")
 
 
 class Codec(NamedTuple):
-    """Functions that convert a type's values to and from JSON."""
+    """Functions to and from JSON values."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
 
 
 _codecs: dict[type, Codec] = {}
-# Encoded by `json` itself, with subclasses, without asking a codec.
+# `json` encodes these and their subclasses without asking a codec.
 _NATIVE = (str, int, float, list, tuple, dict, type(None))
 
 
 def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-    """Register a codec: values of a type are accepted as arguments, and decoded where an annotation names the type.
+    """Register a codec, to accept a type as arguments and decode it by annotation.
 
-    Call it where the type is defined, so that stagers and workers both know the codec.
+    Call it where the type is defined, so that stagers and workers know the codec.
 
     Args:
         kind: The type; subclasses use the same codec.
-        encode: Returns numbers, texts, lists, objects, or values that have a codec.
+        encode: Returns numbers, texts, lists, objects, or values with a codec.
         decode: The inverse.
 
     Raises:
@@ -50,21 +49,17 @@ def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], 
 
 
 def knows(kind: type) -> bool:
-    """Return whether the type has a codec or is a pydantic model."""
+    """Return whether a type has a codec or is a pydantic model."""
     return kind in _codecs or _is_model(kind)
 
 
 def has_codec(kind: type) -> bool:
-    """Return whether the application registered a codec."""
+    """Return whether the application gave a type a codec."""
     return kind in _codecs
 
 
 def encode(value: Any) -> Any:
-    """Encode a value that JSON cannot.
-
-    Raises:
-        TypeError: Its type has no codec.
-    """
+    """Encode a value that JSON cannot; TypeError without a codec."""
     for kind in type(value).__mro__:
         if kind in _codecs:
             return _codecs[kind].encode(value)
@@ -77,11 +72,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type, value: Any) -> Any:
-    """Decode a value of a type that `knows` accepts.
-
-    Raises:
-        ValueError: Or anything that the type's own function raises.
-    """
+    """Decode a value of a known type; raises whatever the type does."""
     if kind in _codecs:
         return _codecs[kind].decode(value)
     return kind.model_validate(value)  # type: ignore[attr-defined]
@@ -96,6 +87,6 @@ def _refuse(value: Any) -> Any:
 
 
 def _is_model(kind: type) -> bool:
-    # A model implies that pydantic is imported.
+    # A model implies the import.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(kind, pydantic.BaseModel)

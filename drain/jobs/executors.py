@@ -1,4 +1,4 @@
-"""Statements in the application's open transaction, on SQLAlchemy, psycopg or Django.
+"""Statements in the application's transaction, on SQLAlchemy, psycopg or Django.
 
 Never commits or rolls back. Placeholders are `%(name)s`; no other percent signs.
 """
@@ -43,18 +43,18 @@ Connectable: TypeAlias = (
 )
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 _TRIES = 5
-# SQLSTATEs: row moved to another partition, deadlock.
+# Row moved to another partition, deadlock.
 _IN_THE_WAY = {"40001", "40P01"}
-# SQLSTATEs: missing table, function, schema.
+# Missing table, function, schema.
 _MISSING = {"42P01", "42883", "3F000"}
 
 
 def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    """Run a statement that returns one number as its last item; psycopg may prepare it.
+    """Run a statement that ends in RETURNING one number; psycopg may prepare it.
 
     Raises:
         ConnectableError: The connection type is unsupported.
-        SchemaError: The job-drain tables are missing.
+        SchemaError: The tables are missing.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
@@ -65,16 +65,12 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
 
 
 def execute(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Run a statement that returns rows; never prepared, so safe behind a pooler.
-
-    Raises:
-        ConnectableError, SchemaError: As for `insert`.
-    """
+    """Run a statement that returns rows; never prepared, for poolers. Raises as `insert`."""
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     with needing_tables():
         if driver is not None:
-            # In binary: psycopg parses text times in the ISO DateStyle only.
+            # psycopg parses text times in the ISO DateStyle only.
             with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
                 return cursor.execute(statement.encode(), parameters, prepare=False, binary=True).fetchall()
         return _execute_with_sqlalchemy(connection, statement, parameters)
@@ -82,11 +78,7 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
 
 @contextmanager
 def needing_tables() -> Iterator[None]:
-    """Translate any driver's error for missing tables.
-
-    Raises:
-        SchemaError: A job-drain table or function is missing.
-    """
+    """Translate missing tables to SchemaError, for all drivers."""
     try:
         yield
     except Exception as error:
@@ -99,7 +91,7 @@ def needing_tables() -> Iterator[None]:
 
 
 def is_one(connection: Any) -> bool:
-    """Return whether statements can be sent on this synchronously."""
+    """Return whether the connection is a synchronous one."""
     try:
         return _of_psycopg(connection) is not None or _of_sqlalchemy(connection) is not None
     except ConnectableError:
@@ -107,13 +99,9 @@ def is_one(connection: Any) -> bool:
 
 
 def together(connection: Connectable, block: Callable[[], T]) -> T:
-    """Call a function whose statements take effect together or not at all, behind a savepoint.
+    """Call a function behind a savepoint, so that its statements take effect together.
 
-    Retried up to five times on conflicts, which cannot help under repeatable read. In autocommit mode the block is a
-    transaction of its own.
-
-    Raises:
-        ConnectableError: As for `insert`.
+    Conflicts are retried up to five times, which cannot help under repeatable read. Autocommit gets a transaction.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -130,25 +118,25 @@ def _behind_savepoint(connection: Connectable, block: Callable[[], T]) -> T:
         with _of_sqlalchemy(connection).begin_nested():
             return block()
     if not driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
-        # On an idle connection psycopg would commit at the end of the block.
+        # On an idle connection, psycopg would commit at the end.
         driver.execute("SELECT")
     with driver.transaction():
         return block()
 
 
 def _sqlstate(error: Exception) -> str | None:
-    # SQLAlchemy wraps the driver's error; psycopg2 calls the code `pgcode`.
+    # SQLAlchemy wraps errors; psycopg2 names the code `pgcode`.
     cause = getattr(error, "orig", None) or error
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
 
 
 def below_django(connection: Any) -> Any:
-    """Return the driver's connection of a Django connection; others unchanged.
+    """Unwrap Django's connection; others are unchanged.
 
     Raises:
         ConnectableError: Not PostgreSQL with psycopg 3.
     """
-    # Such a connection implies that the module is imported.
+    # Such a connection implies the import.
     if "django.db" not in sys.modules:
         return connection
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -161,7 +149,7 @@ def below_django(connection: Any) -> Any:
     connection.validate_thread_sharing()
     connection.validate_no_broken_transaction()
     connection.ensure_connection()
-    # Not Django's cursors: they may have unfetched rows, and count queries.
+    # Django's cursors may have unfetched rows, and count queries.
     driver = connection.connection
     if not isinstance(driver, psycopg.Connection):
         raise ConnectableError(
@@ -174,13 +162,13 @@ def below_django(connection: Any) -> Any:
 def _of_psycopg(connection: Any) -> psycopg.Connection[Any] | None:
     connection = below_django(connection)
     if isinstance(connection, psycopg.Cursor):
-        # Not the caller's cursor, which may have unfetched rows.
+        # The caller's cursor may have unfetched rows.
         return connection.connection
     return connection if isinstance(connection, psycopg.Connection) else None
 
 
 def _of_sqlalchemy(connection: Any) -> sqlalchemy.Connection:
-    # Imported late: most processes never stage, and SQLAlchemy takes longer to import than all else.
+    # Most processes never stage, and SQLAlchemy takes longest to import.
     import sqlalchemy
     from sqlalchemy.orm import Session, scoped_session
 
@@ -213,8 +201,8 @@ def _text(statement: str) -> sqlalchemy.TextClause:
 def _insert_with_psycopg(
     connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # psycopg prepares a statement after five executions; behind a pooler the next transaction's session may lack it.
-    # The backend's process id, appended to "RETURNING id", reveals a pooler at no cost.
+    # psycopg prepares after five executions; behind a pooler the next transaction's session may lack the statement.
+    # The backend's process id reveals a pooler at no cost.
     prepare = False if postgres.is_pooled(connection) else None
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)

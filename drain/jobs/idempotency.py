@@ -1,4 +1,4 @@
-"""Idempotency keys: staging again under the same key returns the existing job."""
+"""Idempotency keys: staging again returns the existing job."""
 
 from __future__ import annotations
 
@@ -12,24 +12,14 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs.values import as_key, as_seconds
 from drain.tables import idempotency
 
-# Default retention of a key.
 DEFAULT_PERIOD = timedelta(days=7)
 _LONGEST_PERIOD = timedelta(days=3650)
-# Columns that hold JSON already.
+# JSON already.
 _JSON = frozenset({"job_args", "job_kwargs", "context"})
 
 
 def statement(key: str, period: timedelta | None, columns: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Build the statement that stages a job unless its key is known; its number is for `check_answer`.
-
-    Args:
-        key: Idempotency key.
-        period: Retention of a new key; None for a week.
-        columns: Non-null columns of the job.
-
-    Raises:
-        StageError: Invalid key or period.
-    """
+    """Build the statement that stages a job once per key; its number is for `check_answer`."""
     text = as_key("idempotency_key", key)
     seconds = as_seconds("idempotency_period", DEFAULT_PERIOD if period is None else period, _LONGEST_PERIOD)
     return idempotency.STAGE_ONCE, {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}
@@ -39,7 +29,7 @@ def check_answer(key: str, number: int) -> None:
     """Check the returned number: the job's id, negative on a conflict.
 
     Raises:
-        IdempotencyConflictError: The key's job has another name or other arguments. Nothing was staged.
+        IdempotencyConflictError: Another name or other arguments. Nothing was staged.
     """
     failpoint(FailurePoint.STAGED_ONCE)
     if number < 0:

@@ -1,4 +1,4 @@
-"""Keys of a job: customer, tenant or resource; and the unique key, under which only one job waits."""
+"""Keys of a job: customer, tenant or resource; and the unique key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from drain.errors import StageError
 from drain.jobs.values import as_key, as_seconds, name_of_type
 
-# A key, or a function of the job's arguments that returns one; None for no key.
+# A key, or a function of the job's arguments.
 KeyOption: TypeAlias = "str | int | Callable[..., str | int | None]"
 
 _LONGEST_QUIET = timedelta(days=365)
@@ -18,14 +18,10 @@ _LONGEST_QUIET = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Key and unique key of a call or a registration.
+    """Keys of a call or a registration.
 
     Attributes:
-        key: Customer, tenant or resource.
-        unique_key: Only one job waits under it.
-        keep: `first` or `last`.
-        quiet: Time without another such job before one runs.
-        is_default: From a registration: without a unique key, `keep` and `quiet` are ignored instead of an error.
+        is_default: From a registration: without a unique key, `keep` and `quiet` are ignored.
     """
 
     key: KeyOption | None = None
@@ -35,7 +31,7 @@ class Keys:
     is_default: bool = field(default=False, compare=False)
 
     def over(self, defaults: Keys) -> Keys:
-        """Fill missing keys from a registration."""
+        """Fill gaps from a registration."""
         if defaults is NO_KEYS:
             return self
         return Keys(
@@ -48,15 +44,11 @@ class Keys:
 
     @property
     def differ(self) -> bool:
-        """True if keys depend on a job's arguments."""
+        """True if keys depend on arguments."""
         return callable(self.key) or callable(self.unique_key)
 
     def check(self) -> None:
-        """Check everything that does not depend on arguments.
-
-        Raises:
-            StageError: An invalid value, or `keep` or `quiet` without a unique key.
-        """
+        """Check all that does not depend on arguments, or raise StageError."""
         for name, given in (("key", self.key), ("unique_key", self.unique_key)):
             if not callable(given):
                 _key(name, given)
@@ -67,11 +59,7 @@ class Keys:
             self._require_no_more("")
 
     def columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the non-null columns for a job with these arguments.
-
-        Raises:
-            StageError: As `check`, or a key function failed or returned an invalid key.
-        """
+        """Return non-null columns for a job, or raise StageError."""
         columns: dict[str, Any] = {"key": _made("key", self.key, args, kwargs)}
         unique_key = _made("unique_key", self.unique_key, args, kwargs)
         if unique_key is None:
@@ -102,7 +90,7 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
 
 
 def _key(name: str, given: object) -> str | None:
-    """Convert a key to a text; whole numbers become decimal digits."""
+    """Convert a key to a text; numbers become decimal digits."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(int(given))
     if given is not None and not isinstance(given, str):

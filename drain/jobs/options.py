@@ -21,14 +21,13 @@ from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEF
 log = logging.getLogger(__name__)
 
 DEFAULT_QUEUE = "default"
-# How the commit of a job's transaction reaches disk.
+# How a job's commit reaches disk.
 FLUSHED, GROUPED = "flushed", "grouped"
-# Handling of a job's return value.
 DISCARD, KEEP = "discard", "keep"
 ErrorClasses = tuple[type[BaseException], ...]
 # A year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
-# A shorter lease would expire before its first heartbeat reached the database.
+# Shorter leases would expire before their first heartbeat.
 _SHORTEST_LEASE_SECONDS = 0.1
 _LONGEST_LEASE_SECONDS = 24 * 3600
 _KINDS: dict[str, Any] = {
@@ -44,15 +43,7 @@ _KINDS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """Options of a registered job, documented in `registry.job`; a staged row may override them.
-
-    Attributes:
-        retry_on: None for all errors.
-        give_up_on: None for no errors.
-        heartbeat_seconds: None for a third of the lease.
-        max_execute_seconds: None for half of the timeout.
-        keep: None for `first`.
-    """
+    """Options of a registered job, documented in `registry.job`; rows may override them."""
 
     queue: str = DEFAULT_QUEUE
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -92,7 +83,7 @@ class JobOptions:
         if self.result not in (DISCARD, KEEP):
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         objectives.check(self.slo)
-        # Copies, since the caller's lists may change.
+        # The caller's lists may change.
         object.__setattr__(self, "retry_delays", _waits(self.retry_delays))
         for name in ("retry_on", "give_up_on"):
             object.__setattr__(self, name, _error_classes(name, getattr(self, name)))
@@ -121,7 +112,7 @@ class JobOptions:
             raise ValueError("max_execute_seconds must be above 0 and at most a year")
 
     def rule_against(self, kind: type[BaseException]) -> str | None:
-        """Return the option that forbids a retry after this error; None if allowed."""
+        """Return the option that forbids a retry after this error, if any."""
         if issubclass(kind, self.give_up_on or ()):
             return "give_up_on"
         if self.retry_on is not None and not issubclass(kind, self.retry_on):
@@ -141,7 +132,7 @@ class JobOptions:
 
     @property
     def keys(self) -> Keys:
-        """Default keys of the jobs."""
+        """Default keys."""
         if self.key is None and self.unique_key is None and self.keep is None and self.quiet is None:
             return NO_KEYS
         return Keys(self.key, self.unique_key, self.keep, self.quiet)
@@ -153,12 +144,12 @@ class JobOptions:
 
     @property
     def limits(self) -> Limits:
-        """Limits needed to claim such a job."""
+        """Limits for claims."""
         return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
 
 
 def _is_a(kind: Any, value: object) -> bool:
-    # True is an int, but a mistake as an option.
+    # True is an int, but a mistake here.
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -208,13 +199,13 @@ class RegisteredJob(Protocol):
         """Check that the function accepts these arguments."""
 
 
-# Finds a registered job by name; set by `registry`, which imports this module.
+# Finds a registered job; set by `registry`, which imports this module.
 look_up: Callable[[str], RegisteredJob | None] = lambda _name: None  # noqa: E731
 
 
 @lru_cache(maxsize=1000)
 def warn_of_unknown(name: str) -> None:
-    """Log once that a job is staged under an unregistered name."""
+    """Log once that a staged job's name is not registered."""
     log.warning(
         "a job is staged as %r, which is not registered here: it will be dead unless its workers register this name",
         visible(name),
@@ -223,10 +214,10 @@ def warn_of_unknown(name: str) -> None:
 
 
 def dotted_name(function: Callable[..., Any]) -> str:
-    """Return a function's importable name: module and qualified name.
+    """Return a function's importable name.
 
     Raises:
-        StageError: It has none: a lambda, a nested function, or one defined in the running script.
+        StageError: A lambda, a nested function, or one of the running script.
     """
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
@@ -234,7 +225,7 @@ def dotted_name(function: Callable[..., Any]) -> str:
         shown = visible(repr(function))[:200]
         raise StageError(f"{shown} has no name that a worker could import; use a function of a module")
     if module == "__main__":
-        # `python -m shop.jobs` runs shop.jobs as __main__; its spec has the real name.
+        # For `python -m shop.jobs`, the spec has the real name.
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec is not None else None
     if module is None:
@@ -248,14 +239,14 @@ def dotted_name(function: Callable[..., Any]) -> str:
 def name_and_options(
     job: str | Callable[..., Any] | RegisteredJob,
 ) -> tuple[str, JobOptions | None]:
-    """Return a job's name, and its options if it is registered.
+    """Return a job's name, and its options if registered.
 
     Raises:
-        StageError: `job` is neither a name, a registered job nor a function with an importable name.
+        StageError: Neither a name, nor a function with an importable name.
     """
     if isinstance(job, str):
         return job, None
-    # Not isinstance(): with a protocol it takes 10 µs on Python 3.11, a tenth of a `stage`.
+    # isinstance() with a protocol takes 10 µs on Python 3.11, a tenth of a `stage`.
     options = getattr(job, "job_options", None)
     if isinstance(options, JobOptions):
         return cast(RegisteredJob, job).job_name, options

@@ -1,4 +1,4 @@
-"""Progress of running jobs, as reported by `current_job().progress(done, total)`."""
+"""Progress of running jobs, as reported by `current_job().progress`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from drain.errors import ConfigError, SelectionError
 if TYPE_CHECKING:
     from drain.wire.progress import ProgressBoard
 
-# Maximum of ids and reported numbers.
 _MOST = 2**63 - 1
-# Redis connections kept by `progress`.
+# Cached Redis connections.
 _MOST_BOARDS = 8
 
 
@@ -26,8 +25,8 @@ class Progress:
 
     Attributes:
         done: Steps done.
-        total: Steps in total; None if unknown.
-        text: The job's description of its current step; None without one.
+        total: All steps; None if unknown.
+        text: Description of the current step, if any.
         attempt: Number of the attempt, from 1.
         reported_at: Time of the report, to half a second, by the worker's clock.
     """
@@ -47,7 +46,7 @@ class Progress:
 
 
 def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None = None) -> Progress | None:
-    """Read the progress of a running job: one GET on a cached Redis connection.
+    """Read a running job's progress: one GET on a cached connection.
 
     In an `async def` function: `await asyncio.to_thread(drain.progress, job_id)`.
 
@@ -57,12 +56,12 @@ def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None
         namespace: Prefix of RQ ids; by default DRAIN_NAMESPACE, or the database name in DRAIN_DATABASE_URL.
 
     Returns:
-        The latest report. None if the job is not running or reported nothing; a report outlives its worker by up to
-        half a minute.
+        The latest report, which outlives its worker by up to half a minute. None without one, or if the job is not
+        running.
 
     Raises:
-        SelectionError: `job_id` is not an id.
-        ConfigError: No Redis is named, or the namespace is unknown.
+        SelectionError: Invalid id.
+        ConfigError: Redis or namespace are unknown.
         UnavailableError: Redis cannot be reached.
     """
     if type(job_id) is not int or not 0 <= job_id <= _MOST:
@@ -72,7 +71,7 @@ def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None
 
 
 def fields_of(found: dict[str, Any], token: int) -> dict[str, Any] | None:
-    """Return the progress that `drain show` prints; None if another attempt reported it."""
+    """Return progress for `drain show`; None if another attempt reported it."""
     read = _progress(found) if found.get("token") == token else None
     if read is None:
         return None
@@ -80,7 +79,7 @@ def fields_of(found: dict[str, Any], token: int) -> dict[str, Any] | None:
 
 
 def _place(redis_url: str | None, namespace: str | None) -> tuple[str, str]:
-    """Return URL and namespace, from the environment where not given."""
+    """Return URL and namespace, by default from the environment."""
     texts = {name: os.environ.get(VARIABLES[name]) for name in ("database_url", "redis_url", "namespace")}
     given = {"redis_url": redis_url, "namespace": namespace}
     texts |= {name: text for name, text in given.items() if text is not None}
@@ -89,7 +88,7 @@ def _place(redis_url: str | None, namespace: str | None) -> tuple[str, str]:
             raise ConfigError(
                 "the namespace of the jobs is not known: set DRAIN_DATABASE_URL or DRAIN_NAMESPACE, or pass namespace="
             )
-        # Only its name would matter, as the namespace.
+        # Only its name would matter.
         texts["database_url"] = "postgresql:///"
     settings = _settings(tuple(texts.items()))
     return settings.required_redis_url, settings.namespace
@@ -102,14 +101,14 @@ def _settings(texts: tuple[tuple[str, str | None], ...]) -> Settings:
 
 @lru_cache(_MOST_BOARDS)
 def _board(redis_url: str, namespace: str) -> ProgressBoard:
-    # Imported late: applications that only stage need no Redis client.
+    # Applications that only stage need no Redis client.
     from drain.wire.progress import ProgressBoard
 
     return ProgressBoard.at(redis_url, namespace)
 
 
 def _progress(found: dict[str, Any]) -> Progress | None:
-    """Parse progress from Redis; None if invalid."""
+    """Parse progress; None if invalid."""
     done, total, text = (found.get(name) for name in ("done", "total", "text"))
     attempt, at = found.get("attempt"), found.get("at")
     if not (_is_number(done) and _is_number(attempt) and _is_number(at)):

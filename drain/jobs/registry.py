@@ -1,4 +1,4 @@
-"""Registered jobs: `@job` names a function, and workers run only registered names."""
+"""Registered jobs: workers run only names registered with `@job`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Job(Stager[P], Generic[P, R]):
     """Registered function: callable as before, and able to stage itself.
 
     Attributes:
-        runs_in_loop: True for an `async def`: its jobs share the event loop of a worker process.
+        runs_in_loop: Jobs of an `async def` share a worker process's event loop.
     """
 
     def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
@@ -48,14 +48,11 @@ class Job(Stager[P], Generic[P, R]):
         self.signature = Signature(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
     def options(self, **given: Unpack[StageOptions]) -> Stager[P]:
         """Return a stager with options: `send.options(run_in=60).stage(session, 42)`.
-
-        Args:
-            given: Options of `drain.stage`.
 
         Raises:
             TypeError: Unknown option.
@@ -64,11 +61,7 @@ class Job(Stager[P], Generic[P, R]):
         return Stager(self, given)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function accepts these arguments.
-
-        Raises:
-            StageError: A missing, unknown or mistyped argument.
-        """
+        """Check that the function accepts these arguments, or raise StageError."""
         self.signature.check(self.job_name, args, kwargs)
 
 
@@ -110,29 +103,29 @@ def job(
 ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
     """Register a function as a job: `@job`, or `@job(queue="mail", max_attempts=5)`.
 
-    `async def` jobs share the event loop of a worker process; RQ's own worker runs them one by one.
+    `async def` jobs share a worker process's event loop; RQ's own worker runs them one by one.
 
     Args:
         function: Function to register.
-        name: Name of the job; the function's dotted path by default.
+        name: Name of the job; by default the function's dotted path.
         queue: Default queue.
         max_attempts: Failed claims before the job is dead; 0 for no limit.
         timeout_seconds: Timeout per attempt.
         retry_base_seconds: Wait after the first failure; doubles each time, with jitter.
         retry_cap_seconds: Maximum wait between attempts.
         retry_delays: Exact waits in seconds instead, such as `[10, 30, 60]`; the last one repeats.
-        retry_on: The only errors that are retried.
+        retry_on: The only errors that are retried; None for all.
         give_up_on: Errors that are never retried, even if in `retry_on`.
-        lease_seconds: Time after a worker's death until its jobs run elsewhere; extended while a job runs.
-        heartbeat_seconds: Interval of lease extensions; a third of the lease by default.
-        max_execute_seconds: Time after which a running attempt's stack is logged once; half the timeout by default.
-        isolated: True to run each attempt in its own process, as RQ's worker does: for code that leaks memory, crashes
+        lease_seconds: Time after a worker's death until its jobs run elsewhere; extended while jobs run.
+        heartbeat_seconds: Interval of extensions; by default a third of the lease.
+        max_execute_seconds: Time until a running attempt's stack is logged once; by default half the timeout.
+        isolated: True to run attempts in their own processes, as RQ's worker does: for code that leaks memory, crashes
             or cannot be interrupted.
-        commit: "grouped" to start the next job before this job's `transaction()` is flushed to disk. A PostgreSQL crash
-            before that undoes writes and finish, and the job runs again: only for jobs that do not act on their
-            writes after `transaction()`.
-        cron: Cron line, such as "0 3 * * *", or with seconds "*/15 * * * * *". `drain work` writes the schedule to the
-            database under the job's name; each tick stages one job without arguments.
+        commit: "grouped" to start the next job before this job's `transaction()` is flushed. A PostgreSQL crash before
+            that undoes writes and finish, and the job runs again: only for jobs that do not announce their writes to
+            other systems afterwards.
+        cron: Cron line, such as "0 3 * * *", or with seconds "*/15 * * * * *": each tick stages a job without
+            arguments. `drain work` writes the schedule to the database, under the job's name.
         timezone: Time zone of the cron line.
         missed: Which ticks to stage that passed without a leader: "last", "all" or "none".
         key: Customer, tenant or resource: a text, a whole number, or a function of the job's arguments, such as
@@ -142,10 +135,10 @@ def job(
         quiet: Time without another job of the unique key before one runs.
         result: "keep" to keep the return value for `drain.result`: JSON up to 64 KiB, committed with the finish. Jobs
             that finish in their `transaction()` call `current_job().set_result`.
-        slo: Service level objective for `drain slo`, such as "99% start within 5s"; see docs/operations/slo.md.
+        slo: Objective for `drain slo`, such as "99% start within 5s"; see docs/operations/slo.md.
 
     Raises:
-        ValueError: An invalid value, a name that another function has, or a generator function.
+        ValueError: An invalid value, a name in use, or a generator function.
         TypeError: Unknown option.
     """
     if function is not None:
@@ -215,7 +208,7 @@ def load(modules: Sequence[str]) -> None:
 
     Raises:
         ConfigError: `modules` is empty.
-        JobModuleError: A module is given as a path, or cannot be imported.
+        JobModuleError: A module is a path, or fails to import.
     """
     if not modules:
         raise ConfigError(
@@ -229,7 +222,7 @@ def load(modules: Sequence[str]) -> None:
             )
         try:
             importlib.import_module(module)
-        # Importing may raise anything, SystemExit included.
+        # Imports may raise anything, even SystemExit.
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             place = _place_in(module, error.__traceback__)
@@ -242,7 +235,7 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _place_in(module: str, trace: TracebackType | None) -> str | None:
-    """Return the last line executed in the module's own package before an error."""
+    """Return the last line executed in the module's own package."""
     package = module.partition(".")[0]
     place = None
     for frame, line in traceback.walk_tb(trace):
@@ -252,12 +245,12 @@ def _place_in(module: str, trace: TracebackType | None) -> str | None:
 
 
 def find(name: str) -> Job[..., Any] | None:
-    """Find a registered job by name."""
+    """Find a registered job."""
     return _jobs.get(name)
 
 
 def find_to_stage(name: str) -> Job[..., Any] | None:
-    """Find a job by name, and warn once if it is not registered."""
+    """Find a job by name; warns once if it is not registered."""
     found = _jobs.get(name)
     if found is None and _jobs:
         job_options.warn_of_unknown(name)
@@ -274,17 +267,17 @@ def options(name: str) -> JobOptions:
 
 
 def names() -> list[str]:
-    """List all registered names, sorted."""
+    """List registered names, sorted."""
     return sorted(_jobs)
 
 
 def queues() -> set[str]:
-    """Return the queues of all registered jobs."""
+    """Return the queues of registered jobs."""
     return {registered.job_options.queue for registered in _jobs.values()}
 
 
 def limits() -> dict[str, Limits]:
-    """Return the limits needed for claims, by name."""
+    """Return limits for claims, by name."""
     return {name: registered.job_options.limits for name, registered in _jobs.items()}
 
 

@@ -1,7 +1,6 @@
-"""State and result of one job, read on the application's connection.
+"""State and result of one job, on the application's connection.
 
-The table is authoritative: waiting polls it once a second, and as soon as Redis announces the job's end, since messages
-may be lost.
+Waiting polls the table once a second, and whenever Redis announces an end: messages may be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ _FROM = "FROM drain_job_state(CAST(%(job_id)s AS bigint))"
 _STATE = f"SELECT {_COLUMNS} {_FROM}"
 _RESULT = f"SELECT state, error, has_result, CAST(result AS text) {_FROM}"
 
-# Maximum interval between polls.
 _LOOK_SECONDS = 1.0
 
 
@@ -35,13 +33,13 @@ class JobState:
         id: Its id.
         job_name: Name it was staged under.
         queue: Queue name.
-        state: `waiting`, `scheduled` (also after `Defer`), `running`, `retrying`, `finished`, `superseded` (by another
-            job of its unique key), `dead`, `cancelled` or `expired`.
+        state: `waiting`, `scheduled` (also after `Defer`), `running`, `retrying`, `finished`, `superseded` (by a job of
+            its unique key), `dead`, `cancelled` or `expired`.
         attempts: Attempts so far.
         staged_at: Start of the transaction that staged it.
-        started_at: Claim of the latest attempt; None before the first, or if dead.
+        started_at: Claim of the latest attempt; None before, or if dead.
         finished_at: Time it finished, died or was superseded; None before.
-        error: Last error, or why it is dead or superseded, on one line; None without one.
+        error: Last error, or why it is dead or superseded; one line, or None.
         has_result: True if a result was kept.
     """
 
@@ -65,21 +63,21 @@ class _Found(NamedTuple):
 
 
 def state(connection: Connectable, job_id: int) -> JobState | None:
-    """Look up the state of a job, inside or outside a transaction.
+    """Look up a job's state, inside or outside a transaction.
 
     Args:
         connection: As for `stage`.
         job_id: Id returned by `stage`.
 
     Returns:
-        The state; None if no table has the job (uncommitted, forwarded, discarded, archived or dropped), or if it was
-        staged by a role of which this one is not a member.
+        The state; None if no table has the job (uncommitted, forwarded, discarded, archived or dropped), or for jobs
+        of a role that this one is not a member of.
 
     Raises:
-        SelectionError: `job_id` is not an id.
+        SelectionError: Invalid id.
     """
     given = _given(job_id)
-    # Twice: a concurrent TRUNCATE may hide moved rows from the first snapshot.
+    # Twice: a TRUNCATE may hide moved rows from the first snapshot.
     for _ in range(2):
         for row in executors.execute(connection, _STATE, given):
             return JobState(*row)
@@ -87,10 +85,10 @@ def state(connection: Connectable, job_id: int) -> JobState | None:
 
 
 async def astate(connection: AsyncConnectable, job_id: int) -> JobState | None:
-    """Look up the state of a job on an asynchronous connection; see `state`.
+    """Look up a job's state on an asynchronous connection; see `state`.
 
     Raises:
-        SelectionError: `job_id` is not an id.
+        SelectionError: Invalid id.
     """
     given = _given(job_id)
     for _ in range(2):
@@ -100,7 +98,7 @@ async def astate(connection: AsyncConnectable, job_id: int) -> JobState | None:
 
 
 def result(connection: Connectable, job_id: int) -> Any:
-    """Look up the result of a finished job registered with `@job(result="keep")`.
+    """Look up the result of a finished `@job(result="keep")`.
 
     Args:
         connection: As for `stage`.
@@ -112,9 +110,9 @@ def result(connection: Connectable, job_id: int) -> Any:
     Raises:
         NotFinishedError: The job has not finished yet.
         DeadJobError: It is dead, cancelled or expired; the message has its last error.
-        NoResultError: It finished without a kept result.
+        NoResultError: No result was kept.
         UnknownJobError: No table has it, or another role staged it.
-        SelectionError: `job_id` is not an id.
+        SelectionError: Invalid id.
     """
     given = _given(job_id)
     rows = executors.execute(connection, _RESULT, given) or executors.execute(connection, _RESULT, given)
@@ -127,17 +125,16 @@ def result(connection: Connectable, job_id: int) -> Any:
 async def aresult(
     connection: AsyncConnectable, job_id: int, *, timeout: float = 5.0, redis_url: str | None = None
 ) -> Any:
-    """Wait for the result of a job registered with `@job(result="keep")`.
+    """Wait for the result of a `@job(result="keep")`.
 
-    Commit the transaction that staged the job first. The connection is polled until the job ends; under repeatable
-    read it would never see that.
+    Commit the transaction that staged the job first. The connection is polled until the job ends, which under
+    repeatable read it never sees.
 
     Args:
         connection: As for `astage`; in a transaction or not.
         job_id: Id returned by `astage`.
         timeout: Seconds until `NotFinishedError`.
-        redis_url: The workers' Redis; DRAIN_REDIS_URL by default. Without a reachable Redis, polling alone is used, up
-            to once a second.
+        redis_url: The workers' Redis; DRAIN_REDIS_URL by default. Without Redis, up to one poll a second.
 
     Returns:
         As `result`.
@@ -145,14 +142,14 @@ async def aresult(
     Raises:
         NotFinishedError: The job did not finish within `timeout`.
         DeadJobError, NoResultError, UnknownJobError, SelectionError: As `result`.
-        ConfigError: `redis_url` is invalid.
+        ConfigError: Invalid `redis_url`.
     """
     until = monotonic() + timeout
     given = _given(job_id)
     rows = await _look(connection, given)
     found = _ended(job_id, rows)
     if found is None:
-        # Imported late: most applications never wait.
+        # Most applications never wait.
         from drain.wire.ends import Ends
 
         async with Ends(job_id, redis_url) as ends:
@@ -178,11 +175,7 @@ def _given(job_id: int) -> dict[str, int]:
 
 
 def _ended(job_id: int, rows: list[tuple[Any, ...]]) -> _Found | None:
-    """Return the row of an ended job; None if it has not ended.
-
-    Raises:
-        UnknownJobError: There is no row.
-    """
+    """Return an ended job's row; UnknownJobError without a row."""
     if not rows:
         raise UnknownJobError(
             f"no job has the id {job_id}: its transaction has not committed, another role staged it, it left in "

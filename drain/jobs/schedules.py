@@ -1,6 +1,6 @@
-"""Schedules, written by an application or declared by `@job(cron=...)`.
+"""Schedules, written by applications or declared by `@job(cron=...)`.
 
-The leader stages one job per tick, at the tick's time, with the tag `cron:NAME`.
+The leader stages one job per tick, at its time, with the tag `cron:NAME`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from drain.jobs.rows import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
-# Columns shared with `crons`; the others become options in its JSON.
+# Columns of `crons`; others become options in its JSON.
 _OF_JOB = ("job_name", "job_args", "job_kwargs")
-# Characters, as in the schema.
+# As in the schema.
 _LONGEST_JOB_NAME = 255
 
 
@@ -52,9 +52,9 @@ def schedule(
 
     Args:
         connection: As for `drain.stage`; needs the role `operator` (see `drain roles`).
-        name: Name of the schedule, up to 250 characters.
+        name: Up to 250 characters.
         job: Job name or function.
-        cron: Five fields as in crontab(5), optionally preceded by seconds.
+        cron: Five fields as in crontab(5), optionally after seconds.
         args: Positional arguments of each job.
         kwargs: Keyword arguments of each job.
         timezone: Time zone of the cron line, such as "Europe/Berlin".
@@ -65,12 +65,12 @@ def schedule(
         timeout_seconds: Timeout per attempt.
         context: Trace and log context; `cron` (name) and `tick` (time) are added.
         key: Customer, tenant or resource.
-        unique_key: Only one job of this name waits per unique key, across ticks and staged jobs.
+        unique_key: Only one job of this name waits per unique key, from ticks or staged.
         keep: Which one.
-        quiet: Time after the tick without another job of the unique key before one runs.
+        quiet: Time after the tick without another job of the unique key.
 
     Raises:
-        StageError: The schedule is invalid; nothing was sent.
+        StageError: Invalid schedule; nothing was sent.
     """
     _check_name(name)
     _check_job(job)
@@ -107,14 +107,14 @@ def unschedule(connection: Connectable, name: str) -> bool:
         Whether it existed.
 
     Raises:
-        StageError: The name is invalid.
+        StageError: Invalid name.
     """
     _check_name(name)
     return bool(executors.execute(connection, crons.TAKE_AWAY, {"name": str.__str__(name)}))
 
 
 def declared() -> list[dict[str, Any]]:
-    """Return the schedules that registered jobs declare, as columns of `crons`."""
+    """Return schedules of registered jobs, as columns of `crons`."""
     jobs = filter(None, map(registry.find, registry.names()))
     return [_declared(job) for job in jobs if job.job_options.cron is not None]
 
@@ -127,7 +127,7 @@ def _declared(job: registry.Job[..., Any]) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    # PostgreSQL would refuse NUL and surrogates, too, but abort the transaction.
+    # PostgreSQL would refuse NUL and surrogates, but abort the transaction.
     if (
         not isinstance(name, str)
         or not 1 <= len(name) <= LONGEST_NAME
@@ -144,7 +144,7 @@ def _check_job(job: Job) -> None:
 
 
 def _options(options: Mapping[str, Any]) -> str:
-    """Encode the options as JSON; raises StageError for those that `staged_jobs` would refuse."""
+    """Encode the options; raises StageError for those that `staged_jobs` would refuse."""
     if options.get("max_attempts", 0) < 0 or options.get("timeout_seconds", 1) <= 0:
         raise StageError("max_attempts must not be negative, and timeout_seconds must be above 0")
     # JSON already.

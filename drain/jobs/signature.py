@@ -1,4 +1,4 @@
-"""Parameters of a job's function: check and decode its arguments."""
+"""Parameters of a job's function, to check and decode arguments."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class _Cached(Generic[T]):
-    """`functools.cached_property` without its lock, which all instances share up to Python 3.11.
+    """`functools.cached_property` without its lock, shared by all instances up to Python 3.11.
 
-    An isolated job's process, forked while another thread held the lock, would hang.
+    A process forked while another thread held it would hang.
     """
 
     def __init__(self, read: Callable[[Any], T]) -> None:
@@ -48,13 +48,9 @@ class Signature:
         self._function = function
 
     def check(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check arguments against parameters and annotations.
-
-        Raises:
-            StageError: A missing, unknown or mistyped argument.
-        """
+        """Check arguments by parameters and annotations, or raise StageError."""
         most, required = self._counts
-        # Binding takes 3 µs; most jobs have only positional arguments of the annotated types.
+        # Binding takes 3 µs; most jobs have only positional arguments that fit.
         if kwargs or not required <= len(args) <= most:
             self._bind(name, args, kwargs)
         elif all(map(isinstance, args, self._classes)):
@@ -77,7 +73,7 @@ class Signature:
             raise StageError(f"the arguments do not fit {name}{signature}: {misfit}") from None
 
     def _may_be(self, parameter: str, kind: Any, value: Any) -> bool:
-        """Return whether a worker can convert the value's JSON as annotated."""
+        """Return whether a worker could convert the value's JSON."""
         if isinstance(value, classes_of(kind)) or (value is None and parameter in self._without):
             return True
         if kind in STAGED_AS and type(value) in STAGED_AS:
@@ -90,15 +86,11 @@ class Signature:
 
     @property
     def decodes(self) -> bool:
-        """True if annotations go beyond JSON's own types."""
+        """True if annotations go beyond JSON's types."""
         return bool(self._decoded)
 
     def decode(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Convert arguments in place, as annotated.
-
-        Raises:
-            ArgumentsError: A value does not fit.
-        """
+        """Convert arguments in place, or raise ArgumentsError."""
         for name, kind in self._decoded.items():
             for given, place in self._places(name, args, kwargs):
                 given[place] = converted(name, given[place], kind)
@@ -130,7 +122,7 @@ class Signature:
 
     @_Cached
     def _counts(self) -> tuple[int, int]:
-        """Maximum and minimum number of positional arguments; (-1, 0) if they never suffice."""
+        """Maximum and minimum positional arguments; (-1, 0) if they never suffice."""
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         required = [each for each in parameters if each.default is each.empty]
         if any(each.kind is each.KEYWORD_ONLY for each in required):
@@ -156,7 +148,7 @@ class Signature:
 
     @_Cached
     def _known(self) -> dict[str, Any]:
-        """Annotations that values can be converted to."""
+        """Annotations that can be decoded."""
         read = {name: each for name, each in read_annotations(self._function).items() if name != "return"}
         return {name: by_codecs(each) for name, each in read.items() if is_known(each)}
 
@@ -166,7 +158,7 @@ class Signature:
 
     @_Cached
     def _classes(self) -> list[Any]:
-        """Classes that each positional parameter accepts without further checks."""
+        """Classes that always fit each positional parameter."""
         kinds = self._checked
         return [classes_of(kinds[name]) if name in kinds else object for name in self._positions]
 

@@ -1,7 +1,7 @@
 """Staging in the application's open transaction.
 
-The job exists if and only if that transaction commits. Nothing here commits, rolls back, or waits beyond one INSERT,
-except for a concurrent transaction with the same idempotency key.
+A committed job will run, whatever crashes; a rolled-back one never existed. Only a concurrent idempotency key makes
+staging wait for more than an INSERT.
 """
 
 from __future__ import annotations
@@ -25,42 +25,41 @@ def stage(
 ) -> int:
     """Stage one job in the open transaction; one round trip.
 
-    Omitted options come from the registration (`@job`) if `job` is registered, else from the schema.
+    Omitted options come from the registration (`@job`), if any, else from the schema.
 
     Args:
-        connection: A SQLAlchemy Session or Connection, a psycopg connection or cursor, or django.db's `connection`.
-            Its transaction is joined and never committed; in autocommit mode the INSERT is a transaction of its own.
+        connection: A SQLAlchemy Session or Connection, a psycopg connection or cursor, or django.db's `connection`;
+            never committed. In autocommit mode the INSERT is a transaction of its own.
         job: Job name, such as `"shop.jobs.send_receipt"`, or function.
         args: Positional arguments, sent as JSON; checked against a registered function's parameters.
         kwargs: Keyword arguments, likewise.
         queue: Queue name.
         priority: Lower runs first; 0 by default.
         run_at: Earliest start, with time zone.
-        run_in: Earliest start, as a timedelta or seconds from now, by this machine's clock.
+        run_in: Earliest start from now by this machine's clock, as a timedelta or seconds.
         expires_at: Latest start, with time zone.
         tag: Where it was staged, for operators: `"storage.create_annotation"`.
         max_attempts: Attempts before it is dead; 0 for no limit.
         timeout_seconds: Timeout per attempt.
         context: Trace and log context, as JSON.
-        key: Customer, tenant or resource, for queue rules: up to 255 characters, a whole number, or a function of the
-            job's arguments that returns either, or None.
+        key: Customer, tenant or resource, for queue rules: up to 255 characters, a whole number, None, or a function of
+            the job's arguments that returns one of these.
         unique_key: Of the waiting jobs with this name and unique key, the enqueuer keeps one; the others end in
             `finished_jobs` as superseded. Running jobs do not count. Given as `key`.
         keep: Which one: `"first"` (default) or `"last"`. The latest job decides.
         quiet: Time without another job of the unique key before it runs, from the transaction's start or `run_at`; at
             most a year.
         idempotency_key: Return the existing job if this role staged one with this key. Waits for an open transaction
-            with the same key; under repeatable read, a serialization failure then requires a retry.
+            with the same key; under repeatable read, retry on the serialization failure that follows.
         idempotency_period: Retention of a new idempotency key; a week by default.
 
     Returns:
         Id of the job, or of the one with the idempotency key.
 
     Raises:
-        StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
-        IdempotencyConflictError: The idempotency key's job has another name or other arguments. The transaction is
-            unchanged.
-        SchemaError: The job-drain tables are missing. The transaction is aborted.
+        StageError: Invalid job. Nothing was sent; the transaction is unchanged.
+        IdempotencyConflictError: The key's job has another name or other arguments. The transaction is unchanged.
+        SchemaError: The tables are missing. The transaction is aborted.
         The driver's own IntegrityError: A CHECK of the schema, named in the error.
     """
     if not hooks.producers:
@@ -94,15 +93,15 @@ def stage_many(
     Args:
         connection: As for `stage`.
         job: As for `stage`.
-        arguments: Positional (sequence) or keyword (mapping) arguments of each job: `[(1,), (2,)]` or
-            `[{"user": 1}, {"user": 2}]`. May be a generator.
+        arguments: Positional or keyword arguments of each job: `[(1,), (2,)]` or `[{"user": 1}, {"user": 2}]`. May be
+            a generator.
         options: As for `stage`, without idempotency; key functions get each job's arguments.
 
     Returns:
-        The ids, in the order of `arguments`.
+        Ids in order.
 
     Raises:
-        StageError: As for `stage`. Jobs before the refused element may be staged: roll back, or use a savepoint.
+        StageError: As for `stage`. Earlier elements may be staged: roll back, or use a savepoint.
     """
     if not hooks.producers:
         return _stage_many(connection, job, arguments, options)

@@ -1,9 +1,9 @@
 """Ticks of a cron line in a time zone.
 
-Lines have crontab(5)'s five fields, or six with seconds first. Daylight saving time follows Debian's cron:
+Five fields as in crontab(5), or six with seconds first. Daylight saving time, as in Debian's cron:
 
-- With fixed hours and minutes, a skipped time ticks right after the change, and a repeated time ticks once.
-- With six fields, or minutes or hours that begin with `*`, ticks follow real time.
+- With fixed hours and minutes, a skipped time ticks right after the change, a repeated time once.
+- With six fields, or minutes or hours beginning with `*`, ticks follow real time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from drain.formatting import visible
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-# Handling of ticks that passed without a leader.
+# Ticks that passed without a leader.
 MISSED = ("last", "all", "none")
-# Characters of a schedule's name: with `cron:` it becomes a tag.
+# With `cron:` it becomes a tag.
 LONGEST_NAME = 250
-# Characters of a line and a zone, as in the schema.
+# As in the schema.
 _LONGEST = 255
 _FIELDS = (5, 6)
 _HOUR_SECONDS = 3600
-# First window searched back for the latest tick; each further one is twice as long.
+# Searched back for the latest tick; doubles each time.
 _FIRST_WINDOW = timedelta(minutes=1)
 # Machine-dependent zone names.
 _LOCAL_ZONES = {"localtime", "posixrules"}
@@ -60,22 +60,18 @@ class Timetable:
         next(self._ticks(datetime.now(UTC)))
 
     def after(self, moment: datetime) -> datetime:
-        """Return the first tick after a moment.
-
-        Raises:
-            TimetableError: None within 50 years.
-        """
+        """Return the first tick after a moment; TimetableError if none in 50 years."""
         return next(self._ticks(moment))
 
     def until(self, first: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield `first` and all later ticks up to `end`."""
+        """Yield `first` and later ticks up to `end`."""
         yield first
         yield from takewhile(lambda tick: tick <= end, self._ticks(first))
 
     def latest(self, first: datetime, end: datetime) -> datetime:
-        """Return the latest tick up to `end`, at least `first`."""
+        """Return the latest tick between `first` and `end`."""
         window = _FIRST_WINDOW
-        # Avoids counting the ticks of a year.
+        # A year's ticks need not be counted.
         while (begin := end - window) > first:
             *_, latest = (None, *takewhile(lambda tick: tick <= end, self._ticks(begin)))
             if latest is not None:
@@ -85,13 +81,13 @@ class Timetable:
         return latest
 
     def _ticks(self, moment: datetime) -> Iterator[datetime]:
-        # Imported late, like zoneinfo: few programs have schedules.
+        # Few programs have schedules.
         from cronsim import CronSimError
 
         try:
             for tick in _simulation()(self.cron, moment.astimezone(self._zone)):
                 at = tick.astimezone(UTC)
-                # In a repeated hour, CronSim begins with the tick in the first one.
+                # In a repeated hour, CronSim begins with the first tick.
                 if at > moment:
                     yield at
         except (CronSimError, ValueError, AssertionError) as error:
@@ -101,27 +97,26 @@ class Timetable:
 
 @cache
 def _simulation() -> type[CronSim]:
-    """Return CronSim, adapted to clock changes of less than an hour (Lord Howe Island)."""
+    """Adapt CronSim to clock changes of less than an hour (Lord Howe Island)."""
     from cronsim import CronSim
 
     class Simulation(CronSim):
         def tick(self, seconds: int = 1) -> None:
-            """Step forward, but never across a clock change; an hour's step ends on the full hour."""
+            """Step forward, but never across a clock change."""
             if self.dt.tzinfo in (None, UTC):
                 super().tick(seconds)
                 return
             now = self.dt.astimezone(UTC)
             local = now.astimezone(self.dt.tzinfo)
             if seconds == _HOUR_SECONDS:
-                # CronSim first goes to the start of the hour, which in a clock's gap never existed and may map to the
-                # next full hour.
+                # CronSim starts from the full hour, which in a gap never existed and may map to the next full hour.
                 begin = self.dt.replace(minute=0, second=0, tzinfo=None)
                 end = begin + timedelta(seconds=_HOUR_SECONDS)
                 seconds = max(0, int((end - local.replace(tzinfo=None)).total_seconds()))
                 if not seconds:
                     self.dt = local
                     return
-            # Bisect for the first moment with another UTC offset.
+            # Bisect for the clock change.
             before, after = 0, seconds
             if _offset_at(local, now, after) != local.utcoffset():
                 while after - before > 1:
@@ -141,20 +136,12 @@ def _offset_at(local: datetime, now: datetime, seconds: int) -> timedelta | None
 
 @lru_cache(maxsize=1024)
 def timetable(cron: str, timezone: str) -> Timetable:
-    """Return a cached timetable.
-
-    Raises:
-        TimetableError: As for `Timetable`.
-    """
+    """Return a cached timetable."""
     return Timetable(cron, timezone)
 
 
 def check_schedule(cron: str, timezone: str, missed: str) -> None:
-    """Check a cron line, its time zone and its `missed` rule.
-
-    Raises:
-        TimetableError: One is invalid.
-    """
+    """Check a schedule; TimetableError if invalid."""
     if not isinstance(cron, str) or not isinstance(timezone, str):
         raise TimetableError(f"cron and timezone must be texts, not {cron!r} and {timezone!r}")
     if missed not in MISSED:
@@ -173,7 +160,7 @@ def _zone(name: str) -> tzinfo:
         )
     try:
         return ZoneInfo(name)
-    # A name may lead to a directory, out of tzdata, or to a file that is not a zone.
+    # A name may lead to a directory, out of tzdata, or to another file.
     except (KeyError, ValueError, OSError):
         raise TimetableError(
             f"there is no time zone {_shown(name)}: use a name such as 'Europe/Berlin' (zones come from the system's "
@@ -184,7 +171,7 @@ def _zone(name: str) -> tzinfo:
 def _why(error: Exception) -> str:
     reason = str(error).lower()
     if "day-of-month" in reason:
-        # The parser refuses February 31 like the 32nd of any month.
+        # The parser refuses February 31 like any 32nd.
         return f"cannot be read or never ticks: {reason}, or none of its months has that day"
     return f"cannot be read: {reason}"
 
@@ -194,7 +181,7 @@ def _shown(text: str) -> str:
 
 
 def with_next_tick(schedule: dict[str, Any]) -> dict[str, Any]:
-    """Compute the next tick of a row of `crons` without one, or its error."""
+    """Compute a row's missing next tick, or its error."""
     if schedule["next_tick_at"] or schedule["error"] or schedule["paused"]:
         return schedule
     try:

@@ -1,6 +1,6 @@
 """Column values of a staged row, validated before anything is sent.
 
-Functions return driver-ready values, and raise StageError for values that the database would refuse. None passes.
+Functions return driver-ready values, or raise StageError where the database would refuse. None passes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from drain.jobs import codecs
 
 # PostgreSQL's `integer`.
 LARGEST_INTEGER = 2**31 - 1
-# Characters, as in the schema.
+# As in the schema.
 LONGEST_KEY = 255
-# Reused: json.dumps() would build an encoder per text, for 2 µs.
+# json.dumps() would build an encoder per text, for 2 µs.
 _write = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
 ).encode
-# JSON escape of NUL, but not an escaped backslash before u0000.
+# An escaped NUL, not an escaped backslash before u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 # Surrogates.
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -44,7 +44,7 @@ def as_time(name: str, time: datetime | None) -> datetime | None:
 
 
 def as_later(name: str, time: timedelta | float) -> datetime:
-    """Convert a timedelta or seconds to that time from now."""
+    """Convert a timedelta or seconds to a time from now."""
     # True is an int, but a mistake here.
     if isinstance(time, bool) or not isinstance(time, timedelta | int | float):
         raise StageError(f"{name} must be a timedelta or seconds, not a {name_of_type(time)}")
@@ -81,7 +81,7 @@ def as_integer(name: str, number: int | None) -> int | None:
 
 
 def as_text(name: str, text: str | None) -> str | None:
-    """Convert to a plain `str`, since drivers would write an Enum by its name."""
+    """Convert to a plain `str`: drivers would write an Enum's name."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -111,7 +111,7 @@ def as_key(name: str, text: str | None) -> str | None:
 
 
 def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float | None:
-    """Convert a timedelta to seconds, up to a maximum."""
+    """Convert a timedelta to seconds, with a maximum."""
     if time is None:
         return None
     if not isinstance(time, timedelta):
@@ -124,7 +124,7 @@ def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float |
 
 
 def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-    """Encode positional and keyword arguments as JSON."""
+    """Encode arguments as JSON."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise StageError(
             f"arguments are given as a list or tuple, such as [42], not as a {name_of_type(args)}"
@@ -135,10 +135,10 @@ def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, s
 
 
 def as_json(part: str, value: Any) -> str:
-    """Encode a value as JSON that PostgreSQL accepts."""
+    """Encode as JSON that PostgreSQL accepts."""
     try:
         text = _write(value)
-        # PostgreSQL would refuse surrogates and NUL, too, but abort the transaction.
+        # PostgreSQL would refuse surrogates and NUL, but abort the transaction.
         text.encode()
         if "\\u0000" in text and _NUL.search(text):
             raise ValueError("a text holds a NUL character")
@@ -151,5 +151,5 @@ def as_json(part: str, value: Any) -> str:
 
 
 def name_of_type(value: object) -> str:
-    """Return the name of a value's type, for errors."""
+    """Return a value's type name, for errors."""
     return type(value).__name__

@@ -1,6 +1,6 @@
 """Calls of tracked jobs: pickled by template, read without unpickling.
 
-A call names an attribute of `drain.rq` and passes the row's id and its database's installation.
+Calls name an attribute of `drain.rq` and pass the row's id and installation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 
 import redis
 
-# Every attribute of it is the entry point, so RQ's tools can show job names.
+# Every attribute of it is the entry point.
 NAMED = "drain.rq"
 ENTRY_POINT = f"{NAMED}.execute"
 # Former path, possibly still in Redis.
@@ -71,7 +71,7 @@ def call_around_id(job_name: str, installation: str) -> tuple[bytes, bytes]:
 
 
 def call_by_entry_point(job_id: int, installation: str) -> bytes:
-    """Return a call with any id, by the entry point's own name."""
+    """Return a call by the entry point's own name."""
     if not installation:
         return _CALL_BY_ID % job_id
     return _CALL_BY_ENTRY % (job_id, _uuid_bytes(installation))

@@ -25,7 +25,7 @@ class Consumer(RedisConnection):
         namespace: Prefix of our RQ ids.
         queues: In order of preference.
         rotates: Queues take turns instead.
-        installation: Returns the database's UUID; without it, other ids count as plain RQ jobs.
+        installation: Returns the database's UUID; None treats other ids as plain jobs.
         only_tracked: Queues that refuse plain jobs.
     """
 
@@ -76,7 +76,7 @@ class Consumer(RedisConnection):
     def wait(self, seconds: float = WAIT_SECONDS) -> AwaitedId | None:
         """Pop one id; None on timeout or `end_wait`.
 
-        With one queue, RQ's intermediate list holds the id until `pop`, so that a plain job survives its worker.
+        With one queue, RQ's intermediate list keeps the id until `pop`, so plain jobs survive a crash.
         """
         self._popper.more_to_classify = False
         return self._waiter.wait(seconds)
@@ -86,10 +86,7 @@ class Consumer(RedisConnection):
         self._waiter.end_wait()
 
     def take(self, awaited: AwaitedId) -> PoppedId | None:
-        """Accept a tracked id from `wait` without a round trip; pass it to `pop` later.
-
-        None for other ids, or if RQ is suspended.
-        """
+        """Accept a tracked id from `wait` unless RQ is suspended; pass it to `pop` later."""
         return self._popper.take(awaited)
 
     def pop(

@@ -1,4 +1,4 @@
-"""Untracked ids at the head of a list: moved, refused or dropped, without unpickling."""
+"""Untracked ids at a list's head: moved, refused or dropped."""
 
 from __future__ import annotations
 
@@ -20,46 +20,44 @@ from drain.wire.keys import failed_key, queue_key
 
 log = logging.getLogger(__name__)
 
-# Ids classified together: 1 to 2 ms of Redis' time.
+# 1 to 2 ms of Redis' time.
 _PAGE = 500
-# Ids searched for ours behind a page of foreign ones, and ids per read. The next search continues here: two million ids
-# take 40 s.
+# Searched for ours behind a page of foreign ids; the next search continues there. Two million ids take 40 s.
 _SEARCHED = 50_000
 _SLICE = 5000
-# Ids brought forward together; each costs Redis a search for its place.
+# Each costs Redis a search for its place.
 _BROUGHT = 100
-# A year, as RQ keeps its own failed jobs.
+# A year, as in RQ.
 _KEPT_SECONDS = 31_536_000
-# Interval of reports per queue.
 _REPORT_SECONDS = 600.0
-# Refused jobs logged individually per period; the rest are counted.
+# Logged individually per period; the rest are counted.
 _REPORT_PERIOD_SECONDS = 60.0
 _REPORTS = 10
 REFUSAL = "refused by drain work: only jobs of job-drain's tracked mode run in this queue (--only-tracked)"
 
 
 class Strangers:
-    """Clears the heads of lists for one worker. The caller translates Redis errors."""
+    """Clears lists' heads for one worker; redis errors propagate."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
         self._remove = client.register_script(scripts.load("remove_strangers"))
         self._bring_forward = client.register_script(scripts.load("bring_forward"))
-        # Where the next search for ours starts, by list.
+        # Where the next search starts.
         self._searched: dict[str, int] = {}
         self._reports = _Reports()
 
     def clear_head(
         self, queue: str, ours: re.Pattern[bytes], installation: str, *, only_tracked: bool
     ) -> tuple[list[tuple[bytes, int]], bool]:
-        """Clear the head of a list of other jobs.
+        """Clear a list's head of other jobs.
 
         Foreign ids move to the tail, or stay if there is nothing else. With `only_tracked`, plain jobs move to RQ's
         failed registry, and ids without a job are dropped.
 
         Returns:
-            Our deliveries under an older namespace, popped, with job ids; and whether only foreign ids remain there.
+            Popped deliveries of ours under older namespaces, with job ids; and whether only foreign ids remain.
         """
         key = queue_key(queue)
         page: Any = self._redis.lrange(key, 0, _PAGE - 1)
@@ -77,7 +75,7 @@ class Strangers:
             self._reports.foreign(queue, foreign[0], jobs[foreign[0]])
         if not stays and set(page) == set(foreign) and self._find_ours(key):
             return [], False
-        # A page of foreign ids alone moves to the tail, and the list is skipped for a moment.
+        # A whole foreign page moves to the tail, and the list is skipped for a moment.
         is_foreign = stays or set(page) == set(foreign)
         if not stays:
             actions |= dict.fromkeys(foreign, "tail")
@@ -92,11 +90,11 @@ class Strangers:
         self._reports.removed(queue, self._act(queue, {rq_id: "refuse"}, {rq_id: 1}), "refuse")
 
     def report_too_long(self, queue: str, beginning: bytes) -> None:
-        """Log a dropped id that is too long for any job."""
+        """Log a dropped id that is too long."""
         self._reports.removed(queue, [beginning], "drop long")
 
     def _find_ours(self, key: str) -> bool:
-        """Bring our ids to the head: from the tail, where they are pushed, or from further on."""
+        """Bring our ids to the head, first from the tail, where they are pushed."""
         # A page has moved to the tail since.
         begin = max(_PAGE, self._searched.pop(key, 0) - _PAGE)
         for first in (-_SLICE, *range(begin, begin + _SEARCHED, _SLICE)):
@@ -109,7 +107,7 @@ class Strangers:
         return False
 
     def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
-        """Carry out actions; returns the ids found in the list."""
+        """Act on ids; returns those found in the list."""
         if not actions:
             return []
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -130,7 +128,6 @@ class _Reports:
         self._written = self._not_written = 0
 
     def foreign(self, queue: str, rq_id: bytes, job: Classification) -> None:
-        """Log a queue with jobs of another database."""
         now = monotonic()
         if now - self._foreign_at.get(queue, -_REPORT_SECONDS) < _REPORT_SECONDS:
             return
@@ -145,7 +142,6 @@ class _Reports:
         )
 
     def removed(self, queue: str, rq_ids: Sequence[bytes], action: str) -> None:
-        """Log refused or dropped ids."""
         word, reason = {
             "refuse": ("refused", "not tracked, now in RQ's FailedJobRegistry"),
             "drop": ("dropped", "no such job"),
@@ -180,7 +176,6 @@ class _Reports:
 
 
 def _shown(rq_id: bytes) -> str:
-    """Return an untrusted id for display."""
     return ascii(rq_id.decode(errors="replace"))[1:-1][:100]
 
 

@@ -1,6 +1,6 @@
-"""RQ ids of deliveries: `<namespace>-<job id>-<delivery number>`, or `<namespace>-<job id>-forward`.
+"""RQ ids of deliveries: `<namespace>-<job id>-<number>`, or `<namespace>-<job id>-forward`.
 
-Thin deliveries, which have no hash, prefix the number with a zero, which every `drain work` reads as the same number.
+Thin deliveries, which have no hash, prefix the number with a zero; every `drain work` accepts it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def forwarded_id(namespace: str, job_id: int) -> str:
 
 
 def tracked_id_pattern(namespace: str) -> re.Pattern[bytes]:
-    """Return the pattern of tracked ids; groups: job id, delivery number."""
+    """Return the pattern of tracked ids, with both numbers as groups."""
     # As many digits as a bigint holds.
     return re.compile(rf"{re.escape(namespace)}-(\d{{1,18}})-(\d{{1,18}})".encode())
 
@@ -55,7 +55,7 @@ def to_bytes(rq_id: str) -> bytes:
 
 
 class AwaitedId(NamedTuple):
-    """Id from the blocking command; `is_suspended` tells whether RQ was."""
+    """Id from the blocking command, and whether RQ was suspended."""
 
     key: str
     rq_id: bytes

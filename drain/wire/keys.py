@@ -5,7 +5,7 @@ RQ's queues:
     rq:queues               set: keys of all queues
     rq:queue:<queue>        list of RQ ids, pushed right, popped left
     rq:queue:<queue>:intermediate
-                            list: plain RQ jobs on their way to a worker
+                            list: plain RQ jobs being popped
     rq:suspended            exists while `rq suspend` holds
     rq:failed:<queue>       sorted set: registry of failed jobs
 

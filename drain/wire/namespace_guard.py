@@ -107,7 +107,7 @@ class Ownership:
         return owner is not None and not owner.recovers
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return and report those of these queues that others feed."""
+        """Return and report queues that others feed."""
         if not queues or not self.installation:
             return {}
         with reachable(self._where):

@@ -1,4 +1,4 @@
-"""The enqueuer's side: writes RQ jobs and lists their ids."""
+"""The enqueuer's side: writes RQ jobs and appends their ids to lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from drain.wire.thin import IDS_PER_CALL, ThinDeliveries
 
 log = logging.getLogger(__name__)
 
-# Redis serves others every few milliseconds. Measured: a tenth of a pipeline's time in Python, the same in Redis.
+# Milliseconds of Redis' time. Measured: a tenth of a pipeline's time in Python, the same in Redis.
 JOBS_PER_CALL = 1000
 # 2 ms of Redis' time.
 _QUEUES_PER_CALL = 500
@@ -55,7 +55,7 @@ class Producer(QueueReader):
         self._owners.installation, self._owners.label = installation, label
 
     def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
-        """Write jobs and list them, in order per queue; returns refused jobs per queue.
+        """Write jobs and append them to their lists; returns refused jobs per queue.
 
         A queue is refused if its key is not a list or another database feeds it. On errors, some jobs may be stored:
         pushing again is harmless for tracked jobs, at-least-once for forwarded ones.
@@ -73,7 +73,7 @@ class Producer(QueueReader):
         return refused
 
     def push_thin(self, rq_ids: Mapping[str, Sequence[str]]) -> Counter[str]:
-        """List thin deliveries, by queue; returns and raises as `push`."""
+        """Append thin deliveries, by queue; returns and raises as `push`."""
         refused: Counter[str] = Counter()
         for queue, ids in rq_ids.items():
             for first in range(0, len(ids), IDS_PER_CALL):
@@ -83,7 +83,7 @@ class Producer(QueueReader):
         return refused
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues where only our `drain work` listens."""
+        """Return those queues where only our `drain work` listens."""
         return self._thin.need_no_hash(queues)
 
     def need_hashes(self, queue: str | None = None) -> None:
@@ -164,7 +164,7 @@ class Producer(QueueReader):
         return self._owners.remembers()
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return and report those of these queues that others feed."""
+        """Return and report queues that others feed."""
         return self._owners.fed_by_others(queues)
 
     def queues_fed(self) -> set[str]:

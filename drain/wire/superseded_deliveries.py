@@ -20,7 +20,7 @@ _LONGEST_TRACEBACK = 1_000_000
 
 
 class RQVerdict(StrEnum):
-    """RQ's verdict on a lost delivery; operators stop jobs."""
+    """RQ's verdict on a lost delivery: STOPPED by an operator, UNREADABLE to a worker."""
 
     UNKNOWN = "unknown"
     STOPPED = "stopped"

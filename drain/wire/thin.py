@@ -37,14 +37,14 @@ class ThinDeliveries:
         self._read_listeners = client.register_script(scripts.load("need_no_hash"))
 
     def push(self, queue: str, rq_ids: Sequence[str]) -> Any:
-        """List up to `IDS_PER_CALL` ids; returns the script's reply."""
+        """Append up to `IDS_PER_CALL` ids; returns the script's reply."""
         owners = self._owners
         with reachable(self._where):
             arguments = [owners.installation, owners.label, owners.key, queue, *rq_ids]
             return owners.mending(lambda: self._push(args=arguments))
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues where only our `drain work` listens."""
+        """Return those queues where only our `drain work` listens."""
         keys = [whole_key(self._namespace)]
         for queue in queues:
             keys += queue_workers_key(queue), whole_key(self._namespace, queue)

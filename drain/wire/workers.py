@@ -1,7 +1,7 @@
 """Workers in RQ's data: counted, shown and removed.
 
-Workers register in a set per queue, and in a hash that expires after the last heartbeat: 8 minutes for `rq worker`, 2
-for `drain work`. The sets are rarely cleaned, so the hash decides. `drain work` may register `<name>.tracked` with a
+Workers register in a set per queue, and in a hash that expires after the last heartbeat (`rq worker`: 8 minutes,
+`drain work`: 2). Sets are rarely cleaned, so the hash decides. `drain work` may register `<name>.tracked` with a
 companion `<name>` for plain jobs.
 """
 
