@@ -1,11 +1,10 @@
-"""The one function that every pushed RQ job calls: claim in Postgres, run, record.
+"""The function that every pushed RQ job calls: claim in Postgres, run, record.
 
-`execute` needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` is enough. A worker that
-forks for each job (RQ's default) is faster if it calls `preload` before: `rq worker --config drain.rq_settings`.
+`execute` needs only DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` is enough. One that forks per job
+is faster after `preload`: `rq worker --config drain.rq_settings`.
 
-The order of writes: the claim is committed before the job runs, and the outcome is committed, under the token of the
-claim, before RQ gets the result. A worker that is killed in between leaves a lease that runs out; a worker whose
-job was claimed again meanwhile is refused by the token.
+The claim is committed before the job runs; the outcome, under the claim's token, before RQ gets the result. A killed
+worker leaves a lease that expires; one whose job was claimed again is refused by the token.
 """
 
 from __future__ import annotations
@@ -46,35 +45,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Deliveries of older versions name this module so, and RQ finds it here even if an application has a package `workers`.
+# Older deliveries name this module so; found even if an application has a package `workers`.
 sys.modules.setdefault("workers.entry", sys.modules[__name__])
 
 FOREIGN = "foreign"
 Runner = Callable[[Attempt], Outcome]
 
-# Executions of a statement after which psycopg prepares it; its own default.
+# psycopg's own default.
 _PREPARE_AFTER = 5
 
 
 def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry:
-    """Claim the job, run it, and record what became of it.
+    """Claim the job, run it, and record its outcome.
 
     Args:
-        job_id: The job.
-        installation: UUID of the database that has delivered it, as 16 bytes or as text; deliveries of older
-            versions name none.
+        job_id: Id of the job.
+        installation: UUID of the delivering database, as 16 bytes or text; older deliveries have none.
 
     Returns:
-        One word for RQ's own books: finished, retrying, interrupted, deferred, cancelled, stale, or refused. Or RQ's
-        order to put the job back into its queue, after a pause: it is another database's.
+        A word for RQ: finished, retrying, interrupted, deferred, cancelled, stale, or refused. Or RQ's order to requeue
+        another database's job after a pause.
 
     Raises:
-        Exception: The job is dead: what it raised, or else a JobDeadError, so that RQ's books say failed and its
-            exception handlers are called.
-        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
-        UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
+        Exception: The job is dead: its exception, or a JobDeadError, so that RQ records a failure.
+        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or invalid. The job stays as it is.
+        UnavailableError: PostgreSQL stayed unavailable. The job is redelivered.
     """
-    # RQ's own worker, which calls this function, has imported RQ; other processes that import this module need not.
+    # RQ's worker has imported RQ; other importers of this module need not.
     from rq import get_current_job
 
     if isinstance(installation, bytes):
@@ -93,7 +90,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     if death is not None:
         raise death.exception()
     if word in ("retrying", "deferred", "cancelled") and current is not None:
-        # To RQ this delivery is finished. RQ's worker has imported what this needs.
+        # For RQ this delivery is finished, and its worker has imported what follows.
         from drain.wire import hold_dependents
 
         hold_dependents(current.connection, current.id)
@@ -101,21 +98,19 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
 
 
 class Worker:
-    """Executes jobs one by one, on a connection of its own.
+    """Executes jobs one at a time, on its own connection.
 
     Args:
-        settings: Settings with the URL of the database.
-        stores: State of PostgreSQL, to which answers and failures are reported; by default a state of its own.
+        stores: State of PostgreSQL; by default its own.
 
     Attributes:
-        database: The connection.
-        recorder: Records outcomes, and knows why the last dead job is dead.
-        keeps_result: The last job that was claimed keeps its result.
-        unrun: Attempt at the last job, if it was claimed only to be given up; None otherwise.
+        recorder: Records outcomes, and knows why the last dead job died.
+        keeps_result: The last claimed job keeps its result.
+        unrun: Attempt at the last job, if claimed only to be buried.
     """
 
     def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
-        # A child that was forked for one job asks for no more than its claim and its finish.
+        # A child forked for one job asks only for its claim and finish.
         stores = stores or Stores()
         self.database = Database(settings.database_url, asks_first=False, stores=stores)
         self.recorder = Recorder(self.database)
@@ -132,17 +127,16 @@ class Worker:
         queue: str | None = None,
         installation: str | None = None,
     ) -> str:
-        """Execute a job as the function of this name does.
+        """Execute a job; see the function of this name.
 
         Args:
-            job_id: The job.
             run: Runner of the attempt.
-            delivery: Number of the delivery, the only one under which the job is claimed; None for a call by hand.
-            queue: Queue that the delivery came from; None for any.
-            installation: UUID of the database that has delivered the job; None for this one.
+            delivery: Claim only this delivery; None for calls by hand.
+            queue: Claim only a job of this queue.
+            installation: UUID of the delivering database; None for this one.
 
         Returns:
-            As that function, or `FOREIGN`: the job was delivered from another database, and is untouched.
+            As that function, or `FOREIGN` for an untouched job of another database.
         """
         failpoint(FailurePoint.POPPED)
         self.keeps_result, self.unrun = False, None
@@ -218,7 +212,7 @@ class Worker:
                     again=again,
                 )
             except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
-                # The answer of a database that has no schema, or an older one.
+                # A database without schema, or with an older one.
                 schema.check_once(connection)
                 raise
             if not is_known:
@@ -228,7 +222,7 @@ class Worker:
         return self.database.ask(ask)
 
     def _look_at_session(self, connection: Connection, *, has_claimed: bool) -> None:
-        """Find out whether statements can be prepared, and whether a first claim was refused because of the schema."""
+        """Detect whether statements can be prepared, and whether the schema refused a first claim."""
         if not has_claimed:
             schema.check_once(connection)
             postgres.detect_pooler(connection, postgres.backend_pid(connection))
@@ -238,9 +232,7 @@ class Worker:
 
 
 def preload() -> Settings:
-    """Do as `load`, and import all that `transaction` needs: processes that are forked afterwards need not.
-
-    Opens no connection and starts no thread, which a fork would not survive.
+    """Load, and import what `transaction` needs, for processes forked later; opens no connection or thread.
 
     Raises:
         ConfigError: As `load`.
@@ -253,10 +245,10 @@ def preload() -> Settings:
 
 @cache
 def load() -> Settings:
-    """Read the settings, and import the modules with jobs, once.
+    """Read the settings and import job modules, once.
 
     Raises:
-        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong, or a module does not import.
+        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or invalid, or a module does not import.
     """
     settings = Settings.from_environment()
     log_fields.install()
@@ -269,10 +261,10 @@ _workers: dict[int, Worker] = {}
 
 
 def _worker(job_id: int, current: Job | None) -> Worker:
-    """Return the worker of this process: a forked child must not share its parent's connection."""
+    """Return this process' worker: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
-        # No more than this: a process that `rq worker` forks runs one job, which may ask for no session.
+        # A process forked by `rq worker` runs one job, perhaps without a session.
         settings = load()
         _workers.clear()
         django_connections.forget_inherited()
@@ -280,7 +272,7 @@ def _worker(job_id: int, current: Job | None) -> Worker:
         if current is None:
             reporter.report_to(settings.redis_url, settings.namespace)
         else:
-            # A worker that RQ has started need not be told of Redis and of the namespace.
+            # RQ's worker knows Redis and the namespace.
             named, _, _ = current.id.rpartition(f"-{job_id}-")
             reporter.report_to(settings.redis_url, named or settings.namespace, current.connection)
     return worker

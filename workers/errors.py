@@ -1,4 +1,4 @@
-"""Exceptions that a job may raise to decide what becomes of it, and exceptions that a job may see raised."""
+"""Exceptions that a job may raise to decide its outcome, or see raised."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _LONGEST_SECONDS = 365 * 24 * 3600
 
 
 class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run later)
-    """Raised by a job that wants to run later: `raise Defer(60)`, or until a time. No failed attempt.
+    """Raise to run later: `raise Defer(60)`, or at a time. Not a failed attempt.
 
     Args:
-        when: Seconds or a timedelta from now, or a time with its time zone.
+        when: Seconds or a timedelta from now, or a time with time zone.
 
     Raises:
-        ValueError: `when` is negative, further off than a year, no number, or a time without time zone.
+        ValueError: `when` is negative, more than a year ahead, not a number, or without time zone.
     """
 
     def __init__(self, when: float | timedelta | datetime) -> None:
@@ -23,13 +23,12 @@ class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run l
 
 
 class RateLimited(Exception):  # noqa: N818  (it is no error: the job asks to be run later)
-    """Raised by a job whose target asks for a pause: `raise RateLimited(retry_after=30)`. No failed attempt.
+    """Raise when the target asks for a pause: `raise RateLimited(retry_after=30)`. Not a failed attempt.
 
-    The job waits, and until then no job of its key starts in its queue, on any worker; without a key, no job of the
-    queue. Jobs that run already go on.
+    The job waits, and until then no job of its key (or, without one, of its queue) starts anywhere. Running jobs go on.
 
     Args:
-        retry_after: Seconds or a timedelta from now, or a time with its time zone.
+        retry_after: Seconds or a timedelta from now, or a time with time zone.
 
     Raises:
         ValueError: As for `Defer`.
@@ -41,17 +40,17 @@ class RateLimited(Exception):  # noqa: N818  (it is no error: the job asks to be
 
 
 class Retry(Exception):  # noqa: N818  (it asks for the next attempt)
-    """Raised by a job to fail this attempt and set the wait: `raise Retry(after=5)`.
+    """Raise to fail this attempt and set the wait: `raise Retry(after=5)`.
 
-    It counts as any failed attempt does: after the last one that `max_attempts` allows, the job is dead. Raised from an
-    error, or while one is handled, it records that error.
+    Counts as a failed attempt: after the last of `max_attempts`, the job is dead. Records the error it was raised
+    from, or while handling.
 
     Args:
-        after: Seconds or a timedelta from now; None for the wait that the registration gives.
-        reason: Sentence that is recorded, before the message of the error if there is one.
+        after: Seconds or a timedelta from now; None for the registered wait.
+        reason: Sentence recorded before the error's message.
 
     Raises:
-        ValueError: `after` is negative, longer than a year, or not a number of seconds.
+        ValueError: `after` is negative, longer than a year, or not a number.
     """
 
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
@@ -62,10 +61,10 @@ class Retry(Exception):  # noqa: N818  (it asks for the next attempt)
 
 
 class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
-    """Raised by a job that no further attempt could help: it goes to `dead_jobs` at once.
+    """Raise when no further attempt could help: the job goes to `dead_jobs` at once.
 
     Args:
-        reason: A sentence for the person who will look at it.
+        reason: Sentence for operators.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -73,54 +72,53 @@ class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
 
 
 class UnfitResultError(Dead):
-    """The result of a job that keeps it cannot be kept: it is no JSON, or too large. The job is dead at once."""
+    """A result that must be kept is not JSON, or too large. The job is dead at once."""
 
 
 class LeaseLostError(Exception):
-    """Another worker has claimed the job: nothing that this attempt does can finish it any more.
+    """Another worker has claimed the job, so this attempt cannot finish it.
 
-    Raised inside of the running job, again every ten seconds should the job
-    go on, and by `transaction()`, whose writes are then rolled back.
+    Raised in the running job, again every ten seconds, and by `transaction()`, whose writes are rolled back.
     """
 
 
 class JobCancelledError(Exception):
-    """The job was cancelled while it ran: nothing that this attempt does can finish it any more.
+    """The running job was cancelled, so this attempt cannot finish it.
 
-    Raised as LeaseLostError is, from the first heartbeat after the cancel on, and by `transaction()`.
+    Raised like LeaseLostError, from the first heartbeat after the cancellation.
     """
 
 
 class JobTimeoutError(Exception):
-    """The job has run for longer than its timeout_seconds; raised again every ten seconds should it go on."""
+    """The job has exceeded its timeout_seconds; raised again every ten seconds."""
 
 
 class WorkerStoppedError(Exception):
-    """The worker of the job stops, and the job did not end in time: it will be tried again."""
+    """The job's worker is stopping; the job will be retried."""
 
 
-# What is raised in a running job from outside; `Dead` by RQ's command stop-job.
+# Raised in a running job from outside; `Dead` by RQ's stop-job command.
 INTERRUPTIONS = (Dead, JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError)
 
 
 class WorkerDiedError(Exception):
-    """The process that ran the job was killed, or ended, in the middle of it."""
+    """The process that ran the job died during it."""
 
 
 class CommitUndoneError(Exception):
-    """A crash of PostgreSQL has undone the job's transaction, which was committed with `commit="grouped"`."""
+    """A crash of PostgreSQL undid the transaction of a job with `commit="grouped"`."""
 
 
 class NotRegisteredError(Exception):
-    """No function is registered under the job's name."""
+    """The job's name is not registered."""
 
 
 class ArgumentsDoNotFitError(TypeError):
-    """The staged arguments are not those that the function takes."""
+    """The staged arguments do not fit the function."""
 
 
 class JobDeadError(Exception):
-    """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing.
+    """The job is dead; RQ sees this if the job itself raised nothing.
 
     Attributes:
         drain_job_id: Id of the job.
@@ -130,19 +128,19 @@ class JobDeadError(Exception):
 
 
 class HookError(Exception):
-    """A hook of the application cannot be used around the job."""
+    """A hook cannot be used around the job."""
 
 
 class NoCurrentJobError(RuntimeError):
-    """`current_job()` or `transaction()` was called where no job is running."""
+    """`current_job()` or `transaction()` was called outside a job."""
 
 
 class TransactionError(RuntimeError):
-    """A job's `transaction()` was used in a way in which it could not commit together with the finish."""
+    """A job's `transaction()` was used in a way that cannot commit with the finish."""
 
 
 def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | datetime:
-    """Return the argument of `Defer` or `RateLimited` in seconds or as a time.
+    """Return the argument of `Defer` or `RateLimited` as seconds or a time.
 
     Raises:
         ValueError: As `Defer`.
@@ -150,7 +148,7 @@ def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | 
     if isinstance(when, datetime):
         if when.utcoffset() is None:
             raise ValueError(f"{name}: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
-        # Whether it has come is for the database's clock to say; this is to catch a slip of some orders.
+        # The database's clock decides; this only catches gross mistakes.
         if (when - datetime.now(UTC)).total_seconds() > _LONGEST_SECONDS:
             raise ValueError(f"{name}: {when} is more than a year ahead")
         return when
@@ -167,7 +165,7 @@ def checked_wait(after: float | timedelta | None) -> float | None:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return the error of a failed attempt: for a `Retry`, the one that it was raised from or in answer to."""
+    """Return the error of a failed attempt; for a `Retry`, the one it was raised from or in answer to."""
     if not issubclass(type(error), Retry):
         return error
     answered = error.__cause__

@@ -1,4 +1,4 @@
-"""Ends of processes: exit codes, signals, and how a forked child exits."""
+"""Ends of processes: exit codes, signals, and exits of forked children."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-# Exit codes of a worker process: its work is done, it failed, or it wants a replacement.
+# Exit codes of a worker process; the last wants a replacement.
 DONE, FAILED, RECYCLED = 0, 1, 75
-# Exit code in place of one, for a process that a signal has killed.
+# In place of an exit code after a signal.
 KILLED = -1
-# Signals that stop `drain work`: of a service manager, and of a terminal.
+# Of a service manager, and of a terminal.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Signal from the supervisor: the grace period is over, end at once.
+# From the supervisor: the grace period is over.
 STOP_NOW = signal.SIGUSR2
-# Margin after a job's timeout, after which its process is killed: the job has ended neither at its timeout nor at the
-# errors that are raised in it every ten seconds.
+# A process is killed this long after its job's timeout, which neither that nor the repeated errors have ended.
 KILL_AFTER_SECONDS = 25.0
 
 
 def exit_code(status: int) -> int:
-    """Get the exit code of a process from its wait status; `KILLED` if a signal has killed it."""
+    """Return the exit code in a wait status; `KILLED` after a signal."""
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else KILLED
 
 
 def describe_exit(status: int) -> str:
-    """Say in words how a process has ended, by its wait status."""
+    """Describe a wait status."""
     if os.WIFSIGNALED(status):
         return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exited with code {os.WEXITSTATUS(status)}"
@@ -38,8 +37,7 @@ def exit_child(code: int, *, runs_exit_functions: bool = False) -> NoReturn:
     """End a forked child at once, without unwinding its parent's frames.
 
     Args:
-        code: Exit code.
-        runs_exit_functions: Call the exit functions that job modules have registered.
+        runs_exit_functions: Call those that job modules registered.
     """
     with suppress(Exception):
         if runs_exit_functions:

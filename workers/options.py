@@ -1,4 +1,4 @@
-"""Options of `drain work`, as the command line gives them."""
+"""Options of `drain work`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drain.service.hysteresis import HealthOptions
 
 
 class Plain(StrEnum):
-    """Mode of plain RQ jobs: run in a process forked for each, run one after the other in one process, or refused."""
+    """Mode of plain RQ jobs: forked each, one after another in one process, or refused."""
 
     FORK = "fork"
     INLINE = "inline"
@@ -19,20 +19,13 @@ class Plain(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOptions:
-    """Options of plain RQ jobs, each as the option of `rq worker` of this name. None is RQ's default.
+    """Options of plain RQ jobs, named as in `rq worker`; None is RQ's default.
 
     Attributes:
-        mode: Process in which plain jobs run, if any.
-        name: Name of RQ's worker; None for a unique one.
-        serializer: Dotted path, or `json` or `pickle`.
-        job_class: Dotted path.
-        exception_handlers: Dotted paths, the first called first.
-        disable_default_exception_handler: Only `exception_handlers` are called for failed jobs.
-        with_scheduler: Enqueue scheduled jobs when they are due.
-        worker_ttl: Seconds after which RQ's tools regard a silent worker as dead.
-        results_ttl: Seconds for which results are kept, where the job does not say.
-        maintenance_interval: Seconds between two clean-ups of RQ's registries.
-        job_monitoring_interval: Seconds between two heartbeats of a running job.
+        mode: Where plain jobs run, if at all.
+        serializer: Dotted path, `json` or `pickle`.
+        exception_handlers: Dotted paths, in order.
+        worker_ttl, results_ttl, maintenance_interval, job_monitoring_interval: Seconds.
     """
 
     mode: Plain = Plain.FORK
@@ -58,21 +51,17 @@ class WorkOptions:
     """Options of one `drain work`.
 
     Attributes:
-        queues: Names of the queues.
-        rotates: The queues take turns; otherwise the most urgent is named first.
-        processes: Number of worker processes.
-        prefetch: Number of jobs that a process fetches at a time; None: as many as it is about to run.
-        threads: Other jobs that a process runs at once; 1: one after the other, in the main thread.
-        concurrency: `async def` jobs that a process runs at once.
-        grace_seconds: Grace period of jobs that run when the worker gets the signal to stop.
-        max_jobs: Jobs after which a process is replaced; None for no limit.
-        max_memory_mb: Resident megabytes above which a process is replaced; None for no limit.
-        max_idle_seconds: Seconds without a job after which a process ends; None for no limit.
+        rotates: Queues take turns; otherwise in order of urgency.
+        prefetch: Jobs a process fetches at a time; None adapts.
+        threads: Jobs a process runs at once; 1 for the main thread.
+        concurrency: `async def` jobs a process runs at once.
+        grace_seconds: For running jobs after a stop signal.
+        max_jobs: Jobs before a process is replaced.
+        max_memory_mb: Resident memory above which a process is replaced.
+        max_idle_seconds: Idle time before a process ends.
         burst: End when the queues are empty.
-        metrics_host, metrics_port: Address of the HTTP server for metrics and probes; port 0 for none.
+        metrics_port: 0 for none.
         trace: Note when jobs pass.
-        health: When the health of `drain work` is reported, and to whom.
-        plain: Options of plain RQ jobs.
     """
 
     queues: Sequence[str]

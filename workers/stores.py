@@ -1,8 +1,7 @@
-"""State of PostgreSQL and Redis in one process: one log line when a store goes away, and one when it is back.
+"""State of PostgreSQL and Redis in one process, with one log line per outage and recovery.
 
-Each thread that asks a store reports here how that went. The first failure of a store is logged, whichever thread has
-noticed, and so is the first success after the last failure. A server that answers, and refuses one statement, is not
-away: the thread that asked logs that itself.
+Threads report how requests went; the first failure and the next success are logged. A server that answers but refuses a
+statement is available: the asking thread logs that.
 """
 
 from __future__ import annotations
@@ -25,44 +24,41 @@ from drain.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 POSTGRES, REDIS = "PostgreSQL", "Redis"
-# SQLSTATEs of a server that answers: a statement was canceled, waited too long for a lock, or was aborted for another
-# one; or the server is out of disk or memory.
+# SQLSTATEs of a server that answers: cancelled, lock timeouts, aborts, or out of disk or memory.
 _ANSWERS = {"57014", "55P03", "40001", "40P01", "53100", "53200"}
-# Shortest time after the one line of a store before the next outage of it is logged, should it come and go.
+# Between logged outages of a store that comes and goes.
 _QUIET_SECONDS = 5.0
-# Upper bound of the time in which a connection fails that was closed while it was idle: the next connection shows
-# whether the store is away.
+# A connection closed while idle fails within this; the next one shows whether the store is available.
 _STALE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 5.0
 _FIRST_ANSWER_SECONDS = 15.0
 
 
 class Stores:
-    """The state of both stores; safe to use from several threads.
+    """State of both stores; thread-safe.
 
     Args:
-        changed: Called with the names of the stores that are away, whenever that changes.
+        changed: Called with the unavailable stores whenever they change.
     """
 
     def __init__(self, changed: Callable[[Collection[str]], None] = lambda _: None) -> None:
         self._changed = changed
         self._lock = threading.Lock()
-        # When each store that is away went away, and when it was last found to be.
+        # When each unavailable store failed first and last.
         self._away: dict[str, tuple[float, float]] = {}
         self._refuses: set[str] = set()
         self._quiet_until: dict[str, float] = {}
         self._left = 0
 
     def is_away(self, store: str) -> bool:
-        """Return whether no thread has reached the store since one failed to."""
+        """Return True if the store is known to be unavailable."""
         return store in self._away
 
     def failed(self, error: UnavailableError, *, by_loop: bool = False) -> None:
         """Report that a store could not be reached.
 
         Args:
-            error: Its text is part of the log line.
-            by_loop: Reported by a loop that goes on asking: only its own success shows that Redis takes its commands.
+            by_loop: Reported by a loop that keeps asking: only its success shows that Redis takes its commands.
         """
         store = REDIS if str(error).startswith(REDIS) else POSTGRES
         now = monotonic()
@@ -80,7 +76,7 @@ class Stores:
             self._changed(tuple(self._away))
 
     def answered(self, store: str, began: float, *, by_loop: bool = False) -> None:
-        """Report that a store has answered a request that was sent at `began`, by the monotonic clock."""
+        """Report an answer to a request sent at `began`, by `monotonic()`."""
         if store not in self._away:
             return
         with self._lock:
@@ -102,7 +98,7 @@ class Stores:
         self._changed(tuple(self._away))
 
     def leave(self, count: int, error: UnavailableError) -> None:
-        """Report that jobs were left to redelivery because of an error; the line that ends an outage counts them."""
+        """Report jobs left to redelivery; the line that ends the outage counts them."""
         if is_outage(error):
             with self._lock:
                 self._left += count
@@ -111,7 +107,7 @@ class Stores:
             log.error("%s: %s", _left(count), error, extra={"event": "left_to_redelivery"})
 
     def end(self) -> None:
-        """Log how many jobs were left to redelivery, if no other line has."""
+        """Log jobs left to redelivery, if not done yet."""
         if self._left:
             log.error("%s", _left(self._left), extra={"event": "left_to_redelivery"})
             self._left = 0
@@ -122,7 +118,7 @@ def _left(count: int) -> str:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether a store is away, and has not only refused one request."""
+    """Return True if a store is unavailable, rather than refusing one request."""
     if not isinstance(error, UnavailableError):
         return False
     cause = error.__cause__ or error.__context__
@@ -132,15 +128,15 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_stale(began: float) -> bool:
-    """Return whether an open connection failed so soon that it had been closed before: that is no outage."""
+    """Return True if an open connection failed so soon that it was already closed: not an outage."""
     return monotonic() - began < _STALE_SECONDS
 
 
 class QuietWhileAway(logging.Filter):
-    """Filter of the lines that RQ logs again and again about a Redis that it cannot reach.
+    """Filter of RQ's repeated lines about an unavailable Redis.
 
     Args:
-        stores: State of Redis, of which RQ's lines are a report; None if another process logs it.
+        stores: Takes RQ's lines as reports; None if another process logs them.
     """
 
     def __init__(self, stores: Stores | None = None) -> None:
@@ -148,7 +144,7 @@ class QuietWhileAway(logging.Filter):
         self._stores = stores
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is logged."""
+        """Return True if a record should be logged."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         causes = [each for each in arguments if isinstance(each, _redis_errors())]
         if causes and self._stores is not None:
@@ -157,12 +153,12 @@ class QuietWhileAway(logging.Filter):
 
 
 def ask_once(settings: Settings) -> None:
-    """Ask both stores once: return if PostgreSQL has the schema of job-drain, and Redis answers.
+    """Ask both stores once.
 
     Raises:
-        UnavailableError: One of them is away.
-        SchemaError: The database has no schema, or one of another version.
-        ConfigError: A URL cannot be read.
+        UnavailableError: One is unavailable.
+        SchemaError: The schema is missing or of another version.
+        ConfigError: A URL is invalid.
     """
     from drain.wire import Producer
 
@@ -175,11 +171,10 @@ def ask_once(settings: Settings) -> None:
 
 
 def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
-    """Wait until both stores answer; one log line reports that they do not, and one that they do.
+    """Wait until both stores answer, with one log line at the start and one at the end.
 
     Args:
-        settings: Settings with the URLs of both stores.
-        waits: Called with the reason before each further attempt, and with None at the end.
+        waits: Called with the reason before each retry, and None at the end.
 
     Raises:
         SchemaError, ConfigError: As `ask_once`, at once.
@@ -216,7 +211,7 @@ def answering(stores: Stores, store: str, *, by_loop: bool = False) -> Iterator[
         if by_loop or is_outage(error):
             stores.failed(error, by_loop=by_loop)
         raise
-    # RQ's own code raises these.
+    # Raised by RQ's own code.
     except _redis_errors() as error:
         stores.failed(UnavailableError(f"{REDIS} does not take commands: {error}"))
         raise
@@ -224,13 +219,13 @@ def answering(stores: Stores, store: str, *, by_loop: bool = False) -> Iterator[
 
 
 def _redis() -> ModuleType:
-    # Imported here: a process that `rq worker` forks for one job asks PostgreSQL alone.
+    # A process forked by `rq worker` asks only PostgreSQL.
     import redis
 
     return redis
 
 
 def _redis_errors() -> tuple[type[Exception], ...]:
-    """Errors of a Redis that cannot be reached."""
+    """Return the errors of an unreachable Redis."""
     redis = _redis()
     return redis.ConnectionError, redis.TimeoutError

@@ -156,8 +156,7 @@ MUTANTS = (
         "note a job that has raised as finished",
         "workers/handover/journal.py",
         "    def end(self, slot: int) -> None:\n"
-        '        """Note that the function of a job has raised; if the process dies with its outcome, the job runs '
-        'again."""\n'
+        '        """Note that the function raised: if the process dies, the job runs again."""\n'
         "        self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_CLAIMED, _NEVER))\n",
         "    def end(self, slot: int) -> None:\n"
         '        """Note that the function of a job has raised."""\n'

@@ -1,6 +1,6 @@
-"""Hooks around an attempt: the context managers of `drain.around`, entered before the job's function and left after it.
+"""Hooks around an attempt: the context managers of `drain.around`, first registered outermost.
 
-The first registered is the outermost. An exception of a hook is one of the attempt.
+An exception of a hook is one of the attempt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from drain.workers.errors import (
     WorkerStoppedError,
 )
 
-# Exceptions that decide what becomes of the attempt: a hook sees them, and cannot swallow them.
+# Exceptions that decide the outcome: hooks see them but cannot swallow them.
 _DECIDES = (
     *(Retry, Defer, RateLimited, Dead),
     *(JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError),
@@ -32,11 +32,11 @@ _DECIDES = (
 
 
 class _Decision:
-    """Exception of the function, or of a hook around it, that no hook can swallow.
+    """Exception that no hook can swallow.
 
     Attributes:
-        error: The latest of them; None before.
-        calls: The function has been called. Before, nothing can be swallowed: the job would count as finished.
+        error: The latest.
+        calls: The function was called; before, nothing can be swallowed, or the job would count as finished.
     """
 
     error: BaseException | None = None
@@ -45,9 +45,9 @@ class _Decision:
     def see(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Note an exception on its way from one hook to the one around that."""
+        """Note an exception passing from one hook to the next."""
         del kind, trace
-        # An interruption is a cancellation in an event loop; asyncio's own may be swallowed as little.
+        # In an event loop, interruptions are cancellations; asyncio's own cannot be swallowed either.
         if error is not None and not (
             self.calls and isinstance(error, Exception) and not isinstance(error, _DECIDES)
         ):
@@ -55,7 +55,7 @@ class _Decision:
 
 
 def call(job: CurrentJob, function: Callable[[], Any]) -> Any:
-    """Call a function within the hooks whose context managers are synchronous."""
+    """Call a function within the synchronous hooks."""
     decision = _Decision()
     with ExitStack() as stack:
         for hook in hooks.around_hooks:
@@ -72,7 +72,7 @@ def call(job: CurrentJob, function: Callable[[], Any]) -> Any:
 
 
 async def wait(job: CurrentJob, function: Callable[[], Awaitable[Any]]) -> Any:
-    """Await what a function returns within all hooks."""
+    """Await a function within all hooks."""
     decision = _Decision()
     async with AsyncExitStack() as stack:
         for hook in hooks.around_hooks:
@@ -91,7 +91,7 @@ async def wait(job: CurrentJob, function: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _manager(hook: hooks.Hook, job: CurrentJob) -> tuple[Any, bool]:
-    """Return the context manager of a hook, and whether it can be entered in an event loop alone."""
+    """Return a hook's context manager, and whether it is asynchronous only."""
     manager = hook(job)
     kind = type(manager)
     if hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):

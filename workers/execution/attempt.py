@@ -1,11 +1,9 @@
-"""One attempt at a claimed job: read its arguments, call its function within its time, conclude the outcome.
+"""One attempt at a claimed job: read arguments, call the function within its time, conclude the outcome.
 
-There are three runners, each of which is given an `Attempt` and returns an `Outcome`: `run` calls the function in this
-thread, `run_in_loop` awaits an `async def` in the event loop, and `isolation.run` forks a process that calls `run`. A
-runner writes nothing: the process records the outcome.
+Three runners take an `Attempt` and return an `Outcome`: `run` in this thread, `run_in_loop` in the event loop, and
+`isolation.run` in a forked process. The process, not the runner, records the outcome.
 
-The order in which an attempt ends matters. First the job is interrupted no more; only then is its exception read, or
-an alarm could raise in the worker's own code.
+The job stops being interrupted before its exception is read, or an alarm could raise in the worker's own code.
 """
 
 from __future__ import annotations
@@ -58,19 +56,15 @@ from drain.workers.execution.outcome import (
     describe,
 )
 
-# The text of a jsonb has no space around it, which json.loads() would look for: 0.5 us instead of 1.4.
+# Skips json.loads()'s search for surrounding space: 0.5 instead of 1.4 us.
 _read = json.JSONDecoder().raw_decode
 
 
 def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
-    """Call the function of a job in this thread; whatever the function raises becomes an outcome.
-
-    Args:
-        attempt: The attempt.
-        alarm: Interrupts the call when its time is over.
+    """Call a job's function in this thread; whatever it raises becomes an outcome.
 
     Raises:
-        KeyboardInterrupt: As it came; the claim is left to run out.
+        KeyboardInterrupt: The claim is left to expire.
     """
     call = prepare(attempt)
     if not isinstance(call, Call):
@@ -87,7 +81,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
         )
     except KeyboardInterrupt:
         raise
-    # SystemExit and CancelledError too: the job has failed, and the worker goes on.
+    # SystemExit and CancelledError too.
     except BaseException as error:  # noqa: BLE001
         leave_if_forked(pid, error)
         return concluded(attempt, outcome_of(error, call, stopped=interruption.stopped))
@@ -98,7 +92,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
 
 
 async def run_in_loop(attempt: Attempt) -> Outcome:
-    """Await the function of a job in the running event loop; whatever the function raises becomes an outcome."""
+    """Await a job's function in the running loop; whatever it raises becomes an outcome."""
     call = prepare(attempt)
     if not isinstance(call, Call):
         return call
@@ -108,7 +102,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
     try:
         await calling.wait(call, attempt)
-    # SystemExit and CancelledError too: the job has failed, and the worker goes on.
+    # SystemExit and CancelledError too.
     except BaseException as error:  # noqa: BLE001
         leave_if_forked(pid, error)
         cause = interruption.cause() if isinstance(error, asyncio.CancelledError) else None
@@ -123,7 +117,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
 
 
 def _canceler() -> Callable[[], None]:
-    """Return what cancels the running task, from any thread."""
+    """Return a function that cancels the running task from any thread."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:
@@ -136,7 +130,7 @@ def _canceler() -> Callable[[], None]:
 
 
 def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
-    """Read the arguments of a job for its function; or return why it cannot be called."""
+    """Read a job's arguments, or return why it cannot be called."""
     claim, job = attempt.claim, attempt.job
     if job is None:
         unknown = _not_registered(claim.job_name)
@@ -149,14 +143,14 @@ def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
         try:
             job.signature.decode(args, kwargs)
         except ArgumentsError as error:
-            # Ten attempts would not change that.
+            # More attempts would not change that.
             return GaveUp(describe(error), error)
     return Call(job, args, kwargs)
 
 
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
-    """Return the outcome of an attempt in view of its transaction, which may have finished the job."""
-    # From now on nothing is carried of its progress.
+    """Return the outcome, given that the job's transaction may have finished it."""
+    # Progress is no longer sent.
     attempt.has_ended = True
     if attempt.finished:
         return AlreadyFinished(_rest_of(attempt, result), is_durable=not attempt.groups_commit)
@@ -177,8 +171,8 @@ def _call(call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, af
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
-    """Return the outcome of a call that has raised; `stopped`: it was interrupted since its worker stops."""
-    # What isinstance() asks of an exception may raise.
+    """Return the outcome of a call that raised; `stopped` if interrupted by a stopping worker."""
+    # isinstance() may run code of the exception.
     kind = type(error)
     options = call.job.job_options
     if kind is TypeError and _is_of_the_call(error):
@@ -190,14 +184,14 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
         return GaveUp(describe(error), error)
     if issubclass(kind, LeaseLostError):
         return Lost(describe(error), options, error)
-    # Whatever exception the job raises in answer to the interruption.
+    # Whatever the job raises in response.
     if stopped and not issubclass(kind, JobTimeoutError):
         return Interrupted(describe(error), options, error)
     return _failed(error, options)
 
 
 def is_last(error: BaseException) -> bool:
-    """Return whether the job that is running here is dead once this error has ended its attempt."""
+    """Return True if the running job is dead after this error."""
     attempt = current_attempt()
     assert attempt.job is not None  # noqa: S101  (its function is running)
     outcome = outcome_of(error, Call(attempt.job, [], {}), stopped=attempt.interruption.stopped)
@@ -211,7 +205,7 @@ def _failed(error: Any, options: JobOptions) -> Failed | GaveUp:
     failure = failure_of(error)
     try:
         after, reason = checked_wait(error.after), str(error.reason)
-        # An error that was made and never raised has the place of the `Retry`.
+        # An error never raised gets the place of the `Retry`.
         failure.__traceback__ = failure.__traceback__ or error.__traceback__
     # As for a deferral.
     except Exception as unusable:  # noqa: BLE001
@@ -224,13 +218,13 @@ def _deferred(error: Any, options: JobOptions) -> Outcome:
         if issubclass(type(error), RateLimited):
             return Slowed(checked(error.retry_after, "RateLimited"))
         return Deferred(checked(error.when))
-    # A subclass of the job's own may have left the attribute out, or set it to anything.
+    # A subclass may lack the attribute, or set it to anything.
     except Exception as unusable:  # noqa: BLE001
         return Failed(describe(unusable), options, unusable)
 
 
 def _is_of_the_call(error: BaseException) -> bool:
-    """Return whether an exception was raised before the function had begun."""
+    """Return True if an exception was raised before the function began."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -238,11 +232,11 @@ def _is_of_the_call(error: BaseException) -> bool:
 
 
 def _misfit(call: Call, error: BaseException) -> BaseException:
-    """Return the error in the words of the job, if the arguments do not fit the function."""
+    """Return the error in the job's words, if the arguments do not fit."""
     try:
         signature = inspect.signature(call.job.function)
     except ValueError:
-        # Some functions that are written in C have no signature.
+        # Some C functions have no signature.
         return error
     try:
         signature.bind(*call.args, **call.kwargs)

@@ -1,4 +1,4 @@
-"""The call of a job's function: within the application's hooks, and with what it returns kept if the job says so."""
+"""Call of a job's function within hooks, keeping its result if registered so."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from drain.workers.errors import INTERRUPTIONS, TransactionError
 from drain.workers.execution import around
 from drain.workers.execution.forked import leave_if_forked
 
-# Attempts that are awaited in the event loop of this process.
+# Attempts awaited in this process' event loop.
 _waiting: set[Attempt] = set()
 
 LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
 
 class Call(NamedTuple):
-    """The function of a job, and its arguments."""
+    """Function of a job, and its arguments."""
 
     job: registry.Job[..., Any]
     args: list[Any]
@@ -32,13 +32,13 @@ class Call(NamedTuple):
 
 
 def call_here(call: Call, attempt: Attempt) -> None:
-    """Call the function in this thread; what an `async def` returns is awaited in a loop of its own."""
+    """Call the function in this thread; an `async def` is awaited in a loop of its own."""
     pid = os.getpid()
     django_connections.renew()
     try:
         try:
             returned = _call_within_hooks(call, attempt) if hooks.around_hooks else _call(call, attempt)
-        # A child of the job's own would renew the connections of its parent, and so end them.
+        # A child forked by the job would end its parent's connections.
         except BaseException as error:
             leave_if_forked(pid, error)
             raise
@@ -46,7 +46,7 @@ def call_here(call: Call, attempt: Attempt) -> None:
         if call.job.job_options.keeps_result:
             attempt.keep_returned(returned)
     finally:
-        # The job has ended: an interruption comes too late.
+        # The job has ended: too late for an interruption.
         with suppress(*INTERRUPTIONS):
             django_connections.renew()
 
@@ -61,7 +61,7 @@ async def wait(call: Call, attempt: Attempt) -> None:
             coroutine = _within_hooks(call, attempt) if hooks.around_hooks else _called(call)
             attempt.interruption.coroutine = coroutine
             returned = await coroutine
-        # As beside the loop.
+        # As outside the loop.
         except BaseException as error:
             leave_if_forked(pid, error)
             raise
@@ -79,7 +79,7 @@ def _called(call: Call) -> Any:
 
 def _call(call: Call, attempt: Attempt) -> Any:
     returned = _called(call)
-    # What isinstance() asks of a proxy may raise.
+    # isinstance() may run code of a proxy.
     if issubclass(type(returned), CoroutineType):
         attempt.interruption.coroutine = returned
         django_connections.renew_beside_the_loop()
@@ -89,7 +89,7 @@ def _call(call: Call, attempt: Attempt) -> Any:
 
 async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
     returned = await coroutine
-    # As its loop ends, asyncio cancels what is left: a block that was thrown away would look as if it had ended.
+    # At its end asyncio cancels what is left: an abandoned block would look ended.
     if attempt.in_transaction:
         raise TransactionError(LEFT_OPEN)
     return returned
@@ -101,7 +101,7 @@ def _call_within_hooks(call: Call, attempt: Attempt) -> Any:
     def act() -> Any:
         try:
             returned = _call(call, attempt)
-        # A child of the job's own would leave the hooks a second time.
+        # A child forked by the job would leave the hooks again.
         except BaseException as error:
             leave_if_forked(pid, error)
             raise
@@ -123,7 +123,7 @@ def _within_hooks(call: Call, attempt: Attempt) -> Any:
             returned = await _called(call)
         except BaseException as error:
             leave_if_forked(pid, error)
-            # Hooks see why a job was interrupted, as beside the event loop.
+            # Hooks see the cause of an interruption, as outside the loop.
             cause = attempt.interruption.cause() if isinstance(error, asyncio.CancelledError) else None
             if cause is not None:
                 raise cause.with_traceback(error.__traceback__) from None

@@ -1,7 +1,6 @@
-"""Stack of an isolated job: asked by the worker process, answered by a thread of the job's own process.
+"""Stack of an isolated job: asked by the worker process, answered by a thread of the job's.
 
-No signal is sent, since that could break off a system call of the job. The thread starts once the job has run for a
-second, and sleeps in a read of its socket: a short job has none.
+No signal, which could break a system call. The thread starts after a second and sleeps in a read.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from drain.database.deadline import call_at
 from drain.workers.lease.frames import Frame, Stack
 from drain.workers.lease.interruption import Interruption
 
-# Time after which the thread of the child starts.
+# The child's thread starts after this.
 _AFTER_SECONDS = 1.0
-# Patience of the parent with one answer, the start of the thread included.
+# The parent's patience, including the start of the thread.
 _PATIENCE_SECONDS = 2.5
 _LONGEST_ANSWER = 200_000
 _NUMBERS = 200
 
 
 class ChildStack:
-    """Both ends of the way to the process of one isolated job; made before that process is forked."""
+    """Both ends of the channel to an isolated job's process; created before the fork."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
@@ -35,7 +34,7 @@ class ChildStack:
         self._pid = 0
 
     def answer_for(self, interruption: Interruption) -> None:
-        """Answer from now on, in the child: its own attempt's interruption knows where the job is."""
+        """Answer from now on, in the child."""
         self._ours.close()
 
         def start() -> None:
@@ -47,12 +46,12 @@ class ChildStack:
         call_at(monotonic() + _AFTER_SECONDS, start)
 
     def follow(self, pid: int) -> None:
-        """Note the id of the child, in the parent."""
+        """Set the child's id, in the parent."""
         self._theirs.close()
         self._pid = pid
 
     def ask(self) -> Stack:
-        """Return the stack of the job; any thread of the parent may ask."""
+        """Return the job's stack; for any thread of the parent."""
         place = f"process {self._pid}"
         with self._asking:
             # A late answer to an earlier question has another number.
@@ -68,7 +67,7 @@ class ChildStack:
         return Stack(f"{place}, {found.place}", found.frames, found.beside)
 
     def close(self) -> None:
-        """Close both ends, once the child has ended; a thread that asks gets no answer."""
+        """Close both ends after the child; a waiting thread gets no answer."""
         with suppress(OSError):
             self._ours.shutdown(socket.SHUT_RDWR)
         with self._asking:

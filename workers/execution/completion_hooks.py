@@ -1,4 +1,4 @@
-"""Hooks at the end of a job: the functions of `drain.on_finish` and `drain.on_dead`, called once that is recorded."""
+"""Calls of `drain.on_finish` and `drain.on_dead` hooks, after recording."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ log = logging.getLogger(__name__)
 
 
 def are_wanted() -> bool:
-    """Return whether there is any such hook."""
+    """Return True if there are such hooks."""
     return bool(hooks.finish_hooks or hooks.dead_hooks)
 
 
 def call(attempt: Attempt, reason: str | None = None) -> None:
-    """Call the hooks for a finished job, or for one that is dead for this reason; their exceptions are logged."""
+    """Call the hooks for a finished job, or one dead for this reason; exceptions are logged."""
     if reason is None:
         for hook in hooks.finish_hooks:
             _call(hook, attempt)
@@ -29,7 +29,7 @@ def call(attempt: Attempt, reason: str | None = None) -> None:
 def _call(hook: hooks.Hook, attempt: Attempt, *more: str) -> None:
     try:
         hook(attempt.current, *more)
-    # SystemExit too: the job has ended, and the worker goes on.
+    # SystemExit too: the job has ended.
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

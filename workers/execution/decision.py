@@ -1,9 +1,7 @@
-"""Decisions about a job whose attempt has ended: made here, without a store, and executed by the recorder.
+"""Decisions about an ended attempt: made here, without a store, and executed by the recorder.
 
-A decision names one statement of `drain.tables`, which changes the job's row only under the fence of the claim, and
-what follows once the row has changed: the word for RQ, the log line, the death that RQ's books get. The order is
-the same for each outcome: the statement first, the log line and the word afterwards, so that nothing is reported that
-was not committed.
+A decision names a statement, under the claim's fence, and what follows once the row has changed: a word for RQ, a log
+line, a death. The statement always comes first, so nothing uncommitted is reported.
 """
 
 from __future__ import annotations
@@ -36,34 +34,31 @@ from drain.workers.execution.outcome import (
 
 log = logging.getLogger(__name__)
 
-# Words for what became of a job, as RQ's books and the counters of a worker have them.
+# Outcome words, as in RQ's records and a worker's counters.
 FINISHED, RETRYING, INTERRUPTED, DEFERRED, DEAD = "finished", "retrying", "interrupted", "deferred", "dead"
 RECORDED, STALE, REFUSED, CANCELLED = "recorded", "stale", "refused", "cancelled"
-# Outcome in `stale_finishes` of an attempt that knew already that another worker had claimed its job.
+# In `stale_finishes`: the attempt knew that its job was claimed elsewhere.
 _NOTHING = "nothing"
 
 _LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
 _EXPIRED = "its expires_at had passed before a worker could start it"
 _NO_REASON = "the job gave up, and gave no reason"
-# Ids are given out once, unless the sequence was set back.
+# Only if the sequence was set back.
 _ID_IS_TAKEN = Unreadable("it ran, but another job with its id is finished already")
-# Pause between an interrupted attempt and the next one: another worker may take the job, and no loop spins.
+# Lets another worker take the job, and keeps loops from spinning.
 _INTERRUPTED_SECONDS = 1.0
 
-# Function of `drain.tables` that is called with a connection, the claim, and the values of the decision.
-# The answer None or False means that the statement has changed nothing.
+# Called with connection, claim, and the decision's values. None or False: nothing was changed.
 Statement = Callable[..., object]
 
 
 class LogLine(NamedTuple):
-    """One line of the log.
+    """Line of the log.
 
     Attributes:
-        level: Of the module `logging`.
-        text: With placeholders for `arguments`.
-        arguments: Values of the placeholders.
-        extra: Fields of the record, `event` among them.
-        answer: Name of a further field, which holds the statement's answer; None for no such field.
+        arguments: Values of the text's placeholders.
+        extra: Fields, including `event`.
+        answer: Name of a field for the statement's answer, if wanted.
     """
 
     level: int
@@ -75,17 +70,17 @@ class LogLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The consequence of an attempt that has ended.
+    """Consequence of an ended attempt.
 
     Attributes:
-        word: State of the job in one word, once the statement has changed its row.
-        statement: Executed under the fence of the claim; None if the row has been written already.
-        values: Further arguments of the statement.
-        log: Line that is logged once the row has changed.
-        death: Why the job is dead, for RQ's books and exception handlers; None if it is not.
-        otherwise: Outcome that is decided on instead if the statement changes nothing; None: then the claim is stale.
-        if_forbidden: Outcome that is decided on instead if a constraint of the table forbids the statement.
-        stale_outcome: Outcome that `stale_finishes` names if the claim is stale.
+        word: The job's state, once the row has changed.
+        statement: None if the row is written already.
+        values: Arguments of the statement.
+        log: Logged once the row has changed.
+        death: If the job is dead.
+        otherwise: Outcome if the statement changes nothing; None means that the claim is stale.
+        if_forbidden: Outcome if a constraint forbids the statement.
+        stale_outcome: For `stale_finishes` if the claim is stale.
     """
 
     word: str
@@ -99,7 +94,7 @@ class Decision:
 
 
 def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one return for each outcome)
-    """Decide what becomes of a job, by the outcome of its attempt."""
+    """Decide by the outcome of an attempt."""
     match result:
         case AlreadyFinished(rest):
             return _after_finish(claim, rest)
@@ -131,12 +126,7 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
 
 
 def error_of(word: str, result: Outcome) -> str | None:
-    """Return the name of the type of exception with which an attempt has failed; None if it has not failed.
-
-    Args:
-        word: State of the job, once it is recorded.
-        result: Outcome of the attempt.
-    """
+    """Return the exception type of a failed attempt with this recorded `word`, if any."""
     match result:
         case Recorded(error=str() as error):
             return error
@@ -148,21 +138,21 @@ def error_of(word: str, result: Outcome) -> str | None:
 
 
 def decide_unrun(claim: Claim) -> Decision:
-    """Give a job up that was claimed only to be buried: it has expired, or its attempts are spent."""
+    """Bury a job that has expired, or has no attempts left."""
     if claim.expired:
         return _bury(claim, "expired", _EXPIRED, ran=False)
     return _bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
 
 
 def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """Return the wait after this many failed attempts: as listed, or else exponential, capped, with jitter.
+    """Return the wait after so many failed attempts: as listed, or exponential and capped.
 
-    Between half of the step and all of it, so that jobs which failed together do not come back together.
+    Jitter between half and all of it keeps jobs that failed together apart.
     """
     options = options or JobOptions()
     if options.retry_delays:
         return options.retry_delays[min(attempts, len(options.retry_delays)) - 1]
-    # The exponent is bounded, since the float would overflow long before the cap is reached a second time.
+    # Bounded: the float would overflow.
     step = min(options.retry_cap_seconds, options.retry_base_seconds * 2.0 ** min(attempts - 1, 64))
     return step * random.uniform(0.5, 1.0)  # noqa: S311
 
@@ -199,7 +189,7 @@ def _slowed(claim: Claim, when: float | datetime) -> LogLine:
 
 
 def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
-    """Give the claim back as if the attempt had not been; a failed attempt if that was done too often already."""
+    """Release the claim as if unattempted; a failed attempt if that happened too often."""
     line = LogLine(
         logging.WARNING,
         "job %d (%s) was interrupted on attempt %d, which does not count, and will run again: %s",
@@ -217,7 +207,7 @@ def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
 
 
 def _too_often(interrupted: Interrupted) -> Failed:
-    """Return the outcome of an interrupted attempt that counts, since too many before it did not."""
+    """Return the outcome of an interruption that counts, after too many that did not."""
     most = outcomes.MOST_INTERRUPTIONS
     why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
     message = f"{why}: {interrupted.error['message']}"
@@ -262,7 +252,7 @@ def _after_finish(claim: Claim, rest: Outcome) -> Decision:
 
 
 def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
-    """Report what a job wanted after it had finished itself, since no table shows it."""
+    """Report what a job wanted after finishing itself, which no table shows."""
     match rest:
         case Failed(error) | GaveUp(error):
             wanted = error["traceback"]
@@ -280,7 +270,7 @@ def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
 
 def _extra(event: str, claim: Claim, error: Mapping[str, str] | None = None) -> dict[str, object]:
     extra: dict[str, object] = {"event": event, "job_id": claim.id, "tag": claim.tag}
-    # The tables have it in any case: in the log a queue that fails would fill the disk.
+    # The tables have it; in the log, a failing queue would fill the disk.
     if error and error.get("traceback") and log.isEnabledFor(logging.DEBUG):
         extra["traceback"] = error["traceback"]
     return extra

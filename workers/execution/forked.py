@@ -1,4 +1,4 @@
-"""Children that a job has forked by itself: they must not go on as workers."""
+"""Children forked by a job, which must not go on as workers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import suppress
 
 
 def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
-    """End this process if it is not the one that began the job, but a child that the job has forked.
+    """End this process if it is a child forked by the job.
 
-    The child would go on as a second worker, with the connections and the other jobs of the first.
+    It would go on as a second worker, with the first one's connections and jobs.
     """
     if os.getpid() == pid:
         return

@@ -1,8 +1,8 @@
-"""Runner of an isolated job: in a child process of its own, as RQ's forking worker runs each.
+"""Runner of an isolated job, in a child process.
 
-The child extends the lease, runs the job and records its outcome, on connections of its own; only then does it write
-one word into a pipe. So the parent knows of an empty pipe that nothing is recorded: it ends the attempt as failed, or
-as interrupted. An order to end the job goes the other way: its text into shared memory first, then a signal.
+The child extends the lease, runs the job and records its outcome, on its own connections, then writes one word into a
+pipe. An empty pipe tells the parent that nothing is recorded: the attempt failed or was interrupted. Orders to end go
+through shared memory, followed by a signal.
 """
 
 from __future__ import annotations
@@ -42,34 +42,33 @@ from drain.workers.lease.interruption import Interruption
 
 log = logging.getLogger(__name__)
 
-# Words of a child in the pipe, once it has recorded the outcome; the exit code is no sign, since the job may choose it.
-# The type of exception follows if the job failed, and the reason if it is dead; a pipe takes this many bytes at once.
+# Words in the pipe once the outcome is recorded; the job may choose the exit code. The exception type follows a
+# failure, the reason a death; a pipe takes this many bytes at once.
 _FINISHED, _NOT_FINISHED, _DEAD, _CANCELLED, _STALE = b"f", b"n", b"d", b"c", b"s"
 _LONGEST_MESSAGE = 4096
 _LONGEST_ERROR = 1024
-# Pause of a job for which no process could be forked.
+# If no process could be forked.
 _PAUSE_SECONDS = 1.0
 _DIES_WITH_ITS_PARENT = 1
-# Pause between two looks at the child.
+# Between looks at the child.
 _LOOK_SECONDS = 0.02
-# Grace of a child after an order to end; then it is killed.
+# For a child to end after an order, before it is killed.
 _STOP_SECONDS = 5.0
-# First byte of an order, which the text of the error follows: the worker stops, the job must be given up, or the
-# attempt must end.
+# First byte of an order, before the error's text: the worker stops, the job must be given up, the attempt must end.
 _STOP, _GIVE_UP, _END = b"sge"
 _ORDER_BYTES = 256
 
 
 def run(attempt: Attempt) -> Outcome:
-    """Fork, and run the job in the child, which also records the outcome.
+    """Run the job in a forked child, which also records the outcome.
 
     Returns:
-        `AlreadyFinished` if the job is finished, `Recorded` if it is not, `Failed` if the child died, and `Interrupted`
-        if the child was killed since the worker stops.
+        `AlreadyFinished` if finished, `Recorded` if not, `Failed` if the child died, and `Interrupted` if it was killed
+        because the worker stops.
     """
     # Extended by the child from now on.
     attempt.lease.ending = True
-    # A stream may be closed, or a job's own.
+    # A stream may be closed, or the job's own.
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -109,7 +108,7 @@ def run(attempt: Attempt) -> Outcome:
 
 
 def _recorded(reading: int) -> Outcome | None:
-    """Return what the child has recorded; None if it has recorded nothing."""
+    """Return what the child has recorded, if anything."""
     os.set_blocking(reading, False)
     try:
         word = os.read(reading, _LONGEST_MESSAGE)
@@ -124,7 +123,7 @@ def _recorded(reading: int) -> Outcome | None:
 
 
 def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
-    """Wait for the child; returns its status, and whether it was killed since the worker stops."""
+    """Wait for the child; return its status, and whether it was killed because the worker stops."""
     interruption = attempt.interruption
     kill_at = monotonic() + attempt.claim.timeout_seconds + KILL_AFTER_SECONDS
     is_ordered = is_killed = False
@@ -140,7 +139,7 @@ def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
             is_ordered, kill_at = True, min(kill_at, now + _STOP_SECONDS)
             _give(order, interruption)
             os.kill(pid, STOP_NOW)
-        # A pidfd would end the wait at once, but not on every system; compared with a fork the pause is short.
+        # Pidfds are not everywhere, and a fork is slower than this pause.
         sleep(_LOOK_SECONDS)
 
 
@@ -169,13 +168,13 @@ def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap,
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Clean-up handlers of the parent must not run in the child.
+        # The parent's clean-up must not run in the child.
         os._exit(code)
 
 
 def _die_with(parent: int) -> None:
-    """Let the system kill this process when its parent dies: another worker will run the job."""
-    # There is no such thing but on Linux, where there is no other way to ask for it.
+    """Let the system kill this process with its parent: another worker will run the job."""
+    # Linux only.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
@@ -194,7 +193,7 @@ def _run_and_record(parents: Attempt, order: mmap.mmap, stack: ChildStack) -> by
             signal.raise_signal(signal.SIGALRM)
 
     signal.signal(STOP_NOW, stop)
-    # systemd signals the whole cgroup; whether there is time to end is for the supervisor to say.
+    # systemd signals the whole cgroup; the supervisor decides about the time.
     signal.signal(signal.SIGTERM, lambda *_: None)
     reporter.report_as_parent()
     django_connections.forget_inherited()

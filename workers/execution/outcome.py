@@ -1,4 +1,4 @@
-"""Outcomes of an attempt, as plain values; nothing here touches a store. `decision` says what follows from each."""
+"""Outcomes of an attempt as values; `decision` says what follows."""
 
 from __future__ import annotations
 
@@ -14,26 +14,20 @@ from types import TracebackType
 from drain.jobs.options import JobOptions
 from drain.workers.errors import CommitUndoneError, UnfitResultError
 
-# Upper bounds of stored texts, in characters. PostgreSQL takes a lot more, but no person reads it, and a row that is
-# read at each claim should be small.
+# Characters stored: a row read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
-# Packages whose frames lie between the worker and a job's own function: ours, and the event loop of an `async def`.
+# Frames between the worker and a job's function: ours, and the event loop's.
 _MACHINERY = re.compile(r"(drain\.workers|asyncio|selectors)\b")
-# Handlers of the alarm, in which an exception from outside is raised: frames at the end that say nothing of the job.
+# Alarm handlers, whose frames at the end say nothing of the job.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
-# Message of an outcome whose result the database's encoding cannot hold.
 _NOT_ENCODED = "its result has characters that the encoding of the database lacks"
 _ALARMS_FILE = str(Path(__file__).with_name("alarm.py"))
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The function returned.
-
-    Attributes:
-        result: What it has returned, as JSON, if the job keeps that; None otherwise.
-    """
+    """The function returned; `result` is JSON to keep."""
 
     result: str | None = None
 
@@ -43,10 +37,10 @@ class Failed:
     """The function raised, or could not be called.
 
     Attributes:
-        error: `type`, `message` and `traceback`, fit to be stored.
-        options: Of the registration; None if no function is registered under the name.
-        cause: The exception itself, where it was raised in this process.
-        after: Seconds until the next attempt, as the function asked; None for the wait of the registration.
+        error: `type`, `message` and `traceback`, fit to store.
+        options: None without a registration.
+        cause: The exception, if raised in this process.
+        after: Seconds until the next attempt, as asked; None for the registered wait.
     """
 
     error: dict[str, str]
@@ -62,24 +56,23 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The function wants to be run later: after some seconds, or at a time."""
+    """The function wants to run later: after seconds, or at a time."""
 
     when: float | datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Slowed(Deferred):
-    """The function wants to be run later, and that no other job of its key starts until then."""
+    """The function wants to run later, and its key to pause until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The function, or a rule of its registration, says that no further attempt would help.
+    """No further attempt would help.
 
     Attributes:
-        error: As for `Failed`.
-        cause: As for `Failed`.
-        rule: Option of the registration that forbids another attempt; None if the function has given up itself.
+        error, cause: As for `Failed`.
+        rule: Registered option that forbids another attempt; None if the function gave up.
     """
 
     error: dict[str, str]
@@ -88,7 +81,7 @@ class GaveUp:
 
     @property
     def reason(self) -> str:
-        """Why no further attempt would help; "" if the function gave no reason."""
+        """Why no further attempt would help, or ""."""
         return (
             self.error["message"] if self.rule is None else f"{_line(self.error)} (not retried: {self.rule})"
         )
@@ -96,28 +89,28 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class Lost(Failed):
-    """The function has learned that another worker has claimed the job. The database knows whether it is so."""
+    """The function saw that its job was claimed elsewhere; the database decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Failed):
-    """The worker stops and has ended the attempt, which does not count unless that happens too often."""
+    """The stopping worker ended the attempt, which rarely counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The job can never succeed; the text says why."""
+    """The job can never succeed, as the text says."""
 
     explanation: str
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyFinished:
-    """The job is finished already: by its own transaction, or by the process that ran it.
+    """The job is finished: by its transaction, or the process that ran it.
 
     Attributes:
-        rest: Outcome of its code after the finish, which changes nothing about the finish; its result is added.
-        is_durable: False if a crash of the server may still undo the finish, together with all of the transaction.
+        rest: Outcome of the code after the finish, of which only a result is added.
+        is_durable: False if a server crash may still undo the transaction.
     """
 
     rest: Outcome
@@ -126,12 +119,12 @@ class AlreadyFinished:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The process that ran the job has recorded that the job is not finished, and why.
+    """The process that ran the job has recorded why it is not finished.
 
     Attributes:
-        dead: Why it is dead; None if it is not.
-        word: "recorded", or "cancelled" if it was cancelled, or "stale" if another worker has claimed it.
-        error: Name of the type of exception with which it failed; None if it did not.
+        dead: Why it is dead, if it is.
+        word: "recorded", "cancelled", or "stale" if claimed elsewhere.
+        error: Exception type, if it failed.
     """
 
     dead: str | None = None
@@ -146,7 +139,7 @@ FINISHED = Finished()
 
 
 def undone_by_crash(options: JobOptions) -> Interrupted:
-    """Return the outcome of an attempt whose transaction had committed, until a crash of PostgreSQL undid that."""
+    """Return the outcome of an attempt whose commit a crash of PostgreSQL undid."""
     error = CommitUndoneError(
         "PostgreSQL has crashed, and the commit of its transaction was not yet on the disk"
     )
@@ -154,9 +147,9 @@ def undone_by_crash(options: JobOptions) -> Interrupted:
 
 
 def describe(error: BaseException, reason: str = "") -> dict[str, str]:
-    """Return an exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
+    """Describe an exception in texts that PostgreSQL can store: no NUL, no lone surrogate, bounded.
 
-    The traceback begins at the job's own function, the message with the reason if there is one.
+    The traceback begins at the job's function.
     """
     return {
         "type": _text(partial(_name, type(error)), _LONGEST_MESSAGE),
@@ -166,7 +159,7 @@ def describe(error: BaseException, reason: str = "") -> dict[str, str]:
 
 
 def in_ascii(result: Outcome) -> Outcome:
-    """Return the same outcome, its texts with Python's escapes for all that is not ASCII."""
+    """Return the outcome with non-ASCII text escaped."""
     match result:
         case Failed() | GaveUp():
             return replace(result, error={name: _in_ascii(text) for name, text in result.error.items()})
@@ -196,14 +189,14 @@ def _traceback(error: BaseException) -> str:
             while len(each.stack) > 1 and _is_of_the_alarm(each.stack[-1]):
                 each.stack.pop()
         return "".join(shown.format())
-    # TracebackException asks the error for texts and notes, and reads those of a SyntaxError as a place in a file.
+    # TracebackException asks the error for texts, and reads a SyntaxError's as a place in a file.
     except Exception as unprintable:  # noqa: BLE001
         lines = traceback.format_tb(trace)
         return "".join([*lines, f"(the rest cannot be shown: {type(unprintable).__name__})\n"])
 
 
 def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback from the job's own function on; all of it if there is no such function in it."""
+    """Return the traceback from the job's function on, or all of it."""
     inner = trace
     while inner is not None and _is_machinery(inner.tb_frame.f_globals.get("__name__")):
         inner = inner.tb_next
@@ -219,7 +212,7 @@ def _is_of_the_alarm(frame: traceback.FrameSummary) -> bool:
 
 
 def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """Yield an exception, its causes, its contexts and the members of its groups."""
+    """Yield an exception, its causes, contexts and group members."""
     pending = [shown]
     while pending:
         each = pending.pop()
@@ -229,7 +222,7 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _text(ask: Callable[[], str], longest: int) -> str:
-    """Return a text of an error, shortened to about `longest` characters; a note instead if its class raises."""
+    """Return an error's text, shortened to about `longest` characters; a note if its class raises."""
     try:
         return _storable(ask(), longest)
     except BaseException as unprintable:  # noqa: BLE001
@@ -244,6 +237,6 @@ def _storable(text: str, longest: int) -> str:
     text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     if len(text) <= longest:
         return text
-    # The end of a traceback says what happened, its beginning where it came from.
+    # A traceback's end says what happened, its beginning where.
     half = longest // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

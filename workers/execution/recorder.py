@@ -1,7 +1,6 @@
-"""The one door to the tables for an outcome: it executes what `decision` has decided, under the fence of the claim.
+"""The only writer of outcomes: executes what `decision` decided, under the claim's fence.
 
-The statement is committed before anything is logged or returned. An outcome whose claim is stale changes nothing but
-`stale_finishes`.
+The statement is committed before anything is logged or returned. A stale claim only adds to `stale_finishes`.
 """
 
 from __future__ import annotations
@@ -33,55 +32,51 @@ from drain.workers.lease.database import Database
 
 log = logging.getLogger(__name__)
 
-# Names of jobs of which this process has logged one as finished.
+# Job names whose first finish is logged.
 _logged: set[str] = set()
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Records outcomes, each under the fence of its claim.
+    """Records outcomes under the fence of their claims.
 
-    Each method returns the word of the decision for RQ's own books, such as finished, retrying or dead; or stale, if
-    another worker has claimed the job and nothing was changed; or cancelled, if the job was cancelled meanwhile.
-
-    Attributes:
-        database: Connection to the database of the jobs. All methods raise UnavailableError when PostgreSQL stays away;
-            the job is redelivered then.
+    Methods return a word for RQ's records: the decision's, or stale, or cancelled. If PostgreSQL stays unavailable they
+    raise UnavailableError, and the job is redelivered.
     """
 
     database: Database
     _death: Death | None = field(default=None, init=False)
 
     def record(self, claim: Claim, result: Outcome) -> str:
-        """Record what became of an attempt."""
+        """Record the outcome of an attempt."""
         try:
             return self._apply(claim, decide(claim, result))
         except psycopg.DataError:
-            # The database's encoding lacks a character of the texts.
+            # The database's encoding lacks a character.
             return self._apply(claim, decide(claim, in_ascii(result)))
         except psycopg.errors.InsufficientPrivilege as error:
-            # A role with the rights of version 5 cannot add a result to a finished job.
+            # Rights of version 5 cannot add a result to a finished job.
             if not isinstance(result, AlreadyFinished):
                 raise
             return self._apply(claim, decide(claim, AlreadyFinished(Failed(describe(error)))))
 
     @property
     def death(self) -> Death | None:
-        """Death of the job for which a method has just returned "dead", until `last_death` is called."""
+        """Death of the job for which a method just returned "dead", until `last_death`."""
         return self._death
 
     def last_death(self) -> Death | None:
-        """Return once why the job is dead for which a method has just returned "dead"."""
-        # Its exception keeps whatever the job had in its variables.
+        """Return once why that job is dead."""
+        # Its exception holds the job's variables.
         death, self._death = self._death, None
         return death
 
     def bury_unrun(self, claim: Claim) -> str:
-        """Give up a job that has expired, or whose attempts are spent."""
+        """Bury a job that has expired or has no attempts left."""
         return self._apply(claim, decide_unrun(claim))
 
     def bury_unclaimable(self, job_id: int, error: psycopg.Error) -> str:
-        """Give up a job whose row makes each claim of it fail; "refused" if another worker has claimed it after all."""
+        """Bury a job whose row makes every claim fail; "refused" if it was claimed after all."""
         reason = error.diag.message_primary or str(error).partition("\n")[0]
         explanation = f"it cannot be claimed: {reason}"
         buried = self.database.ask(lambda c: outcomes.bury_unclaimable(c, job_id, explanation))
@@ -92,14 +87,14 @@ class Recorder:
         return DEAD
 
     def _apply(self, claim: Claim, decision: Decision) -> str:
-        """Execute a decision; the one place where an outcome is written and a stale claim is noticed."""
+        """Execute a decision; the one place that writes outcomes and notices stale claims."""
         try:
             answer = self._execute(claim, decision)
         except psycopg.IntegrityError:
             if decision.if_forbidden is None:
                 raise
             return self._apply(claim, decide(claim, decision.if_forbidden))
-        # 0 is an answer: no interruption was counted, since the leader had redelivered the job already.
+        # 0 is an answer: the leader had redelivered the job, so no interruption was counted.
         if answer is not None and answer is not False:
             self._death = decision.death
             if decision.log is not None:
@@ -116,8 +111,8 @@ class Recorder:
         return self.database.ask(lambda c: statement(c, claim, **values))
 
     def _record_stale(self, claim: Claim, wanted: str) -> str:
-        """Record that an outcome came too late: the claim is no longer the current one, and nothing is changed."""
-        # Unless this very attempt has finished the job, in a commit whose answer never came.
+        """Record that an outcome came too late and changed nothing."""
+        # Unless this attempt finished the job, in a commit whose answer was lost.
         if self.database.ask(lambda c: finishes.is_finished(c, claim)):
             return FINISHED
         if self.database.ask(lambda c: cancellations.confirm_end(c, claim)):
@@ -146,16 +141,16 @@ def _log(line: LogLine, answer: object) -> None:
 
 
 def is_news(claims: Sequence[Claim]) -> bool:
-    """Return whether `log_finished` would log one of these; asked first, it costs some 20 nanoseconds a job."""
+    """Return True if `log_finished` would log one of these; some 20 ns per job."""
     return log.isEnabledFor(logging.DEBUG) or not {claim.job_name for claim in claims} <= _logged
 
 
 def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> None:
-    """Log finished jobs: the first of each name in this process at INFO, the others at DEBUG.
+    """Log finished jobs: the first of each name at INFO, others at DEBUG.
 
     Args:
-        finished: Each with the seconds that it took.
-        more: Advice on how to see the other lines, logged only while they are not.
+        finished: Claims with run times.
+        more: Advice on seeing the other lines, while they are off.
     """
     is_verbose = log.isEnabledFor(logging.DEBUG)
     for claim, seconds in finished:

@@ -1,7 +1,7 @@
-"""RQ's own books about tracked jobs: a dead one has failed there too, and what depends on a finished one is released.
+"""RQ's records of tracked jobs: dead ones fail there too, and dependents of finished ones are released.
 
-`drain work` deletes what RQ knows of a delivery as soon as its job has ended. The rest is written here, by RQ's own
-code, in the thread that serves RQ's tools: a job that simply finishes pays for nothing of it.
+`drain work` deletes a delivery's hash once its job ends. The rest is written here, by RQ's code in the thread that
+serves RQ's tools, so a job that just finishes pays nothing.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ log = logging.getLogger(__name__)
 _nothing = logging.getLogger(f"{__name__}.nothing")
 _nothing.disabled = True
 
-# Upper bound of the entries that wait while RQ is slow, or Redis is away; no further ones are kept.
+# Waiting entries; more are dropped while RQ is slow or Redis unavailable.
 _MOST_WAITING = 1000
-# Upper bound of the entries that are written in one go, about a second's worth: the thread has a heartbeat to keep.
+# Entries per turn, about a second's worth: the thread has a heartbeat to keep.
 _AT_ONCE = 100
-# Time to live of a set of dependents after the end of the job that they have depended on.
+# Lifetime of a set of dependents after their job's end.
 _KEPT_SECONDS = 60
 
 
 class _Unread(bytes):
-    """Pickled data of unknown origin, which is never unpickled here."""
+    """Pickled data of unknown origin, never unpickled."""
 
 
 class _Sealed:
-    """A serializer that unpickles nothing: a stranger may have written what RQ reads along the way."""
+    """Serializer that unpickles nothing, since anyone may have written the data."""
 
     @staticmethod
     def loads(data: bytes) -> object:
@@ -54,10 +54,10 @@ class _Sealed:
 
 
 class RQBooks:
-    """Entries that are not yet written into RQ's books. Any thread may add entries while one writes.
+    """Entries for RQ's records. Any thread adds while one writes.
 
     Args:
-        ring: Wakes the thread that writes.
+        ring: Wakes the writing thread.
     """
 
     def __init__(self, ring: Callable[[], None] = lambda: None) -> None:
@@ -67,15 +67,11 @@ class RQBooks:
 
     @property
     def waits(self) -> bool:
-        """True if any entry is left to be written."""
+        """True if entries are left."""
         return bool(self._deaths or self._finished)
 
     def died(self, rq_id: str, death: Death) -> bool:
-        """Add that the job of a delivery is dead.
-
-        Returns:
-            True if the entry was added; otherwise the caller must delete the delivery's hash.
-        """
+        """Add a dead job's delivery; if False, the caller must delete its hash."""
         if len(self._deaths) >= _MOST_WAITING:
             return False
         self._deaths.append((rq_id, death))
@@ -83,18 +79,18 @@ class RQBooks:
         return True
 
     def finished(self, rq_id: str, queue: str) -> None:
-        """Add that the job of a delivery is finished, and that plain RQ jobs depend on it."""
+        """Add a finished job's delivery, on which RQ jobs depend."""
         self._finished.append((rq_id, queue))
         self._ring()
 
     def write(self, worker: BaseWorker) -> None:
-        """Write the entries that have waited longest.
+        """Write the oldest entries.
 
         Args:
-            worker: The worker of RQ's as which this process is known to RQ's tools; its exception handlers are called.
+            worker: This process' worker in RQ; its exception handlers are called.
 
         Raises:
-            redis.RedisError: Redis is away; what could not be written waits for the next time.
+            redis.RedisError: Redis is unavailable; the rest waits.
         """
         for _ in range(_AT_ONCE):
             if self._finished:
@@ -108,7 +104,7 @@ class RQBooks:
         self._ring()
 
     def write_alone(self, redis_url: str) -> None:
-        """Write all entries, where there is no worker whose exception handlers could be called."""
+        """Write all entries without a worker's exception handlers."""
         with suppress(redis.RedisError), wire.connect(redis_url) as connection:
             while self.waits:
                 self.write(SimpleWorker([], connection=connection))
@@ -117,7 +113,7 @@ class RQBooks:
 def _write(act: Callable[..., None], worker: BaseWorker, rq_id: str, about: object) -> None:
     try:
         act(worker, rq_id, about)
-    # Any client of Redis may have written what RQ reads there.
+    # Any Redis client may have written what RQ reads.
     except Exception as error:
         if isinstance(error, redis.RedisError) and not isinstance(error, redis.ResponseError):
             raise
@@ -133,7 +129,7 @@ def _release(worker: BaseWorker, rq_id: str, queue: str) -> None:
     job = Job(rq_id, connection=worker.connection)
     job.origin, job._status = queue, JobStatus.FINISHED
     _enqueue_dependents(job)
-    # RQ leaves dependents in the set that wait for other jobs too, and lets the set expire with the parent.
+    # RQ leaves dependents that await other jobs too, and lets the set expire with the parent.
     worker.connection.expire(job.dependents_key, _KEPT_SECONDS)
 
 
@@ -147,7 +143,7 @@ def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
     try:
         job = _fetch(worker, rq_id, death)
     except NoSuchJobError:
-        # It could not even be claimed, so its name is not known. A new job of RQ's would have no call.
+        # It could not be claimed, so its name is unknown; a new RQ job would have no call.
         job, is_known = Job(rq_id, connection=worker.connection), False
         job.func_name, job.args, job.kwargs, job.description = "", (), {}, f"#{death.job_id}"
     job.origin, job._status = job.origin or death.queue, JobStatus.FAILED
@@ -162,7 +158,7 @@ def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
 
 
 def _fetch(worker: BaseWorker, rq_id: str, death: Death) -> Job:
-    """Fetch RQ's job of a delivery; one that has no hash, since it was thin or Redis has lost it, gets one."""
+    """Fetch RQ's job of a delivery, creating a missing hash."""
     if death.job_name and not worker.connection.exists(wire.job_key(rq_id)):
         wire.write_hash(
             worker.connection, rq_id, death.queue, death.job_name, None, seconds=FAILED_TTL_SECONDS
@@ -173,7 +169,7 @@ def _fetch(worker: BaseWorker, rq_id: str, death: Death) -> Job:
 def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
     unlogged: Any = _Unlogged(worker)
     try:
-        # Sentry's integration replaces the method of this class.
+        # Replaced by Sentry's integration.
         Worker.handle_exception(unlogged, job, type(error), error, error.__traceback__)
     # A handler may be anything.
     except BaseException as failed:  # noqa: BLE001
@@ -186,7 +182,7 @@ def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
 
 
 class _Unlogged:
-    """A worker of RQ's that logs nothing: why a job is dead has been logged already."""
+    """RQ worker that logs nothing: the death is logged already."""
 
     log = _nothing
 

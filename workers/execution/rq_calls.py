@@ -1,4 +1,4 @@
-"""Calls by RQ's own worker: the delivery that one names, what RQ is answered, and the worker's entry for its queue."""
+"""Calls by RQ's own worker: deliveries, answers to RQ, and the worker's registration."""
 
 from __future__ import annotations
 
@@ -14,48 +14,43 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Pause after the id of a job of another database: a worker that finds only such ids takes one of them at a time.
+# Pause after another database's id: a worker that finds only such ids takes them singly.
 _FOREIGN_PAUSE_SECONDS = 2.0
 _ANY_NUMBER = 2**31
-# No delivery number will ever have more digits, and PostgreSQL could not read them.
+# Delivery numbers never have more digits.
 _DIGITS = 18
 
 
 def tell_of_end(client: Redis, job_id: int) -> None:
-    """Tell those who wait for the result of a job that an attempt has ended."""
+    """Announce the end of an attempt to those who wait for the result."""
     from redis import RedisError
 
     from drain.wire.ended import tell
 
-    # Whoever waits looks at the table once a second in any case.
+    # Waiting callers poll the table once a second anyway.
     with suppress(RedisError):
         tell(client, job_id)
 
 
 def register_worker(job: Job) -> None:
-    """Enter the stock worker that runs a job into RQ's set for the queue: after a loss of data Redis lacks it there.
+    """Enter the stock worker of a job into RQ's set for the queue, in case Redis lost it.
 
-    RQ enters a worker only when it starts. The leader reads this set to find queues that need no hashes.
+    RQ enters a worker only at its start; the leader reads the set to find queues that need no hashes.
     """
     from redis import RedisError
     from rq import Worker
     from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
     if job.worker_name and job.origin:
-        # The job needs no Redis to run.
+        # The job needs no Redis.
         with suppress(RedisError):
             worker = Worker.redis_worker_namespace_prefix + job.worker_name
             job.connection.sadd(WORKERS_BY_QUEUE_KEY % job.origin, worker)
 
 
 def delivery_of(job_id: int, rq_id: str) -> int:
-    """Read the delivery number in the RQ id of a tracked job, of whatever namespace.
-
-    Returns:
-        The number; 0, which no delivery has, if the id does not name a delivery of this job: RQ's tools have made a
-        copy, or the call was enqueued by hand.
-    """
-    # The form of `drain.wire.ids`, which is not imported: that would cost each forked child some milliseconds.
+    """Return the delivery number in a tracked job's RQ id; 0 for an id that is not its delivery, such as a copy."""
+    # As in `drain.wire.ids`, whose import would cost each forked child milliseconds.
     named, _, number = rq_id.rpartition("-")
     is_ours = (
         named.endswith(f"-{job_id}") and number.isdecimal() and number.isascii() and len(number) <= _DIGITS
@@ -64,7 +59,7 @@ def delivery_of(job_id: int, rq_id: str) -> int:
 
 
 def give_back(job_id: int, queue: str | None, installation: str | None) -> Retry:
-    """Return RQ's order to put a job of another database back into its queue, after a pause."""
+    """Return RQ's order to requeue another database's job after a pause."""
     from rq import Retry
 
     log.error(

@@ -1,8 +1,7 @@
-"""Exceptions that are raised in a job which runs in a thread beside the main thread, where no signal reaches it.
+"""Exceptions raised in a job in another thread than the main one, which signals do not reach.
 
-CPython raises an exception that another thread has ordered at the next function call, or the next turn of a loop, of
-the interrupted thread. A job that waits in C (for a lock, a socket, `time.sleep`) sees the exception only when that
-wait ends.
+CPython raises it at the thread's next call or loop iteration. A job waiting in C (a lock, a socket, `time.sleep`) sees
+it only afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _raise_in: Callable[[ctypes.c_ulong, object], int] = ctypes.pythonapi.PyThreadSt
 def thread_alarm(
     act: Act, seconds: float, cause: Callable[[], Exception | None], end: Callable[[], None]
 ) -> None:
-    """Call a function in this thread, which is not the main thread; see `interruptible` for the arguments."""
+    """Call a function in this thread; see `interruptible` for the arguments."""
     thread = ctypes.c_ulong(threading.get_ident())
     was_interrupted = False
 
@@ -34,13 +33,13 @@ def thread_alarm(
         act(interrupt, seconds)
     finally:
         while True:
-            # An exception that comes so late is dropped: the job has ended.
+            # Too late: the job has ended.
             try:
-                # From here on no other one is ordered; one that was ordered before may still be on its way.
+                # No other is ordered from here on; an earlier one may still be coming.
                 end()
                 if was_interrupted:
                     was_interrupted = False
-                    # In its place, and raised here: ordering None makes Python 3.11 hang in functions that are traced.
+                    # Replaces it, raised here: ordering None makes Python 3.11 hang in traced functions.
                     _raise_in(thread, ctypes.py_object(Exception))
                     for _ in range(2):
                         pass
@@ -50,10 +49,7 @@ def thread_alarm(
 
 
 def _kind_of(error: Exception) -> type[Exception]:
-    """Return a class that is instantiated without arguments, and makes an exception like this one.
-
-    CPython raises a class in another thread, never an instance.
-    """
+    """Return a class whose instances equal this exception: in other threads CPython raises only classes."""
     kind = type(error)
 
     def init(self: Exception) -> None:

@@ -1,8 +1,7 @@
-"""The handover of jobs from a worker process that has died to its successor.
+"""Handover of jobs from a dead worker process to its successor.
 
-    journal    the jobs of a process, in memory that it shares with the supervisor
-    recovery   finishes, charges or gives back the jobs in the journal of a dead process
+    journal    the jobs of a process, in memory shared with the supervisor
+    recovery   finishes, charges or returns the jobs in a dead process' journal
 
-What always holds: a job is in the journal from its claim until its outcome is recorded. Even so, a job
-is changed only under the fence of its claim.
+A job is in the journal from claim to recorded outcome, and changes only under the fence of its claim.
 """

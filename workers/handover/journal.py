@@ -1,8 +1,7 @@
-"""The journal of a worker process: its jobs, in memory shared with the supervisor, which outlives the process.
+"""Journal of a worker process: its jobs, in memory shared with the supervisor, which outlives it.
 
-Each claimed job has a slot: the fence of its claim, its progress, and the time when its process must be killed.
-So the successor of a killed process knows which of the jobs had not begun, which one was running, and which had
-ended.
+Each claimed job has a slot with its fence, progress and kill time, so that the successor of a killed process knows
+which jobs had not begun, ran, or had ended.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from drain.tables.fences import Fence, Fenced
 
-# Number of slots: upper bound of the jobs that a process claims at a time.
+# Most jobs that a process claims at a time.
 SLOTS = 4096
 
 _SLOT = struct.Struct("<qqqqqd")
@@ -24,49 +23,39 @@ _STATE = struct.Struct("<q")
 _TIME = struct.Struct("<d")
 _STATE_AND_TIME = struct.Struct("<qd")
 _STATE_AT, _TIME_AT = 32, 40
-# Place of the progress among the numbers of a slot.
+# Index of the progress in a slot.
 _PROGRESS = 4
 _NEVER = float("inf")
-# Counts of finished jobs and of failed ones; then a byte each: the process resigns, is alive, is cut off, runs a plain
-# RQ job.
+# Finished and failed jobs; then flags: resigned, alive, cut off, running a plain RQ job.
 _COUNTS = struct.Struct("<qq")
 _TAIL = struct.Struct("<qq4?")
 _TAIL_AT = SLOTS * _SLOT.size
 _RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT, _PLAIN_JOB_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
-# Last of all the name of the process: that of its host has up to 255 bytes.
+# Last, the process' name; a host name has up to 255 bytes.
 _WORKER_AT, _WORKER_SIZE = _TAIL_AT + _TAIL.size, 512
-# Salts are not negative.
 _NO_SALT = -1
 
 
 class Progress(IntEnum):
     """Progress of a job."""
 
-    # The slot is free.
+    # Free slot.
     NONE = 0
-    # The job waits to run, or has raised: it will run again.
+    # Waits to run, or raised: it will run again.
     CLAIMED = 1
     RUNNING = 2
-    # The function has returned, and the outcome is not yet recorded.
+    # Returned, not recorded yet.
     FINISHED = 3
-    # The job has finished itself, in a commit that may not be durable yet; or its result is kept, and may not be
-    # recorded yet.
+    # Finished itself, perhaps not durably; or with a result that may not be recorded.
     COMMITTED = 4
 
 
-# Plain numbers: packing an enum costs a third of a microsecond more.
+# Packing an enum costs a third of a microsecond more.
 _NONE, _CLAIMED, _RUNNING, _FINISHED, _COMMITTED = map(int, Progress)
 
 
 class Entry(NamedTuple):
-    """A job in the journal.
-
-    Attributes:
-        fence: Fence of its claim.
-        delivery: Number of its delivery.
-        progress: Its progress.
-        kill_at: Time at which its process is killed if the job still runs, by the monotonic clock.
-    """
+    """Job in the journal; its process is killed at `kill_at`, by `monotonic()`, if the job still runs."""
 
     fence: Fence
     delivery: int
@@ -75,18 +64,18 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """The jobs and the state of the processes of one worker slot, one process after the other.
+    """Jobs and state of a slot's successive processes.
 
-    Only the process writes, each slot of the journal by one thread at a time; the supervisor reads, and calls `close`.
+    Only the process writes, each entry by one thread at a time; the supervisor reads, and calls `close`.
     """
 
     def __init__(self) -> None:
-        # After the slots: counts of ended jobs, the state of the process, and its name.
+        # After the slots: counts, state, and the process' name.
         self._memory = mmap.mmap(-1, _WORKER_AT + _WORKER_SIZE)
         self._free = list(reversed(range(SLOTS)))
-        # Worker that all claims name: this process.
+        # This process, named by all claims.
         self._worker = ""
-        # Counts of the earlier processes.
+        # Counts of earlier processes.
         self._before = (0, 0)
 
     @property
@@ -105,12 +94,12 @@ class Journal:
 
     @property
     def is_alive(self) -> bool:
-        """True if a process is alive and has begun to work."""
+        """True if a process is alive and working."""
         return bool(self._memory[_ALIVE_AT])
 
     @property
     def is_cut_off(self) -> bool:
-        """True if the process found one of its stores away."""
+        """True if the process cannot reach a store."""
         return bool(self._memory[_CUT_OFF_AT])
 
     @is_cut_off.setter
@@ -119,18 +108,18 @@ class Journal:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Numbers of finished and of failed jobs, of all processes of the worker slot."""
+        """Finished and failed jobs of all the slot's processes."""
         finished, failed = _COUNTS.unpack_from(self._memory, _TAIL_AT)
         return finished, failed
 
     def count(self, finished: int, failed: int) -> None:
-        """Set the numbers of finished and of failed jobs of this process."""
+        """Set this process' finished and failed jobs."""
         before = self._before
         self._write(_TAIL_AT, _COUNTS.pack(before[0] + finished, before[1] + failed))
 
     @property
     def runs_plain_job(self) -> bool:
-        """True if a plain RQ job runs, which the process waits for beyond its grace period."""
+        """True if a plain RQ job runs, awaited beyond the grace period."""
         return bool(self._memory[_PLAIN_JOB_AT])
 
     @runs_plain_job.setter
@@ -138,7 +127,7 @@ class Journal:
         self._memory[_PLAIN_JOB_AT] = value
 
     def add(self, claim: Fenced, delivery: int) -> int:
-        """Note a job that this process has claimed; return its slot."""
+        """Add a claimed job; return its slot."""
         if claim.worker != self._worker:
             self._worker = claim.worker
             self._write(_WORKER_AT, self._worker.encode().ljust(_WORKER_SIZE, b"\0"))
@@ -148,51 +137,51 @@ class Journal:
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
-        """Note that a job begins; if it still runs at `kill_at`, by the monotonic clock, its process is killed."""
+        """Note that a job begins, and when its process is killed for it, by `monotonic()`."""
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_RUNNING, kill_at))
 
     def finish(self, slot: int) -> None:
-        """Note that the function of a job has returned."""
+        """Note that the function returned."""
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_FINISHED, _NEVER))
 
     def commit(self, slot: int) -> None:
-        """Note that the job has ended, and that the database alone knows whether it is finished."""
+        """Note that the job ended, and that only the database knows whether it is finished."""
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_COMMITTED, _NEVER))
 
     def end(self, slot: int) -> None:
-        """Note that the function of a job has raised; if the process dies with its outcome, the job runs again."""
+        """Note that the function raised: if the process dies, the job runs again."""
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_CLAIMED, _NEVER))
 
     def clear(self, slot: int) -> None:
-        """Free a slot for whose job nothing is left to do."""
+        """Free the slot of a completed job."""
         self._write(slot + _STATE_AT, _STATE.pack(_NONE))
         self._free.append(slot // _SLOT.size)
 
     def entries(self) -> list[Entry]:
-        """List the jobs of the process, or those that it had when it died."""
+        """List the jobs of the process, also after its death."""
         worker = self._claimed_by()
         return [_entry(slot, worker) for slot in self._slots() if slot[_PROGRESS]]
 
     def is_overdue(self) -> bool:
-        """Return True if a job runs beyond the time at which its process must be killed."""
+        """Return True if a job runs beyond its process' kill time."""
         now = monotonic()
         return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
 
     def close(self) -> None:
-        """Note that the process has ended; its jobs stay, and none of them is overdue any more."""
+        """Note the process' end; its jobs stay, none overdue."""
         self._memory[_ALIVE_AT] = self.runs_plain_job = False
         for number in range(SLOTS):
             self._write(number * _SLOT.size + _TIME_AT, _TIME.pack(_NEVER))
 
     def forget(self, entries: Sequence[Entry]) -> None:
-        """Free the slots of these jobs, which an earlier process has left."""
+        """Free the slots of these jobs of an earlier process."""
         fences, worker = {entry.fence for entry in entries}, self._claimed_by()
         for number, slot in enumerate(self._slots()):
             if slot[_PROGRESS] and _entry(slot, worker).fence in fences:
                 self._write(number * _SLOT.size + _STATE_AT, _STATE.pack(_NONE))
 
     def open(self) -> None:
-        """Note that a new process begins to work; jobs that are left from an earlier one keep their slots."""
+        """Note the start of a process; an earlier one's jobs keep their slots."""
         self.resigned = self.is_cut_off = self.runs_plain_job = False
         self._before = self.counts
         self._memory[_ALIVE_AT] = True
@@ -200,7 +189,7 @@ class Journal:
         self._free = free[::-1]
 
     def _write(self, at: int, packed: bytes) -> None:
-        # `pack_into` writes zeros first. The supervisor could read them: a job that runs, to be killed at the time 0.
+        # `pack_into` writes zeros first, which the supervisor could read as a kill time of 0.
         self._memory[at : at + len(packed)] = packed
 
     def _claimed_by(self) -> str:

@@ -1,4 +1,4 @@
-"""Crash recovery: the successor finishes, charges or returns the jobs in the journal of a process that has died."""
+"""Crash recovery: the successor finishes, charges or returns a dead process' jobs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,15 @@ def recover(
     stores: Stores | None = None,
     books: RQBooks | None = None,
 ) -> None:
-    """Finish the jobs that had ended, charge those that ran with a failed attempt, and give back the others.
+    """Finish ended jobs, charge running ones with a failed attempt, and return the others.
 
-    If a store is away, the jobs that are left are redelivered later.
+    Without a store, the rest is redelivered later.
 
     Args:
-        journal: Journal of the process that has died; it is empty afterwards.
-        settings: URLs of the stores, and the names of RQ's ids.
-        death: Description of the process' end.
-        stopped: The supervisor killed the process because it did not stop in time: attempts that ran do not count.
-        stores: State of the stores, to be updated.
-        books: Notes for RQ; without them RQ's books are written at once, and no exception handler is called.
+        journal: Of the dead process; empty afterwards.
+        death: How the process ended.
+        stopped: It was killed for not stopping in time: attempts do not count.
+        books: RQ's records; without, they are written at once and no exception handlers are called.
     """
     entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())
@@ -73,7 +71,7 @@ def recover(
 
 
 def _settled(entry: Entry, database: Database) -> Entry:
-    """Find out whether a commit that was perhaps not on the disk has lasted: if not, the job has not run."""
+    """Find out whether a commit perhaps not on disk has lasted; if not, the job has not run."""
     if entry.progress is not Progress.COMMITTED:
         return entry
     finished = database.ask(lambda c: finishes.is_finished(c, entry.fence))
@@ -82,7 +80,7 @@ def _settled(entry: Entry, database: Database) -> Entry:
 
 def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
     claim = recorder.database.ask(lambda c: claims.read_claim(c, entry.fence, registry.limits()))
-    # None: the process had recorded the outcome, or the job was cancelled.
+    # Recorded by the process, or cancelled.
     if claim is None:
         recorder.database.ask(lambda c: cancellations.confirm_ends(c, [entry.fence]))
         return
@@ -102,7 +100,7 @@ def _give_back(
     released: list[Released] = []
     if waiting:
         released = database.ask(lambda c: leases.release(c, [entry.fence for entry in waiting]))
-    # A thin delivery goes back without the zero that marks it, which the journal does not hold: `drain work` runs both.
+    # A thin delivery loses its mark, which the journal lacks: `drain work` runs both.
     consumer.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
     given_back = {job.id for job in released}
     finished: list[str] = []
@@ -112,6 +110,6 @@ def _give_back(
             rq_id = tracked_id(namespace, entry.fence.id, entry.delivery)
             (finished if entry.progress is Progress.FINISHED else others).append(rq_id)
     for rq_id in consumer.clear(finished):
-        # RQ only compares the queue with that of a dependent.
+        # RQ only compares it with a dependent's queue.
         books.finished(rq_id, "")
     consumer.clear_unless_awaited(others)

@@ -1,7 +1,7 @@
-"""The meter of a worker process: it counts the jobs that have ended, in the memory that the port reads.
+"""Meter of a worker process: counts ended jobs in memory that the port reads.
 
-The finisher's thread counts most jobs, many in one call; the main thread counts those that it has recorded itself. So
-a call takes a lock of this process, which no other process ever waits for.
+The finisher's thread counts most, many per call; the main thread those that it records. Hence a lock, which no other
+process waits for.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from drain.workers.measures.memory import RUN_SUM, WAIT, WAIT_SUM, Exemplar, Mea
 
 AnyJob: TypeAlias = Job[..., Any]
 
-# Number of pairs of queue and job with labels of their own; the rest is for the other jobs of each queue.
+# Pairs with labels of their own; the rest is for other jobs of each queue.
 OWN_PAIRS = memory.PAIRS - 32
-# Shortest time between two exemplars of one bucket.
+# Between exemplars of a bucket.
 _EXEMPLAR_SECONDS = 1.0
-# The trace of a job that was staged in a sampled span, in the text of a jsonb.
+# Trace of a job staged in a sampled span, as jsonb text.
 _SAMPLED = re.compile(r'"traceparent": "00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f][13579bdf]"')
 
 
 class Measured(Protocol):
-    """A job that has ended, as the meter sees it; attributes as those of `Run`."""
+    """Ended job; attributes as of `Run`."""
 
     claim: Claim
     job: AnyJob | None
@@ -48,16 +48,7 @@ class Measured(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """A job that was claimed alone and has ended.
-
-    Attributes:
-        claim: Its claim.
-        job: The registered job; None if there is none.
-        options: Of the registration.
-        waits_since: Time at which it was claimed, by the monotonic clock.
-        began_at: Time at which it began, by the monotonic clock; None if it has not.
-        took: Seconds that it ran.
-    """
+    """Ended job that was claimed alone; times by `monotonic()`."""
 
     claim: Claim
     job: AnyJob | None
@@ -68,7 +59,7 @@ class Run:
 
 
 class _Pair:
-    """Numbers of one pair of queue and job, as they are in the memory."""
+    """Numbers of a pair of queue and job, as in memory."""
 
     __slots__ = ("changed", "exemplars_at", "number", "row")
 
@@ -76,16 +67,12 @@ class _Pair:
         self.number = number
         self.row = row
         self.changed = False
-        # When each bucket got its latest exemplar, by the monotonic clock.
+        # By `monotonic()`.
         self.exemplars_at = [0.0] * (len(RUN_BUCKETS) + 1)
 
 
 class Meter:
-    """Counts the jobs of this process, from where the earlier processes of its slot have stopped.
-
-    Args:
-        measures: Memory of the slot.
-    """
+    """Counts this process' jobs, continuing the earlier processes of its slot."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
@@ -94,27 +81,21 @@ class Meter:
         self._pairs = {
             labels: _Pair(number, measures.row(number)) for number, labels in enumerate(measures.pairs())
         }
-        # By number of the pair and name of the type: number in the memory, and number of failures.
+        # By pair and type: number in memory, and failures.
         self._failures = {
             (each.pair, each.error): [number, each.number] for number, each in enumerate(measures.failures())
         }
-        # The pairs of the jobs with labels of their own, by queue and name.
+        # Pairs with labels of their own.
         self._own = {labels: pair for labels, pair in self._pairs.items() if labels[1] != OTHERS}
         measures.pid = os.getpid()
 
     def count_finished(self, jobs: Sequence[Measured]) -> None:
-        """Count jobs that have finished."""
+        """Count finished jobs."""
         with self._lock:
             self._write(self._count_runs(jobs, finished=1))
 
     def count_ended(self, job: Measured, word: str, outcome: Outcome) -> None:
-        """Count one job that has ended in any way.
-
-        Args:
-            job: The job.
-            word: Its state, as `Recorder.record` returns it.
-            outcome: Outcome of its attempt.
-        """
+        """Count a job that ended in any way, with the word from `Recorder.record`."""
         with self._lock:
             if job.began_at is None:
                 pair = self._pair(job)
@@ -122,27 +103,27 @@ class Meter:
                 (pair,) = self._count_runs([job], finished=word == FINISHED)
             if word == STALE:
                 self._totals[2] += 1
-                # An isolated job loses its lease in a process of its own.
+                # An isolated job loses its lease in another process.
                 self._totals[1] += job.options.isolated
             elif (error := error_of(word, outcome)) is not None:
                 self._count_failure(pair, error_text(error))
             self._write([pair])
 
     def count_expired(self, job: Measured) -> None:
-        """Count a job that was given up since its `expires_at` had passed."""
+        """Count a job buried after its `expires_at`."""
         with self._lock:
             pair = self._pair(job)
             pair.row[memory.EXPIRED] += 1
             self._write([pair])
 
     def count_lost_lease(self) -> None:
-        """Count a lease that was lost."""
+        """Count a lost lease."""
         with self._lock:
             self._totals[1] += 1
             self._write(())
 
     def _count_runs(self, jobs: Sequence[Measured], finished: int) -> list[_Pair]:
-        """Count attempts that have begun and ended; return the pairs whose numbers have changed."""
+        """Count ended attempts; return the pairs that changed."""
         own = self._own
         changed: list[_Pair] = []
         busy = 0.0
@@ -172,7 +153,7 @@ class Meter:
         now = monotonic()
         if now < pair.exemplars_at[bucket] + _EXEMPLAR_SECONDS:
             return
-        # A context without a trace is not read more often either.
+        # Contexts without a trace are not read more often.
         pair.exemplars_at[bucket] = now
         if found := _SAMPLED.search(context):
             exemplar = Exemplar(time(), seconds, bytes.fromhex(found[1]))
@@ -196,10 +177,10 @@ class Meter:
             self._measures.write_row(pair.number, pair.row)
 
     def _pair(self, job: Measured) -> _Pair:
-        """Return the pair with the labels of a job, which may be those of other jobs too."""
+        """Return the pair for a job's labels, perhaps shared."""
         queue, name = job.claim.queue, job.claim.job_name
         if job.job is None:
-            # Anybody who may stage may choose such a name.
+            # Anyone who stages may choose such a name.
             name = NOT_REGISTERED
         for labels, most in (
             ((queue, name), OWN_PAIRS),

@@ -62,7 +62,7 @@ class NoPlainJobs:
 
 
 class Handler(Protocol):
-    """What an entry point of the group names."""
+    """Target of an entry point of the group."""
 
     def check_options(self, options: PlainOptions) -> None:
         """Raise ConfigError if the options cannot work, before any process starts."""

@@ -1,4 +1,4 @@
-"""How many jobs a worker process fetches at a time: those it will run within a moment."""
+"""Number of jobs that a worker process fetches at a time: those it will run within a moment."""
 
 from __future__ import annotations
 
