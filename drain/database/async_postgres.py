@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL for `async def` jobs: as those of `postgres`, but the event loop waits for them."""
+"""Async PostgreSQL connections, as in `postgres`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def connect(
     """Open a connection in autocommit mode; see `postgres.connect`.
 
     Raises:
-        ConfigError: The URL cannot be read.
-        UnavailableError: The server cannot be reached, or refuses.
+        ConfigError: The URL is invalid.
+        UnavailableError: The server is unreachable or refuses.
     """
     with postgres.reachable(database_url):
         connection = await _dial(database_url, application_name, settings, kind)
