@@ -1,6 +1,6 @@
-"""Small tables in the leader's memory: each look reads the rows changed since the last.
+"""Small tables in the leader's memory, of which each look reads only changes.
 
-A row is read again if its transaction may have been open at the last look. After a delete, all rows are.
+A row is read again if its transaction may have been open at the last look; after a delete, all rows are.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ class FollowedTable(Generic[T]):
 
     Args:
         columns: SQL, the primary key first.
-        row_of: Builds a row from the values.
 
     Attributes:
         rows: By primary key.
-        now: Database time of the last look.
+        now: Database time of that look.
     """
 
     def __init__(self, table: str, columns: str, row_of: Callable[[Any], T]) -> None:
@@ -55,7 +54,7 @@ class FollowedTable(Generic[T]):
         """Read changes, in autocommit mode.
 
         Returns:
-            Changed, new and deleted rows as they were before, by primary key; None for a new row.
+            Changed rows as they were before, by primary key; None for new ones.
         """
         seen, found = self._read(connection, self._since)
         if len(self.rows.keys() | found.keys()) != seen.number:

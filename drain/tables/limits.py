@@ -10,7 +10,7 @@ DEFAULT_LEASE_SECONDS = 30.0
 
 
 class Limits(NamedTuple):
-    """Limits of a job's claims: attempts (0 for no limit), seconds per attempt, and lease without a heartbeat."""
+    """Limits of a claim: attempts (0 for no limit), seconds per attempt and of a lease."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
