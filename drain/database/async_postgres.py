@@ -22,12 +22,7 @@ async def connect(
     kind: type[Kind],
     settings: Mapping[str, str] = postgres.NEVER_COMPILE,
 ) -> Kind:
-    """Open a connection in autocommit mode; see `postgres.connect`.
-
-    Raises:
-        ConfigError: The URL is invalid.
-        UnavailableError: The server is unreachable or refuses.
-    """
+    """Open a connection in autocommit mode, as `postgres.connect` does."""
     with postgres.reachable(database_url):
         connection = await _dial(database_url, application_name, settings, kind)
     try:

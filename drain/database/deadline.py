@@ -15,7 +15,7 @@ from drain.database.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# Shorter than most limits, so that setting one wakes no thread: that would be a thread switch per job.
+# Shorter than most limits, so that setting one rarely wakes the thread.
 _IDLE_SECONDS = 5.0
 
 
@@ -102,12 +102,9 @@ def limited(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 
 def call_at(time: float, act: Callable[[], object]) -> Callable[[], object]:
-    """Call `act` in another thread at this monotonic time.
+    """Call `act`, which must not block, in another thread at this monotonic time.
 
     Never raises: if no thread can start, `act` waits until a later call starts one.
-
-    Args:
-        act: Must not block; its exceptions are logged.
 
     Returns:
         Function that cancels the call unless it has begun.

@@ -1,13 +1,12 @@
 """Rights of each role, as data; `roles` turns them into SQL.
 
     application   stages: inserts its own columns, reads the id
-    enqueuer      `drain run`: drains, redelivers, truncates, has daily partitions created
+    enqueuer      `drain run`: drains, redelivers, truncates
     worker        `drain work` and `rq worker`: claims, records outcomes
     operator      `drain queue`: edits queue rules, pauses and resumes
     inspection    `drain status`, `list`, `show` and `audit`: read-only
 
-All else is the owner's: `drain init`, `dead retry`, `dead discard` and bulk commands. Daily partitions are accessed
-through finished_jobs, so they need no grants.
+All else is the owner's. Daily partitions are accessed through finished_jobs and need no grants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """All advisory locks, by name.
 
-The numbers never change, since two versions run side by side during an upgrade. `schema.sql` repeats some;
-tests/unit/test_locks.py compares them.
+The numbers never change, since versions run side by side during an upgrade. `schema.sql` repeats some.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Lock(NamedTuple):
-    """Advisory lock; `str()` gives the arguments of a lock function.
-
-    Attributes:
-        second: SQL: a literal, or the hash of a name.
-    """
+    """Advisory lock; `second` is SQL: a literal, or the hash of a name."""
 
     first: int
     second: str
@@ -34,34 +29,34 @@ _FIRST = 0x6A6F6264
 
 # Held by the leader's session.
 LEADER = Lock(_FIRST, "1")
-# Held by the sleeping leader; staging transactions try for a share, in `drain_wake_enqueuer`.
+# Held by the sleeping leader; staging tries for a share, in `drain_wake_enqueuer`.
 ASLEEP = Lock(_FIRST, "2")
 # Held while the schema or a migration is applied.
 SCHEMA = Lock(_FIRST, "3")
 # Held while partitions of `finished_jobs` are created, in `drain_make_days_of`.
 MAKE_DAYS = Lock(_FIRST, "4")
-# Held by the session of `drain archive` and the transaction of `drain_drop_old_day_of`.
+# Held by `drain archive` and the transaction of `drain_drop_old_day_of`.
 ARCHIVE = Lock(_FIRST, "6")
 # Shared by bulk staging transactions.
 BULK_STAGING = Lock(_FIRST, "7")
-# Held by a bulk task while it copies, one per place; named by format().
+# Held by a bulk task while it copies, one per place.
 BULK_PLACE = Lock(_FIRST + 5, "hashtext('{name}')")
-# Held by the session driving a bulk run, by run id.
+# Held while a bulk run is driven; by run id.
 BULK_RUN = Lock(_FIRST + 6, "hashtext(%s)")
-# Held by the session of `drain reconcile`, by job name.
+# Held by `drain reconcile`; by job name.
 RECONCILE = Lock(_FIRST + 7, "hashtext(%s)")
 
 
 def try_lock(connection: Connection, lock: Lock, *names: Any) -> bool:
-    """Take a session lock; return False if another session holds it."""
+    """Take a session lock; False if another session holds it."""
     (taken,) = fetch_one(connection, f"SELECT pg_try_advisory_lock({lock})", names)
     return bool(taken)
 
 
 def lock_for_command(connection: Connection, lock: Lock, *names: Any) -> bool:
-    """Take a lock as `try_lock` does, but wait briefly for an ending session.
+    """Take a session lock, but wait briefly for a session that is ending.
 
-    The server may hold a command's locks just after its process exits, and block the next command of a script.
+    The server may hold a command's locks just after its process exits.
     """
     deadline = monotonic() + _ENDING_SECONDS
     while not (taken := try_lock(connection, lock, *names)) and monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Names of job-drain's objects, and a check that they are free."""
+"""Names of job-drain's objects, and a check for foreign ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(
 )
 _LATER = re.compile(r"finished_jobs_\d{8}")
 _SCHEMA = "SELECT current_schema()"
-# Finds a foreign object under one of our names, or that of a future daily partition.
+# Finds foreign objects under our names, or those of future daily partitions.
 _FOREIGN_OBJECT = r"""
 WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
@@ -38,12 +38,12 @@ ORDER BY 1 LIMIT 1
 
 
 def names_in(script: str) -> list[str]:
-    """List the names of all objects that a script creates."""
+    """List the objects that a script creates."""
     return [name for _, name in _NAME.findall(script)]
 
 
 def tables_in(script: str) -> list[str]:
-    """List the names of the tables that a script creates."""
+    """List the tables that a script creates."""
     return [name for kind, name in _NAME.findall(script) if kind == "TABLE"]
 
 
@@ -53,10 +53,9 @@ def is_made_later(table: str) -> bool:
 
 
 def require_only(connection: Connection) -> None:
-    """Raise if another schema of this database has job-drain's tables.
+    """Raise a SchemaError if another schema has job-drain's tables.
 
-    Raises:
-        SchemaError: Locks and notifications span schemas: one of two enqueuers would never lead.
+    Locks and notifications span schemas: one of two enqueuers would never lead.
     """
     found = connection.execute(_ELSEWHERE).fetchone()
     if found is not None:
@@ -67,11 +66,7 @@ def require_only(connection: Connection) -> None:
 
 
 def require_free(connection: Connection, names: Sequence[str]) -> None:
-    """Raise if an object in the search_path's first schema has such a name.
-
-    Raises:
-        SchemaError: A name is taken, or there is no such schema.
-    """
+    """Raise a SchemaError if the search_path's first schema is missing or has such names."""
     (schema,) = postgres.fetch_one(connection, _SCHEMA)
     if schema is None:
         raise SchemaError(
@@ -85,7 +80,7 @@ def require_free(connection: Connection, names: Sequence[str]) -> None:
 
 
 def not_ours(what: str, why: str) -> SchemaError:
-    """Build the error about a foreign object under one of our names."""
+    """Build the error about a foreign object under our name."""
     return SchemaError(
         f"the {what} is not job-drain's ({why}), and was left alone: choose a schema for job-drain alone, "
         "and name it with --schema, or DRAIN_SCHEMA=jobs for each program"

@@ -1,8 +1,7 @@
 """Check that a connection keeps its server session.
 
-A pooler in transaction or statement mode passes the session with the leader's lock to other clients: several
-processes would lead, or none. No pooler reports its mode. So more connections are opened: unless each keeps a session
-of its own, sessions are shared.
+In transaction or statement mode, a pooler gives the session with the leader's lock to other clients: several
+processes lead, or none. No pooler reports its mode, so further connections are compared.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def require_own_session(connection: Connection, database_url: str) -> None:
 
     Raises:
         ConfigError: A pooler shares sessions.
-        UnavailableError, psycopg.OperationalError: The pooler has no session left.
+        UnavailableError, psycopg.OperationalError: It has no session left.
     """
     if not postgres.is_pooled(connection):
         return
@@ -46,7 +45,7 @@ def _has_own_session(connection: Connection, database_url: str) -> bool:
             answer = thread.submit(postgres.backend_pid, witness)
             questions.callback(_withdraw, witness, answer)
             if not _arrives(answer):
-                # The pool is exhausted. If it shares sessions, this connection now queues behind the witness.
+                # The pool is exhausted. If it shares sessions, this one now queues behind the witness.
                 unchanged = postgres.backend_pid(connection) == pids[connection]
                 if not _arrives(answer):
                     return unchanged

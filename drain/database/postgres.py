@@ -21,22 +21,22 @@ from drain.errors import ConfigError, UnavailableError
 Connection = psycopg.Connection[Any]
 AnyConnection = psycopg.BaseConnection[Any]
 
-# Our statements read few rows, but without statistics a server with JIT compiles them: 0.4 to 1.4 s each, measured.
+# Without statistics, a server with JIT compiles even small statements: 0.4 to 1.4 s each, measured.
 NEVER_COMPILE = {"jit": "off"}
-# SQLSTATEs of server timeouts and read-only mode, which psycopg does not class as OperationalError.
+# Server timeouts and read-only mode, not OperationalErrors for psycopg.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
 # A pooler may have no free session.
 FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
-# Schema of our tables on the search_path, quoted if necessary; NULL if not found.
+# Quoted schema of our tables on the search_path, or NULL.
 HOME: LiteralString = """
 SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
 WHERE oid = pg_catalog.to_regclass('drain_state')::pg_catalog.oid"""
 SESSION: LiteralString = f"SELECT pg_backend_pid(), ({HOME})"
 
-# Connections to a pooler that may pass on the session after each transaction.
+# Connections to a pooler that may share the session.
 _pooled: WeakSet[AnyConnection] = WeakSet()
 _homes: WeakKeyDictionary[AnyConnection, str] = WeakKeyDictionary()
 
@@ -48,9 +48,7 @@ def connect(
     settings: Mapping[str, str] = NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode.
-
-    Through a pooler no statement is prepared, to leave nothing behind in the session.
+    """Open a connection in autocommit mode; through a pooler, prepare no statements.
 
     Raises:
         ConfigError: The URL is invalid.
@@ -79,8 +77,8 @@ def dial(
     """Open a connection in autocommit mode without sending a statement.
 
     Args:
-        settings: Session settings, sent in the startup message. Omitted for a pooler that refuses them: if set later,
-            they would leak to its other clients.
+        settings: Sent in the startup message, unless a pooler refuses them: if set later, they would leak to its
+            other clients.
 
     Raises:
         ConfigError: The URL is invalid.
@@ -106,7 +104,7 @@ def _connect(text: str, kind: type[Connection]) -> Connection:
 
 @contextmanager
 def readable_host() -> Iterator[None]:
-    """Convert the UnicodeError for an invalid host into a ConfigError."""
+    """Raise a ConfigError for an invalid host."""
     try:
         yield
     except UnicodeError:
@@ -126,8 +124,8 @@ def backend_pid(connection: Connection) -> int:
 
 
 def detect_pooler(connection: AnyConnection, pid: int) -> None:
-    """Detect a pooler from the process id that a statement just returned."""
-    # PostgreSQL sends the same id in its startup messages; a pooler makes up its own.
+    """Detect a pooler, given the process id that a statement just returned."""
+    # PostgreSQL's startup message has the same id; a pooler makes up its own.
     if pid != connection.info.backend_pid:
         _pooled.add(connection)
 
@@ -144,12 +142,12 @@ def note_home(connection: AnyConnection, home: str | None) -> None:
 
 
 def home_of(connection: AnyConnection) -> str:
-    """Return the schema of our tables, for `within`; empty if unknown."""
+    """Return the schema of our tables, for `within`; '' if unknown."""
     return _homes.get(connection, "")
 
 
 def is_pooled(connection: AnyConnection) -> bool:
-    """Return True if a pooler was detected that may share the session."""
+    """Return True if a detected pooler may share the session."""
     return connection in _pooled
 
 
@@ -160,11 +158,7 @@ def mark_session_as_own(connection: Connection) -> None:
 
 @contextmanager
 def reachable(database_url: str) -> Iterator[None]:
-    """Convert errors of lost, refused and timed-out connections.
-
-    Raises:
-        UnavailableError: Also for a read-only server.
-    """
+    """Raise an UnavailableError for lost, refused, timed-out or read-only connections."""
     try:
         yield
     except psycopg.Error as error:
@@ -185,7 +179,7 @@ def unavailable(error: BaseException, database_url: str) -> UnavailableError:
 def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
     """Commit a transaction at the end of the block; roll back if it raises.
 
-    With a `cursor.TransactionCursor`, BEGIN is sent with the first statement.
+    BEGIN is sent with the first statement if the cursor can.
     """
     connection.isolation_level = isolation
     connection.autocommit = False
@@ -203,12 +197,9 @@ def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> It
 
 @contextmanager
 def time_limit(connection: AnyConnection, seconds: float) -> Iterator[None]:
-    """Break the connection if the block takes longer.
+    """Break the connection, with an OperationalError, if the block takes longer.
 
-    For a server that accepts and never answers, which neither TCP nor server timeouts detect.
-
-    Raises:
-        psycopg.OperationalError: From within the block.
+    For a server that never answers, which neither TCP nor server timeouts detect.
     """
     with limited(seconds, partial(break_off, connection)):
         yield
@@ -216,7 +207,7 @@ def time_limit(connection: AnyConnection, seconds: float) -> Iterator[None]:
 
 def break_off(connection: AnyConnection) -> None:
     """Shut down a connection from another thread; its waits raise OperationalError."""
-    # libpq owns the descriptor and closes it, so shut down a copy.
+    # libpq owns the descriptor, so shut down a copy.
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 
@@ -224,13 +215,12 @@ def break_off(connection: AnyConnection) -> None:
 def limit_session(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
-    """Set timeouts and keepalives for the session, and disable JIT.
+    """Set timeouts and keepalives for the session, and disable JIT; not through a pooler, which shares it.
 
-    The server detects a dead client within about ten seconds and releases its locks. Through a pooler nothing is set,
-    since other clients would inherit it; only `time_limit` applies.
+    The server detects a dead client within about ten seconds and releases its locks.
 
     Args:
-        idle_seconds: Timeout between statements; 0 for none, or `statement_seconds` within a transaction.
+        idle_seconds: Timeout between statements; 0 for none, but `statement_seconds` within a transaction.
     """
     if is_pooled(connection):
         return

@@ -12,11 +12,7 @@ from drain.urls import require_schema_name
 
 
 def qualified(statement: str) -> str:
-    """Qualify our tables and functions with DRAIN_SCHEMA, if set.
-
-    Raises:
-        ConfigError: The schema's name is invalid.
-    """
+    """Qualify our tables and functions with DRAIN_SCHEMA; raise a ConfigError if invalid."""
     home = os.environ.get(VARIABLES["schema"], "").strip()
     if home:
         require_schema_name(home)
@@ -37,7 +33,7 @@ def prepare() -> None:
 @cache
 def _pattern() -> re.Pattern[str]:
     tables = "|".join(names.tables_in(schema.text()))
-    # A table name follows one of these words; column qualifiers stay unchanged.
+    # A table name follows one of these; column qualifiers stay.
     table = rf"(?:(?<=\bFROM\s)|(?<=\bINTO\s)|(?<=\bUPDATE\s)|(?<=\bJOIN\s))(?:{tables})\b"
     function = r"(?<![\w.])drain_\w+(?=\()"
     return re.compile(f"{table}|{function}")

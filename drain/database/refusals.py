@@ -23,11 +23,7 @@ def _refuses_settings(error: psycopg.OperationalError) -> bool:
 
 
 def raise_if_the_schema_is_out_of_reach(database_url: str, error: psycopg.OperationalError) -> None:
-    """Raise if this error is a pooler's refusal of a named schema.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Raise a ConfigError if a pooler refused the named schema."""
     if urls.schema_of(database_url) and _refuses_settings(error):
         raise _no_way_to_the_schema(database_url) from None
 
@@ -41,25 +37,18 @@ def _no_way_to_the_schema(database_url: str) -> ConfigError:
 
 
 def takes_settings(database_url: str) -> bool:
-    """Return False if a pooler at this URL has refused settings."""
+    """Return False after a pooler at this URL has refused settings."""
     return database_url not in _take_no_settings
 
 
 def note(database_url: str, error: psycopg.OperationalError) -> None:
-    """Remember that a pooler refuses settings; raise any other error."""
+    """Remember a refusal of settings; raise any other error."""
     if not _refuses_settings(error):
         raise error
     _take_no_settings.add(database_url)
 
 
 def require_schema(schema: str | None, database_url: str) -> None:
-    """Raise if a pooler ignored the search_path: we would use another schema's tables.
-
-    Args:
-        schema: Result of `SCHEMA`.
-
-    Raises:
-        ConfigError: It did.
-    """
+    """Raise a ConfigError if a pooler ignored the search_path; `schema` answers `SCHEMA`."""
     if schema != urls.schema_of(database_url):
         raise _no_way_to_the_schema(database_url)

@@ -1,7 +1,4 @@
-"""SQL of `drain roles`: roles with exactly the rights in `grants`.
-
-The roles cannot log in; login roles are granted those that they need.
-"""
+"""SQL of `drain roles`: roles without login, with exactly the rights in `grants`."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class Statement(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Table, sequence or function: `kind` as in ALTER, `name` qualified and quoted."""
+    """Object of ours: `kind` as in ALTER, `name` qualified and quoted."""
 
     kind: str
     name: str
@@ -43,7 +40,6 @@ class Installation:
     """Schema, owner and objects of job-drain in a database.
 
     Attributes:
-        owner: Owner of `staged_jobs`.
         owner_is_superuser: `drain_make_days()` runs with superuser rights.
         objects: All whose owner can be changed.
     """
@@ -57,13 +53,11 @@ class Installation:
 def statements(
     installation: Installation, names: Mapping[str, str], owner: str | None = None
 ) -> list[Statement]:
-    """List statements that create the roles and grant their rights; safe to repeat.
-
-    Execute them in one transaction, after `SETTINGS`.
+    """List repeatable statements that create and grant roles, for a transaction after `SETTINGS`.
 
     Args:
         names: Role names, by the keys of `DEFAULT_NAMES`.
-        owner: New owner of all our objects; None changes none.
+        owner: New owner of our objects, if any.
 
     Raises:
         ConfigError: A role's name is invalid.
@@ -78,12 +72,12 @@ def statements(
     ]
 
 
-# No object in another schema may shadow PostgreSQL's own; staging must not wait long behind a lock.
+# Objects in other schemas must not shadow PostgreSQL's; staging must not wait long behind a lock.
 SETTINGS = ("SET LOCAL search_path = pg_catalog, pg_temp", "SET LOCAL lock_timeout = '2s'")
 
 
 def script(installation: Installation, found: Iterable[Statement]) -> str:
-    """Build a psql script of one transaction, with reasons as comments."""
+    """Build a psql script, with reasons as comments."""
     lines = [f"-- Rights on job-drain's tables in the schema {quoted(installation.schema)}. Safe to repeat."]
     lines += [*_advice(installation), "BEGIN;", *(f"{setting};" for setting in SETTINGS)]
     for reason, group in groupby(found, attrgetter("reason")):
@@ -95,10 +89,7 @@ def apply(connection: Connection, found: Iterable[Statement]) -> None:
     """Execute the statements in one transaction.
 
     Args:
-        connection: In autocommit mode; of a superuser, or an owner with CREATEROLE.
-
-    Raises:
-        psycopg.Error: Nothing was changed.
+        connection: Of a superuser, or an owner with CREATEROLE.
     """
     with connection.transaction():
         for sql in (*SETTINGS, *(statement.sql for statement in found)):
@@ -117,8 +108,8 @@ FROM pg_catalog.pg_class AS job
     JOIN pg_catalog.pg_roles AS owner ON owner.oid = job.relowner
 WHERE job.oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
 """
-# Our tables, partitions and functions; a column's sequence follows its table. Objects made by roles other than the
-# owner or a superuser are left out: a SECURITY DEFINER function would get the new owner's rights.
+# A column's sequence follows its table. Objects made by others than owner and superusers are left out: a SECURITY
+# DEFINER function would get the new owner's rights.
 _OBJECTS = """
 WITH staged AS (
     SELECT relnamespace AS home, relowner AS owner FROM pg_catalog.pg_class
@@ -148,11 +139,7 @@ ORDER BY 1, 2
 
 
 def installation_of(connection: Connection) -> Installation:
-    """Find our tables on the search_path, and their owner.
-
-    Raises:
-        SchemaError: No tables were found.
-    """
+    """Find our tables on the search_path; raise a SchemaError without any."""
     found = connection.execute(_HOME).fetchone()
     if found is None:
         raise SchemaError("the database has no job-drain schema; run `drain init` first")

@@ -1,4 +1,4 @@
-"""Database schema: installed from `schema.sql` or migrations, checked by every program."""
+"""Database schema: installed from `schema.sql` or migrations, and checked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VERSION = 6
 
 _LONGEST_SECONDS = 300
 
-# Serializes installations: "IF NOT EXISTS" looks before it locks, so two would collide. psql prints nothing for DO.
+# "IF NOT EXISTS" looks before it locks: two installations would collide. psql prints nothing for DO.
 LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
-# Other users of a table queue behind a waiting lock request.
+# Later users of a table queue behind a waiting lock.
 PATIENCE = "SET LOCAL lock_timeout = '2s'"
-# Statements below this line of a migration may be slow and repeated; they run after the commit.
+# Statements below may be slow and repeated; they follow the commit.
 _AFTER = "-- After the commit:\n"
 
 _LOOK = """
@@ -35,7 +35,7 @@ _UNVALIDATED = """
 SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
         ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
 """
-# Databases whose version this process or a parent has checked.
+# Databases that this process or a parent has checked.
 _checked: set[frozenset[tuple[str, str]]] = set()
 
 _GUARD = """
@@ -59,10 +59,9 @@ def text() -> str:
 
 
 def script(version: int = VERSION, since: int = 0) -> str:
-    """Build a psql script equivalent to `drain init`, guarded by the current version.
+    """Build a psql script equivalent to `drain init`.
 
-    Args:
-        since: Current version; 0 for none. In any other database, the script fails and changes nothing.
+    It fails in a database with another version than `since`, 0 for none.
 
     Raises:
         SchemaError: A version is unknown, or `version` is not the newer one.
@@ -71,11 +70,7 @@ def script(version: int = VERSION, since: int = 0) -> str:
 
 
 def blocks(version: int, since: int) -> list[str]:
-    """List the transactions of `script`, without BEGIN and COMMIT.
-
-    Raises:
-        SchemaError: As `script`.
-    """
+    """List the transactions of `script`, without BEGIN and COMMIT."""
     if not 1 <= version <= VERSION or not 0 <= since <= VERSION:
         wrong = version if not 1 <= version <= VERSION else since
         raise SchemaError(f"there is no version {wrong} of the schema; this program knows 1 to {VERSION}")
@@ -91,17 +86,14 @@ def blocks(version: int, since: int) -> list[str]:
 
 
 def install(database_url: str) -> int:
-    """Apply the schema, or the missing migrations, in one transaction.
+    """Apply the schema, or the missing migrations, in one transaction; return its version.
 
-    Slow statements that block no session follow in a second one; if interrupted, the next call runs them.
-
-    Returns:
-        Version of the database now. If it was current, nothing was touched.
+    Slow statements that block no session follow in a second one; if interrupted, the next call runs them. Nothing is
+    touched if the version was current.
 
     Raises:
         UnavailableError: The database is unreachable.
-        SchemaError: The schema is newer, names are taken, the encoding is SQL_ASCII, the database is read-only, the
-            tables are in use, or the role lacks rights.
+        SchemaError: Newer schema, names taken, SQL_ASCII, read-only, tables in use, or missing rights.
     """
     connection = postgres.connect(database_url, "drain init")
     with (
@@ -113,7 +105,7 @@ def install(database_url: str) -> int:
             if own := urls.schema_of(database_url):
                 make(connection, own)
             found = version_before(connection)
-            # Only if needed: even "IF NOT EXISTS" locks the tables and blocks staging.
+            # Only if needed: even "IF NOT EXISTS" takes locks that block staging.
             for step, _ in steps(found, VERSION):
                 connection.execute(step.encode())
         if is_unfinished(connection):
@@ -126,28 +118,20 @@ def install(database_url: str) -> int:
 
 
 def make(connection: Connection, name: str) -> None:
-    """Create the schema if missing; if it exists, no right is needed."""
+    """Create the schema if missing, which alone needs the right."""
     (exists,) = postgres.fetch_one(connection, f"SELECT to_regnamespace('{name}') IS NOT NULL")
     if not exists:
         connection.execute(f"CREATE SCHEMA {name}".encode())
 
 
 def path_to(name: str) -> str:
-    """Build psql lines that create and select a schema.
-
-    Raises:
-        ConfigError: The name is invalid.
-    """
+    """Build psql lines that create and select a schema; raise a ConfigError if invalid."""
     urls.require_schema_name(name)
     return f"CREATE SCHEMA IF NOT EXISTS {name};\nSET search_path = {name};\n"
 
 
 def version(connection: Connection) -> int | None:
-    """Read the schema version; None without a schema.
-
-    Raises:
-        SchemaError: `drain_schema` is foreign or empty.
-    """
+    """Read the schema version, if any; raise a SchemaError if `drain_schema` is foreign or empty."""
     exists, is_ours = postgres.fetch_one(connection, _LOOK)
     if not exists:
         return None
@@ -160,11 +144,7 @@ def version(connection: Connection) -> int | None:
 
 
 def check(connection: Connection) -> None:
-    """Raise unless the database has exactly this program's schema version.
-
-    Raises:
-        SchemaError: No schema, another version, or encoding SQL_ASCII.
-    """
+    """Raise a SchemaError unless the schema has this program's version, and no SQL_ASCII."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -183,16 +163,13 @@ def check_once(connection: Connection) -> None:
     """Call `check` once per database in this process and its forks.
 
     Programs keep running during an upgrade: their forks and new connections must not be refused.
-
-    Raises:
-        SchemaError: As `check`.
     """
     if not was_checked(connection):
         check(connection)
 
 
 def was_checked(connection: Connection) -> bool:
-    """Return True if this process or a parent has passed `check` here."""
+    """Return True if this process or a parent has called `check`."""
     return _database_of(connection) in _checked
 
 
@@ -206,8 +183,8 @@ def _database_of(connection: Connection) -> frozenset[tuple[str, str]]:
 
 @contextmanager
 def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
-    """Serialize callers; on refusal raise a SchemaError with the text `otherwise`."""
-    # At read committed, statements after the lock see the previous caller's commit.
+    """Serialize callers; raise SchemaErrors that end with `otherwise`."""
+    # At read committed, later statements see the previous caller's commit.
     try:
         with postgres.transaction(connection, IsolationLevel.READ_COMMITTED):
             connection.execute(LOCK)
@@ -228,7 +205,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
 
 
 def version_before(connection: Connection) -> int:
-    """Read the version; 0 for none, after checking that our names are free."""
+    """Read the version; 0 for none, if our names are free."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -247,7 +224,7 @@ def is_unfinished(connection: Connection) -> bool:
 
 
 def steps(since: int, to: int) -> list[tuple[str, str]]:
-    """List the scripts between two versions, each with its after-commit statements."""
+    """List the scripts between versions, each with its after-commit statements."""
     if since == 0 and to == VERSION:
         return [(text(), "")]
     files = [next(_source("migrations").glob(f"{number:04}_*.sql")) for number in range(since + 1, to + 1)]

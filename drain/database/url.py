@@ -1,4 +1,4 @@
-"""Connection strings for libpq, and descriptions of URLs without passwords."""
+"""Connection strings for libpq, and URLs without passwords."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from drain.errors import ConfigError
 
 # Whatever the database's own encoding.
 _SESSION = {"client_encoding": "utf8"}
-# If a server falls silent, tcp_user_timeout bounds the wait for what was sent, and keepalives the wait for an answer:
-# 10 + 3 x 5 s.
+# On a silent server, tcp_user_timeout bounds sending; keepalives bound receiving: 10 + 3 x 5 s.
 _BOUNDS: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -25,15 +24,11 @@ _BOUNDS: dict[str, Any] = {
 
 
 def conninfo(database_url: str, application_name: str, settings: Mapping[str, str] | None = None) -> str:
-    """Build libpq's connection string: URL, bounds of waits, session settings.
-
-    Raises:
-        ConfigError: The URL is invalid.
-    """
+    """Build libpq's connection string; raise a ConfigError if the URL is invalid."""
     return _conninfo(database_url, application_name, tuple((settings or {}).items()))
 
 
-# Cached for forked children, each running one job: building takes 0.45 ms.
+# For forked children, one per job: building takes 0.45 ms.
 @cache
 def _conninfo(database_url: str, application_name: str, settings: tuple[tuple[str, str], ...]) -> str:
     try:

@@ -1,4 +1,4 @@
-"""Wakeups of a thread by other threads, signal handlers and interrupted jobs."""
+"""Wakeups of a waiting thread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from queue import Empty, SimpleQueue
 
 
 class Wakeup:
-    """Wakeup of one waiting thread.
+    """Wakeup of one thread, by other threads, signal handlers and interrupted jobs.
 
-    `notify` is safe in signal handlers, even if interrupted: it takes no lock that could stay locked.
+    `notify` takes no lock, which could stay locked if interrupted.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,9 @@
 
     http        `/metrics` for Prometheus, `/healthz` and `/readyz` for probes
     versions    versions of job-drain and Python
-    hysteresis  grace before a failure is reported, and before it is over
-    callbacks   hooks and commands called on changes of health
-    systemd     `READY=1`, `STATUS=…` and watchdog for `Type=notify`
+    hysteresis  grace before a failure is reported or over
+    callbacks   health hooks and commands
+    systemd     `READY=1`, `STATUS=…` and watchdog
 
 A slow, missing or hostile monitor never delays a job.
 """

@@ -1,4 +1,4 @@
-"""Calls of health hooks and commands, which cannot harm the process."""
+"""Calls of health hooks and commands, whose failures are only logged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def any_for(options: HealthOptions) -> bool:
 
 
 def call_hooks(change: HealthChange) -> None:
-    """Call the hooks for one change in order; log their exceptions."""
+    """Call the hooks for one change in order."""
     for hook in health.recovery_hooks if change.is_recovery else health.unhealthy_hooks:
         try:
             hook(change)
@@ -49,7 +49,7 @@ def call_hooks(change: HealthChange) -> None:
 
 
 def run_command(change: HealthChange, options: HealthOptions) -> None:
-    """Run the shell command for one change; kill it if it hangs."""
+    """Run the shell command for one change, with a timeout."""
     command = options.on_recovery if change.is_recovery else options.on_unhealthy
     if not command:
         return
@@ -116,7 +116,7 @@ class Callbacks:
         if len(self._left) >= _MOST_LEFT:
             self._log_left_out(change)
             return
-        # Threads cannot be killed: one that hangs is left behind.
+        # Threads cannot be killed.
         thread = threading.Thread(target=call_hooks, args=[change], name="health hook", daemon=True)
         try:
             thread.start()

@@ -1,4 +1,4 @@
-"""HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and given paths."""
+"""HTTP port for `/metrics`, `/healthz`, `/readyz` and other given paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from drain.errors import ConfigError, PortTakenError
 from drain.formatting import visible
 
-# Connections without a request, and concurrent answers other than probes'.
+# Connections without a request; concurrent answers, without probes'.
 _UNREAD = 64
 _ANSWERS = 32
 _REQUEST_BYTES = 16_384
@@ -36,7 +36,7 @@ class Answers:
     Attributes:
         unhealthy, unready: Return the reason, or None.
         metrics: Takes the Accept header; returns metrics and content type.
-        more: By path prefix: takes the rest of the path and the query; returns status and JSON.
+        more: By path prefix: take path suffix and query; return status and JSON.
     """
 
     unhealthy: Callable[[], str | None]
@@ -62,12 +62,11 @@ class _Head:
 class _Server(ThreadingHTTPServer):
     """Closes slow connections, and always answers probes.
 
-    Probes send their request at once, so the connection that has been silent for longest makes room. Answers to probes
-    take no time, so only others are counted.
+    Probes send requests at once, so the longest silent connection makes room; their answers are quick, so not counted.
     """
 
     daemon_threads = True
-    # The default, 5, leaves a probe no place in a burst.
+    # The default, 5, leaves probes no place in a burst.
     request_queue_size = 128
 
     def __init__(self, address: tuple[Any, ...], family: socket.AddressFamily, handler: type) -> None:
@@ -79,7 +78,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # HTTPServer.server_bind does a reverse DNS lookup, which may take a minute.
+        # HTTPServer's reverse DNS lookup may take a minute.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -91,7 +90,7 @@ class _Server(ThreadingHTTPServer):
 
     @contextmanager
     def answering(self, request: Any, *, is_probe: bool) -> Iterator[bool]:
-        """Let a request be answered; yield False if too many others are."""
+        """Let a request be answered; yield False if too many are."""
         self._answered[request] = monotonic() + _ANSWER_SECONDS
         self._unread.pop(request, None)
         is_counted = not is_probe and self._answers.acquire(blocking=False)
@@ -117,29 +116,29 @@ class _Server(ThreadingHTTPServer):
 
 
 def _cut(request: socket.socket) -> None:
-    """Shut down a connection: its thread reads EOF or fails to write."""
+    """Shut down a connection: its thread reads EOF or fails."""
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Listen, and serve clients in a thread until `shutdown()`; see `listen`."""
+    """Listen, and serve in a thread until `shutdown()`."""
     server = listen(host, port, answers)
     threading.Thread(target=server.serve_forever, args=[_CHECK_SECONDS], name="http", daemon=True).start()
     return server
 
 
 def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Listen on a port; call `serve_forever()` in this process or a fork.
+    """Listen on a port; call `serve_forever()` here or in a fork.
 
-    A client has one second for a request of at most 16 KiB, and five to take the answer. Of 64 connections without a
+    Clients have one second for a request of at most 16 KiB, and five to take the answer. Of 64 connections without a
     request, the oldest makes room. Beyond 32 concurrent answers, only probes are answered.
 
     Args:
         host: Name or IP address; IPv4 is preferred.
 
     Raises:
-        ConfigError: Cannot listen there; PortTakenError if another program does.
+        ConfigError: Cannot listen there; PortTakenError if taken.
     """
     try:
         family, address = _address(host, port)
@@ -195,10 +194,7 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
 
 
 def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
-    """Return a writer of a registry's metrics, for `Answers.metrics`.
-
-    Writes Prometheus' text format, or OpenMetrics if accepted, which alone has exemplars.
-    """
+    """Return a writer of metrics: Prometheus' text format, or OpenMetrics, with exemplars, if accepted."""
 
     def expose(accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)

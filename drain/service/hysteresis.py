@@ -1,4 +1,4 @@
-"""Damped health: failures are reported after a grace, and end after a time without one."""
+"""Damped health: failures are reported, and end, after some time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HealthOptions:
         grace_seconds: How long a store may fail before it is reported.
         recovery_seconds: Time without failure that ends one.
         queue_grace_seconds: How long a queue may fail repeatedly before hooks are called.
-        on_unhealthy, on_recovery: Shell commands; empty for none.
+        on_unhealthy, on_recovery: Shell commands, if any.
     """
 
     grace_seconds: float = 10.0
@@ -37,14 +37,12 @@ class HealthOptions:
 class Steady:
     """State of one thing that may fail; thread-safe.
 
-    A failure begins at the first problem and ends after `recovery` seconds without one: flapping counts as one failure.
-    It is reported after `grace` seconds.
+    A failure begins at the first problem, is reported after `grace` seconds, and ends after `recovery` seconds without
+    one: flapping is one failure.
 
     Args:
-        what: As in `HealthChange.what`.
-        process: Kind of the process.
-        changed: Called for each report, and the end of each reported failure.
-        clock: Monotonic, in seconds.
+        what, process: As in `HealthChange`.
+        changed: Called for each report, and its end.
     """
 
     def __init__(
@@ -72,12 +70,7 @@ class Steady:
         return self._latest if self._reported else None
 
     def look(self, problem: str | None, what: str = "") -> None:
-        """Record the current problem, or None; call regularly.
-
-        Args:
-            problem: One line for the user.
-            what: Name of the failing thing, if another.
-        """
+        """Record the current one-line problem, if any; `what` overrides the name. Call regularly."""
         with self._lock:
             at = (self._clock(), datetime.now(UTC))
             if problem is None:
