@@ -118,7 +118,6 @@ class _Beginning(Base):
                 connection.refuse_commit()
 
     def _answers(self) -> PQGen[list[list[PGresult]]]:
-        """Read each statement's results and leave the pipeline."""
         answers: list[list[PGresult]] = []
         try:
             while True:

@@ -28,7 +28,7 @@ class Statement(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Object of ours: `kind` as in ALTER, `name` qualified and quoted."""
+    """Table, sequence or function: `kind` as in ALTER, `name` qualified and quoted."""
 
     kind: str
     name: str

@@ -1,6 +1,6 @@
 """Bulk runs: each has an id, runs in one session at a time, and stages its jobs once.
 
-`bulk_runs` records its beginning and, in each of its transactions, its progress.
+Each transaction records the progress in `bulk_runs`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,7 @@ _COPY = SQL("COPY {table} ({columns}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')")
 
 
 class Noted(NamedTuple):
-    """Note on a run.
-
-    Attributes:
-        rows: Jobs staged so far.
-        position: Where to continue; None at the beginning and end.
-    """
+    """Note on a run: jobs staged, their description, and where to continue, if anywhere."""
 
     rows: int
     plan: str | None
@@ -61,11 +56,7 @@ def try_to_run(connection: Connection, run_id: str) -> bool:
 
 
 def begin(connection: Connection, run_id: str, plan: str | None) -> None:
-    """Note the beginning of a run, unless it has staged jobs already.
-
-    Raises:
-        StageError: The id is invalid.
-    """
+    """Note the beginning of a run; raise a StageError if the id is invalid."""
     try:
         connection.execute(_BEGIN, (run_id, plan))
     except errors.IntegrityError as error:
@@ -78,12 +69,7 @@ def forget(connection: Connection, run_id: str) -> None:
 
 
 class Copying:
-    """COPY in progress.
-
-    Attributes:
-        rows: Rows copied so far.
-        position: Where to continue after this commit; None if complete.
-    """
+    """COPY in progress: rows so far, and the `position` to continue from after the commit, if any."""
 
     def __init__(self, connection: Connection, copy: Copy) -> None:
         self._connection = connection
@@ -117,10 +103,10 @@ def staging(
         connection: In autocommit mode, holding the lock of a begun run.
         names: CSV columns; those with defaults must not be null.
         before: Jobs staged earlier by the run.
-        rows_per_second: Rate at which rows come due after the commit; None for at once.
+        rows_per_second: Rate of due times; None for at once.
 
     Raises:
-        StageError: A row breaks a rule of `staged_jobs`, or the run was staged elsewhere; nothing is staged.
+        StageError: A row breaks a rule, or the run was staged elsewhere; nothing is staged.
     """
     with _explained(before, rows_per_second), connection.transaction():
         staged.announce_bulk(connection)
@@ -165,7 +151,7 @@ def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
 
 
 def broken_rule(error: errors.IntegrityError) -> str:
-    """Return the violated constraint, or the column that must not be null."""
+    """Return the violated constraint or NOT NULL column."""
     if error.diag.constraint_name:
         return error.diag.constraint_name.replace("_", " ")
     return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"

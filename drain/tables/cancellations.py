@@ -1,8 +1,8 @@
-"""Cancellations: jobs move to `dead_jobs` with the reason 'cancelled'.
+"""Cancellations: jobs move to `dead_jobs`.
 
-First staged rows, then rows in flight: at read committed, the second statement finds rows moved in between. A running
-job's token is raised to fence off its worker. Its claim moves to `cancelled_claims` and keeps its place until the
-worker confirms the end or the lease expires. Rows are locked in id order, as everywhere.
+Staged rows first: at read committed, the second statement finds rows moved in flight meanwhile. A raised token fences
+off the worker. Its claim keeps its place, in `cancelled_claims`, until it confirms the end or the lease expires.
+Rows are locked in id order, as everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VALUES = ", ".join(
     "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
     for column in JOB.split(", ")
 )
-# The latest request that gave way to a cancelled job is staged as a new job, due now, unless selected too.
+# The latest request that gave way to a cancelled job is staged again, due now, unless selected too.
 _REQUESTED = REQUEST.removeprefix("id, ")
 _STAGE_REQUESTS = f"""
     INSERT INTO staged_jobs ({_REQUESTED})
@@ -77,12 +77,12 @@ SELECT EXISTS (
 
 
 def staged_statement(selection: Selection) -> str:
-    """Build the statement that cancels staged jobs; it returns id and false."""
+    """Build the statement that cancels staged jobs, returning id and false."""
     return _CANCEL_STAGED.format(rows=selection.condition, requests=selection.whole_condition)
 
 
 def inflight_statement(selection: Selection) -> str:
-    """Build the statement that cancels jobs in flight; it returns id and whether claimed."""
+    """Build the statement that cancels jobs in flight, returning id and whether claimed."""
     return _CANCEL_INFLIGHT.format(rows=selection.condition, requests=selection.whole_condition)
 
 
@@ -93,13 +93,13 @@ def is_cancelled(connection: Connection, claim: Fenced) -> bool:
 
 
 def confirm_end(connection: Connection, claim: Fenced) -> bool:
-    """Confirm the end of this attempt; return True if the job was cancelled."""
+    """Confirm that the attempt ended; return whether the job was cancelled."""
     confirm_ends(connection, [claim])
     return is_cancelled(connection, claim)
 
 
 def confirm_ends(connection: Connection, claims: Sequence[Fenced]) -> None:
-    """Confirm the end of one process's attempts, to free their places."""
+    """Confirm that these attempts of one process ended."""
     connection.execute(CONFIRM_ENDS, of_many(claims))
 
 
@@ -109,10 +109,10 @@ def prune(connection: Connection) -> None:
 
 
 def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
-    """Cancel staged jobs; return each id, and whether it was claimed.
+    """Cancel staged jobs; return each id, and whether claimed.
 
     Raises:
-        psycopg.errors.SerializationFailure: A scheduled row has just come due; call again.
+        psycopg.errors.SerializationFailure: A scheduled row came due; call again.
     """
     return connection.execute(staged_statement(selection), selection.parameters()).fetchall()
 

@@ -1,6 +1,6 @@
 """Changes of waiting jobs: another queue, priority or time.
 
-Delivered, unclaimed rows are called back: no claim finds them until redelivered. Claimed rows stay.
+Delivered, unclaimed rows cannot be claimed until redelivered; claimed rows stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drain.tables.selections import Selection
 
 
 class Change(NamedTuple):
-    """Change of waiting jobs; None keeps a value. `priority` affects staged jobs only."""
+    """Change of waiting jobs; None keeps a value, `priority` is for staged jobs."""
 
     queue: str | None = None
     priority: int | None = None
@@ -54,7 +54,7 @@ def count(connection: Connection, selection: Selection) -> Counted:
         )
 
 
-# A matured row keeps its mark, which decides its partition, unless its time changes.
+# A matured row keeps its mark, and so its partition, unless its time changes.
 _OF_STAGED = {
     "new_queue": "queue = %(new_queue)s",
     "new_priority": "priority = %(new_priority)s",
@@ -85,14 +85,14 @@ def change_staged(connection: Connection, selection: Selection, change: Change) 
     """Change staged jobs; return their ids.
 
     Raises:
-        psycopg.errors.SerializationFailure: A scheduled row has just come due; call again.
+        psycopg.errors.SerializationFailure: A scheduled row came due; call again.
         psycopg.IntegrityError: A CHECK refuses the change.
     """
     return _change(connection, _CHANGE_STAGED, _OF_STAGED, selection, change)
 
 
 def change_inflight(connection: Connection, selection: Selection, change: Change) -> list[int]:
-    """Change unclaimed jobs in flight, after `change_staged` to find rows moved meanwhile; return their ids."""
+    """Change unclaimed jobs in flight, after `change_staged`; return their ids."""
     return _change(connection, _CHANGE_INFLIGHT, _OF_INFLIGHT, selection, change)
 
 

@@ -1,7 +1,6 @@
-"""Claims: an unclaimed job in flight becomes one worker's until its lease expires.
+"""Claims: a delivery of a job becomes one worker's until its lease expires.
 
-A claim names a delivery. A row waiting for its next attempt, even when due, cannot be claimed until redelivered.
-`claim_many` leaves jobs whose history matters to `claim`.
+A row waiting for its next attempt, even a due one, must be redelivered first.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Claim(NamedTuple):
     Attributes:
         job_args, job_kwargs, context: JSON as staged.
         attempts: Claims that count, including this one.
-        max_attempts, timeout_seconds: The row's, or else the registration's; 0 attempts for no limit.
+        max_attempts: 0 for no limit.
         lease_expires_at: By the database's clock.
-        expired: `expires_at` passed before the first claim: bury the job, do not run it.
+        expired: `expires_at` passed before the first claim: bury the job.
         failed_before: The previous attempt failed and was recorded.
-        salt: Random value from staging; None for rows older than schema version 2.
+        salt: Random value from staging; None before schema version 2.
         waited_seconds: Time since due; None unless this is the first start.
     """
 
@@ -66,7 +65,7 @@ class Claim(NamedTuple):
 
     @property
     def is_spent(self) -> bool:
-        """True if the last attempt died with its worker: bury the job, do not run it.
+        """True if the last attempt died with its worker: bury the job.
 
         After a recorded failure the next attempt is granted, even if the limit was lowered since.
         """
@@ -75,11 +74,11 @@ class Claim(NamedTuple):
 
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 _WAITED = f"date_part('epoch', clock_timestamp() - {finite('greatest(scheduled_at, staged_at)')})"
-# Registrations are sent as {name: [max_attempts, timeout_seconds, lease_seconds]}, since the row decides; names in hex,
-# as the database's encoding may lack characters.
+# The row decides whether the registration, sent as {name: [max_attempts, timeout_seconds, lease_seconds]}, applies.
+# Names are in hex, as the database's encoding may lack characters.
 #
-# set_config() makes this commit durable: after a crash, the next claim must not reuse its token. A forked worker sends
-# no earlier statement, so this one also returns schema version and backend pid.
+# set_config() makes the commit durable: after a crash, no claim may reuse its token. A forked worker has no earlier
+# statement to return schema version and backend pid.
 CLAIM = f"""
 WITH found AS (
     SELECT id,
@@ -136,11 +135,8 @@ def claim(
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
         limits: By job name; others get the defaults.
-        delivery: Required delivery; None, for calls by hand, for any.
-        queue: Required queue.
-        installation: Required UUID of the database.
-        version: Required schema version.
-        again: After a call without an answer: accept this worker's claim as its own.
+        delivery, queue, installation, version: Required values; None for any.
+        again: After a lost answer: accept this worker's claim as its own.
 
     Raises:
         psycopg.DataError: A number of the row, such as the token, cannot grow.
@@ -156,7 +152,7 @@ def claim(
         "again": again,
         **Limits()._asdict(),
     }
-    # In binary: psycopg parses text timestamps only in DateStyle ISO, and the claim is committed by then.
+    # In binary: psycopg parses text timestamps only in DateStyle ISO, and would fail after the commit.
     row = connection.execute(CLAIM, parameters, binary=True).fetchone()
     if row is None:
         return None
@@ -164,8 +160,8 @@ def claim(
     return Claim._make(row[:-1])
 
 
-# Jobs that are new or failed, for which history does not matter. An attempt in a batch counts when it ends (`batched`):
-# if the worker dies, it is unknown which jobs had begun.
+# Jobs whose history does not matter. An attempt in a batch counts when it ends (`batched`): if the worker dies, it is
+# unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
 _THESE_DELIVERIES = these_rows(deliveries="delivery")
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
@@ -206,15 +202,12 @@ def claim_many(
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
-    """Claim in one statement the jobs that may be claimed together.
+    """Claim new and failed jobs in one statement, in this order; see `left_to_claim` for others.
 
     Args:
         connection: In autocommit mode.
         deliveries: By job id; this worker holds none of them.
         alone: A single job that begins at once, so its attempt counts now.
-
-    Returns:
-        Claims in the order of `deliveries`; see `left_to_claim` for the others.
 
     Raises:
         psycopg.DataError: A number of a row cannot grow; nothing is claimed.

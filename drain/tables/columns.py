@@ -1,7 +1,4 @@
-"""SQL constants for a job's columns and for index conditions.
-
-tests/unit/test_columns.py compares them with `schema.sql`.
-"""
+"""A job's columns and index conditions in SQL, compared with `schema.sql` by tests."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ DEAD = f"{JOB}, attempts, last_error, reason, explanation"
 # Read by workers; JSON as text.
 CLAIMED = "job_name, job_args::text, job_kwargs::text, queue, tag, context::text"
 
-# Including the current attempt; one claimed in a batch counts when it ends.
+# Including the current one; in a batch, attempts count when they end.
 ATTEMPTS = "attempts + batched::integer"
 
 # `finished_jobs` columns, and their values from `inflight_jobs`; as in `drain_finish`.
@@ -30,7 +27,7 @@ _KEPT = (
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
-# Of a job that gave way; below, the values but the last.
+# Of a job that gave way; below, the values.
 SUPERSEDED = f"{_KEPT}, finished_at, attempts, superseded_by"
 
 
@@ -57,7 +54,7 @@ LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
 # Conditions of `inflight_jobs` indexes.
 IS_CLAIMED = "lease_expires_at IS NOT NULL"
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
-# States as displayed. With an expired lease a job is queued: its worker died or hangs.
+# States as displayed: with an expired lease a job is queued.
 RUNNING = "lease_expires_at > now()"
 QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
 LAPSED = "lease_expires_at <= now()"
@@ -67,8 +64,8 @@ RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
 ERROR_NOW = """%(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
         || CASE WHEN last_error IS NULL THEN '{}'::jsonb ELSE pg_catalog.jsonb_build_object(
             'first', coalesce(last_error -> 'first'::text, last_error - 'traceback'::text)) END"""
-# For look-ups by id: these fit no other index than the primary key. With a table believed empty, the planner would scan
-# all of another one, as happened through a pooler.
+# For look-ups by id: only the primary key fits. A planner that believes a table empty would scan another index, as
+# happened through a pooler.
 NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
 LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
 # Only the leader ends a wait.
@@ -76,18 +73,15 @@ NOT_WAITING = "coalesce(next_run_at, '-infinity') = '-infinity'"
 
 
 def finite(time: str) -> str:
-    """Bound a time for subtraction: PostgreSQL up to 16 cannot subtract infinity."""
+    """Bound a time: PostgreSQL up to 16 cannot subtract infinity."""
     return f"least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::timestamptz, {time}))"
 
 
 def these_rows(**columns: str) -> str:
-    """Build a condition on `id` and columns, from bigint arrays `ids` and one per column.
+    """Build a condition on `id` and columns, from arrays `ids` and one per column.
 
     IS TRUE forces hashing: a join of tables believed empty compares each row with each. The ids are repeated for the
-    index.
-
-    Args:
-        columns: Non-null column or expression by parameter name.
+    index. Columns must not be null.
     """
     given = ", ".join(f"%({name})s::bigint[]" for name in ("ids", *columns))
     row = ", ".join(("id", *columns.values()))
@@ -95,5 +89,5 @@ def these_rows(**columns: str) -> str:
 
 
 def id_array(ids: Iterable[int]) -> str:
-    """Format ids as a PostgreSQL array, at a quarter of the cost of a list in psycopg."""
+    """Format ids as an array, at a quarter of the cost of a list in psycopg."""
     return "{" + ",".join(map(str, ids)) + "}"

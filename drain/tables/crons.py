@@ -1,7 +1,4 @@
-"""Schedules, and the jobs that the leader stages at their ticks.
-
-A job and the next tick are written in one transaction: one job per tick.
-"""
+"""Schedules; a job and the next tick are written in one transaction, so each tick has one job."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ RETURNING name
 """
 TAKE_AWAY = "DELETE FROM crons WHERE name = CAST(%(name)s AS text) RETURNING name"
 
-# Unchanged schedules are not written, so processes starting together do not block each other; an application's stay.
+# Unchanged schedules are not written, so processes starting together do not block; an application's stay.
 _DECLARE = f"""
 INSERT INTO crons ({DECLARED})
 SELECT {DECLARED}
@@ -56,15 +53,12 @@ RETURNING name
 
 
 def declare(connection: Connection, schedules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write changed schedules of `@job`; return their names.
-
-    Pauses, and applications' schedules of the same name, stay.
-    """
+    """Write changed schedules of `@job`; return their names. Pauses stay."""
     return [name for (name,) in connection.execute(_DECLARE, (json.dumps(list(schedules)),))]
 
 
 class DueSchedule(NamedTuple):
-    """Schedule with a due tick; `next_tick_at` is None if not yet computed."""
+    """Schedule with a due tick; `next_tick_at` is None until computed."""
 
     name: str
     cron: str
@@ -89,13 +83,13 @@ ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 
 def seconds_to_next_tick(connection: Connection) -> float | None:
-    """Return the seconds until the next tick by the database's clock, if any."""
+    """Return the seconds until the next tick, if any."""
     row: tuple[float] | None = connection.execute(_SECONDS_TO_NEXT_TICK).fetchone()
     return None if row is None else row[0]
 
 
 def read_due(connection: Connection, limit: int, names: Sequence[str] | None = None) -> list[DueSchedule]:
-    """Read and lock schedules with a due or unknown tick, of `names` or all."""
+    """Read and lock schedules with a due or unknown tick."""
     parameters = {"limit": limit, "names": None if names is None else list(names)}
     return [
         DueSchedule._make(map(_in_utc, row)) for row in connection.execute(_READ_DUE, parameters, binary=True)
@@ -103,7 +97,7 @@ def read_due(connection: Connection, limit: int, names: Sequence[str] | None = N
 
 
 def _in_utc(value: Any) -> Any:
-    # Datetimes of one zone compare by wall time, which repeats when summer time ends.
+    # In one zone, datetimes compare by wall time, which repeats when summer time ends.
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
@@ -181,7 +175,7 @@ SELECT {", ".join(_VALUES.values())} FROM (SELECT now()) AS tick (at), crons WHE
 
 
 def stage_now(connection: Connection, name: str) -> int | None:
-    """Stage an extra job of a schedule; return its id, or None without one."""
+    """Stage an extra job of a schedule; return its id, if any."""
     row: tuple[int] | None = connection.execute(_STAGE_NOW, (name,)).fetchone()
     return None if row is None else row[0]
 
@@ -191,12 +185,12 @@ _UNLOCKED = "WHERE name IN (SELECT name FROM crons WHERE {} FOR UPDATE SKIP LOCK
 
 
 def refuse(connection: Connection, name: str, error: str) -> None:
-    """Note why a schedule cannot stage; it has no ticks until changed or tried by another leader."""
+    """Note why a schedule cannot stage; it stops until changed or another leader tries."""
     connection.execute(f"UPDATE crons SET error = %s {_UNLOCKED.format('name = %s')}", (error, name))
 
 
 def try_again(connection: Connection) -> None:
-    """Clear errors: a new leader may know the time zone or have the rights."""
+    """Clear errors: a new leader may know the zone or have rights."""
     connection.execute(f"UPDATE crons SET error = NULL {_UNLOCKED.format('error IS NOT NULL')}")
 
 

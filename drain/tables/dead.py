@@ -9,7 +9,7 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import JOB
 
-# Jobs per second; at the slowest, ten thousand jobs take four months.
+# Jobs per second; at the slowest, ten thousand take four months.
 SLOWEST, FASTEST = 0.001, 10_000.0
 
 _SELECTED = """
@@ -18,8 +18,8 @@ _SELECTED = """
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
 """
-# Fresh attempts, the same id, and the cause of death in the history. A past expiry is dropped, since a user wants the
-# job now. Tokens that `staged_jobs` refuses were never claimed, so they are replaced.
+# Fresh attempts, the same id, the cause of death in the history. A past expiry is dropped: a user wants the job now.
+# Tokens that `staged_jobs` refuses were never claimed, so they are replaced.
 _REVIVED = {column: column for column in JOB.split(", ")} | {
     "matured_at": "now()",
     # A cancelled job's requests were staged again.
@@ -93,11 +93,7 @@ def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 
 def revive(connection: Connection, selection: Selection, per_second: float | None = None) -> int:
-    """Stage dead jobs again under their ids; return how many.
-
-    Args:
-        per_second: Rate at which they come due, in id order; None for at once.
-    """
+    """Stage dead jobs again under their ids, in id order at a rate if given; return how many."""
     if per_second is None:
         return connection.execute(REVIVE, selection.parameters()).rowcount
     parameters = {**selection.parameters(), "per_second": per_second}

@@ -1,7 +1,7 @@
 """Fence of a claim, unique across histories of the database.
 
-After a lossy failover or in a restored copy, ids and tokens repeat, but for a row with another salt or a claim of
-another process. A process never claims a job it holds.
+After a lossy failover or in a restored copy, ids and tokens repeat, but with another salt or process. A process never
+claims a job it holds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fenced(Protocol):
 
     @property
     def salt(self) -> int | None:
-        """Random value from staging; None for rows older than schema version 2."""
+        """Random value from staging; None before schema version 2."""
 
     @property
     def worker(self) -> str:
@@ -42,13 +42,13 @@ class Fence(NamedTuple):
     worker: str
 
 
-# As in `drain_finish`. An undone claim keeps its fence; `claimed_at` shows it.
+# As in `drain_finish`. Undone claims keep their fence; `claimed_at` shows them.
 THIS_CLAIM = """id = %(id)s AND fencing_token = %(token)s
     AND salt IS NOT DISTINCT FROM %(salt)s::bigint AND claimed_by = %(worker)s"""
 THESE_CLAIMS = (
     f"{these_rows(tokens='fencing_token', salts='coalesce(salt, -1)')} AND claimed_by = %(worker)s::text"
 )
-# Without a salt: the process holds the job, so it claims no other with this id.
+# `finished_jobs` has no salt; the process holds the job, so it claims no other with this id.
 FINISHED_BY_THIS_CLAIM = "id = %(id)s AND fencing_token = %(token)s AND finished_by = %(worker)s"
 FINISHED_BY_THESE_CLAIMS = f"{these_rows(tokens='fencing_token')} AND finished_by = %(worker)s::text"
 
@@ -59,11 +59,7 @@ def of_one(claim: Fenced) -> dict[str, Any]:
 
 
 def of_many(claims: Iterable[Fenced]) -> dict[str, str]:
-    """Return the parameters for claims of one process.
-
-    Raises:
-        ValueError: The claims are of several processes.
-    """
+    """Return the parameters for claims of one process, or raise a ValueError."""
     # In id order, to prevent deadlocks.
     ids, tokens, salts = [], [], []
     workers = set()

@@ -52,7 +52,7 @@ SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
 FROM pg_current_snapshot() AS seen
 """
-# For an operator who has loaded a dump from a server with higher transaction ids.
+# For an operator, after loading a dump from a server with higher transaction ids.
 ADOPT = "UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -132,8 +132,7 @@ def size(connection: Connection, day: Day) -> int:
 def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
     """Drop a day, or its rows in `OTHER`; False if they differ from `expected`.
 
-    Args:
-        connection: In autocommit mode, at read committed.
+    Call in autocommit mode, at read committed.
 
     Raises:
         psycopg.errors.LockNotAvailable: The partition is in use.
@@ -145,13 +144,9 @@ def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
 
 
 def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
-    """Drop the oldest past day before the last `keep`, unarchived; None without one.
+    """Drop, unarchived, the oldest day before the last `keep`; None without one, or if the archive lock is taken.
 
-    Rows in `OTHER` are deleted by thousands. None also while `try_to_archive`'s lock is held elsewhere.
-
-    Args:
-        connection: In autocommit mode, at read committed.
-        keep: At least 1: today and yesterday always stay.
+    Call in autocommit mode, at read committed; `keep` is at least 1: today and yesterday stay.
 
     Raises:
         psycopg.errors.LockNotAvailable: The table is in use.
@@ -161,7 +156,7 @@ def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
 
 
 def count_jobs(connection: Connection, day: Day) -> int:
-    """Count a day's jobs; from 64 MB on, by the planner's estimate."""
+    """Count a day's jobs; above 64 MB, estimate."""
     begin = datetime(day.date.year, day.date.month, day.date.day, tzinfo=UTC)
     # `OTHER` holds many days: its size is not a day's.
     partition = None if day.partition == OTHER else day.partition
@@ -171,22 +166,19 @@ def count_jobs(connection: Connection, day: Day) -> int:
 
 
 def dropped_up_to(connection: Connection) -> tuple[date | None, int]:
-    """Return the end of the unarchived dropped days, and their highest id; None and 0 without any."""
+    """Return the day before which days were dropped unarchived, or None, and their highest id."""
     before, up_to = fetch_one(connection, _DROPPED)
     return before, int(up_to or 0)
 
 
 def next_transaction(connection: Connection) -> int:
-    """Return a new snapshot's xmax, a lower bound of later transactions' `finished_xid`.
-
-    Open transactions may be lower; the snapshot does not see them either.
-    """
+    """Return a new snapshot's xmax, a lower bound of unseen `finished_xid`, open transactions aside."""
     (number,) = fetch_one(connection, _NEXT_TRANSACTION)
     return int(number)
 
 
 def visible_transactions(connection: Connection) -> tuple[datetime, int, list[int]]:
-    """Return time, xmax and open transactions of this repeatable-read snapshot, which sees all others below xmax."""
+    """Return time, xmax and open transactions of this repeatable-read snapshot."""
     seconds, xmax, unseen = fetch_one(connection, _SEEN)
     return datetime.fromtimestamp(seconds, UTC), int(xmax), list(unseen)
 

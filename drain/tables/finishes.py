@@ -1,7 +1,4 @@
-"""Finishes: a job with a current claim moves from `inflight_jobs` to `finished_jobs`.
-
-Singly, many per statement, or in the job's own transaction, whose commit may be made durable later.
-"""
+"""Finishes: claimed jobs move to `finished_jobs`, one or many, or in the job's own transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _CALL = "drain_finish(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::jsonb)"
 _WITHOUT_WAIT = "set_config('synchronous_commit', 'off', true)"
 FINISH_ONCE = f"SELECT {_CALL}"
 FINISH_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, {_CALL}"
-# If it fails, the server commits nothing, so COMMIT is pipelined: two round trips, not three.
+# On failure nothing is committed, so COMMIT is pipelined: two round trips, not three.
 FINISH_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
 FINISH_OR_FAIL_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, 1 / {_CALL}::integer"
 FINISH_MANY = f"""
@@ -48,8 +45,8 @@ WITH done AS (
 )
 SELECT id FROM recorded
 """
-# Makes earlier commits durable: WAL is sequential, and the message makes this transaction wait for the disk. The xid
-# comes first so that a replica reports that it is read-only, not an internal error.
+# Makes earlier commits durable: WAL is sequential, and the message makes this transaction wait for the disk. With the
+# xid first, a replica reports that it is read-only, not an internal error.
 _FLUSH = """
 set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
     pg_current_xact_id(), pg_logical_emit_message(true, 'drain', '')"""
@@ -74,14 +71,9 @@ SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
 
 
 def finish(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
-    """Finish the job if the claim is current.
+    """Finish the job, in autocommit mode; False if the claim is stale.
 
-    Args:
-        connection: In autocommit mode.
-        result: JSON.
-
-    Returns:
-        True if this claim finished the job, now or before: repeatable after a lost answer.
+    Repeatable after a lost answer: True also if this claim finished it before.
     """
     # The first statement touches one partition; the second is rarely needed.
     return finish_once(connection, claim, result) or is_finished(connection, claim)
@@ -99,7 +91,7 @@ def finish_parameters(claim: Fenced, result: str | None) -> tuple[object, ...]:
 
 
 def finish_or_fail(connection: AnyConnection, *, waits: bool) -> str:
-    """Return the statement of `finish_and_commit`; it divides by zero if the claim is stale."""
+    """Return a statement that divides by zero if the claim is stale."""
     return within(home_of(connection), FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT)
 
 
@@ -109,13 +101,11 @@ def finish_and_commit(
     """Commit the finish with the open transaction, or roll back both.
 
     Args:
-        connection: From `postgres.connect`, the search_path may be any.
         waits: Wait for the disk, as the session says. Otherwise a server crash may undo the commit until
             `undone_by_crash` is called.
-        result: JSON.
 
     Returns:
-        False if the claim is stale or used up; everything is rolled back.
+        False if the claim is stale; everything is rolled back.
 
     Raises:
         psycopg.Error: Everything is rolled back; after an OperationalError, the commit is in doubt.
@@ -134,19 +124,14 @@ def finish_and_commit(
 
 
 def add_result(connection: Connection, claim: Fenced, result: str) -> bool:
-    """Add a result to this claim's finish of the last day; False without one, as after a crash."""
+    """Add a result to this claim's finish of the last day; False without one."""
     return connection.execute(ADD_RESULT, {**of_one(claim), "result": result}).rowcount > 0
 
 
 def finish_many(
     connection: Connection, claims: Sequence[Fenced], results: Mapping[int, str] | None = None
 ) -> set[int]:
-    """Finish the jobs whose claims are current, in one statement.
-
-    Args:
-        connection: In autocommit mode.
-        claims: Of one process.
-        results: JSON by job id.
+    """Finish jobs with current claims of one process, in autocommit mode.
 
     Returns:
         Ids finished by this call; ask `finish` about the others.
@@ -166,24 +151,21 @@ def finish_many(
 
 
 def undone_by_crash(connection: Connection, claims: Sequence[Fenced]) -> set[int]:
-    """Make commits durable; return the ids whose finish a crash undid.
+    """Make commits of the last day durable; return the ids whose finish a crash undid.
 
-    An undone job is in flight again, perhaps reclaimed, and its transaction is lost. The others are safe.
-
-    Args:
-        connection: In autocommit mode.
-        claims: Of one process, finished by `finish_and_commit` within the last day.
+    Those are in flight again, perhaps reclaimed, and their transactions are lost. Call in autocommit mode, with
+    claims of one process.
     """
     *_, lasting = fetch_one(connection, LASTING, of_many(claims))
     return {claim.id for claim in claims}.difference(lasting)
 
 
 def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
-    """Map ids to True if finished within the last day, False if in flight."""
+    """Return by id True if finished within the last day, False if in flight."""
     return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 
 def is_finished(connection: Connection, claim: Fenced) -> bool:
-    """Return True, durably, if this claim finished the job within the last day."""
+    """Return True, durably, if this claim finished within the last day."""
     *_, finished = fetch_one(connection, within(home_of(connection), IS_FINISHED), of_one(claim))
     return bool(finished)

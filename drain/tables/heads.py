@@ -4,12 +4,11 @@ from __future__ import annotations
 
 
 def heads(table: str, condition: str, *order: str, by: str = "queue") -> str:
-    """Return a WITH clause whose `heads` has each queue's first row.
+    """Return a WITH clause whose `heads` has the first row for each value of `by`.
 
     Args:
         condition: Of a partial index, or on index columns before `by`.
-        order: Further index columns, also selected.
-        by: Column whose distinct values are found.
+        order: Further index columns.
     """
     columns = ", ".join((by, *order))
     return f"""

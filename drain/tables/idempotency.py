@@ -1,13 +1,13 @@
 """Idempotency keys: staging again under a key returns the first job.
 
-`drain_stage_once` runs as the owner: applications can neither read nor change keys.
+`drain_stage_once` runs as the owner: applications cannot access keys.
 """
 
 from __future__ import annotations
 
 from drain.database.postgres import Connection
 
-# Returns the id of the JSON object `job`; negative if it was there before.
+# Returns the id of the JSON object `job`; negative if known.
 STAGE_ONCE = (
     "SELECT drain_stage_once(CAST(%(idempotency_key)s AS text), CAST(%(seconds)s AS double precision), "
     "CAST(%(job)s AS jsonb))"
@@ -21,5 +21,5 @@ DELETE FROM idempotency_keys WHERE {_EXPIRED} AND idempotency_key = ANY (ARRAY (
 
 
 def delete_expired(connection: Connection, most: int) -> int:
-    """Delete up to `most` keys that expired an hour ago; return how many."""
+    """Delete up to `most` keys expired for an hour; return how many."""
     return connection.execute(DELETE_EXPIRED, (most,)).rowcount

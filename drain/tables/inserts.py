@@ -27,22 +27,18 @@ _TYPES = {
 
 @lru_cache(maxsize=500)
 def insert_one(columns: tuple[str, ...]) -> str:
-    """Build the INSERT of one staged job; missing columns get defaults.
-
-    Args:
-        columns: Constants, never an application's input.
-    """
+    """Build the INSERT of one staged job; `columns` must be constants, never input."""
     values = _values(columns, {})
     return f"INSERT INTO staged_jobs ({', '.join(values)}) VALUES ({', '.join(values.values())}) RETURNING id"
 
 
 @lru_cache(maxsize=500)
 def insert_many(columns: tuple[str, ...], *, own_keys: bool) -> str:
-    """Build the INSERT of a row per element `[args, kwargs]` of the JSON array `arguments`, ids in that order.
+    """Build the INSERT of a row per element `[args, kwargs]` of the JSON array `arguments`, ids in order.
 
     Args:
-        columns: Constants, shared by all rows.
-        own_keys: Each element has a third item, the row's own keys.
+        columns: Constants.
+        own_keys: Elements have a third item, the row's own keys.
     """
     values = {"job_args": "item -> 0", "job_kwargs": "item -> 1"} | _values(columns, _OWN if own_keys else {})
     return (

@@ -1,6 +1,6 @@
 """Due rows of a queue with rules: heads of keys and lanes, and the rows that follow.
 
-Index scans start from a place, lest they step over drained rows under an old snapshot.
+Scans start from a place, not to step over drained rows under an old snapshot.
 """
 
 # One thing: statements about due rows that share conditions and pauses.
@@ -16,7 +16,7 @@ from drain.tables import lanes
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
 from drain.tables.staged import DueJob, Place
 
-# `pairs` joins key and job name by a line feed, which names cannot contain.
+# `pairs` joins key and name by a line feed, which names lack.
 _NOT_PAUSED = """job_name <> ALL (%(names)s::text[])
         AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])"""
 _WITH_KEY = f"{DUE} AND key IS NOT NULL AND queue = %(queue)s"
@@ -72,10 +72,10 @@ _BEHIND_FIRST = f"""(
     SELECT true FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s
         AND priority > (SELECT min(priority) FROM firsts)
     ORDER BY priority, id LIMIT 1)"""
-# Most queues have one priority and skip the second look-up: 17 instead of 26 us per admission.
+# Most queues have one priority and skip the second look-up: 17, not 26 us per admission.
 _HAS_PRIORITIES = f"({_BEHIND_FIRST % lanes.URGENT_WITH_KEY} OR {_BEHIND_FIRST % lanes.PATIENT_WITH_KEY})"
-# Paused rows too, since they hold those behind them. Each key is read from its start: late commits, moves and unmatured
-# rows may come first. IS TRUE makes the planner hash the keys.
+# Even paused rows, which hold those behind them. From each key's start: late commits, moves and unmatured rows may come
+# first. IS TRUE makes the planner hash the keys.
 FIRST_OF_KEYS = f"""
 WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS MATERIALIZED (
     SELECT first.* FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
@@ -130,7 +130,7 @@ WITH recent AS MATERIALIZED (SELECT id, queue FROM staged_jobs_ready WHERE id > 
 SELECT queue, max(id) FROM recent GROUP BY queue
 """
 _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
-# Keys held by a dead job or a waiting retry. OFFSET keeps the planner from doing the look-ups twice.
+# Keys of dead jobs or waiting retries. OFFSET keeps the planner from doing look-ups twice.
 HELD_KEYS = """
 SELECT key, is_dead, waiting FROM (
     SELECT wanted.key, %(dead)s AND coalesce((
@@ -151,7 +151,7 @@ SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND queue = %s FO
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Rows to skip: `names` of jobs, `pairs` of key and name, and, in lanes, `keys`."""
+    """Rows to skip: job `names`, `pairs` of key and name, and, in lanes, `keys`."""
 
     names: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()
@@ -163,12 +163,12 @@ class Paused:
         return {"names": list(self.names), "pairs": pairs}
 
     def applies_to(self, row: DueJob) -> bool:
-        """Return True if the row is paused by name, or by key and name."""
+        """Return True if the row's name, or key and name, is paused."""
         return row.job_name in self.names or (row.key or "", row.job_name) in self.pairs
 
 
 class Head(NamedTuple):
-    """First row of a key or lane, or a lower bound of its place."""
+    """First row of a key or lane, or a lower bound."""
 
     kind: int
     key: str | None
@@ -177,7 +177,7 @@ class Head(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Up to `most` rows of a key or lane after a place, in lanes up to priority `up_to`."""
+    """Up to `most` rows of a key or lane after a place; `up_to` a priority."""
 
     key: str
     after: Place
@@ -195,7 +195,7 @@ def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paus
 def heads_of_lanes(
     connection: Connection, queue: str, kinds: Sequence[int], paused: Paused, *, each: bool, limit: int
 ) -> list[Head]:
-    """Return the first row of each lane, or of each of its priorities."""
+    """Return the first row of each lane, or of its priorities."""
     parameters = {
         "each": each,
         "limit": limit,
@@ -210,7 +210,7 @@ def heads_of_lanes(
 def read_keys(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[Place]]:
-    """Return the places of each key's next rows, by `priority, id`."""
+    """Return the places of each key's next rows."""
     parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
     found: list[list[Place]] = [[] for _ in wanted]
     for number, priority, id_ in connection.execute(READ_KEYS, parameters, binary=True).fetchall():
@@ -219,7 +219,7 @@ def read_keys(
 
 
 class First(NamedTuple):
-    """Due row with the lowest id of its key, matured if `is_ready`; `following` is the next row's place."""
+    """Due row with the lowest id of its key, `is_ready` if matured; `following` is the next row's place."""
 
     priority: int
     id: int
@@ -235,7 +235,7 @@ def _earlier(one: First, other: First) -> First:
 
 
 def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> dict[str, First]:
-    """Return each key's due row with the lowest id, paused or not, in one snapshot."""
+    """Return each key's due row with the lowest id, even if paused."""
     found: dict[str, First] = {}
     parameters = {"queue": queue, "keys": list(keys)}
     rows = connection.execute(FIRST_OF_KEYS, parameters, binary=True)
@@ -249,7 +249,7 @@ def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> di
 def read_lanes(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[tuple[Place, float]]]:
-    """Return the places of each lane's next rows, and since when each is due."""
+    """Return the places and due times of each lane's next rows."""
     parameters = _parameters(queue, wanted, paused) | {
         "kinds": id_array(each.kind for each in wanted),
         "up_to": id_array(each.up_to for each in wanted),
@@ -280,7 +280,7 @@ def _parameters(queue: str, wanted: Sequence[Wanted], paused: Paused) -> dict[st
 def recent(
     connection: Connection, queue: str, after: int, limit: int, paused: Paused
 ) -> tuple[list[Head], int]:
-    """Return each key and priority's first row among the next `limit` rows, and the last id read.
+    """Return the first row per key and priority of the next `limit` rows, and the last id.
 
     A hint only: it misses lower ids that commit later.
     """
@@ -290,7 +290,7 @@ def recent(
 
 
 def recent_queues(connection: Connection, after: int, limit: int) -> tuple[set[str], int]:
-    """Return the queues of the next `limit` rows, and the last id read."""
+    """Return the queues of the next `limit` rows, and the last id."""
     found = dict(connection.execute(RECENT_QUEUES, {"after": after, "limit": limit}, binary=True).fetchall())
     return set(found), max(found.values(), default=after)
 
@@ -306,9 +306,7 @@ def held_keys(
 ) -> dict[str, int | None]:
     """Return held keys, each with its lowest waiting retry, or None if a dead job holds it.
 
-    Args:
-        dead: Dead jobs, unless cancelled, hold their keys.
-        waiting: Waiting retries hold higher ids of their keys.
+    Dead jobs, unless cancelled, hold their keys if `dead`; waiting retries hold higher ids if `waiting`.
     """
     parameters = {"queue": queue, "keys": list(keys), "dead": dead, "waiting": waiting}
     rows = connection.execute(HELD_KEYS, parameters, binary=True)
@@ -316,5 +314,5 @@ def held_keys(
 
 
 def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:
-    """Lock staged rows; return their ids, without those locked elsewhere or moved."""
+    """Lock staged rows; return the ids not locked elsewhere or moved."""
     return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids), queue))}

@@ -1,7 +1,6 @@
-"""Lanes of due staged jobs: which have rows, and their first rows.
+"""Lanes of due staged jobs: a queue's rows of one kind, a range of `staged_jobs_in_lanes`.
 
-A lane, a queue's rows of one kind, is a range of the index `staged_jobs_in_lanes`: full queues are skipped, however
-long.
+Full queues are skipped, however many rows wait.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Head(NamedTuple):
 
 # Bounds of queue names in collation "C".
 _BEFORE_ALL, _BEHIND_ALL = "", "~"
-# One look-up per lane found. A gap lies between two known lanes of one kind, to skip their rows and dead entries.
-# A row comparison in place of its two bounds would read on to the end of the kind.
+# One look-up per lane found, in the gaps between known lanes, to skip their rows and dead entries. A row comparison in
+# place of the two bounds would read on to the end of the kind.
 _NEXT_LANE = f"""
     SELECT {{gap}}.kind, job.queue FROM staged_jobs_ready AS job
     WHERE {DUE} AND {LANE_KIND} = {{gap}}.kind AND job.{LANE_QUEUE} > {{behind}} AND job.{LANE_QUEUE} < {{gap}}.high
@@ -65,10 +64,10 @@ WHERE EXISTS (
 
 _DUE_JOB = """job.id, job.queue, job.job_name, job.timeout_seconds, coalesce(job.expires_at <= now(), false),
     job.priority, job.key, job.unique_key"""
-# Lanes with fewer rows need no other round trip: at 500 jobs/s, a tenth of the time from commit to push, measured.
+# Lanes with fewer rows need no second round trip: measured at 500 jobs/s, a tenth of the time to push.
 FIRST_ROWS = 20
 _LANES_WITH_ROWS = 50
-# Stands for due scheduled rows: they are rare, and asking separately would cost a round trip.
+# Stands for due scheduled rows: rare, but asking costs a round trip.
 _SCHEDULED = Lane(-1, "")
 SEARCH = f"""{_LANES}
 SELECT lane.kind, lane.queue, first.*
@@ -85,12 +84,7 @@ WHERE EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now())
 
 
 class Found(NamedTuple):
-    """Result of a search.
-
-    Attributes:
-        first_rows: All rows of each lane if fewer than `FIRST_ROWS`, else the first or none.
-        has_scheduled: `staged.mature` would find rows.
-    """
+    """Lanes with all rows if fewer than `FIRST_ROWS`, else the first or none; and whether `staged.mature` has work."""
 
     first_rows: Mapping[Lane, Sequence[DueJob]]
     has_scheduled: bool
@@ -157,13 +151,9 @@ _LANE = itemgetter(0, 2)
 def read_due(
     connection: Connection, heads: Sequence[Head], *, leave: Sequence[int] = (), skip_locked: bool = False
 ) -> dict[Lane, list[DueJob]]:
-    """Read the first rows of each lane, by `priority, id`.
+    """Read the first rows of each lane, in a repeatable-read transaction.
 
-    Call in a repeatable-read transaction: later statements fail if a row was changed.
-
-    Args:
-        leave: Ids to skip.
-        skip_locked: Lock rows, skipping locked ones. Writes each row, so only for use after hitting a lock.
+    Later statements fail if a row was changed. `skip_locked` locks each row, so use it only after hitting a lock.
     """
     statement = _READ_DUE.format(lock="FOR UPDATE SKIP LOCKED") if skip_locked else READ_DUE
     parameters = {
@@ -176,7 +166,7 @@ def read_due(
     }
     found: dict[Lane, list[DueJob]] = {head.lane: [] for head in heads}
     rows = connection.execute(statement, parameters, binary=True).fetchall()
-    # Grouped: looking up each row's lane took 0.7 of 2.5 us per job.
+    # Grouped: finding each row's lane took 0.7 of 2.5 us per job.
     for (kind, queue), rows_of_lane in groupby(rows, _LANE):
         found[Lane(kind, queue)] += [DueJob._make(row[1:]) for row in rows_of_lane]
     return found
@@ -217,7 +207,7 @@ OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2, most=_MOST_HEADS)
 def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | None = None) -> dict[str, float]:
     """Return by queue how long its oldest due row has waited, after these places if given.
 
-    Only the first hundred rows of each priority count, or two with many lanes.
+    Looks at the first hundred rows per priority, or two with many lanes.
     """
     if after is None:
         after = dict.fromkeys(find_lanes(connection, KINDS, most=_MOST_HEADS), START)
@@ -243,12 +233,11 @@ SELECT lane.queue, due.number FROM unnest(%(kinds)s::integer[], %(queues)s::text
 def count_due(
     connection: Connection, up_to: int, *, most: int | None = None, named: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Count due rows by queue.
+    """Count due rows by queue, in each lane `up_to` a number.
 
     Args:
-        up_to: Maximum per lane.
-        most: Maximum number of lanes; None for all.
-        named: Queues to count in any case.
+        most: Maximum number of lanes, if any.
+        named: Queues counted in any case.
     """
     lanes = find_lanes(connection, KINDS, most=most)
     if len(lanes) == most:

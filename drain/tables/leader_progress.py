@@ -12,7 +12,7 @@ _LOST = SchemaError("drain_state has lost its only row; schema.sql says how to p
 
 
 class Progress(NamedTuple):
-    """Last delivery number, and the number up to which all are pushed."""
+    """Last delivery number, and that up to which all are pushed."""
 
     last_delivery: int
     pushed_up_to: int
@@ -44,7 +44,7 @@ def identity(connection: Connection) -> tuple[str, str]:
 
 def progress(connection: Connection) -> Progress:
     """Return the leaders' progress so far."""
-    # In this order: both may grow meanwhile, and the watermark must not exceed the number.
+    # In this order: both may grow, and the watermark must not exceed the number.
     (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
     (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
     return Progress(last_delivery, pushed_up_to)

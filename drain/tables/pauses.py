@@ -1,6 +1,6 @@
 """Pauses: rows of `queue_pauses`, which hold the jobs that match all they name.
 
-An indefinite pause and a timed one may coexist. Parameters are `%(name)s`, as `drain.jobs.executors` needs.
+An indefinite pause and a timed one may coexist. `drain.jobs.executors` needs parameters as `%(name)s`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from drain.tables.followed import FollowedTable
 class Pause(NamedTuple):
     """Row of `queue_pauses`; a queue, name or key of None matches all.
 
-    Attributes:
-        until: None for indefinite.
-        reason: Sentence for users.
-        paused_by: Database role or worker.
+    `until` is None if indefinite; `reason` is a sentence for users, `paused_by` a database role or worker.
     """
 
     queue: str | None
@@ -46,7 +43,7 @@ SELECT {_COLUMNS} FROM queue_pauses
 WHERE {_HOLDS}
 ORDER BY paused_at, number
 """
-# A pause is extended, never shortened; a past time is a no-op.
+# A pause is only extended; a past time is a no-op.
 PAUSE = f"""
 INSERT INTO queue_pauses (queue, job_name, key, until, reason, paused_by)
 SELECT wanted.* FROM (
@@ -66,7 +63,7 @@ WHERE queue IS NOT DISTINCT FROM CAST(%(queue)s AS text)
 RETURNING until IS NULL OR until > clock_timestamp()
 """
 _PRUNE = "DELETE FROM queue_pauses WHERE until <= clock_timestamp()"
-# Condition on a row `job`. Each of eight possible pauses is one look-up in `queue_pauses_once`, where '' matches all.
+# Each of eight possible pauses of the row `job` is one look-up in `queue_pauses_once`, where '' matches all.
 # With `= ANY` on three columns, PostgreSQL 15 read all of a queue's pauses per row.
 IS_PAUSED = """EXISTS (
     SELECT FROM (VALUES (job.queue), ('')) AS in_queue (name), (VALUES (job.job_name), ('')) AS of_job (name),
@@ -107,7 +104,7 @@ def pause_for(
     reason: str,
     paused_by: str,
 ) -> None:
-    """Pause a key, or without one the queue, until a time or for some seconds."""
+    """Pause a key, or else the queue, until a time or for some seconds."""
     until, seconds = (when, None) if isinstance(when, datetime) else (None, when)
     parameters = {
         "queue": queue,
@@ -169,11 +166,11 @@ class Pauses:
         return everywhere | here | both
 
     def pairs(self, queue: str) -> frozenset[tuple[str, str]]:
-        """Return the pairs of key and job name paused in this queue."""
+        """Return the pairs of key and name paused in this queue."""
         return frozenset(self._both.get(None, ())) | frozenset(self._both.get(queue, ()))
 
     def names_any(self, queue: str) -> bool:
-        """Return True if some jobs of the queue may be paused, so each row must be checked."""
+        """Return True if each row must be checked."""
         kinds = (self._names, self._keys, self._both)
         return any(where in kind for where in (None, queue) for kind in kinds)
 
@@ -198,7 +195,7 @@ class Pauses:
 
 
 class FollowedPauses:
-    """Pauses in memory; `pauses` stays the same object until a pause begins, changes or ends."""
+    """Pauses in memory; `pauses` is the same object until one changes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,6 +1,6 @@
 """Redeliveries: jobs in flight get a new delivery number, or die if RQ gave them up.
 
-Paused jobs are not redelivered; delivered ones are called back: they wait, and no claim finds them.
+Paused jobs are called back if delivered, so that no claim finds them, and not redelivered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Redelivered(NamedTuple):
     claims: int
 
 
-# Skips rows locked by a worker. now(), since an index cannot be searched for clock_timestamp().
+# Skips locked rows. now(), since an index cannot be searched for clock_timestamp().
 _REDELIVER = """
 WITH due AS (
     SELECT id, delivery AS previous_delivery FROM inflight_jobs AS job
@@ -42,7 +42,7 @@ RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, nu
     job.fencing_token
 """
 _RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
-# Chosen by the queue's rules; a job may have moved or been paused since.
+# The job may have moved or been paused since.
 _CHOSEN = {
     "condition": "id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now() AND queue = %(queue)s",
     "order": "id",
@@ -123,7 +123,7 @@ def _redeliver(
     return sorted((Redelivered._make(row) for row in rows), key=lambda job: job.delivery)
 
 
-# Due again once no pause applies. Rows locked by a claiming worker are skipped; they start.
+# Due again once no pause applies. Rows locked by a claim are skipped; they start.
 _CALL_BACK = """
 WITH paused AS (
     SELECT id FROM inflight_jobs AS job
@@ -151,11 +151,9 @@ CALL_BACK_LEASES = _CALL_BACK.format(
 
 
 def call_back(connection: Connection, limit: int, queues: Collection[str] | None) -> int:
-    """Call back delivered, unclaimed, paused jobs; return how many.
+    """Call back delivered, unclaimed, paused jobs, at read committed; return how many.
 
-    Args:
-        connection: At read committed.
-        queues: Queues that pauses name; None if one applies to all.
+    `queues` are those that pauses name; None if one applies to all.
     """
     statement = CALL_BACK if queues is None else CALL_BACK_OF_QUEUES
     return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
@@ -169,7 +167,7 @@ def call_back_all(connection: Connection, limit: int, queues: Collection[str]) -
 def call_back_leases(
     connection: Connection, limit: int, *, queues: Collection[str] = (), within: float = CENTURY_SECONDS
 ) -> list[int]:
-    """Call back jobs with expired leases, paused or of `queues`; return their ids."""
+    """Call back jobs with expired leases, paused or of `queues`; return ids."""
     parameters = {"limit": limit, "queues": list(queues), "within": within}
     rows = connection.execute(CALL_BACK_LEASES, parameters)
     return [job_id for (job_id,) in rows]

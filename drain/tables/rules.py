@@ -1,6 +1,6 @@
 """Rules of queues: rows of `queues`, read by the leader.
 
-Parameters are `%(name)s`, JSON is text, as `drain.jobs.executors` needs.
+`drain.jobs.executors` needs parameters as `%(name)s`, and JSON as text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class RulesRow(NamedTuple):
-    """Row of `queues`, documented in `schema.sql`; an `error` holds the queue."""
+    """Row of `queues`, see `schema.sql`; an `error` holds the queue."""
 
     queue: str
     running: int | None = None
@@ -64,7 +64,7 @@ class Bucket(NamedTuple):
 
 
 def burst_of(burst: int | None, per_second: float) -> int:
-    """Return the burst, by default one second's worth, at least 1."""
+    """Return the burst, by default one second's worth."""
     return burst or max(1, ceil(per_second))
 
 
@@ -111,7 +111,7 @@ def followed() -> FollowedTable[RulesRow]:
 
 
 def note_errors(connection: Connection, errors: Mapping[str, str | None]) -> None:
-    """Record by queue why its rules cannot be followed; None if they can."""
+    """Record why rules cannot be followed; None if they can."""
     connection.execute(NOTE_ERRORS, {"queues": list(errors), "errors": list(errors.values())})
 
 
@@ -122,11 +122,7 @@ def row_of(values: Collection[Any]) -> RulesRow:
 
 
 def insert(columns: Collection[str]) -> str:
-    """Build the INSERT of rules; it returns a row unless the queue has one already.
-
-    Args:
-        columns: Also the parameters; `weights` as JSON text.
-    """
+    """Build the INSERT of rules, `weights` as JSON text; it returns a row unless one exists."""
     names = _in_order(columns)
     values = ", ".join(map(_value, names))
     return f"""
@@ -136,7 +132,7 @@ ON CONFLICT (queue) DO NOTHING RETURNING queue
 
 
 def update(columns: Collection[str]) -> str:
-    """Build the UPDATE of rules; it returns a row if the queue has one.
+    """Build the UPDATE of rules; it returns a row if one exists.
 
     Concurrent changes of different rules both apply, unless a CHECK fails.
     """

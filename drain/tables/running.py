@@ -1,8 +1,7 @@
 """Running jobs of a queue with limits, and recent starts.
 
-A job runs while delivered or claimed. The leader asks by primary key which admitted jobs still run, so dead row
-versions cost nothing. A job cancelled while claimed runs until its worker confirms or its lease expires
-(`cancelled_claims`).
+Jobs run while delivered or claimed; if cancelled, until the worker confirms or the lease expires (`cancelled_claims`).
+The leader asks by primary key which admitted jobs still run, so dead row versions cost nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from drain.tables.columns import DELIVERED, id_array
 from drain.tables.keyed import Paused
 
 _KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
-# Names no column but the id, so that only the primary key fits.
+# Names only the id, so that only the primary key fits.
 STILL_RUNNING = f"""
 SELECT coalesce(pg_catalog.array_agg(id), '{{}}'), ARRAY ({_KEYS_OF_CANCELLED})
 FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
@@ -38,7 +37,7 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
 """
-# Each key's waiting retry with the lowest id, and whether it is due and unpaused.
+# Each key's lowest waiting retry, and whether it is due and unpaused.
 FIRST_RETRIES = """
 SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT id, next_run_at <= now() AND job_name <> ALL (%(names)s::text[])
@@ -50,7 +49,7 @@ SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::te
 # Tokens also count deferrals, cancellations and giving way.
 CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
 CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
-# Only a job's last claim has a time, but all count: better to underuse a rate than exceed it.
+# Only the last claim has a time, but all count: better to underuse a rate than exceed it.
 BEGUN = f"""
 WITH ended AS (
     SELECT key, {CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
@@ -102,20 +101,20 @@ class Unclaimed(NamedTuple):
 
 
 class LastClaim(NamedTuple):
-    """Number of a job's claims, and Unix time of the last, or of the job's end."""
+    """Number of a job's claims, and Unix time of the last or the end."""
 
     number: int
     at: float
 
 
 def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[str]]:
-    """Return the jobs that still run, and the keys ('' for none) of cancelled jobs still counted."""
+    """Return jobs still running, and keys or '' of cancelled ones still counted."""
     still, cancelled = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
     return still, cancelled
 
 
 def in_flight(connection: Connection, queue: str) -> list[tuple[int | None, str]]:
-    """Return running jobs with key or ''; without id if cancelled but still counted."""
+    """Return running jobs with key or ''; cancelled ones without id."""
     rows = connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)
     return [(job_id, key or "") for job_id, key in rows]
 
@@ -136,16 +135,16 @@ def due_retries(
 def first_retries(
     connection: Connection, queue: str, keys: Collection[str], paused: Paused
 ) -> dict[str, tuple[int, bool]]:
-    """Return each key's waiting retry with the lowest id, and whether it may begin."""
+    """Return each key's lowest waiting retry, and whether it may begin."""
     parameters = {"queue": queue, "keys": list(keys), **paused.parameters()}
     rows = connection.execute(FIRST_RETRIES, parameters, binary=True).fetchall()
     return {key: (job_id, may_begin) for key, job_id, may_begin in rows}
 
 
 def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:
-    """Count recent starts by key ('' for none); return also the seconds covered.
+    """Count recent starts by key or ''; return also the seconds covered.
 
-    Old starts may be missing: only the latest finished jobs are read, and retention drops some.
+    Only the latest finished jobs are read, and retention drops some.
     """
     parameters = {"queue": queue, "seconds": seconds, "limit": limit}
     counts: dict[str | None, int] = dict(connection.execute(BEGUN, parameters).fetchall())
@@ -155,14 +154,14 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
 
 
 def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, Unclaimed], int]:
-    """Return delivered, unclaimed jobs by id, and the next `since`, at first 0."""
+    """Return delivered, unclaimed jobs by id, and the next `since`."""
     rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
     found = {job_id: Unclaimed(key, claims) for job_id, key, claims, _ in rows}
     return found, min((delivery for *_, delivery in rows), default=since)
 
 
 def last_claims(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, LastClaim]:
-    """Return the last claims of known jobs, of finished ones within `seconds` only."""
+    """Return last claims, of finished jobs within `seconds` only."""
     rows = connection.execute(LAST_CLAIMS, {"ids": id_array(ids), "seconds": seconds})
     return {job_id: LastClaim(number, at) for job_id, number, at in rows}
 

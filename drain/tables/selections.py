@@ -16,7 +16,7 @@ SLICE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Jobs that match all criteria not None; `whole` is the selection of a slice."""
+    """Jobs that match all criteria; None matches any. A slice has a `whole`."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -53,7 +53,7 @@ class Selection:
 
 
 def slices(connection: Connection, table: str, selection: Selection) -> Iterator[Selection]:
-    """Scan a table once; yield slices of a selection by id, with the same criteria."""
+    """Scan a table once; yield slices of a selection by id."""
     ids = array("q")
     statement = f"COPY (SELECT id FROM {table} WHERE {selection.condition} ORDER BY id) TO STDOUT"
     with connection.cursor() as cursor, cursor.copy(statement, selection.parameters()) as rows:

@@ -1,4 +1,4 @@
-"""Staged jobs: bulk inserts, and moves by the leader; applications use `inserts`."""
+"""Staged jobs: bulk inserts, and the leader's moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MATURE_THESE = _MATURE.format(which="id = ANY (%s::bigint[])")
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Mark up to `limit` due scheduled rows as matured; return how many."""
+    """Mark due scheduled rows as matured; return how many."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
@@ -38,7 +38,7 @@ def mature_these(connection: Connection, ids: Iterable[int]) -> None:
 
 
 class DueJob(NamedTuple):
-    """Due row as the leader needs it; `expired` once its `expires_at` has passed."""
+    """Due row as the leader needs it; `expired` after its `expires_at`."""
 
     id: int
     queue: str
@@ -55,7 +55,7 @@ class DueJob(NamedTuple):
         return self.priority, self.id
 
 
-# Exact ids: `id <= last` would delete a lower id that commits later, unread.
+# Exact ids: `id <= last` would delete lower ids that commit later, unread.
 MOVE = f"""
 WITH moved AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
@@ -122,7 +122,7 @@ def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forward
 
 
 def delete_forwarded(connection: Connection, ids: Sequence[int]) -> None:
-    """Delete exactly these rows, after pushing them: a crash in between keeps the rows."""
+    """Delete exactly these rows; push them before the commit, so that a crash keeps them."""
     connection.execute(DELETE_FORWARDED, (id_array(ids),))
 
 
@@ -146,7 +146,7 @@ _TRY_BULK_LOCK = f"SELECT pg_try_advisory_xact_lock({locks.BULK_STAGING})"
 
 
 def announce_bulk(connection: Connection) -> None:
-    """Make the leader's scans skip the rows of this bulk transaction."""
+    """Make the leader's scans skip this bulk transaction's rows."""
     connection.execute(_SHARE_BULK_LOCK)
 
 
@@ -156,7 +156,7 @@ def is_bulk_under_way(connection: Connection) -> bool:
     return not is_free
 
 
-# Partitions rotate every five seconds. The idle one is neither current nor next, so staging never waits for it.
+# They rotate every five seconds. The idle one is neither current nor next, so staging never waits for it.
 IDLE_PARTITION = (
     "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
 )
@@ -182,7 +182,7 @@ _PUT_ASIDE = (
     f"CREATE TEMPORARY TABLE {_ASIDE} ON COMMIT DROP AS SELECT {{names}} FROM staged_jobs WITH NO DATA"
 )
 _DUE = "coalesce({scheduled_at}, now()) + make_interval(secs => coalesce({quiet_seconds}, 0))"
-# From the statement's start: the transaction may have copied for hours.
+# From the statement's start: copying may have taken hours.
 _SPREAD = """
 greatest({due}, statement_timestamp()
     + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
@@ -199,11 +199,7 @@ def put_aside(connection: Connection, names: Sequence[str]) -> str:
 def insert_put_aside(
     connection: Connection, names: Sequence[str], *, rows_per_second: float | None = None
 ) -> None:
-    """Stage the rows of the temporary table, in its transaction.
-
-    Args:
-        rows_per_second: Rate at which they come due; None for at once.
-    """
+    """Stage the rows of the temporary table, in its transaction, due at a rate if given."""
     values = {name: Identifier(name).as_string() for name in names}
     given = {name: values.get(name, "NULL") for name in ("scheduled_at", "quiet_seconds")}
     due = _DUE.format(**given)

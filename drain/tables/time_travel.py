@@ -1,4 +1,4 @@
-"""Virtual time for `drain.contrib.testing`: waiting times shifted within a test's transaction."""
+"""Virtual time for `drain.contrib.testing`, within a test's transaction."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _CLOCK = "SELECT now(), clock_timestamp()"
 
 
 def clock(connection: Connection) -> tuple[datetime, datetime]:
-    """Return the transaction's start and the current time, by the database."""
+    """Return the transaction's start and current time, by the database."""
     began, now = fetch_one(connection, _CLOCK)
     return began, now
 
 
 def shift(connection: Connection, by: timedelta) -> None:
-    """Move waiting and running jobs, and schedules, back in time; forward if negative."""
+    """Make the times of waiting and running jobs and schedules earlier."""
     connection.execute(SHIFT, {"by": by})
 
 
@@ -67,7 +67,7 @@ def shift_staged(connection: Connection, ids: Sequence[int], by: timedelta) -> N
 
 
 def make_due(connection: Connection, job_id: int) -> bool:
-    """Make a job's next attempt due; False if it awaits none."""
+    """Make a job's next attempt due; False without one."""
     return connection.execute(_MAKE_DUE, (job_id,)).rowcount == 1
 
 

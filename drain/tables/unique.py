@@ -1,7 +1,7 @@
-"""Waiting jobs with a unique key: those that give way end in `finished_jobs`, with the id of the one that stands.
+"""Waiting jobs with a unique key; those that give way end in `finished_jobs`, with the id that stands.
 
-Waiting means staged and due, delivered and unclaimed, or between attempts. Locked rows are skipped: they are being
-claimed or changed.
+Waiting means staged and due, delivered and unclaimed, or between attempts. Locked rows are being claimed or changed, so
+they are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
     Attributes:
         keep: `last` or `first`; None means `first`.
         state: `inflight`, `ready`, or `scheduled`.
-        quiet_seconds: Time without another job of the key before it runs.
+        quiet_seconds: Required time without another job of the key.
         seconds_left: Rest of that time, or at most 0.
         was_claimed: After an expired lease that worker may still run it.
         expires_at: Unix time; only for unclaimed jobs.
@@ -74,10 +74,7 @@ def read_candidates(
 ) -> Mapping[Scope, list[Candidate]]:
     """Read each scope's waiting jobs, in a batch's transaction.
 
-    Includes jobs in their quiet time, not expired ones.
-
-    Args:
-        most: Maximum per key of ready and of scheduled jobs, highest ids first.
+    Includes jobs in their quiet time, not expired ones; up to `most` each of ready and scheduled, highest ids first.
     """
     names, keys = zip(*scopes, strict=True)
     found: dict[Scope, list[Candidate]] = {scope: [] for scope in scopes}
@@ -118,7 +115,7 @@ SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
 
 
 def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Finish locked staged jobs as superseded; `stands` maps each to the id that stands."""
+    """Finish locked staged jobs; `stands` maps each to the id that stands."""
     return _supersede(connection, SUPERSEDE_STAGED, stands)
 
 
@@ -176,14 +173,14 @@ RETURNING job.id
 
 
 class Stand(NamedTuple):
-    """Values that a standing job takes over: highest id, and earliest allowed expiry if any."""
+    """Values that a standing job takes over: highest id, earliest expiry."""
 
     latest: int
     expires_at: float | None
 
 
 def stand(connection: Connection, stands: Mapping[int, Stand]) -> set[int]:
-    """Let waiting jobs stand for others; return those that still wait."""
+    """Let waiting jobs stand for others; return those still waiting, to which others may give way."""
     if not stands:
         return set()
     parameters = {
@@ -203,7 +200,7 @@ RETURNING id
 
 
 def fence(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Fence off earlier claims of waiting jobs in flight; return those that still wait."""
+    """Fence off earlier claims of waiting jobs in flight; return those still waiting."""
     return {id_ for (id_,) in connection.execute(FENCE, (id_array(ids),))} if ids else set()
 
 
@@ -214,5 +211,5 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
 
 
 def read_shared(connection: Connection, most: int) -> list[Scope]:
-    """Return up to `most` unique keys of several waiting jobs in flight."""
+    """Return unique keys of several waiting jobs in flight."""
     return connection.execute(READ_SHARED, (most,)).fetchall()

@@ -1,4 +1,4 @@
-"""Oldest waiting jobs and next due ones, by few index look-ups."""
+"""Oldest waiting jobs and next due ones, by index look-ups."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, finite
 from drain.tables.heads import heads
 
-# A queue fails after this many failures without a finish: its target is down or its code broken.
+# A queue with as many failures since its last finish has a broken target or code.
 FAILURES_IN_A_ROW = 5
-# Since when a job in flight waits for a worker: due time, or the last known time of a later attempt.
+# Since when a job in flight waits for a worker: due time, or last known time of a later attempt.
 WAITS_SINCE = finite("""CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END""")
 _OLDEST_DELIVERIES = f"""{heads("inflight_jobs", f"{DELIVERED} AND queue > %(after)s::text", "delivery")}
@@ -50,11 +50,7 @@ SELECT least(
 
 
 def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | None:
-    """Return the seconds until the next scheduled row is due by the database's clock, if any.
-
-    Args:
-        if_due: Maximum while a row is due, such as one locked elsewhere.
-    """
+    """Return the seconds until the next scheduled row is due, if any; at most `if_due` while a locked one is."""
     (seconds,) = fetch_one(connection, NEXT_SCHEDULED, (if_due,))
     return None if seconds is None else float(seconds)
 
@@ -68,7 +64,7 @@ def oldest_deliveries(
 
 
 def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return each queue's lowest unclaimed delivery number from its bound on."""
+    """Return each queue's lowest unclaimed delivery from its bound on."""
     rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
     return [(queue, delivery) for queue, delivery in rows]
 
