@@ -1,6 +1,6 @@
 """Due rows of a queue with rules: heads of keys and lanes, and the rows that follow.
 
-Scans start from a place, not to step over drained rows under an old snapshot.
+Scans start from a place, so that they skip drained rows under an old snapshot.
 """
 
 # One thing: statements about due rows that share conditions and pauses.
