@@ -1,4 +1,4 @@
-"""Jobs that are staged in your own Postgres transaction, and drained into Redis once it has committed.
+"""Jobs staged in your own Postgres transaction and drained into Redis once it commits.
 
     from drain import stage
 
@@ -6,57 +6,51 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
-`codec`; `schedule` and `unschedule`; `cancel`; `state`, `result`, `aresult` and `progress`; in a running job
-`current_job`, `transaction` and `async_transaction`; what a job raises, `Retry`, `Defer`, `RateLimited` and `Dead`;
-`queues`, for the rules of queues; and the errors.
+Packages, along a job's path:
 
-The packages of `drain`, in the order in which a job passes:
+    jobs                  registers functions with `@job`; `stage` inserts into `staged_jobs`
+    tables                statements that move rows between tables
+    enqueuer              the leader: moves due rows, pushes them, redelivers lost ones
+    wire                  RQ's keys and formats
+    workers.process       pops ids from Redis in batches, claims jobs in PostgreSQL
+    workers.lease         extends claims until their outcome is recorded
+    workers.execution     one attempt: call, decide, record
+    workers.context       what a running job can use
+    workers.handover      recovery of a dead process's jobs
+    workers.measures      counts of ended jobs
+    workers.supervisor    starts and replaces the processes of one `drain work`
 
-    jobs                  `@job` registers a function under a name; `stage` inserts a row into `staged_jobs`
-    tables                every statement that moves a row from table to table, by the table that the row leaves
-    enqueuer              one leader moves rows that are committed and due, pushes them, and pushes again what was lost
-    wire                  RQ's keys and formats: the enqueuer's producer, and the workers' consumer
-    workers.process       fetches ids from Redis in batches, and claims the jobs in PostgreSQL
-    workers.lease         keeps the claim of a job alive until its outcome is recorded
-    workers.execution     one attempt: call the function, decide what its outcome means, record that
-    workers.context       what a running job may ask for: its claim, and a transaction
-    workers.handover      recovery of the jobs that a dead process has left behind
-    workers.measures      numbers of the jobs that have ended, for the metrics
-    workers.supervisor    starts the processes of one `drain work`, and replaces them
+Supporting packages:
 
-Beside that way:
-
-    database              connections to PostgreSQL, poolers, locks, schema, roles
-    service               HTTP and systemd, for the programs that watch a long-running process
-    read                  every number and list that a person, a metric or the page shows
-    audit                 the proof that no job is lost, doubled or stuck
-    admission             which of the due rows may leave `staged_jobs` now, as the rules of their queues say
-    queues                rules and pauses of queues, changed in the transaction of an application
-    commands              the command line, which `drain.__main__` puts together
+    database              connections, poolers, locks, schema, roles
+    service               HTTP and systemd
+    read                  numbers and lists for people and metrics
+    audit                 proof that no job is lost, doubled or stuck
+    admission             rules: which due rows may leave `staged_jobs`
+    queues                rules and pauses, changed by applications
+    commands              the command line, assembled in `drain.__main__`
     script                the installed command
-    terminal              how the commands read their options and print for people
-    embedded              PostgreSQL and Redis, started for `drain dev`, the demo and the tests
-    contrib               extensions, which the rest does without: the page, Django, scaling, tests and more
-    pipeline              work on millions of jobs at once, on Spark
+    terminal              option parsing and output
+    embedded              PostgreSQL and Redis for development and tests
+    contrib               extensions: web UI, Django, scaling, testing
+    pipeline              bulk work on Spark
 
-Modules that every package may use:
+Shared modules:
 
-    hooks                 functions of an application around each attempt, at staging, and at the end of a job
-    config, urls          settings, from the environment or the command line; database URLs of other drivers
-    health                functions of an application that hear of a process that fails, and that it is well again
-    errors                every error that is raised on purpose
-    log, metrics          log lines; names of all metrics
-    failpoints            instants at which a test kills a process
-    extras                the command that installs an optional package
-    formatting            numbers and times for people; texts of others, made harmless for a terminal
-    moved                 names that modules had in earlier versions
-    rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
+    hooks                 application functions around staging and attempts
+    config, urls          settings; other drivers' database URLs
+    health                application functions for failures and recoveries
+    errors                errors raised on purpose
+    log, metrics          log lines; metric names
+    failpoints            points where tests kill a process
+    extras                commands that install optional packages
+    formatting            text for display
+    moved                 former module names
+    rq, rq_settings       entry points for RQ's tools and workers
 
-What always holds: no job is seen before its transaction has committed, nor after it has rolled back; every committed
-job ends in `finished_jobs` or `dead_jobs`, whatever process or server dies on the way; it is finished once. Redis holds
-nothing that could not be rebuilt from `inflight_jobs`. No other module of `drain` imports `drain.workers` or
-`drain.pipeline`; the command line alone does, and extensions do. Nothing but extensions imports `drain.contrib`.
+Invariants: a job is visible only after its transaction commits. It then ends in `finished_jobs` or `dead_jobs`,
+whatever dies, and finishes once. Redis can be rebuilt from `inflight_jobs`. Only the command line and extensions import
+`drain.workers` and `drain.pipeline`; only extensions import `drain.contrib`.
 """
 
 from typing import TYPE_CHECKING
@@ -185,7 +179,7 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    # At runtime a name is imported at its first use: `import drain` takes milliseconds.
+    # Imported on first use: `import drain` takes milliseconds.
     _HOME = {
         "DeadJobError": "drain.errors",
         "DrainError": "drain.errors",

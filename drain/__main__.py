@@ -1,4 +1,4 @@
-"""The `drain` command, put together from all groups of commands; also `python -m drain`."""
+"""The `drain` command; also `python -m drain`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from drain.terminal.commandline import Group
 from drain.terminal.lazy_commands import LazyCommands
 
-# Commands of the core, each with the object to import; the others are entry points of the group `drain.commands`.
+# Others are entry points in the group `drain.commands`.
 _CORE = {
     "init": "drain.commands.setup:init",
     "roles": "drain.commands.setup:show_roles",
@@ -28,7 +28,7 @@ _CORE = {
     "dead": "drain.commands.dead:dead",
     "prune": "drain.commands.prune:prune",
 }
-# Headings of `drain --help`, each with its commands.
+# Sections of `drain --help`.
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),

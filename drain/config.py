@@ -1,4 +1,4 @@
-"""Settings: one frozen value, read from the environment or the command line, and checked when it is made."""
+"""Settings: one frozen, validated value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 from drain import urls
 from drain.errors import ConfigError
 
-# Environment variable of each setting.
 VARIABLES = {
     "database_url": "DRAIN_DATABASE_URL",
     "schema": "DRAIN_SCHEMA",
@@ -31,38 +30,30 @@ VARIABLES = {
 }
 
 
-# Pattern of a queue name: RQ uses it as a part of keys. schema.sql has the same rule.
+# RQ uses queue names in keys. schema.sql has the same rule.
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 QUEUE_CHARACTERS = "letters, digits, _ . : - only"
-# Name that stands for all queues.
+# Stands for all queues.
 _ALL = frozenset("*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of one process; `VARIABLES` names the environment variable of each.
+    """Settings of one process; `VARIABLES` names their environment variables. Invalid values raise ConfigError.
 
     Attributes:
-        database_url: `postgresql://…`; SQLAlchemy's `postgresql+DRIVER://…` means the same, whatever the driver.
-        schema: Schema of job-drain's tables, if it has one of its own: `database_url` then leads there. By default the
-            first of the search_path.
-        redis_url: `redis://…`, `rediss://…` or `unix://…`. Workers that RQ started do not need it.
-        jobs: Modules that define jobs; workers import them.
-        namespace: First part of the RQ job ids, so that several databases can share one Redis. The name of the database
-            by default, followed by `-` and the schema if one is given, with what RQ ids cannot carry replaced by `_`.
-        forward_queues: Queues in forward mode: their jobs leave Postgres when they are pushed.
-        only_tracked_queues: Queues in which `drain work` runs tracked jobs only: it refuses plain RQ jobs and jobs of
-            forward mode.
-        thin_queues: Queues whose jobs the enqueuer always pushes as ids without hashes; `*` for all.
-        whole_queues: Queues whose jobs it always pushes with hashes; `*` for all. In queues that neither names it
-            pushes hashes unless only `drain work` listens.
-        batch_size: Upper bound of the rows in one transaction of the enqueuer.
-        poll_seconds: Upper bound of the enqueuer's sleep when nothing wakes it.
-        depth: Upper bound of the ids that the enqueuer keeps in each list of Redis; 0 for none. None lets it follow the
-            workers: what they take in a tenth of a second.
-
-    Raises:
-        ConfigError: A value is missing or cannot be used; the text says which, and how a valid one looks.
+        database_url: `postgresql://…` or SQLAlchemy's `postgresql+DRIVER://…`.
+        schema: Dedicated schema, selected by `database_url`; by default the first in the search_path.
+        redis_url: `redis://…`, `rediss://…` or `unix://…`. Optional for RQ's own workers.
+        jobs: Modules that define jobs.
+        namespace: Prefix of RQ ids, to share a Redis; by default the database name, plus `-schema`.
+        forward_queues: Their jobs leave Postgres when pushed.
+        only_tracked_queues: There `drain work` refuses plain and forwarded jobs.
+        thin_queues: Always pushed without hashes; `*` for all.
+        whole_queues: Always pushed with hashes; `*` for all. Other queues: unless only `drain work` listens.
+        batch_size: Maximum rows per enqueuer transaction.
+        poll_seconds: Maximum sleep of the enqueuer.
+        depth: Maximum ids per Redis list; 0 for no limit, None for a tenth of a second's throughput.
     """
 
     database_url: str = field(repr=False)
@@ -124,7 +115,7 @@ class Settings:
                 "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
                 "such as redis://localhost:6379/0"
             )
-        # redis-py would read any other path as database 0.
+        # redis-py reads any other path as database 0.
         if re.match(r"rediss?://", self.redis_url) and not re.fullmatch(
             r"/?\d*/?", urlsplit(self.redis_url).path, re.ASCII
         ):
@@ -132,11 +123,7 @@ class Settings:
 
     @property
     def required_redis_url(self) -> str:
-        """Redis URL, for a command that needs Redis.
-
-        Raises:
-            ConfigError: No Redis is configured.
-        """
+        """Redis URL; raises ConfigError if unset."""
         if not self.redis_url:
             raise ConfigError(
                 "no Redis is named: set DRAIN_REDIS_URL (or pass --redis-url), "
@@ -146,12 +133,8 @@ class Settings:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str | None]) -> Settings:
-        """Read settings from texts, by field name; a missing or empty text means the default.
-
-        Raises:
-            ConfigError: A text cannot be read, or no database is named.
-        """
-        # A text that was read from a file often ends in a newline.
+        """Parse settings by field name; "" means the default. Raises ConfigError."""
+        # Files often end in a newline.
         stripped = {name: (text or "").strip() for name, text in texts.items()}
         given: dict[str, Any] = {name: text for name, text in stripped.items() if text}
         if "database_url" not in given:
@@ -175,19 +158,15 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read settings from the DRAIN_* variables alone, for a worker that RQ started.
-
-        Raises:
-            ConfigError: As `from_texts`.
-        """
+        """Read the DRAIN_* variables; raises ConfigError."""
         return cls.from_texts({name: environment.get(variable) for name, variable in VARIABLES.items()})
 
 
-# Cached: claims are fenced by it, so it must not change when the host is renamed.
+# Cached: fences claims, so a renamed host must not change it.
 @cache
 def process_name() -> str:
-    """Build the unique name of this process for `drain status` and the tables: host, process id and a random word."""
-    # Containers may share a host name, and each one's process has the id 1.
+    """Return this process's unique name: host, process id, random word."""
+    # Containers may share host name and process id 1.
     return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
 
 
@@ -195,7 +174,7 @@ os.register_at_fork(after_in_child=process_name.cache_clear)
 
 
 def _refuse_bare_characters(variable: str, url: str) -> None:
-    """Refuse a password with bare special characters: a part of it would be read as the host, and shown."""
+    """Refuse unescaped characters: part of a password would be shown as the host."""
     if not url.isprintable():
         raise ConfigError(f"{variable} holds a character that cannot be printed, such as a newline")
     user_and_password, at, _ = url.partition("://")[2].rpartition("@")
@@ -223,7 +202,7 @@ def _names(text: str) -> list[str]:
 
 def _number(variable: str, text: str, read: type[int] | type[float]) -> int | float:
     try:
-        # Python would also read the digits of other scripts, and 1_0.
+        # Python accepts other scripts' digits, and 1_0.
         return read(text if re.fullmatch(r"[-+.0-9A-Za-z]+", text) else "")
     except ValueError:
         raise ConfigError(f"{variable} must be a number, not {text!r}") from None

@@ -1,84 +1,81 @@
-"""Every error that job-drain raises on purpose, under one root.
-
-The text of an error is one line that says what is wrong and what to do about it. No text holds a password.
-"""
+"""Errors raised on purpose. Messages are one line and never contain passwords."""
 
 
 class DrainError(Exception):
-    """Root of all errors of job-drain; the command line prints its text and exits 1."""
+    """Root of all errors; the command line prints it and exits 1."""
 
 
 class ConfigError(DrainError):
-    """A setting is missing or cannot be used as it is."""
+    """A setting is missing or invalid."""
 
 
 class PortTakenError(ConfigError):
-    """Another program listens on the port."""
+    """Another program uses the port."""
 
 
 class OwnedByAnotherError(ConfigError):
-    """Another database feeds this namespace of Redis."""
+    """Another database feeds this namespace."""
 
 
 class SchemaError(DrainError):
-    """The database has no schema of job-drain, or another version of it."""
+    """The schema is missing or has another version."""
 
 
 class StageError(DrainError, ValueError):
-    """A job cannot be staged as it was given; the caller's transaction is untouched."""
+    """Invalid job; the caller's transaction is unchanged."""
 
 
 class IdempotencyConflictError(StageError):
-    """The idempotency key belongs to a job with another name or other arguments."""
+    """The idempotency key's job has another name or other arguments."""
 
 
 class SelectionError(DrainError, ValueError):
-    """Jobs cannot be selected as they were named; the caller's transaction is untouched."""
+    """Invalid selection of jobs; the caller's transaction is unchanged."""
 
 
 class ProgressError(DrainError, ValueError):
-    """A job has reported something as its progress that cannot be one."""
+    """A job reported invalid progress."""
 
 
 class ConnectableError(StageError, SelectionError):
-    """The connection that was passed is none on which statements of job-drain can be sent."""
+    """The connection is of an unsupported type."""
 
 
 class UnavailableError(DrainError):
-    """PostgreSQL or Redis cannot be reached, or did not answer in time."""
+    """PostgreSQL or Redis is unreachable or too slow."""
 
 
 class UnknownJobError(DrainError, LookupError):
-    """No job with this id is in any of the four tables."""
+    """No table holds a job with this id."""
 
 
 class ResultError(DrainError):
-    """There is no result of a job, or none yet."""
+    """The job has no result, or not yet."""
 
 
 class NotFinishedError(ResultError, TimeoutError):
-    """The job is not finished yet."""
+    """The job has not finished yet."""
 
 
 class DeadJobError(ResultError):
-    """The job will not finish: it is dead, cancelled, or has expired. The text has its last error."""
+    """The job is dead, cancelled or expired; the message has its last error."""
 
 
 class NoResultError(ResultError):
-    """The job is finished, and no result of it was kept."""
+    """The job finished, but its result was not kept."""
 
 
 class UndeliverableError(DrainError):
-    """A staged row cannot be written in RQ's format; the enqueuer moves it to `dead_jobs`."""
+    """A staged row cannot be encoded for RQ; it moves to `dead_jobs`."""
 
 
 class JobModuleError(ConfigError):
-    """A module named in DRAIN_JOBS does not import."""
+    """A module in DRAIN_JOBS cannot be imported."""
 
 
 class EmbeddedError(DrainError):
-    """An embedded PostgreSQL or Redis could not be found or started."""
+    """An embedded server was not found or did not start."""
 
 
 class HarnessError(DrainError):
-    """A test uses `drain.contrib.testing` in a way that cannot work."""
+    """A test misuses `drain.contrib.testing`."""

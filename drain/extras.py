@@ -1,4 +1,4 @@
-"""Optional packages of job-drain: the command that installs them."""
+"""Installation commands for optional packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def install(extra: str) -> str:
-    """Return the pip command that adds an extra to this installation, wherever it came from."""
+    """Return the pip command that adds an extra to this installation."""
     match _origin():
         case {"url": str(url), "dir_info": {"editable": True}}:
             return f"pip install --editable '{unquote(urlsplit(url).path)}[{extra}]'"
@@ -23,7 +23,7 @@ def install(extra: str) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Return what pip has recorded of where job-drain came from; {} for a package index."""
+    """Return what pip recorded as the origin; {} for a package index."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

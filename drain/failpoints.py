@@ -1,8 +1,4 @@
-"""Failure points: named instants between two steps that touch a store, at which the death of the process does no harm.
-
-Nothing happens at a failure point unless a test has set a hook in the process, which then kills it. No setting does
-that, so no configuration can.
-"""
+"""Failure points: where the process may die without harm. Only a test's hook makes it; no setting can."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from enum import StrEnum
 
 
 class FailurePoint(StrEnum):
-    """All failure points, in the order in which a job passes them; the text says what is done and what is not."""
+    """All failure points, in the order a job passes them."""
 
     LEADING = "the lock of the leader is held, deliveries that were never pushed not pushed yet"
     RECOVERED = "unclaimed deliveries pushed again, Redis not marked as fed by this database"
@@ -49,17 +45,16 @@ class FailurePoint(StrEnum):
     REFUSED = "a stale outcome refused, the refusal not noted in stale_finishes"
 
 
-# Hook of the test that runs in this process.
 _hook: Callable[[FailurePoint], None] | None = None
 
 
 def failpoint(point: FailurePoint) -> None:
-    """Mark that this process has reached a point; does nothing unless a test has set a hook."""
+    """Mark that this process reached a point."""
     if _hook is not None:
         _hook(point)
 
 
 def set_hook(hook: Callable[[FailurePoint], None] | None) -> None:
-    """Set the function that is called with each point that this process reaches, on the same thread; None for none."""
+    """Set the function called at each point."""
     global _hook  # noqa: PLW0603
     _hook = hook

@@ -1,4 +1,4 @@
-"""Text for people: one format for each kind of number and time; and of foreign text all is seen, and nothing obeyed."""
+"""Numbers, times and untrusted text for display."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from datetime import UTC, datetime
 from itertools import pairwise
 
-# Units of time and their length in seconds.
+# Seconds per unit.
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """Format a length of time with two significant units at most: 4ms, 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
+    """Format a duration: 4ms, 0.34s, 3m 20s, 4d 3h."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds == math.inf:
@@ -30,16 +30,12 @@ def duration(seconds: float) -> str:
 
 
 def figure(number: float) -> str:
-    """Format a rate or a ratio with three digits at least, and without an exponent: 0.117, 14.4, 1,234."""
+    """Format a rate or ratio: 0.117, 14.4, 1,234."""
     return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
 
 
 def seconds(text: str) -> float:
-    """Read a length of time as people write it: `90s`, `10m`, `1.5h`, `2d`, `1h 30m`.
-
-    Raises:
-        ValueError: The text is no such length of time.
-    """
+    """Parse a duration such as `90s` or `1h 30m`; ValueError if invalid."""
     parts = text.split()
     found = [re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(d|h|m|s)", part) for part in parts]
     if not parts or None in found:
@@ -49,7 +45,7 @@ def seconds(text: str) -> float:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """Format the distance of a moment from now: `3m 20s ago`, `in 2h 5m`, `now`."""
+    """Format a relative time: `3m 20s ago`, `in 2h 5m`, `now`."""
     seconds = (now - moment).total_seconds()
     if abs(seconds) < 0.5:
         return "now"
@@ -57,20 +53,19 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def clock(moment: datetime) -> str:
-    """Format a point in time, in UTC and to the second: `2026-11-22 01:31:07Z`."""
+    """Format a time in UTC: `2026-11-22 01:31:07Z`."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Format a number of things: `1 job`, `2 jobs`, `12,000 jobs`."""
+    """Format a count: `1 job`, `12,000 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-# Characters that are not shown as they are: controls of a terminal (C0, DEL, C1); separators that begin a line in
-# some programs; surrogates, which no encoding can write; marks that turn the direction of the text behind them.
+# Terminal controls (C0, DEL, C1), line separators, surrogates, bidirectional marks.
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-    # And those that draw nothing, by Unicode's Default_Ignorable_Code_Point: with them two names look the same.
+    # Invisible characters (Unicode's Default_Ignorable_Code_Point), which disguise names.
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2065\u206a-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -78,12 +73,7 @@ _COMMANDS_BUT_LINES = re.compile(_COMMANDS.pattern.replace("\x00-\x1f", "\x00-\x
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Replace each character that a terminal would obey, or that draws nothing, by its escape, such as `\x1b`.
-
-    Args:
-        text: Any text: a tag, a name, an error, a traceback.
-        lines: Keep newlines and tabs, for a text of several lines; otherwise the result is one line.
-    """
+    r"""Escape invisible and terminal control characters, such as `\x1b`; `lines` keeps newlines and tabs."""
     return (_COMMANDS_BUT_LINES if lines else _COMMANDS).sub(_escape, text)
 
 

@@ -1,11 +1,10 @@
-"""Hooks about the health of a process: called once when something has failed for too long, and once when it is back.
+"""Hooks for failures and recoveries of a process, each called once.
 
     @drain.on_unhealthy
     def page(change: drain.HealthChange) -> None:
         pager.open(f"{change.process}: {change.what}", change.reason)
 
-They apply to the process that imports the module: `drain work` imports the modules of DRAIN_JOBS, and `drain run` those
-of DRAIN_HOOKS.
+`drain work` imports hooks with the modules of DRAIN_JOBS, `drain run` with those of DRAIN_HOOKS.
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from typing import Any, TypeVar
 Hook = Callable[["HealthChange"], Any]
 F = TypeVar("F", bound=Hook)
 
-# Hooks of each kind, the first registered first. Each change makes a new tuple: any thread may read them.
+# New tuples on each change: any thread may read them.
 unhealthy_hooks: tuple[Hook, ...] = ()
 recovery_hooks: tuple[Hook, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HealthChange:
-    """One change of the health of a process, as hooks and commands get it.
+    """Change of a process's health, as passed to hooks and commands.
 
     Attributes:
-        what: The part that fails: "postgres", "redis", "stores" (no worker process reaches both), "loop", "workers",
-            or "queue:" and the name of a failing queue.
-        reason: One line for people.
-        since: Time at which the failure began, in UTC.
+        what: "postgres", "redis", "stores" (no worker process reaches both), "loop", "workers", or "queue:NAME".
+        reason: One line for operators.
+        since: Start of the failure, in UTC.
         process: "enqueuer" or "workers".
-        recovered_at: Time since which all is well again, in UTC; None while the failure lasts.
+        recovered_at: Time of recovery, in UTC; None while the failure lasts.
     """
 
     what: str
@@ -45,11 +43,11 @@ class HealthChange:
 
     @property
     def is_recovery(self) -> bool:
-        """True if all is well again."""
+        """True for a recovery."""
         return self.recovered_at is not None
 
     def as_texts(self) -> dict[str, str]:
-        """Return the fields as texts; times in ISO 8601, and an empty text for none."""
+        """Return the fields as texts; None becomes ""."""
         texts = {}
         for name, value in asdict(self).items():
             texts[name] = value.isoformat() if isinstance(value, datetime) else str(value or "")
@@ -58,16 +56,15 @@ class HealthChange:
 
 
 def on_unhealthy(hook: F) -> F:
-    """Register a function that is called once something has failed for longer than the grace: `hook(change)`.
+    """Register a function called when a failure outlasts the grace period: `hook(change)`.
 
-    It is called in a thread of `drain run`, and in a process of its own beside `drain work`; what it raises is logged,
-    and nobody waits for it for longer than 30 s.
+    It runs in a thread of `drain run`, or in a process next to `drain work`, for at most 30 s. Exceptions are logged.
 
     Args:
-        hook: A function of a `HealthChange`.
+        hook: A function that takes a `HealthChange`.
 
     Raises:
-        TypeError: It is not such a function.
+        TypeError: Not a plain function.
     """
     global unhealthy_hooks  # noqa: PLW0603
     _check("on_unhealthy", hook)
@@ -77,13 +74,13 @@ def on_unhealthy(hook: F) -> F:
 
 
 def on_recovery(hook: F) -> F:
-    """Register a function that is called once what `on_unhealthy` has told of is well again: `hook(change)`.
+    """Register a function called on recovery from a reported failure: `hook(change)`.
 
     Args:
-        hook: A function of a `HealthChange`, called as those of `on_unhealthy`.
+        hook: As for `on_unhealthy`.
 
     Raises:
-        TypeError: It is not such a function.
+        TypeError: Not a plain function.
     """
     global recovery_hooks  # noqa: PLW0603
     _check("on_recovery", hook)

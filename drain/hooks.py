@@ -1,4 +1,4 @@
-"""Hooks: functions of an application that are called as any job is staged, around each attempt, and at a job's end.
+"""Hooks: application functions called at staging, around attempts, and when a job ends.
 
     @drain.around
     @contextmanager
@@ -6,8 +6,7 @@
         with tenants.use(job.kwargs["tenant"]):
             yield
 
-A hook applies to all jobs of the process that imports its module; the first registered is the outermost. A process that
-has registered none pays for one look at an empty tuple.
+Hooks apply to all jobs of the process that imports them; the first registered is the outermost.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from drain.errors import StageError
 Hook = Callable[..., Any]
 F = TypeVar("F", bound=Hook)
 
-# Hooks of each kind, the first registered first. Each change makes a new tuple: any thread may read them.
+# New tuples on each change: any thread may read them.
 around_hooks: tuple[Hook, ...] = ()
 stage_hooks: tuple[Hook, ...] = ()
 finish_hooks: tuple[Hook, ...] = ()
@@ -31,20 +30,18 @@ dead_hooks: tuple[Hook, ...] = ()
 
 
 def around(hook: F) -> F:
-    """Register a function that returns a context manager, which is entered around each attempt at a job.
+    """Register a function whose context manager is entered around each attempt.
 
-    The function is called with what `drain.current_job()` returns, in the thread, task or process of the job, and
-    within the time limit of the attempt. The block of the context manager is the call of the job's function: what the
-    block raises is what the job raises. An exception of a hook counts as one of the attempt. A hook may raise another
-    exception in place of the job's, and may swallow an error, but not Retry, Defer, RateLimited, Dead or an
-    interruption.
+    It gets what `drain.current_job()` returns, in the job's thread, task or process, within its timeout. The job's
+    exceptions pass through it; its own count as the attempt's. It may replace exceptions and swallow errors, but not
+    Retry, Defer, RateLimited, Dead or an interruption.
 
     Args:
-        hook: Such a function, or a generator function that yields once. If its context manager is an asynchronous one,
-            or if it is an asynchronous generator function, it is entered around `async def` jobs alone.
+        hook: A function that returns a context manager, or a generator function that yields once. Asynchronous ones
+            apply to `async def` jobs only.
 
     Raises:
-        TypeError: It is not such a function.
+        TypeError: Not such a function.
     """
     global around_hooks  # noqa: PLW0603
     _check("around", hook, "a function that returns a context manager")
@@ -59,17 +56,17 @@ def around(hook: F) -> F:
 
 
 def on_stage(hook: F) -> F:
-    """Register a function that is called as jobs are staged, before the INSERT: `hook(name, args, kwargs, context)`.
+    """Register a function called before jobs are inserted: `hook(name, args, kwargs, context)`.
 
-    `context` is a dictionary, which the function may change; the members of a mapping that it returns are added. An
-    exception refuses the job with a StageError, and the transaction is unchanged. `drain.stage_many` calls it once for
-    all its jobs, which share one context: `args` and `kwargs` are None then.
+    It may change the dictionary `context`, or return a mapping to add. An exception refuses the job with a StageError;
+    the transaction is unchanged. `drain.stage_many` calls it once for all jobs, which share the context; `args` and
+    `kwargs` are None then.
 
     Args:
-        hook: Such a function.
+        hook: The function.
 
     Raises:
-        TypeError: It is not such a function.
+        TypeError: Not such a function.
     """
     global stage_hooks  # noqa: PLW0603
     _check("on_stage", hook, "a function of a job's name, args, kwargs and context")
@@ -79,16 +76,16 @@ def on_stage(hook: F) -> F:
 
 
 def on_finish(hook: F) -> F:
-    """Register a function that is called in the worker once a job is recorded as finished: `hook(job)`.
+    """Register a function called in the worker after a job finished: `hook(job)`.
 
-    It is called at most once: a worker that is killed between the two never calls it. What must happen for sure is a
-    job of its own, staged in the job's `transaction()`. An exception is logged, and changes nothing.
+    Called at most once: not if the worker is killed first. To be sure, stage a job in `transaction()` instead.
+    Exceptions are only logged.
 
     Args:
-        hook: A function of what `drain.current_job()` returned while the job ran.
+        hook: A function that takes what `drain.current_job()` returned.
 
     Raises:
-        TypeError: It is not such a function.
+        TypeError: Not such a function.
     """
     global finish_hooks  # noqa: PLW0603
     _check("on_finish", hook, "a function of a job")
@@ -98,16 +95,15 @@ def on_finish(hook: F) -> F:
 
 
 def on_dead(hook: F) -> F:
-    """Register a function that is called in the worker once a job is recorded as dead: `hook(job, reason)`.
+    """Register a function called after a worker gave a job up: `hook(job, reason)`.
 
-    It is called at most once, as a hook of `on_finish`, and only for a job that a worker has given up: `drain dead`
-    and the metrics show all. An exception is logged, and changes nothing.
+    Called at most once, as `on_finish`. `drain dead` lists all dead jobs.
 
     Args:
-        hook: A function of the job, as for `on_finish`, and of the text that `dead_jobs` has as `explanation`.
+        hook: A function that takes the job, as for `on_finish`, and its `explanation` in `dead_jobs`.
 
     Raises:
-        TypeError: It is not such a function.
+        TypeError: Not such a function.
     """
     global dead_hooks  # noqa: PLW0603
     _check("on_dead", hook, "a function of a job and the reason of its death")
@@ -117,7 +113,7 @@ def on_dead(hook: F) -> F:
 
 
 def remove(hook: Hook) -> None:
-    """Take a hook away from all kinds that it is registered for."""
+    """Unregister a hook."""
     global around_hooks, stage_hooks, finish_hooks, dead_hooks
     around_hooks, stage_hooks = _without(around_hooks, hook), _without(stage_hooks, hook)
     finish_hooks, dead_hooks = _without(finish_hooks, hook), _without(dead_hooks, hook)
@@ -129,12 +125,8 @@ def staging(
     kwargs: Mapping[str, Any] | None,
     context: Mapping[str, Any] | None,
 ) -> Mapping[str, Any] | None:
-    """Call the hooks of `on_stage` for one job, or for all jobs of a `stage_many`; returns the context to store.
-
-    Raises:
-        StageError: A hook has raised.
-    """
-    # What is no mapping is refused by the check of the column.
+    """Call the `on_stage` hooks; returns the context, or raises StageError."""
+    # Invalid types are refused later.
     if not stage_hooks or not (context is None or isinstance(context, Mapping)):
         return context
     changed = dict(context or {})
@@ -153,41 +145,32 @@ def staging(
 
 
 class Producer(Protocol):
-    """Instrumentation that measures each call that stages jobs."""
+    """Instrumentation of calls that stage jobs."""
 
     def begin(self, name: str, queue: str, *, many: bool) -> Any:
-        """Return what `end` gets, before the hooks of `on_stage` are called."""
+        """Return the argument of `end`; called before `on_stage` hooks."""
 
     def end(self, begun: Any, ids: Sequence[int], error: BaseException | None) -> None:
-        """Note that the jobs were inserted under these ids, or that the error was raised."""
+        """End with the ids inserted, or an error."""
 
 
 producers: tuple[Producer, ...] = ()
 
 
 def add_producer(producer: Producer) -> None:
-    """Let an instrumentation measure calls that stage jobs."""
+    """Register an instrumentation."""
     global producers  # noqa: PLW0603
     producers = (*producers, producer)
 
 
 def remove_producer(producer: Producer) -> None:
-    """Let an instrumentation measure no more."""
+    """Unregister an instrumentation."""
     global producers  # noqa: PLW0603
     producers = tuple(each for each in producers if each is not producer)
 
 
 class Production:
-    """Block in which jobs are staged, as the producers measure it.
-
-    Args:
-        name: Name of the job.
-        queue: Its queue.
-        many: The block is a `stage_many`.
-
-    Attributes:
-        ids: Ids of the jobs that were staged, set in the block.
-    """
+    """Block that stages jobs and sets `ids`, measured by all producers."""
 
     __slots__ = ("_begun", "_many", "_name", "_queue", "ids")
 
@@ -210,7 +193,7 @@ class Production:
 
 
 def name_of(hook: Hook) -> str:
-    """Name a hook, for a message."""
+    """Return a hook's name for messages."""
     module, name = getattr(hook, "__module__", None), getattr(hook, "__qualname__", None)
     return f"{module}.{name}" if module and name else repr(hook)
 
@@ -233,5 +216,5 @@ def _without(known: tuple[Hook, ...], hook: Hook) -> tuple[Hook, ...]:
 
 
 def _is(known: Hook, hook: Hook) -> bool:
-    # A bound method is another object each time that it is looked up.
+    # Bound methods differ at each look-up.
     return known == hook or getattr(known, "__wrapped__", None) is hook

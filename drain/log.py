@@ -1,7 +1,7 @@
-"""Log lines: plain lines on a terminal, JSON elsewhere; and the running job, in the records of every logger.
+"""Log lines, plain or JSON, that carry the running job.
 
-`extra` may name the fields of the job itself: its own then win. Python refuses an `extra` that names an attribute that
-a record factory has set, so the fields enter a record only when its message is read, as every formatter does first.
+The job's fields enter a record only when its message is read: Python refuses an `extra` that names attributes set by a
+record factory.
 """
 
 from __future__ import annotations
@@ -16,44 +16,43 @@ from typing import Any
 
 from drain.formatting import visible
 
-# Attributes of every record; all others are fields of the event.
+# Other attributes are fields of the event.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
-# Fields of the job in whose thread or task a record was made, which are None outside of jobs.
+# None outside of jobs.
 JOB_FIELDS = ("job_id", "job_name", "attempt")
 _NO_JOB = (None, None, None)
 
-# Id, name and number of the attempt that is running here.
+# Id, name and attempt.
 JobFields = tuple[int, str, int]
 
 
 class _OfJob:
-    """A log record with the job that was running where the record was made."""
+    """Log record with the job that was running."""
 
     __slots__ = ("_job",)
 
     _job: JobFields | tuple[None, None, None]
 
     def getMessage(self) -> str:  # noqa: N802  (it overrides)
-        """Return the message; from now on the record has the fields of the job."""
         for name, value in zip(JOB_FIELDS, self._job, strict=True):
             self.__dict__.setdefault(name, value)
         return super().getMessage()  # type: ignore[misc, no-any-return]
 
     def __getattr__(self, name: str) -> object:
-        # For a filter that asks before.
+        # For filters, which run earlier.
         if name in JOB_FIELDS:
             return self._job[JOB_FIELDS.index(name)]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class JobRecord(_OfJob, logging.LogRecord):
-    """A log record with the fields of the running job."""
+    """Log record with the running job's fields."""
 
 
 @cache
 def _with_job(kind: Any) -> Any:
-    """Return the class of records that are of this kind, and have the fields of the running job."""
+    """Return a record class's subclass with the job."""
     if kind is logging.LogRecord:
         return JobRecord
     return kind if issubclass(kind, _OfJob) else type(kind.__name__, (_OfJob, kind), {})
@@ -67,13 +66,9 @@ _read: Callable[[], JobFields | None] = _no_job
 
 
 def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
-    """Let every log record carry the running job: `%(job_id)s`, `%(job_name)s`, `%(attempt)s` in any formatter.
+    """Add `job_id`, `job_name` and `attempt` to all log records.
 
-    Workers call this. Another process of an application calls it if its formatters have these fields, which are then
-    None. It may be called again. A factory that makes records of its own still makes them.
-
-    Args:
-        read: Returns the fields of the job that is running in this thread or task; None if none is.
+    Fields are None outside of jobs. Idempotent; other record factories still apply.
     """
     global _read  # noqa: PLW0603
     _read = read or _read
@@ -94,7 +89,7 @@ def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the fields of the event."""
+    """JSON lines: time, level, logger, message, event fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -113,37 +108,34 @@ class JsonLines(logging.Formatter):
         }
         try:
             return json.dumps(line | more, default=str, allow_nan=False)
-        # RQ adds the arguments of a plain job that failed; they may be of types that cannot be written.
+        # RQ adds a failed plain job's arguments, of any type.
         except Exception:  # noqa: BLE001
             return json.dumps(line)
 
 
 class Lines(logging.Formatter):
-    """Time, level, job and message; further lines of a message are indented, so that none looks like a log line."""
+    """Plain lines; indented continuations cannot imitate log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (it overrides)
-        """Put the running job, if there is one, before the message."""
+        """Prefix the message with the running job."""
         job_id, job_name, attempt = getattr(record, "_job", _NO_JOB)
         if job_id is not None:
             record.message = f"[job {job_id} {job_name}, attempt {attempt}] {record.message}"
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record, with the traceback of a job that has failed, where the record has it."""
+        """Render one record, and a failed job's traceback."""
         text = "\n".join([super().format(record), *filter(None, [getattr(record, "traceback", None)])])
         return visible(text, lines=True).replace("\n", "\n  ")
 
 
 def configure(level: str = "INFO") -> None:
-    """Send log lines to standard error: plain lines if that is a terminal, else JSON.
+    """Log to standard error, in plain lines on a terminal, else JSON.
 
-    A line that cannot be written, to a closed terminal or a full disk, is dropped.
-
-    Args:
-        level: Lowest level that is logged.
+    Lines that cannot be written are dropped.
     """
     logging.raiseExceptions = False
-    # Before any module of jobs is imported, whose formatters may have the fields of jobs.
+    # Before job modules, whose formatters may use the job's fields.
     carry_job()
     handler = logging.StreamHandler(sys.stderr)
     if sys.stderr.isatty():

@@ -1,7 +1,6 @@
-"""All metrics, declared once. Times are in seconds.
+"""All metrics; times are in seconds.
 
-Metrics of `drain work` are declared as pairs of name and help text: the supervisor reads their values from the shared
-memory of its processes. So are those of `drain audit`, which writes them into a file.
+Those of `drain work` and `drain audit` are name and help only: values come from shared memory, or go to a file.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-# Upper bounds of the buckets: rows, and seconds.
+# Rows, seconds.
 _BATCH_SIZES = (1, 10, 100, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000)
 _DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -115,25 +114,25 @@ WAITING = Gauge(
 )
 WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
 
-# Series at 0 before their first event: the growth of a series that begins at 1 is seen by no alarm.
+# From 0: alarms miss growth in a series that begins at 1.
 for _reason in ("never pushed", "lost", "lease", "retry"):
     REDELIVERED.labels(_reason)
 for _store in ("postgres", "redis"):
     FAILURES.labels(_store)
 
-# Upper bound of the queues that have labels of their own: applications choose the names, and may choose many.
+# Applications choose queue names; labels are bounded.
 _MOST_QUEUES = 1000
 OTHERS = OTHER_QUEUES = "(others)"
-# Label of the jobs for which no function is registered.
+# Jobs without a registered function.
 NOT_REGISTERED = "(not registered)"
 _labels: set[str] = set()
-# Upper bound of the pairs of queue and job that have labels of their own.
+# Labelled pairs of queue and job.
 _MOST_PAIRS = 1000
 _pairs: dict[tuple[str, str], Counter] = {}
 
 
 def queue_label(queue: str) -> str:
-    """Choose the label of a queue: its name for the first thousand queues of this process, then `(others)`."""
+    """Return a queue's label: its name for the first thousand, then `(others)`."""
     if queue not in _labels:
         if len(_labels) >= _MOST_QUEUES:
             return OTHER_QUEUES
@@ -142,7 +141,7 @@ def queue_label(queue: str) -> str:
 
 
 def count_arrived(jobs: Mapping[tuple[str, str], int]) -> None:
-    """Count jobs that have left `staged_jobs` for Redis, by queue and name; names beyond the bound as `(others)`."""
+    """Count jobs that left `staged_jobs` for Redis."""
     for labels, number in jobs.items():
         child = _pairs.get(labels)
         if child is None:

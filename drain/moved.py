@@ -1,4 +1,4 @@
-"""Names that modules had in earlier versions: an import of one fails with a line that says the new one."""
+"""Former module names: imports fail with the new name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOVED = {f"drain.{name}": f"drain.contrib.{name}" for name in _CONTRIB}
 
 
 class _Finder:
-    """Last finder on `sys.meta_path`: it explains names that have moved, and finds nothing."""
+    """Last finder on `sys.meta_path`; finds nothing."""
 
     @staticmethod
     def find_spec(
@@ -27,5 +27,5 @@ class _Finder:
 
 
 def install() -> None:
-    """Explain old names in this process."""
+    """Explain former names in this process."""
     sys.meta_path.append(_Finder)

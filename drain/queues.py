@@ -1,4 +1,4 @@
-"""Rules and pauses of queues, changed in the caller's transaction: `drain.queues`.
+"""Rules and pauses of queues, changed in the caller's transaction.
 
     from drain import queues
 
@@ -46,11 +46,11 @@ __all__ = [
     "unset",
 ]
 
-# Bound of the end of a pause, as in the schema.
+# As in the schema.
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-# Longest pause that has an end: a hundred years.
+# A hundred years.
 _LONGEST_PAUSE_SECONDS = 100 * 365 * 24 * 3600
-# Upper bounds of the characters of the name of a job, as in the schema, and of a reason, which a table has to show.
+# Characters: of job names, as in the schema; of reasons, for display.
 _LONGEST_TEXTS = {"job": 255, "reason": 1000}
 
 
@@ -58,7 +58,7 @@ class _Keep(Enum):
     KEEP = "keep"
 
 
-# Value of an option of `set` that leaves its rule as it is.
+# Leaves a rule unchanged.
 KEEP: Final = _Keep.KEEP
 
 
@@ -77,28 +77,28 @@ def set(  # noqa: A001  (it is called as queues.set)
     on_dead: OnDead | _Keep | None = KEEP,
     aging: timedelta | float | _Keep | None = KEEP,
 ) -> Rules:
-    """Change rules of a queue in the transaction that is open on `connection`; those that are not given stay.
+    """Change rules of a queue in the open transaction; omitted options keep theirs.
 
     Args:
         connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor; never committed.
-        queue: Name of the queue.
-        running: Upper bound of its jobs that are delivered or claimed at a time; None takes a rule off.
-        running_per_key: The same for each key.
-        rate: Upper bound of its jobs that begin in a time: `"100/s"`, `"10/min"`, `"5/h"` or `"1/d"`.
-        rate_per_key: The same for each key.
-        burst: Number of jobs that may begin at once after a pause.
+        queue: Queue name.
+        running: Maximum jobs delivered or claimed at a time; None removes a rule.
+        running_per_key: The same, per key.
+        rate: Maximum jobs started per unit of time: `"100/s"`, `"10/min"`, `"5/h"` or `"1/d"`.
+        rate_per_key: The same, per key.
+        burst: Jobs that may start at once after a pause.
         fair: Keys take turns.
-        weights: How often a key has its turn; keys that are not named have the weight 1.
-        ordered: The jobs of a key run one at a time, in the order of their ids.
-        on_dead: What becomes of the other jobs of a key when one is dead: they wait ("hold"), or go on ("skip").
+        weights: Relative number of turns per key; 1 for other keys.
+        ordered: The jobs of a key run one at a time, in id order.
+        on_dead: While a key has a dead job, "hold" or "skip" its other jobs.
         aging: Time of waiting that counts as one step of priority; a number is in seconds.
 
     Returns:
-        All rules that the queue has now.
+        All rules of the queue.
 
     Raises:
-        ConfigError: A rule cannot be used, or contradicts another; nothing has been changed.
-        The driver's own IntegrityError: Another transaction has just set a rule that contradicts this one.
+        ConfigError: A rule is invalid or contradicts another; nothing changed.
+        The driver's own IntegrityError: A concurrent transaction set a contradicting rule.
     """
     options = {
         "running": running,
@@ -116,10 +116,10 @@ def set(  # noqa: A001  (it is called as queues.set)
 
 
 def change(connection: Connectable, queue: str, options: Mapping[str, Any]) -> Rules:
-    """Change rules of a queue as `set` does, by the names of its options.
+    """Change rules of a queue by option name; see `set`.
 
     Raises:
-        ConfigError: As for `set`; or no option is given.
+        ConfigError: As for `set`, or no option.
     """
     if not options:
         raise ConfigError(f"queue {check_queue(queue)}: no rule is given; there are {', '.join(OPTIONS)}")
@@ -138,15 +138,14 @@ def _write(connection: Connectable, rules: Rules, names: Collection[str]) -> Non
     if "weights" in columns:
         columns["weights"] = json.dumps(columns["weights"])
     parameters = {"queue": rules.queue, **columns}
-    # CHECKs would be asked about a row of these columns alone if both were one statement. The third one is for a row
-    # that another transaction has inserted in between.
+    # CHECKs would apply to an upsert's new row alone. The second UPDATE is for a row inserted in between.
     for build in (ruled.update, ruled.insert, ruled.update):
         if executors.execute(connection, build(columns), parameters):
             return
 
 
 def replace(connection: Connectable, rules: Rules) -> None:
-    """Give a queue exactly these rules, in place of those that it has."""
+    """Replace all rules of a queue."""
     if rules == Rules(rules.queue):
         unset(connection, rules.queue)
         return
@@ -154,19 +153,19 @@ def replace(connection: Connectable, rules: Rules) -> None:
 
 
 def unset(connection: Connectable, queue: str) -> bool:
-    """Take all rules off a queue; returns False if it had none. Its pauses stay.
+    """Delete all rules of a queue; False if it had none. Pauses stay.
 
     Raises:
-        ConfigError: That is no name of a queue.
+        ConfigError: Invalid queue name.
     """
     return bool(executors.execute(connection, ruled.DELETE, {"queue": check_queue(queue)}))
 
 
 def show(connection: Connectable, queue: str) -> Rules | None:
-    """Read the rules of a queue; None if it has none.
+    """Read the rules of a queue; None without any.
 
     Raises:
-        ConfigError: That is no name of a queue.
+        ConfigError: Invalid queue name.
     """
     for row in executors.execute(connection, ruled.READ, {"queue": check_queue(queue)}):
         return Rules.from_row(ruled.row_of(row))
@@ -174,7 +173,7 @@ def show(connection: Connectable, queue: str) -> Rules | None:
 
 
 def list(connection: Connectable) -> builtins.list[Rules]:  # noqa: A001  (it is called as queues.list)
-    """Read the rules of all queues that have any, by their names."""
+    """Read the rules of all queues that have any, by name."""
     return [Rules.from_row(ruled.row_of(row)) for row in executors.execute(connection, ruled.READ_ALL, {})]
 
 
@@ -187,24 +186,21 @@ def pause(
     until: datetime | timedelta | float | None = None,
     reason: str | None = None,
 ) -> None:
-    """Pause a queue, the jobs of a name, or a key: within a second of the commit, nothing of it starts any more.
+    """Pause a queue, a job name or a key, within a second of the commit.
 
-    A leader has to run: without one, jobs that were delivered before the pause still start.
-
-    What is given together has to apply together: a queue and a key pause that key in that queue. Jobs that run already
-    go on, and staging goes on. A pause that is there already lasts until the later of both times.
+    No such job starts then, except for delivered ones if there is no leader. Running jobs and staging continue.
+    Arguments combine: a queue and a key pause that key in that queue. On an existing pause, the later end applies.
 
     Args:
         connection: As for `set`.
-        queue: Name of the queue; None for all queues.
-        job: Name of the jobs, or their function.
+        queue: Queue name; None for all queues.
+        job: Job name or function.
         key: Key of the jobs.
-        until: Time at which the pause ends, with its time zone, or how long it lasts; a number is in seconds. None for
-            a pause that `resume` ends.
-        reason: Sentence for the people who will ask why.
+        until: End, as a time with time zone, a timedelta or seconds; None until `resume`.
+        reason: Shown to operators.
 
     Raises:
-        ConfigError: Nothing is named, or a value cannot be used; nothing has been changed.
+        ConfigError: Nothing is named, or a value is invalid; nothing changed.
     """
     time, seconds = _end(until)
     parameters = _names(queue, job, key) | {
@@ -220,7 +216,7 @@ def pause(
 def resume(
     connection: Connectable, queue: str | None = None, *, job: Job | None = None, key: str | int | None = None
 ) -> bool:
-    """End the pause of exactly these; returns False if there was none. Other pauses may apply to the same jobs.
+    """End exactly this pause; False if there was none. Overlapping ones still apply.
 
     Raises:
         ConfigError: As for `pause`.
@@ -230,7 +226,7 @@ def resume(
 
 
 def pauses(connection: Connectable) -> builtins.list[Pause]:
-    """Read the pauses that hold now, the oldest first."""
+    """Read the active pauses, oldest first."""
     return paused.rows_of(executors.execute(connection, paused.READ, {}))
 
 
@@ -253,7 +249,6 @@ def _text(name: str, text: object) -> str:
 
 
 def _end(until: datetime | timedelta | float | None) -> tuple[datetime | None, float | None]:
-    """Return the end of a pause as a time, or as seconds from now."""
     if until is None:
         return None, None
     if isinstance(until, datetime):

@@ -1,4 +1,4 @@
-"""The installed command `drain`: Ctrl-C while its modules are imported ends it without a traceback."""
+"""The installed command; Ctrl-C during imports leaves no traceback."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ def main() -> None:
     run(prog_name="drain")
 
 
-# `spark-submit` runs files that end in .py alone. Modules next to this one share names with other packages.
+# For `spark-submit`. Modules in this directory would shadow other packages.
 if __name__ == "__main__":
     del sys.path[0]
     main()

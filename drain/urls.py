@@ -1,4 +1,4 @@
-"""Database URLs as applications have them, for other drivers and with a schema of their own, as libpq reads them."""
+"""Database URLs of other drivers or with a dedicated schema, for libpq."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import quote, unquote, unquote_plus
 from drain.errors import ConfigError
 
 _SCHEME = re.compile(r"postgres(?:ql)?(?P<driver>\+[a-z][a-z0-9_]*)?://")
-# Values of libpq's `sslmode`, which asyncpg's `ssl` has too.
+# Values of libpq's `sslmode` and asyncpg's `ssl`.
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-# Parameters of other drivers that libpq has under another name.
+# Other drivers' parameter -> libpq's.
 _RENAMED = {"database": "dbname", "timeout": "connect_timeout"}
-# Parameters of drivers, and of SQLAlchemy's dialects, that concern the application's own connections alone.
+# Parameters that concern only the application's connections.
 _LEFT_OUT = frozenset(
     (
         "async_fallback",
@@ -28,7 +28,7 @@ _LEFT_OUT = frozenset(
         "tcp_keepalive",
     )
 )
-# Parameters of other drivers that decide how a server is reached, and what says the same to libpq.
+# How a server is reached: other drivers' parameter -> libpq's.
 _REFUSED = {
     "direct_tls": "sslnegotiation=direct",
     "server_settings": "options=-cNAME%3DVALUE",
@@ -36,15 +36,15 @@ _REFUSED = {
     "unix_sock": "host=/DIRECTORY",
 }
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-# Options of a session that name the schema; the first is how programs recognize it in a URL.
+# Programs recognize the schema by the first option.
 _IN_SCHEMA = "-c drain.schema={schema} -c search_path={schema}"
 
 
 def without_driver(url: str) -> tuple[str, bool]:
-    """Return the URL without SQLAlchemy's name of a driver, and True if it had one.
+    """Strip SQLAlchemy's driver name; returns whether there was one.
 
     Raises:
-        ConfigError: It is no URL of PostgreSQL.
+        ConfigError: Not a PostgreSQL URL.
     """
     match = _SCHEME.match(url)
     if not match:
@@ -53,21 +53,19 @@ def without_driver(url: str) -> tuple[str, bool]:
             "such as postgresql://user@localhost/shop"
         )
     rest = url[match.end() :]
-    # SQLAlchemy leaves the blanks of a password as they are, which libpq refuses.
+    # SQLAlchemy leaves spaces unescaped; libpq refuses them.
     return "postgresql://" + (rest.replace(" ", "%20") if match["driver"] else rest), match[
         "driver"
     ] is not None
 
 
 def for_libpq(url: str, *, of_sqlalchemy: bool) -> str:
-    """Return the URL with what other drivers' parameters mean to libpq.
+    """Translate other drivers' parameters to libpq's.
 
-    Args:
-        url: URL without the name of a driver; user and password are percent-encoded.
-        of_sqlalchemy: SQLAlchemy wrote it, so `+` in a parameter is a space, and each host has its own `host=`.
+    With `of_sqlalchemy`, `+` in a parameter is a space, and each host has its own `host=`.
 
     Raises:
-        ConfigError: A parameter is another driver's, and libpq has none for it.
+        ConfigError: A parameter has no equivalent.
     """
     base, found, query = url.partition("?")
     if not found:
@@ -82,17 +80,17 @@ def for_libpq(url: str, *, of_sqlalchemy: bool) -> str:
 
 
 def in_schema(url: str, schema: str) -> str:
-    """Return the URL whose sessions find job-drain's tables in this schema, and no other table.
+    """Return the URL whose sessions see only this schema's tables.
 
     Raises:
-        ConfigError: That cannot be the name of a schema.
+        ConfigError: Invalid name.
     """
     require_schema_name(schema)
     base, _, query = url.partition("?")
     pairs = _pairs(query, of_sqlalchemy=False)
     options = " ".join(value for name, value in pairs if name == "options")
     wanted = _IN_SCHEMA.format(schema=schema)
-    # The last one of a name counts.
+    # The last value of an option wins.
     if options.endswith(wanted):
         return url
     rest = [(name, value) for name, value in pairs if name != "options"]
@@ -100,7 +98,7 @@ def in_schema(url: str, schema: str) -> str:
 
 
 def out_of_schema(url: str) -> str:
-    """Return the URL without what `in_schema` has put into it, as for connections of an application."""
+    """Undo `in_schema`, for an application's connections."""
     schema = schema_of(url)
     if schema is None:
         return url
@@ -114,11 +112,7 @@ def out_of_schema(url: str) -> str:
 
 
 def require_schema_name(name: str) -> None:
-    """Raise unless a schema of one's own may have this name, which then needs no quotes anywhere.
-
-    Raises:
-        ConfigError: It may not.
-    """
+    """Require a schema name that needs no quotes, or raise ConfigError."""
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
         raise ConfigError(
             "DRAIN_SCHEMA must be the name of a schema: up to 63 lower-case letters, digits and _, no digit first, "
@@ -127,7 +121,7 @@ def require_schema_name(name: str) -> None:
 
 
 def schema_of(url: str) -> str | None:
-    """Return the schema that `in_schema` has put into the URL; None if it has not."""
+    """Return the schema that `in_schema` set, if any."""
     found = re.findall(r"-c drain\.schema=(\w+)", unquote(url.partition("?")[2]))
     return found[-1] if found else None
 
@@ -152,7 +146,7 @@ def _ssl_mode(value: str) -> str:
 
 
 def _with_all_hosts(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Join several `host=NAME:PORT`, as SQLAlchemy writes them, into the lists that libpq reads."""
+    """Join SQLAlchemy's repeated `host=NAME:PORT` into libpq's lists."""
     hosts = [value for name, value in pairs if name == "host"]
     if len(hosts) < 2 and not any(re.search(r"^[^/:]+:\d+$", host) for host in hosts):
         return pairs

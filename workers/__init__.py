@@ -1,4 +1,4 @@
-"""Workers: claim a job in Postgres, run the function that is registered under its name, finish it.
+"""Workers: claim a job in Postgres, run its registered function, finish it.
 
     from drain import job
 
@@ -7,28 +7,28 @@
 
     send_receipt.stage(session, 42)
 
-One job's way through these rooms, each of which has its own map:
+The path of a job; each package has its own map:
 
     command     `drain work`, from its options on
-    supervisor  the processes: started, replaced, ended
-    process     the threads of one process: fetch ids and claim their jobs, run them, record their ends
-    lease       how long a claim holds, who extends it, and how its job is interrupted
-    execution   one attempt: call the function, decide what follows from its outcome, record it
-    context     what a running job may ask for: its claim, and the transaction that commits with its finish
-    measures    numbers of the jobs that have ended, in memory that the port of the supervisor reads
-    handover    jobs that a killed process has left behind, and how its successor recovers them
-    entry       claim and run one job: the function that an unmodified RQ worker calls with the job's id
+    supervisor  processes: started, replaced, ended
+    process     threads of one process: fetch and claim, run, record
+    lease       how long a claim holds, who extends it, how its job is interrupted
+    execution   one attempt: call the function, decide, record
+    context     what a running job may use: its claim, and a transaction with its finish
+    measures    counts of ended jobs, in memory that the supervisor's port reads
+    handover    recovery of jobs left by a killed process
+    entry       the function that an unmodified RQ worker calls with a job's id
     plain       plain RQ jobs, in a process of RQ's own
 
-Beside them:
+Supporting:
 
-    errors      what a job may raise: Retry, Defer, RateLimited, Dead; and see: LeaseLostError, JobCancelledError
-    exits       exit codes and signals of processes
-    options     the options of `drain work`
-    stores      whether PostgreSQL and Redis answer, with one log line for an outage, and one for its end
+    errors      what jobs raise (Retry, Defer, RateLimited, Dead) or see raised (LeaseLostError, JobCancelledError)
+    exits       exit codes and signals
+    options     options of `drain work`
+    stores      whether PostgreSQL and Redis answer, with one log line per outage and recovery
 
-What always holds: a job runs only while its claim holds, and is finished only by the latest claim. A claim
-that is refused changes nothing. Whatever a job raises is recorded, and never stops the worker.
+A job runs only while its claim holds, and only the latest claim finishes it. A refused claim changes nothing. Whatever
+a job raises is recorded, and never stops the worker.
 """
 
 from drain.jobs.registry import job

@@ -1,4 +1,4 @@
-"""`drain work`: settings and options that cannot work are refused here, before any process is started."""
+"""`drain work`: invalid settings and options are refused before any process starts."""
 
 from __future__ import annotations
 
@@ -24,26 +24,23 @@ from drain.workers.supervisor.supervisor import Supervisor
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
     """Work on the queues until a signal comes.
 
-    SIGTERM and SIGINT give running jobs their grace period, and other jobs back at once; a plain RQ job is waited for
-    however long it takes. A second signal interrupts running jobs, whose attempts do not count. While Redis or
-    PostgreSQL is away, at the start or later, `drain work` waits.
+    SIGTERM and SIGINT start the grace period of running jobs and return others; plain RQ jobs are awaited. A second
+    signal interrupts running jobs, whose attempts do not count. Outages of Redis or PostgreSQL are waited out.
 
     Args:
-        settings: URLs of the stores, and the job modules.
-        options: Options of the command line.
-        look: Called once both stores have answered, before any process is started.
+        look: Called once both stores have answered, before any process starts.
 
     Raises:
-        ConfigError: An option for RQ's worker, or what runs plain jobs, cannot be imported.
+        ConfigError: A setting is invalid, or something for plain jobs cannot be imported.
         JobModuleError: A job module does not import.
-        ConfigError, SchemaError: A setting, or the database, cannot be used as it is.
-        UnavailableError: A store is away in a burst.
+        SchemaError: The database cannot be used as it is.
+        UnavailableError: A store is unavailable in a burst.
     """
     log_fields.install()
     registry.load(settings.jobs)
     plain_jobs.handler().check_options(options.plain)
     load_sessions()
-    # A process that is forked while a thread of its parent imports this, for its first annotation, would wait for ever.
+    # A child forked while a thread imports this would wait forever.
     load("msgspec")
     supervisor = Supervisor(settings, options)
     health = supervisor.health
@@ -62,8 +59,7 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
 
 
 def _run(supervisor: Supervisor, settings: Settings) -> None:
-    # The job's entry point reads the environment, as it must in a worker that RQ itself has started.
-    # Jobs open connections of their own with this URL.
+    # Read by the job's entry point, and by jobs that open connections.
     os.environ[VARIABLES["database_url"]] = urls.out_of_schema(settings.database_url)
     os.environ[VARIABLES["schema"]] = settings.schema
     os.environ[VARIABLES["jobs"]] = ",".join(settings.jobs)
@@ -72,7 +68,7 @@ def _run(supervisor: Supervisor, settings: Settings) -> None:
 
 @contextmanager
 def _exiting_at_once() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the program at once: no job is claimed yet."""
+    """Let SIGTERM and SIGINT end the program at once, before any claim."""
 
     def end(_signal: int, _frame: object) -> None:
         sys.exit(DONE)

@@ -1,27 +1,26 @@
-"""Jobs as an application sees them: it registers functions, and stages jobs in its own transaction.
+"""The application's side: register functions, stage jobs in the application's own transaction.
 
-    options          name and options of a job: queue, attempts, timeout, lease
-    keys             key, unique key and quiet time of a job
-    stager           staging of the jobs of one function, with the types of its parameters
-    registry         `@job`: functions by name; a worker imports the job modules, and runs no other function
-    objectives       the service level objective of a job or a queue: 99% start within 5s
-    signature        what a job's function takes: arguments are checked as they are staged, and read by its annotations
-    annotations      which values fit a parameter, and how a value is made of what JSON has held
-    codecs           types of arguments that JSON does not know
-    stage_options    the options of `stage`, with their types
-    values           checks of what an application gives
-    rows             the row of a job, and the statement that stages it
-    executors        statements in the transaction of an application, on whatever connection it has
+    options          a job's name and options
+    keys             key, unique key, quiet time
+    stager           typed staging of one function's jobs
+    registry         `@job`: the functions that workers run
+    objectives       service level objectives
+    signature        checks of arguments by parameters
+    annotations      values checked and decoded by annotation
+    codecs           argument types unknown to JSON
+    stage_options    typed options of `stage`
+    values           checks of column values
+    rows             a job's row and INSERT
+    executors        statements on the application's connection
     async_executors  the same, awaited
-    staging          `stage` and `stage_many`: the INSERT into `staged_jobs`
+    staging          `stage` and `stage_many`
     async_staging    `astage` and `astage_many`
-    idempotency      a job that is staged once for an idempotency key
-    timetable        the ticks of a cron line in a time zone
-    schedules        `schedule` and `unschedule`: jobs that are staged at each tick; those that `@job` declares
-    results          `state`, `result` and `aresult`: what became of one job
-    cancelling       `cancel`: jobs that wait or run are given up
-    progress         `progress`: what a running job has reported of its progress
+    idempotency      jobs staged once per key
+    timetable        ticks of a cron line
+    schedules        `schedule`, `unschedule`, `@job(cron=...)`
+    results          `state`, `result` and `aresult`
+    cancelling       `cancel`
+    progress         `progress`
 
-What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that
-cannot be staged is refused before anything is sent, so that the transaction is unchanged.
+Staging never commits or rolls back. Invalid jobs are refused before anything is sent.
 """

@@ -1,4 +1,4 @@
-"""Annotations of a job's parameters: which values fit, and how a value is made of what JSON has held."""
+"""Values checked and decoded by a parameter's annotation."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from drain.errors import StageError
 from drain.jobs import codecs
 from drain.jobs.values import as_json, name_of_type
 
-# Types whose values JSON gives back as they were -> what such a value may be as it is staged.
+# Types that survive JSON -> types that may be staged as them.
 STAGED_AS: dict[Any, tuple[type, ...]] = {
     **{kind: (kind,) for kind in (str, int, bool, dict, type(None))},
     float: (float, int),
     list: (list, tuple),
     None: (type(None),),
 }
-# What JSON gives back as it was.
+# Unchanged by JSON.
 _PLAIN = {Any, object, str, int, float, bool, type(None), list, dict, None}
 _PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
 
 
 class ArgumentsError(ValueError):
-    """The arguments of a job do not fit the annotations of its function."""
+    """Arguments do not fit the function's annotations."""
 
 
 def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Read the annotations that can be read: not names imported for type checkers alone."""
+    """Read annotations, except for names imported only for type checkers."""
     function = inspect.unwrap(function)
     read: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -49,7 +49,7 @@ def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 class _StandIn(type):
-    """Class of those that stand for a class with a codec, which msgspec might read in its own way."""
+    """Class that stands in for one with a codec, which msgspec might decode itself."""
 
     stands_for: type
 
@@ -58,9 +58,9 @@ class _StandIn(type):
 
 
 def by_codecs(annotation: Any) -> Any:
-    """Put stand-ins in the place of classes with codecs in lists, objects and optional ones."""
+    """Replace classes with codecs by stand-ins, also in containers."""
     origin = typing.get_origin(annotation)
-    # msgspec writes the values of a set itself, without codecs for the types that it knows.
+    # msgspec encodes set items itself, without codecs for types it knows.
     if origin in (None, typing.Literal, set, frozenset):
         return annotation
     if origin is typing.Annotated:
@@ -83,12 +83,12 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def needs_conversion(annotation: Any) -> bool:
-    """Return whether the value from JSON must be converted."""
+    """Return whether JSON values need conversion."""
     return not _is_plain(annotation) and is_convertible(annotation)
 
 
 def is_convertible(annotation: Any) -> bool:
-    """Return whether msgspec can choose the type: not in a union of several types that all travel as texts."""
+    """Return whether msgspec can decode it: not a union of types encoded as text."""
     if isinstance(annotation, enum.EnumMeta) or (isinstance(annotation, type) and codecs.knows(annotation)):
         return True
     import msgspec
@@ -97,7 +97,7 @@ def is_convertible(annotation: Any) -> bool:
         msgspec.convert(None, annotation, dec_hook=lambda *_: None)
     except TypeError:
         return False
-    # The type is fine, and None is not one of its values.
+    # A supported type, without None.
     except ValueError:
         return True
     return True
@@ -113,7 +113,7 @@ def _is_plain(annotation: Any) -> bool:
 
 
 def is_known(annotation: Any) -> bool:
-    """Return whether a value can be made for an annotation; others get what JSON has held."""
+    """Return whether values can be decoded; others stay as JSON gives them."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return True
@@ -130,8 +130,8 @@ def is_known(annotation: Any) -> bool:
 
 @cache
 def _readable() -> set[type]:
-    """Types that msgspec converts from texts, numbers and lists."""
-    # Imported here: staging without such types need not wait for it.
+    """Types that msgspec decodes."""
+    # Imported late: rarely needed.
     import uuid
 
     return {
@@ -148,12 +148,8 @@ def _arguments(annotation: Any, origin: Any) -> list[Any]:
 
 
 def converted(name: str, value: Any, kind: Any) -> Any:
-    """Make what an annotation says of what JSON has held.
-
-    Raises:
-        ArgumentsError: The value does not fit.
-    """
-    # Imported here: most jobs take numbers and texts.
+    """Convert a JSON value to its annotated type, or raise ArgumentsError."""
+    # Imported late: most jobs take numbers and texts.
     import msgspec
 
     try:
@@ -161,9 +157,9 @@ def converted(name: str, value: Any, kind: Any) -> Any:
             return codecs.decode(kind, value)
         if isinstance(kind, enum.EnumMeta):
             return _member(kind, value)
-        # Keys that are numbers are texts in JSON.
+        # JSON turns numeric keys into texts.
         return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
-    # A codec of the application's own may raise anything.
+    # An application's codec may raise anything.
     except Exception as error:
         raise ArgumentsError(_misfit(name, value, kind, error)) from error
 
@@ -174,7 +170,7 @@ def _member(kind: enum.EnumMeta, value: Any) -> Any:
     except ValueError:
         members: Iterable[Any] = kind
         for each in members:
-            # What JSON has made of a tuple or of a Decimal.
+            # JSON changed a tuple or a Decimal.
             with suppress(StageError):
                 if json.loads(as_json("value", each)) == value:
                     return each
@@ -188,5 +184,5 @@ def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:
 
 
 def classes_of(kind: Any) -> Any:
-    """Return the classes whose values fit without a further look, or ()."""
+    """Return classes whose values always fit, or ()."""
     return STAGED_AS.get(kind) or (kind if isinstance(kind, type) and not typing.get_origin(kind) else ())

@@ -1,7 +1,6 @@
-"""Statements in the transaction that an asynchronous application has open: SQLAlchemy's, psycopg's or asyncpg's.
+"""Statements in an asynchronous application's transaction, on SQLAlchemy, psycopg or asyncpg.
 
-Nothing here commits or rolls that transaction back. Statements have placeholders as `%(name)s`, and no other percent
-sign; each value has a CAST around it.
+Never commits or rolls back. Placeholders are `%(name)s` inside a CAST; no other percent signs.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ AsyncConnectable: TypeAlias = (
     "| psycopg.AsyncCursor[Any] | asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 )
 _CAST = re.compile(r"CAST\(%\((\w+)\)s AS ([\w ]+)\)")
-# Whoever has a codec of his own for one of these would have the text written as a JSON string.
+# An application's own codec would encode them twice.
 _AS_TEXT = {"json", "jsonb"}
 
 
 async def insert(connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    """Run a statement that ends with the one number that it returns; as `callers.insert`.
+    """Run a statement; see `executors.insert`.
 
     Raises:
-        ConnectableError: `connection` is not an asynchronous one.
-        SchemaError: The database has no job-drain tables.
+        ConnectableError: `connection` is not asynchronous.
+        SchemaError: The tables are missing.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
@@ -55,11 +54,7 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
 async def execute(
     connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    """Run a statement that returns rows; as `callers.execute`.
-
-    Raises:
-        ConnectableError, SchemaError: As for `insert`.
-    """
+    """Run a statement; see `executors.execute`. Raises as `insert`."""
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     with executors.needing_tables():
@@ -81,7 +76,7 @@ def _of_psycopg(connection: Any) -> psycopg.AsyncConnection[Any] | None:
 async def _insert_with_psycopg(
     connection: psycopg.AsyncConnection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # As on a synchronous connection: the process id of the server shows whether there is a pooler.
+    # The backend's process id reveals a pooler.
     prepare = False if postgres.is_pooled(connection) else None
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
@@ -94,7 +89,7 @@ async def _insert_with_psycopg(
 async def _execute_with_sqlalchemy(
     connection: Any, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    # Who has such a connection has imported it.
+    # Such a connection implies the import.
     if "sqlalchemy.ext.asyncio" in sys.modules:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
@@ -110,14 +105,14 @@ async def _execute_with_sqlalchemy(
 
 
 class _Numbered(NamedTuple):
-    """A statement with asyncpg's placeholders, and the names of their values in this order."""
+    """Statement with asyncpg's placeholders, and their names."""
 
     statement: str
     names: list[str]
 
 
 def _is_of_asyncpg(connection: Any) -> bool:
-    # Who has such a connection has imported it.
+    # Such a connection implies the import.
     module = sys.modules.get("asyncpg")
     return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
 
@@ -139,7 +134,7 @@ async def _execute_with_asyncpg(
     return [tuple(row) for row in rows]
 
 
-# An application sends the same few statements again and again.
+# Applications repeat a few statements.
 @lru_cache(maxsize=500)
 def _numbered(statement: str) -> _Numbered:
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""Staging from asynchronous applications: `stage` and `stage_many`, awaited."""
+"""`astage` and `astage_many`, for asynchronous applications."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ async def astage(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[StageOptions],
 ) -> int:
-    """Stage one job in the transaction that is open on an asynchronous connection; one round trip.
+    """Stage one job on an asynchronous connection; one round trip.
 
     Args:
         connection: A SQLAlchemy AsyncSession or AsyncConnection, a psycopg AsyncConnection or AsyncCursor, or an
-            asyncpg Connection. Its transaction is joined and never committed.
+            asyncpg Connection; never committed.
         job: As for `drain.stage`.
         args: As for `drain.stage`.
         kwargs: As for `drain.stage`.
@@ -37,7 +37,7 @@ async def astage(
         IdempotencyConflictError: As `drain.stage`.
 
     Warns:
-        UserWarning: No transaction is open on an asyncpg connection: the job is committed by itself.
+        UserWarning: On asyncpg without a transaction, the job commits on its own.
     """
     if not hooks.producers:
         return await _stage(connection, job, args, kwargs, options)
@@ -65,7 +65,7 @@ async def astage_many(
     arguments: Iterable[Arguments],
     **options: Unpack[ManyOptions],
 ) -> list[int]:
-    """Stage one job for each element of `arguments`, in one statement per 10,000, on an asynchronous connection.
+    """Stage one job per element of `arguments`, 10,000 per statement.
 
     Args:
         connection: As for `drain.astage`.
@@ -74,7 +74,7 @@ async def astage_many(
         options: As for `drain.stage_many`.
 
     Returns:
-        The ids, in the order of `arguments`.
+        Ids in order.
 
     Raises:
         StageError: As `drain.stage_many`.

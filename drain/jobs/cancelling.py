@@ -1,7 +1,6 @@
-"""Cancelling: jobs that wait or run are given up, in the transaction that the application has open.
+"""Cancellation, in the application's open transaction.
 
-Under read committed no job slips through that the leader or a worker moves meanwhile: staged rows come first, then rows
-in flight, which each statement sees as they are at its own time.
+Staged rows come before rows in flight: under read committed, no job being moved escapes.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ LARGEST_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Answer of `cancel`: ids of jobs, in ascending order.
+    """Ids of jobs after `cancel`, ascending.
 
     Attributes:
-        waiting: Jobs that were cancelled before an attempt began, or between two attempts.
-        running: Jobs that were cancelled while a worker had them.
-        finished: Jobs among the given ids that are finished already.
-        dead: Jobs among the given ids that were dead already.
-        unknown: Given ids that no table has: never staged, not committed yet, forwarded, discarded or archived.
+        waiting: Cancelled before or between attempts.
+        running: Cancelled while claimed.
+        finished: Given ids that had finished.
+        dead: Given ids that were dead.
+        unknown: Given ids in no table: never staged, uncommitted, forwarded, discarded or archived.
     """
 
     waiting: tuple[int, ...] = ()
@@ -44,7 +43,7 @@ class Cancelled:
 
     @property
     def count(self) -> int:
-        """Number of jobs that were cancelled."""
+        """Number of cancelled jobs."""
         return len(self.waiting) + len(self.running)
 
 
@@ -57,27 +56,26 @@ def cancel(
     tag: str | None = None,
     key: str | int | None = None,
 ) -> Cancelled:
-    """Cancel jobs in the transaction that is open on `connection`: those to which everything that is given applies.
+    """Cancel the jobs that match all arguments, in the open transaction.
 
-    What waits is gone: it is kept in `dead_jobs` as cancelled, and `drain dead retry` revives it. What runs is fenced
-    off: it can finish nothing any more, its `transaction()` is rolled back, and from its next heartbeat on
-    `current_job().cancelled` is true and it gets a `JobCancelledError`. Until the caller commits, none of this is seen,
-    and a worker that claims or finishes one of these jobs waits: commit soon.
+    Waiting jobs move to `dead_jobs`; `drain dead retry` revives them. Running jobs are fenced off: they cannot finish,
+    their `transaction()` is rolled back, and from the next heartbeat `current_job().cancelled` is true and they get a
+    `JobCancelledError`. Commit soon: workers that claim or finish these jobs wait.
 
     Args:
-        connection: As for `stage`. Under repeatable read or serializable a job that was moved since the transaction's
-            snapshot makes the call raise the driver's serialization error, or is among the unknown.
-        ids: Id or ids of jobs.
-        queue: Queue of the jobs.
-        job: Name of the jobs, or the function itself.
-        tag: Tag of the jobs.
-        key: Key of the jobs.
+        connection: As for `stage`. Under repeatable read or serializable, jobs moved since the snapshot raise a
+            serialization error or are unknown.
+        ids: One id or several.
+        queue: Queue name.
+        job: Job name or function.
+        tag: Tag.
+        key: Key.
 
     Returns:
-        What was cancelled, and which of the ids could not be.
+        Cancelled jobs, and ids that could not be cancelled.
 
     Raises:
-        SelectionError: Nothing is named, or something that cannot be an id or a text. Nothing was sent.
+        SelectionError: No argument, or an invalid one. Nothing was sent.
     """
     selection = Selection(
         None if ids is None else checked_ids(ids),
@@ -110,22 +108,14 @@ def _cancel(connection: Connectable, selection: Selection) -> Cancelled:
 
 
 def checked_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
-    """Return ids as whole numbers that PostgreSQL can read, each once.
-
-    Raises:
-        SelectionError: One is not.
-    """
+    """Return distinct ids, or raise SelectionError."""
     given = ids if isinstance(ids, Iterable) and not isinstance(ids, str | bytes) else [ids]
     return tuple(dict.fromkeys(checked_id(each) for each in given))
 
 
 def checked_id(given: object) -> int:
-    """Return the id of one job as a whole number that PostgreSQL can read.
-
-    Raises:
-        SelectionError: It is none.
-    """
-    # True is an int to Python, but a mistake as an id.
+    """Return an id as `int`, or raise SelectionError."""
+    # True is an int, but a mistake here.
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise SelectionError(f"the id of a job is a whole number, not {given!a:.100}")
     number = operator.index(given)

@@ -1,7 +1,6 @@
-"""Types of arguments that JSON does not know: how a value is written, and how it is read again by an annotation.
+"""Codecs for argument types unknown to JSON.
 
-UUID, date and time, Decimal, Enum, bytes, dataclass and the like are msgspec's; a pydantic model writes and reads
-itself; any other type has a codec of the application's own.
+msgspec knows UUID, datetime, Decimal, Enum, bytes, dataclass and others; pydantic models encode themselves.
 """
 
 from __future__ import annotations
@@ -14,34 +13,29 @@ T = TypeVar("T")
 
 
 class Codec(NamedTuple):
-    """The two ways of the values of a type.
-
-    Attributes:
-        encode: Makes what JSON can hold of a value.
-        decode: Makes the value of that again.
-    """
+    """Functions to and from JSON values."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
 
 
 _codecs: dict[type, Codec] = {}
-# Python's JSON writes instances of these, and of their subclasses, and asks for no other way.
+# `json` encodes these and their subclasses without asking a codec.
 _NATIVE = (str, int, float, list, tuple, dict, type(None))
 
 
 def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-    """Let values of a type of one's own travel as arguments, and come back where an annotation names the type.
+    """Register a codec, to accept a type as arguments and decode it by annotation.
 
-    Call it where the type is defined, so that whoever stages and the workers know the codec.
+    Call it where the type is defined, so that stagers and workers know the codec.
 
     Args:
-        kind: The type; values of its subclasses are written by the same codec.
-        encode: Makes numbers, texts, lists or objects of a value, or anything that has a codec.
-        decode: Makes the value of that again.
+        kind: The type; subclasses use the same codec.
+        encode: Returns numbers, texts, lists, objects, or values with a codec.
+        decode: The inverse.
 
     Raises:
-        TypeError: `kind` is no class, or a kind of what JSON knows, or one of the functions cannot be called.
+        TypeError: `kind` is not a class or derives from a JSON type, or a function is not callable.
     """
     if not isinstance(kind, type) or not callable(encode) or not callable(decode):
         raise TypeError("codec() takes a class, and two functions: encode= and decode=")
@@ -55,38 +49,30 @@ def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], 
 
 
 def knows(kind: type) -> bool:
-    """Return whether values of this type are written by a codec, or by themselves as a pydantic model."""
+    """Return whether a type has a codec or is a pydantic model."""
     return kind in _codecs or _is_model(kind)
 
 
 def has_codec(kind: type) -> bool:
-    """Return whether values of this type are written by a codec of the application's own."""
+    """Return whether the application gave a type a codec."""
     return kind in _codecs
 
 
 def encode(value: Any) -> Any:
-    """Make what JSON can hold of a value that it cannot.
-
-    Raises:
-        TypeError: The type of the value has no codec.
-    """
+    """Encode a value that JSON cannot; TypeError without a codec."""
     for kind in type(value).__mro__:
         if kind in _codecs:
             return _codecs[kind].encode(value)
     if _is_model(type(value)):
         return value.model_dump(mode="json")
-    # Imported here: most jobs take numbers and texts.
+    # Imported late: most jobs take numbers and texts.
     import msgspec
 
     return msgspec.to_builtins(value, enc_hook=_refuse)
 
 
 def decode(kind: type, value: Any) -> Any:
-    """Make a value of a type that `knows` of what JSON has held.
-
-    Raises:
-        ValueError: Or whatever else the type's own function raises: the value does not fit.
-    """
+    """Decode a value of a known type; raises whatever the type does."""
     if kind in _codecs:
         return _codecs[kind].decode(value)
     return kind.model_validate(value)  # type: ignore[attr-defined]
@@ -101,6 +87,6 @@ def _refuse(value: Any) -> Any:
 
 
 def _is_model(kind: type) -> bool:
-    # Who has a model has imported pydantic.
+    # A model implies the import.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(kind, pydantic.BaseModel)

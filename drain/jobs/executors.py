@@ -1,7 +1,6 @@
-"""Statements in the transaction that the application has open, on a connection of SQLAlchemy, psycopg or Django.
+"""Statements in the application's transaction, on SQLAlchemy, psycopg or Django.
 
-Nothing here commits or rolls that transaction back. Statements have placeholders as `%(name)s`, and no other percent
-sign.
+Never commits or rolls back. Placeholders are `%(name)s`; no other percent signs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class DjangoConnection(Protocol):
     vendor: str
 
     def ensure_connection(self) -> None:
-        """Connect, unless it is connected."""
+        """Connect if necessary."""
 
 
 Connectable: TypeAlias = (
@@ -43,30 +42,19 @@ Connectable: TypeAlias = (
     "| DjangoConnection"
 )
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
-# Number of tries of a block that another transaction was in the way of.
 _TRIES = 5
-# SQLSTATE of a row that another transaction has moved to another partition, and of a deadlock.
+# Row moved to another partition, deadlock.
 _IN_THE_WAY = {"40001", "40P01"}
-# SQLSTATE of a table, a function and a schema that are missing.
+# Missing table, function, schema.
 _MISSING = {"42P01", "42883", "3F000"}
 
 
 def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    """Run a statement that ends with the one number that it returns.
-
-    Psycopg may prepare it: for statements that an application sends often.
-
-    Args:
-        connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor.
-        statement: One of few.
-        parameters: Values of the placeholders.
-
-    Returns:
-        The numbers, most often ids.
+    """Run a statement that ends in RETURNING one number; psycopg may prepare it.
 
     Raises:
-        ConnectableError: `connection` is none of these.
-        SchemaError: The database has no job-drain tables.
+        ConnectableError: The connection type is unsupported.
+        SchemaError: The tables are missing.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
@@ -77,21 +65,12 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
 
 
 def execute(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Run a statement that returns rows; it is never prepared, so a pooler may stand in the way.
-
-    Args:
-        connection: As for `insert`.
-        statement: Any.
-        parameters: Values of the placeholders.
-
-    Raises:
-        ConnectableError, SchemaError: As for `insert`.
-    """
+    """Run a statement that returns rows; never prepared, for poolers. Raises as `insert`."""
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     with needing_tables():
         if driver is not None:
-            # In binary: psycopg reads times as text in no DateStyle but ISO.
+            # psycopg parses text times in the ISO DateStyle only.
             with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
                 return cursor.execute(statement.encode(), parameters, prepare=False, binary=True).fetchall()
         return _execute_with_sqlalchemy(connection, statement, parameters)
@@ -99,11 +78,7 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
 
 @contextmanager
 def needing_tables() -> Iterator[None]:
-    """Report missing tables in one line, whichever driver has found that out.
-
-    Raises:
-        SchemaError: A job-drain table or function is missing.
-    """
+    """Translate missing tables to SchemaError, for all drivers."""
     try:
         yield
     except Exception as error:
@@ -116,7 +91,7 @@ def needing_tables() -> Iterator[None]:
 
 
 def is_one(connection: Any) -> bool:
-    """Return whether statements can be sent on this, without waiting for a loop."""
+    """Return whether the connection is a synchronous one."""
     try:
         return _of_psycopg(connection) is not None or _of_sqlalchemy(connection) is not None
     except ConnectableError:
@@ -124,16 +99,9 @@ def is_one(connection: Any) -> bool:
 
 
 def together(connection: Connectable, block: Callable[[], T]) -> T:
-    """Call a function whose statements have their effect together or not at all, behind a savepoint.
+    """Call a function behind a savepoint, so that its statements take effect together.
 
-    Again, up to five times, if another transaction was in the way; under repeatable read that does not help.
-
-    Args:
-        connection: As for `insert`. In autocommit mode the block is a transaction of its own.
-        block: Function to call.
-
-    Raises:
-        ConnectableError: As for `insert`.
+    Conflicts are retried up to five times, which cannot help under repeatable read. Autocommit gets a transaction.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -150,25 +118,25 @@ def _behind_savepoint(connection: Connectable, block: Callable[[], T]) -> T:
         with _of_sqlalchemy(connection).begin_nested():
             return block()
     if not driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
-        # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
+        # On an idle connection, psycopg would commit at the end.
         driver.execute("SELECT")
     with driver.transaction():
         return block()
 
 
 def _sqlstate(error: Exception) -> str | None:
-    # SQLAlchemy keeps the driver's error in `orig`; psycopg2 has the code under another name.
+    # SQLAlchemy wraps errors; psycopg2 names the code `pgcode`.
     cause = getattr(error, "orig", None) or error
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
 
 
 def below_django(connection: Any) -> Any:
-    """Return the driver's connection below Django's `connection`, and any other connection as it is.
+    """Unwrap Django's connection; others are unchanged.
 
     Raises:
-        ConnectableError: Django has another database than PostgreSQL there, or another driver than psycopg 3.
+        ConnectableError: Not PostgreSQL with psycopg 3.
     """
-    # Who has such a connection has imported it.
+    # Such a connection implies the import.
     if "django.db" not in sys.modules:
         return connection
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -181,7 +149,7 @@ def below_django(connection: Any) -> Any:
     connection.validate_thread_sharing()
     connection.validate_no_broken_transaction()
     connection.ensure_connection()
-    # Django's own cursors may have rows that are not fetched yet, and count queries: statements open their own.
+    # Django's cursors may have unfetched rows, and count queries.
     driver = connection.connection
     if not isinstance(driver, psycopg.Connection):
         raise ConnectableError(
@@ -194,13 +162,13 @@ def below_django(connection: Any) -> Any:
 def _of_psycopg(connection: Any) -> psycopg.Connection[Any] | None:
     connection = below_django(connection)
     if isinstance(connection, psycopg.Cursor):
-        # Statements of ours open their own cursor: the caller's may have rows that are not fetched yet.
+        # The caller's cursor may have unfetched rows.
         return connection.connection
     return connection if isinstance(connection, psycopg.Connection) else None
 
 
 def _of_sqlalchemy(connection: Any) -> sqlalchemy.Connection:
-    # Imported here: most of our processes never stage, and SQLAlchemy takes longer to import than all else.
+    # Most processes never stage, and SQLAlchemy takes longest to import.
     import sqlalchemy
     from sqlalchemy.orm import Session, scoped_session
 
@@ -222,7 +190,7 @@ def _execute_with_sqlalchemy(
     return [tuple(row) for row in _of_sqlalchemy(connection).execute(_text(statement), parameters)]
 
 
-# An application sends the same few statements again and again.
+# Applications repeat a few statements.
 @lru_cache(maxsize=500)
 def _text(statement: str) -> sqlalchemy.TextClause:
     import sqlalchemy
@@ -233,9 +201,8 @@ def _text(statement: str) -> sqlalchemy.TextClause:
 def _insert_with_psycopg(
     connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # Psycopg prepares a statement that it has executed five times, and behind a pooler the next transaction may be in
-    # another session, which lacks it. All of them end in "RETURNING id": the process id of the server, added to
-    # that, shows whether there is a pooler, and costs nothing.
+    # psycopg prepares after five executions; behind a pooler the next transaction's session may lack the statement.
+    # The backend's process id reveals a pooler at no cost.
     prepare = False if postgres.is_pooled(connection) else None
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)

@@ -1,4 +1,4 @@
-"""Idempotency: a job that is staged again under the same idempotency key is the job that is there already."""
+"""Idempotency keys: staging again returns the existing job."""
 
 from __future__ import annotations
 
@@ -12,36 +12,24 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs.values import as_key, as_seconds
 from drain.tables import idempotency
 
-# Time for which a key is kept, unless the application says otherwise.
 DEFAULT_PERIOD = timedelta(days=7)
 _LONGEST_PERIOD = timedelta(days=3650)
-# Columns whose values are JSON already.
+# JSON already.
 _JSON = frozenset({"job_args", "job_kwargs", "context"})
 
 
 def statement(key: str, period: timedelta | None, columns: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Build the statement that stages a job unless one was staged under this key, and the key is kept still.
-
-    It returns one number, for `check_answer`.
-
-    Args:
-        key: Idempotency key.
-        period: Time for which the key is kept, if the job is new; None for a week.
-        columns: Columns of the job that have a value.
-
-    Raises:
-        StageError: Key or period are impossible ones.
-    """
+    """Build the statement that stages a job once per key; its number is for `check_answer`."""
     text = as_key("idempotency_key", key)
     seconds = as_seconds("idempotency_period", DEFAULT_PERIOD if period is None else period, _LONGEST_PERIOD)
     return idempotency.STAGE_ONCE, {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}
 
 
 def check_answer(key: str, number: int) -> None:
-    """Check the number that the statement has returned: the id of the job, and a negative one for another job.
+    """Check the returned number: the job's id, negative on a conflict.
 
     Raises:
-        IdempotencyConflictError: The job under this key has another name or other arguments. Nothing was staged.
+        IdempotencyConflictError: Another name or other arguments. Nothing was staged.
     """
     failpoint(FailurePoint.STAGED_ONCE)
     if number < 0:
@@ -52,7 +40,6 @@ def check_answer(key: str, number: int) -> None:
 
 
 def _object(columns: Mapping[str, Any]) -> str:
-    """Write the columns as one JSON object; what is JSON already is put in as it is."""
     members = (f'"{name}":{_value(name, value)}' for name, value in columns.items())
     return f"{{{','.join(members)}}}"
 

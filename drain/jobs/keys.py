@@ -1,4 +1,4 @@
-"""Keys of a job: its customer, tenant or resource, and the text that it shares with jobs of which one alone waits."""
+"""Keys of a job: customer, tenant or resource; and the unique key."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ from typing import Any, TypeAlias
 from drain.errors import StageError
 from drain.jobs.values import as_key, as_seconds, name_of_type
 
-# A key, or a function of the arguments of the job that makes one; None for a job without a key.
+# A key, or a function of the job's arguments.
 KeyOption: TypeAlias = "str | int | Callable[..., str | int | None]"
 
-# Upper bound of a quiet time.
 _LONGEST_QUIET = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Key, unique key, and what goes with that, for the jobs of one call or one registration.
+    """Keys of a call or a registration.
 
     Attributes:
-        key: Customer, tenant or resource.
-        unique_key: Text of which one job alone waits.
-        keep: `first` or `last`: which one.
-        quiet: Time for which none must have come.
-        is_default: True if these are of a registration: `keep` and `quiet` mean nothing to a job whose function makes
-            no unique key. Otherwise that is an error.
+        is_default: From a registration: without a unique key, `keep` and `quiet` are ignored.
     """
 
     key: KeyOption | None = None
@@ -37,7 +31,7 @@ class Keys:
     is_default: bool = field(default=False, compare=False)
 
     def over(self, defaults: Keys) -> Keys:
-        """Return these keys, with those of a registration in the place of what is missing."""
+        """Fill gaps from a registration."""
         if defaults is NO_KEYS:
             return self
         return Keys(
@@ -50,15 +44,11 @@ class Keys:
 
     @property
     def differ(self) -> bool:
-        """True if jobs with other arguments may have other keys."""
+        """True if keys depend on arguments."""
         return callable(self.key) or callable(self.unique_key)
 
     def check(self) -> None:
-        """Check all that does not depend on the arguments of a job.
-
-        Raises:
-            StageError: A key, `keep` or `quiet` is an impossible one, or there is no unique key to go with them.
-        """
+        """Check all that does not depend on arguments, or raise StageError."""
         for name, given in (("key", self.key), ("unique_key", self.unique_key)):
             if not callable(given):
                 _key(name, given)
@@ -69,11 +59,7 @@ class Keys:
             self._require_no_more("")
 
     def columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the columns of a job with these arguments; those without a value are left out.
-
-        Raises:
-            StageError: As `check`; or a function has failed, or has made no key.
-        """
+        """Return non-null columns for a job, or raise StageError."""
         columns: dict[str, Any] = {"key": _made("key", self.key, args, kwargs)}
         unique_key = _made("unique_key", self.unique_key, args, kwargs)
         if unique_key is None:
@@ -96,7 +82,7 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
     if callable(given):
         try:
             given = given(*args, **kwargs)
-        # The function is the application's, and may raise anything.
+        # Application code may raise anything.
         except Exception as error:
             reason = f"{name_of_type(error)}: {error}".partition("\n")[0]
             raise StageError(f"the {name} cannot be made from the arguments ({reason:.200})") from error
@@ -104,7 +90,7 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
 
 
 def _key(name: str, given: object) -> str | None:
-    """Convert a key to a text. A whole number, such as a customer's, is its decimal digits."""
+    """Convert a key to a text; numbers become decimal digits."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(int(given))
     if given is not None and not isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Service level objective of a job or a queue, as `@job(slo="99% start within 5s")` and a file of rules give it."""
+"""Service level objectives, such as `99% start within 5s`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 from drain.formatting import duration, seconds, visible
 
-# Upper bounds of the buckets in which `drain work` counts times: seconds that an attempt runs.
+# Run times, in seconds.
 RUN_BUCKETS: tuple[float, ...] = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
     *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
 )
-# Seconds that a job waits. An SLO names one of them: only there the share that has met it is exact.
+# Wait times, in seconds. An SLO names one: shares are exact only at bucket bounds.
 WAIT_BUCKETS: tuple[float, ...] = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0),
     *(20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0),
     *(7200.0, 14400.0, 28800.0, 86400.0),
 )
-# Times within which an objective can ask for a start.
 TARGETS = WAIT_BUCKETS
-# Smallest share: below it, "most jobs" is no promise, and no rate of failures could burn the budget fast.
+# Below it, no rate of failures burns the budget fast.
 _SMALLEST_PERCENT = 50.0
 _FORM = "an SLO is written as '99% start within 5s'"
 _OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+start\s+within\s+(\S.*?)\s*")
@@ -28,14 +27,11 @@ _OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+start\s+within\
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Share of the jobs that are to start within a time, counted from the time at which they are due.
+    """Share of jobs that start within a time of being due.
 
     Attributes:
-        percent: Share in percent, at least 50 and below 100.
-        seconds: Time, one of `TARGETS`.
-
-    Raises:
-        ValueError: One of the two cannot be used.
+        percent: At least 50 and below 100.
+        seconds: One of `TARGETS`.
     """
 
     percent: float
@@ -54,11 +50,7 @@ class Objective:
 
     @classmethod
     def parse(cls, text: object) -> Objective:
-        """Read `99% start within 5s`; the time is written as `250ms`, `5s`, `2m` or `1h`.
-
-        Raises:
-            ValueError: The text is no objective; one line says why.
-        """
+        """Parse `99% start within 5s` (or `250ms`, `2m`, `1h`); ValueError if invalid."""
         match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"{_FORM}, not as {visible(repr(text))[:60]}")
@@ -66,8 +58,8 @@ class Objective:
 
     @property
     def budget(self) -> float:
-        """Part of the jobs that may start later."""
-        # As decimals: 1 - 0.99 is not 0.01 in binary.
+        """Fraction of jobs allowed to start later."""
+        # In binary, 1 - 0.99 is not 0.01.
         return round((100 - self.percent) / 100, 7)
 
     def __str__(self) -> str:
@@ -75,11 +67,7 @@ class Objective:
 
 
 def check(text: object) -> None:
-    """Check an objective that may be missing.
-
-    Raises:
-        ValueError: The text is no objective.
-    """
+    """Check an optional objective; ValueError if invalid."""
     if text is not None:
         Objective.parse(text)
 
@@ -95,5 +83,4 @@ def _seconds(text: str) -> float:
 
 
 def _time(value: float) -> str:
-    """Format a time as `parse` reads it."""
     return f"{value * 1000:g}ms" if value < 1 else duration(value)

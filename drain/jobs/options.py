@@ -1,4 +1,4 @@
-"""Name and options of a job, as its registration gives them."""
+"""Name and options of a registered job."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEF
 
 log = logging.getLogger(__name__)
 
-# Queue of a job that names none.
 DEFAULT_QUEUE = "default"
-# How the commit of a job's transaction reaches the disk.
+# How a job's commit reaches disk.
 FLUSHED, GROUPED = "flushed", "grouped"
-# What becomes of the value that a job returns.
 DISCARD, KEEP = "discard", "keep"
 ErrorClasses = tuple[type[BaseException], ...]
-# Upper bound of the wait between two attempts: a year.
+# A year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
-# Bounds of a lease, in seconds. A shorter lease would expire before its first heartbeat could reach the database.
+# Shorter leases would expire before their first heartbeat.
 _SHORTEST_LEASE_SECONDS = 0.1
 _LONGEST_LEASE_SECONDS = 24 * 3600
-# Type of each option that is a number.
 _KINDS: dict[str, Any] = {
     "max_attempts": int,
     "timeout_seconds": int,
@@ -46,36 +43,7 @@ _KINDS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """Options of every job of one name, from its registration; a staged row may have other values.
-
-    Attributes:
-        queue: Queue that `.stage` puts the job into.
-        max_attempts: Claims that may fail before the job is dead; 0 for no limit.
-        timeout_seconds: Timeout of one attempt.
-        retry_base_seconds: Wait after the first failure; doubles with each further one.
-        retry_cap_seconds: Upper bound of the wait between two attempts.
-        retry_delays: Exact waits in seconds after the first failure, the second, and so on, the last of them repeated;
-            used instead of the two above. None for these.
-        retry_on: Classes of the only errors after which the job is tried again; None for all.
-        give_up_on: Classes of errors after which the job is dead at once, even if `retry_on` has them; None for none.
-        lease_seconds: Time that a claim holds unless its worker extends it: when a worker dies, its jobs run
-            elsewhere after this time.
-        heartbeat_seconds: Time between two extensions of the lease; None for a third of it.
-        max_execute_seconds: Time after which the stack of a running attempt is logged, once; the attempt goes on.
-            None for half of its timeout.
-        isolated: True if each attempt runs in a process of its own.
-        commit: "flushed": the commit of the job's `transaction()` waits for the disk; "grouped": a worker process waits
-            for many commits together.
-        cron: Cron line of the job's own schedule; None for no schedule.
-        timezone: Time zone in which the line is read.
-        missed: Rule for its ticks that passed while there was no leader: "last", "all" or "none" of them is staged.
-        key: Customer, tenant or resource of a job, or a function of its arguments that returns it.
-        unique_key: Text of which one job alone waits, or a function of the arguments that returns it.
-        keep: Which job stands for a unique key: `first`, or `last`; None for `first`.
-        quiet: Time for which none with the unique key must have come.
-        result: "keep": the value that the job returns is kept in its row of `finished_jobs`; "discard": it is not.
-        slo: Service level objective, such as "99% start within 5s"; None for none.
-    """
+    """Options of a registered job, documented in `registry.job`; rows may override them."""
 
     queue: str = DEFAULT_QUEUE
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -115,7 +83,7 @@ class JobOptions:
         if self.result not in (DISCARD, KEEP):
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         objectives.check(self.slo)
-        # Copies: the caller's lists may change.
+        # The caller's lists may change.
         object.__setattr__(self, "retry_delays", _waits(self.retry_delays))
         for name in ("retry_on", "give_up_on"):
             object.__setattr__(self, name, _error_classes(name, getattr(self, name)))
@@ -144,7 +112,7 @@ class JobOptions:
             raise ValueError("max_execute_seconds must be above 0 and at most a year")
 
     def rule_against(self, kind: type[BaseException]) -> str | None:
-        """Return the option that forbids another attempt after an error of this class; None if none does."""
+        """Return the option that forbids a retry after this error, if any."""
         if issubclass(kind, self.give_up_on or ()):
             return "give_up_on"
         if self.retry_on is not None and not issubclass(kind, self.retry_on):
@@ -159,29 +127,29 @@ class JobOptions:
 
     @property
     def heartbeat(self) -> float:
-        """Seconds between two heartbeats."""
+        """Seconds between heartbeats."""
         return self.lease_seconds / 3 if self.heartbeat_seconds is None else self.heartbeat_seconds
 
     @property
     def keys(self) -> Keys:
-        """Keys of the jobs, for those that are staged without keys of their own."""
+        """Default keys."""
         if self.key is None and self.unique_key is None and self.keep is None and self.quiet is None:
             return NO_KEYS
         return Keys(self.key, self.unique_key, self.keep, self.quiet)
 
     @property
     def keeps_result(self) -> bool:
-        """True if the value that the job returns is kept."""
+        """True if return values are kept."""
         return self.result == KEEP
 
     @property
     def limits(self) -> Limits:
-        """Limits that a claim of such a job needs to know."""
+        """Limits for claims."""
         return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
 
 
 def _is_a(kind: Any, value: object) -> bool:
-    # True is an int to Python, but a mistake as the value of an option.
+    # True is an int, but a mistake here.
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -222,22 +190,22 @@ def _check_retried(retry_on: ErrorClasses | None, give_up_on: ErrorClasses | Non
 
 @runtime_checkable
 class RegisteredJob(Protocol):
-    """A function that `@job` has registered: it has a name and options."""
+    """Function registered by `@job`."""
 
     job_name: str
     job_options: JobOptions
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function can be called with these arguments."""
+        """Check that the function accepts these arguments."""
 
 
-# Finds a job by its name among the registered ones; `registry`, which imports this module, puts its own here.
+# Finds a registered job; set by `registry`, which imports this module.
 look_up: Callable[[str], RegisteredJob | None] = lambda _name: None  # noqa: E731
 
 
 @lru_cache(maxsize=1000)
 def warn_of_unknown(name: str) -> None:
-    """Log once that a job is staged by a name which is missing among the registered ones."""
+    """Log once that a staged job's name is not registered."""
     log.warning(
         "a job is staged as %r, which is not registered here: it will be dead unless its workers register this name",
         visible(name),
@@ -246,11 +214,10 @@ def warn_of_unknown(name: str) -> None:
 
 
 def dotted_name(function: Callable[..., Any]) -> str:
-    """Build the name under which a worker can find `function`: its module and its qualified name.
+    """Return a function's importable name.
 
     Raises:
-        StageError: The function cannot be imported by that name: a lambda, a function inside of a
-            function, or a function of the script that is being run.
+        StageError: A lambda, a nested function, or one of the running script.
     """
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
@@ -258,7 +225,7 @@ def dotted_name(function: Callable[..., Any]) -> str:
         shown = visible(repr(function))[:200]
         raise StageError(f"{shown} has no name that a worker could import; use a function of a module")
     if module == "__main__":
-        # `python -m shop.jobs` runs shop.jobs under the name __main__; its spec has the real name.
+        # For `python -m shop.jobs`, the spec has the real name.
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec is not None else None
     if module is None:
@@ -272,17 +239,14 @@ def dotted_name(function: Callable[..., Any]) -> str:
 def name_and_options(
     job: str | Callable[..., Any] | RegisteredJob,
 ) -> tuple[str, JobOptions | None]:
-    """Find name and options of a job that is given by name, as a registered function, or as a plain function.
-
-    Returns:
-        The name, and the options if the job is a registered function.
+    """Return a job's name, and its options if registered.
 
     Raises:
-        StageError: `job` is none of the three, or a function without an importable name.
+        StageError: Neither a name, nor a function with an importable name.
     """
     if isinstance(job, str):
         return job, None
-    # Not isinstance(): for a protocol that takes ten microseconds on Python 3.11, a tenth of the time of a `stage`.
+    # isinstance() with a protocol takes 10 µs on Python 3.11, a tenth of a `stage`.
     options = getattr(job, "job_options", None)
     if isinstance(options, JobOptions):
         return cast(RegisteredJob, job).job_name, options

@@ -1,4 +1,4 @@
-"""Progress of a running job, as `current_job().progress(done, total)` reports it, and `progress` reads it."""
+"""Progress of running jobs, as reported by `current_job().progress`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from drain.errors import ConfigError, SelectionError
 if TYPE_CHECKING:
     from drain.wire.progress import ProgressBoard
 
-# Upper bound of ids, and of what a job may report.
 _MOST = 2**63 - 1
-# Redis servers to which this process keeps a connection, for `progress`.
+# Cached Redis connections.
 _MOST_BOARDS = 8
 
 
@@ -25,11 +24,11 @@ class Progress:
     """Progress of a running job.
 
     Attributes:
-        done: Number of steps that are done.
-        total: Number of all steps; None if the job has not told.
-        text: A word of the job about its present step; None if it has told none.
-        attempt: Number of the attempt that has reported this; 1 for the first.
-        reported_at: When it was reported, to half a second, by the clock of the worker.
+        done: Steps done.
+        total: All steps; None if unknown.
+        text: Description of the current step, if any.
+        attempt: Number of the attempt, from 1.
+        reported_at: Time of the report, to half a second, by the worker's clock.
     """
 
     done: float
@@ -40,31 +39,29 @@ class Progress:
 
     @property
     def fraction(self) -> float | None:
-        """Part that is done, from 0 to 1; None without a total."""
+        """Fraction done, from 0 to 1; None without a total."""
         if self.total is None:
             return None
         return self.done / self.total if self.total else 1.0
 
 
 def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None = None) -> Progress | None:
-    """Read the progress of a running job.
+    """Read a running job's progress: one GET on a cached connection.
 
-    One GET in Redis, on a connection that this process keeps. In an `async def` function:
-    `await asyncio.to_thread(drain.progress, job_id)`.
+    In an `async def` function: `await asyncio.to_thread(drain.progress, job_id)`.
 
     Args:
-        job_id: The job.
-        redis_url: URL of the Redis of the workers; DRAIN_REDIS_URL by default.
-        namespace: First part of the RQ ids; DRAIN_NAMESPACE by default, or else the name of the database in
-            DRAIN_DATABASE_URL.
+        job_id: Id of the job.
+        redis_url: The workers' Redis; DRAIN_REDIS_URL by default.
+        namespace: Prefix of RQ ids; by default DRAIN_NAMESPACE, or the database name in DRAIN_DATABASE_URL.
 
     Returns:
-        What its attempt has reported last. None if the job does not run or has reported nothing; up to half a minute
-        after the death of a worker still what that one had reported.
+        The latest report, which outlives its worker by up to half a minute. None without one, or if the job is not
+        running.
 
     Raises:
-        SelectionError: `job_id` is no id.
-        ConfigError: No Redis is named, or the namespace is not known.
+        SelectionError: Invalid id.
+        ConfigError: Redis or namespace are unknown.
         UnavailableError: Redis cannot be reached.
     """
     if type(job_id) is not int or not 0 <= job_id <= _MOST:
@@ -74,7 +71,7 @@ def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None
 
 
 def fields_of(found: dict[str, Any], token: int) -> dict[str, Any] | None:
-    """Return what `drain show` prints of the progress of an attempt; None if another attempt has reported it."""
+    """Return progress for `drain show`; None if another attempt reported it."""
     read = _progress(found) if found.get("token") == token else None
     if read is None:
         return None
@@ -82,7 +79,7 @@ def fields_of(found: dict[str, Any], token: int) -> dict[str, Any] | None:
 
 
 def _place(redis_url: str | None, namespace: str | None) -> tuple[str, str]:
-    """Return the URL and the namespace, from the environment where they are not given."""
+    """Return URL and namespace, by default from the environment."""
     texts = {name: os.environ.get(VARIABLES[name]) for name in ("database_url", "redis_url", "namespace")}
     given = {"redis_url": redis_url, "namespace": namespace}
     texts |= {name: text for name, text in given.items() if text is not None}
@@ -91,7 +88,7 @@ def _place(redis_url: str | None, namespace: str | None) -> tuple[str, str]:
             raise ConfigError(
                 "the namespace of the jobs is not known: set DRAIN_DATABASE_URL or DRAIN_NAMESPACE, or pass namespace="
             )
-        # Its name would have been the namespace.
+        # Only its name would matter.
         texts["database_url"] = "postgresql:///"
     settings = _settings(tuple(texts.items()))
     return settings.required_redis_url, settings.namespace
@@ -104,14 +101,14 @@ def _settings(texts: tuple[tuple[str, str | None], ...]) -> Settings:
 
 @lru_cache(_MOST_BOARDS)
 def _board(redis_url: str, namespace: str) -> ProgressBoard:
-    # Here, since an application that only stages needs no client of Redis.
+    # Applications that only stage need no Redis client.
     from drain.wire.progress import ProgressBoard
 
     return ProgressBoard.at(redis_url, namespace)
 
 
 def _progress(found: dict[str, Any]) -> Progress | None:
-    """Return what was found in Redis; None if a program of others has written it."""
+    """Parse progress; None if invalid."""
     done, total, text = (found.get(name) for name in ("done", "total", "text"))
     attempt, at = found.get("attempt"), found.get("at")
     if not (_is_number(done) and _is_number(attempt) and _is_number(at)):

@@ -1,4 +1,4 @@
-"""Registered jobs: `@job` gives a function a name. A worker runs tracked jobs only by the names in this registry."""
+"""Registered jobs: workers run only names registered with `@job`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,10 @@ _OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context", "idem
 
 
 class Job(Stager[P], Generic[P, R]):
-    """A registered function: still callable as before, and able to stage itself.
+    """Registered function: callable as before, and able to stage itself.
 
     Attributes:
-        function: Function as it was written.
-        job_name: Name that it is registered under.
-        job_options: Options of its jobs.
-        runs_in_loop: True for an `async def`: many of its jobs run at once, in the event loop of a worker process.
-        signature: What the function takes.
+        runs_in_loop: Jobs of an `async def` share a worker process's event loop.
     """
 
     def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
@@ -52,27 +48,20 @@ class Job(Stager[P], Generic[P, R]):
         self.signature = Signature(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
     def options(self, **given: Unpack[StageOptions]) -> Stager[P]:
-        """Return what stages jobs of this function with options: `send.options(run_in=60).stage(session, 42)`.
-
-        Args:
-            given: Options of `drain.stage`.
+        """Return a stager with options: `send.options(run_in=60).stage(session, 42)`.
 
         Raises:
-            TypeError: There is no such option.
+            TypeError: Unknown option.
         """
         check_names("options()", given)
         return Stager(self, given)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function can be called with these arguments.
-
-        Raises:
-            StageError: It cannot; the text says what is missing, or what it does not know.
-        """
+        """Check that the function accepts these arguments, or raise StageError."""
         self.signature.check(self.job_name, args, kwargs)
 
 
@@ -114,46 +103,43 @@ def job(
 ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
     """Register a function as a job: `@job`, or `@job(queue="mail", max_attempts=5)`.
 
-    Jobs of an `async def` run in the event loop of a worker process, many at once; in RQ's own worker one by one.
+    `async def` jobs share a worker process's event loop; RQ's own worker runs them one by one.
 
     Args:
-        function: Function to register, for `@job` without options.
-        name: Name of the job; by default the dotted path of the function.
-        queue: Queue that `.stage` puts the job into.
-        max_attempts: Claims that may fail before the job is dead; 0 for no limit.
-        timeout_seconds: Timeout of one attempt.
-        retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
-        retry_cap_seconds: Upper bound of the wait between two attempts.
-        retry_delays: Exact waits in seconds instead, such as `[10, 30, 60]`; the last one is repeated.
-        retry_on: Classes of the only errors after which the job is tried again; the job is dead at once after others.
-        give_up_on: Classes of errors after which the job is dead at once, even if `retry_on` has them.
-        lease_seconds: Time after its worker's death at which the job runs elsewhere; the worker extends the lease while
-            the job runs.
-        heartbeat_seconds: Time between two extensions of the lease; a third of the lease by default.
-        max_execute_seconds: Time after which a running attempt's stack is logged, once; half of its timeout by default.
-        isolated: True to let `drain work` run each attempt in a process of its own, as RQ's worker always does: for
-            code that leaks memory, crashes or cannot be interrupted.
-        commit: "grouped" to let `drain work` begin the next job before the commit of this job's `transaction()` is on
-            the disk; it waits for many commits together, and tells nobody of them before. If PostgreSQL crashes before
-            that, the writes and the finish are both undone, and the job runs again: for jobs that tell nobody else
-            after their `transaction()` what they have written there.
-        cron: Cron line, such as "0 3 * * *", or "*/15 * * * * *" with seconds: one job without arguments is staged at
-            each of its ticks. `drain work` writes this schedule to the database, under the name of the job.
-        timezone: Time zone in which the line is read.
-        missed: "last", "all" or "none" of the ticks is staged that passed while there was no leader.
-        key: Customer, tenant or resource of a job: a text, a whole number, or a function that is called with the
-            job's arguments as it is staged, such as `lambda order_id, **_: order_id`.
-        unique_key: Text of which one job of this name alone waits; given as `key`. See `drain.stage`.
-        keep: Which job stands for a unique key, the `"first"`, as by default, or the `"last"`.
-        quiet: Time for which no other job with the unique key must have come before one runs.
-        result: "keep" to keep the value that the function returns, as JSON of up to 64 KiB, for `drain.result`; it is
-            written in the commit that finishes the job. A job that finishes itself in its `transaction()` gives it by
-            `current_job().set_result`.
-        slo: Service level objective, such as "99% start within 5s", for `drain slo`; see docs/operations/slo.md.
+        function: Function to register.
+        name: Name of the job; by default the function's dotted path.
+        queue: Default queue.
+        max_attempts: Failed claims before the job is dead; 0 for no limit.
+        timeout_seconds: Timeout per attempt.
+        retry_base_seconds: Wait after the first failure; doubles each time, with jitter.
+        retry_cap_seconds: Maximum wait between attempts.
+        retry_delays: Exact waits in seconds instead, such as `[10, 30, 60]`; the last one repeats.
+        retry_on: The only errors that are retried; None for all.
+        give_up_on: Errors that are never retried, even if in `retry_on`.
+        lease_seconds: Time after a worker's death until its jobs run elsewhere; extended while jobs run.
+        heartbeat_seconds: Interval of extensions; by default a third of the lease.
+        max_execute_seconds: Time until a running attempt's stack is logged once; by default half the timeout.
+        isolated: True to run attempts in their own processes, as RQ's worker does: for code that leaks memory, crashes
+            or cannot be interrupted.
+        commit: "grouped" to start the next job before this job's `transaction()` is flushed. A PostgreSQL crash before
+            that undoes writes and finish, and the job runs again: only for jobs that do not announce their writes to
+            other systems afterwards.
+        cron: Cron line, such as "0 3 * * *", or with seconds "*/15 * * * * *": each tick stages a job without
+            arguments. `drain work` writes the schedule to the database, under the job's name.
+        timezone: Time zone of the cron line.
+        missed: Which ticks to stage that passed without a leader: "last", "all" or "none".
+        key: Customer, tenant or resource: a text, a whole number, or a function of the job's arguments, such as
+            `lambda order_id, **_: order_id`.
+        unique_key: Only one job of this name waits per unique key; given as `key`. See `drain.stage`.
+        keep: Which one: `"first"` (default) or `"last"`.
+        quiet: Time without another job of the unique key before one runs.
+        result: "keep" to keep the return value for `drain.result`: JSON up to 64 KiB, committed with the finish. Jobs
+            that finish in their `transaction()` call `current_job().set_result`.
+        slo: Objective for `drain slo`, such as "99% start within 5s"; see docs/operations/slo.md.
 
     Raises:
-        ValueError: An option has an impossible value, another function has this name, or the function is a generator.
-        TypeError: `job` has no such option.
+        ValueError: An invalid value, a name in use, or a generator function.
+        TypeError: Unknown option.
     """
     if function is not None:
         return _register(function, name, JobOptions())
@@ -218,11 +204,11 @@ def _check_scheduled(function: Callable[..., Any], name: str) -> None:
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import the modules that define jobs, so that they register them.
+    """Import the modules that register jobs.
 
     Raises:
         ConfigError: `modules` is empty.
-        JobModuleError: A module is given as a path, or does not import; the text says which, and why.
+        JobModuleError: A module is a path, or fails to import.
     """
     if not modules:
         raise ConfigError(
@@ -236,7 +222,7 @@ def load(modules: Sequence[str]) -> None:
             )
         try:
             importlib.import_module(module)
-        # The code of a module may raise anything while it is imported, SystemExit too.
+        # Imports may raise anything, even SystemExit.
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             place = _place_in(module, error.__traceback__)
@@ -249,7 +235,7 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _place_in(module: str, trace: TracebackType | None) -> str | None:
-    """Find the last line of the module's own package that was executed before an error; None if there is none."""
+    """Return the last line executed in the module's own package."""
     package = module.partition(".")[0]
     place = None
     for frame, line in traceback.walk_tb(trace):
@@ -259,12 +245,12 @@ def _place_in(module: str, trace: TracebackType | None) -> str | None:
 
 
 def find(name: str) -> Job[..., Any] | None:
-    """Find the job that is registered under this name; None if there is none."""
+    """Find a registered job."""
     return _jobs.get(name)
 
 
 def find_to_stage(name: str) -> Job[..., Any] | None:
-    """Find a job that is staged by its name, and warn once of a name that is missing among registered ones."""
+    """Find a job by name; warns once if it is not registered."""
     found = _jobs.get(name)
     if found is None and _jobs:
         job_options.warn_of_unknown(name)
@@ -275,23 +261,23 @@ job_options.look_up = find_to_stage
 
 
 def options(name: str) -> JobOptions:
-    """Find the options of jobs of this name; the defaults if no job has it."""
+    """Return a job's options, or the defaults."""
     registered = _jobs.get(name)
     return registered.job_options if registered else _DEFAULT_OPTIONS
 
 
 def names() -> list[str]:
-    """List all registered names, sorted."""
+    """List registered names, sorted."""
     return sorted(_jobs)
 
 
 def queues() -> set[str]:
-    """Collect the queues of all registered jobs."""
+    """Return the queues of registered jobs."""
     return {registered.job_options.queue for registered in _jobs.values()}
 
 
 def limits() -> dict[str, Limits]:
-    """Collect the limits that a claim needs to know, by name."""
+    """Return limits for claims, by name."""
     return {name: registered.job_options.limits for name, registered in _jobs.items()}
 
 

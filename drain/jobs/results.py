@@ -1,7 +1,6 @@
-"""State and result of one job, by its id, on the connection of an application.
+"""State and result of one job, on the application's connection.
 
-The table is the truth. Who waits for a result looks at it first, and again whenever a worker has told through Redis
-that the job has ended, and once a second in any case: a message may be lost, or Redis be away.
+Waiting polls the table once a second, and whenever Redis announces an end: messages may be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ _FROM = "FROM drain_job_state(CAST(%(job_id)s AS bigint))"
 _STATE = f"SELECT {_COLUMNS} {_FROM}"
 _RESULT = f"SELECT state, error, has_result, CAST(result AS text) {_FROM}"
 
-# Upper bound of the time between two looks at the table.
 _LOOK_SECONDS = 1.0
 
 
@@ -33,16 +31,16 @@ class JobState:
 
     Attributes:
         id: Its id.
-        job_name: Name that it was staged under.
-        queue: Its queue.
-        state: `waiting`, `scheduled` (also a job that has deferred itself), `running`, `retrying`, `finished`,
-            `superseded` (it gave way to another one), `dead`, `cancelled` or `expired`.
-        attempts: Number of its attempts so far.
-        staged_at: Time at which the transaction began that has staged it.
-        started_at: Time at which its latest attempt was claimed; None for a dead job, or before the first.
-        finished_at: Time at which it finished, died or gave way; None before.
-        error: Last error, on one line; or why it is dead, or gave way; None if there is none.
-        has_result: True if it is finished, and a result of it was kept.
+        job_name: Name it was staged under.
+        queue: Queue name.
+        state: `waiting`, `scheduled` (also after `Defer`), `running`, `retrying`, `finished`, `superseded` (by a job of
+            its unique key), `dead`, `cancelled` or `expired`.
+        attempts: Attempts so far.
+        staged_at: Start of the transaction that staged it.
+        started_at: Claim of the latest attempt; None before, or if dead.
+        finished_at: Time it finished, died or was superseded; None before.
+        error: Last error, or why it is dead or superseded; one line, or None.
+        has_result: True if a result was kept.
     """
 
     id: int
@@ -65,21 +63,21 @@ class _Found(NamedTuple):
 
 
 def state(connection: Connectable, job_id: int) -> JobState | None:
-    """Look up the state of a job, in the transaction that is open on `connection`, or outside of one.
+    """Look up a job's state, inside or outside a transaction.
 
     Args:
         connection: As for `stage`.
-        job_id: Id of the job, as `stage` has returned it.
+        job_id: Id returned by `stage`.
 
     Returns:
-        The state; None if no table has the job: it was never committed, or left in forward mode, or was discarded,
-        archived or dropped. None too if another role has staged it, and this one is not a member of that role.
+        The state; None if no table has the job (uncommitted, forwarded, discarded, archived or dropped), or for jobs
+        of a role that this one is not a member of.
 
     Raises:
-        SelectionError: `job_id` is no id.
+        SelectionError: Invalid id.
     """
     given = _given(job_id)
-    # Again, since rows may be moved by a TRUNCATE that the snapshot of the first look does not know of.
+    # Twice: a TRUNCATE may hide moved rows from the first snapshot.
     for _ in range(2):
         for row in executors.execute(connection, _STATE, given):
             return JobState(*row)
@@ -87,10 +85,10 @@ def state(connection: Connectable, job_id: int) -> JobState | None:
 
 
 async def astate(connection: AsyncConnectable, job_id: int) -> JobState | None:
-    """Do as `state`, on an asynchronous connection.
+    """Look up a job's state on an asynchronous connection; see `state`.
 
     Raises:
-        SelectionError: `job_id` is no id.
+        SelectionError: Invalid id.
     """
     given = _given(job_id)
     for _ in range(2):
@@ -100,21 +98,21 @@ async def astate(connection: AsyncConnectable, job_id: int) -> JobState | None:
 
 
 def result(connection: Connectable, job_id: int) -> Any:
-    """Look up the result of a finished job that is registered with `@job(result="keep")`.
+    """Look up the result of a finished `@job(result="keep")`.
 
     Args:
         connection: As for `stage`.
-        job_id: Id of the job, as `stage` has returned it.
+        job_id: Id returned by `stage`.
 
     Returns:
-        What the job has returned, as JSON gives it back.
+        The job's return value, decoded from JSON.
 
     Raises:
-        NotFinishedError: The job is not finished yet.
-        DeadJobError: It is dead, cancelled or expired; the text has its last error.
-        NoResultError: It is finished, and no result was kept.
-        UnknownJobError: No table has it, or another role has staged it.
-        SelectionError: `job_id` is no id.
+        NotFinishedError: The job has not finished yet.
+        DeadJobError: It is dead, cancelled or expired; the message has its last error.
+        NoResultError: No result was kept.
+        UnknownJobError: No table has it, or another role staged it.
+        SelectionError: Invalid id.
     """
     given = _given(job_id)
     rows = executors.execute(connection, _RESULT, given) or executors.execute(connection, _RESULT, given)
@@ -127,32 +125,31 @@ def result(connection: Connectable, job_id: int) -> Any:
 async def aresult(
     connection: AsyncConnectable, job_id: int, *, timeout: float = 5.0, redis_url: str | None = None
 ) -> Any:
-    """Wait for the result of a job that is registered with `@job(result="keep")`.
+    """Wait for the result of a `@job(result="keep")`.
 
-    Commit the transaction that has staged the job first. The connection is used now and then until the job has ended;
-    under repeatable read it would never see that.
+    Commit the transaction that staged the job first. The connection is polled until the job ends, which under
+    repeatable read it never sees.
 
     Args:
         connection: As for `astage`; in a transaction or not.
-        job_id: Id of the job, as `astage` has returned it.
-        timeout: Time in seconds after which `NotFinishedError` is raised.
-        redis_url: URL of the Redis of the workers; DRAIN_REDIS_URL by default. Without either, or while Redis is away,
-            the table alone is looked at, up to once a second.
+        job_id: Id returned by `astage`.
+        timeout: Seconds until `NotFinishedError`.
+        redis_url: The workers' Redis; DRAIN_REDIS_URL by default. Without Redis, up to one poll a second.
 
     Returns:
         As `result`.
 
     Raises:
-        NotFinishedError: The job is not finished within `timeout`.
+        NotFinishedError: The job did not finish within `timeout`.
         DeadJobError, NoResultError, UnknownJobError, SelectionError: As `result`.
-        ConfigError: `redis_url` cannot be read.
+        ConfigError: Invalid `redis_url`.
     """
     until = monotonic() + timeout
     given = _given(job_id)
     rows = await _look(connection, given)
     found = _ended(job_id, rows)
     if found is None:
-        # Imported here: most applications never wait.
+        # Most applications never wait.
         from drain.wire.ends import Ends
 
         async with Ends(job_id, redis_url) as ends:
@@ -178,11 +175,7 @@ def _given(job_id: int) -> dict[str, int]:
 
 
 def _ended(job_id: int, rows: list[tuple[Any, ...]]) -> _Found | None:
-    """Return the row of a job that has ended; None if it has not.
-
-    Raises:
-        UnknownJobError: There is no row.
-    """
+    """Return an ended job's row; UnknownJobError without a row."""
     if not rows:
         raise UnknownJobError(
             f"no job has the id {job_id}: its transaction has not committed, another role staged it, it left in "

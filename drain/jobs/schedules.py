@@ -1,6 +1,6 @@
-"""Schedules: an application writes them in its own transaction, and `@job(cron=...)` declares them in the code.
+"""Schedules, written by applications or declared by `@job(cron=...)`.
 
-The leader stages one job at each tick, under the tick's time and the tag `cron:NAME`.
+The leader stages one job per tick, at its time, with the tag `cron:NAME`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from drain.jobs.rows import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
-# Columns of a row that are columns of a schedule too; the others are options in its JSON.
+# Columns of `crons`; others become options in its JSON.
 _OF_JOB = ("job_name", "job_args", "job_kwargs")
-# Upper bound of the characters of the name of a job, as in the schema.
+# As in the schema.
 _LONGEST_JOB_NAME = 255
 
 
@@ -45,32 +45,32 @@ def schedule(
     keep: Literal["first", "last"] | None = None,
     quiet: timedelta | None = None,
 ) -> None:
-    """Schedule a job in the transaction that is open on `connection`: one is staged at each tick of the cron line.
+    """Schedule a job in the open transaction: each tick of the cron line stages one.
 
-    A schedule of this name is replaced. Nothing changes if it is as given already, and a paused one stays paused. The
-    first tick is the next one after this statement, by the database's clock. One round trip.
+    Replaces a schedule of this name; an identical one is unchanged, and a paused one stays paused. The first tick is
+    the next one by the database's clock. One round trip.
 
     Args:
-        connection: As for `drain.stage`. It needs the rights of the role `operator`: see `drain roles`.
-        name: Name of the schedule, of up to 250 characters.
-        job: The job's name, or the function itself, as for `drain.stage`.
-        cron: Minute, hour, day of the month, month, day of the week, as in crontab(5); seconds may come before them.
+        connection: As for `drain.stage`; needs the role `operator` (see `drain roles`).
+        name: Up to 250 characters.
+        job: Job name or function.
+        cron: Five fields as in crontab(5), optionally after seconds.
         args: Positional arguments of each job.
         kwargs: Keyword arguments of each job.
-        timezone: Time zone in which the line is read, such as "Europe/Berlin".
-        missed: "last", "all" or "none" of the ticks is staged that passed while there was no leader.
-        queue: As for `drain.stage`, and so are the options that follow.
+        timezone: Time zone of the cron line, such as "Europe/Berlin".
+        missed: Which ticks to stage that passed without a leader: "last", "all" or "none".
+        queue: As for `drain.stage`, like the following options.
         priority: Lower runs first.
         max_attempts: Attempts before a job is dead.
-        timeout_seconds: Timeout of one attempt.
-        context: Trace and log context; each job has `cron` and `tick` in it, the name and the time of its tick.
-        key: Customer, tenant or resource of each job.
-        unique_key: Text of which one job of this name alone waits: that of an earlier tick, or one that was staged.
-        keep: Which one stands.
-        quiet: Time for which no other job with the unique key must have come; it begins with the tick.
+        timeout_seconds: Timeout per attempt.
+        context: Trace and log context; `cron` (name) and `tick` (time) are added.
+        key: Customer, tenant or resource.
+        unique_key: Only one job of this name waits per unique key, from ticks or staged.
+        keep: Which one.
+        quiet: Time after the tick without another job of the unique key.
 
     Raises:
-        StageError: The schedule cannot be used as given, and nothing was sent.
+        StageError: Invalid schedule; nothing was sent.
     """
     _check_name(name)
     _check_job(job)
@@ -97,24 +97,24 @@ def schedule(
 
 
 def unschedule(connection: Connectable, name: str) -> bool:
-    """Delete a schedule in the transaction that is open on `connection`; jobs that are staged stay.
+    """Delete a schedule in the open transaction; staged jobs stay.
 
     Args:
         connection: As for `schedule`.
         name: Name of the schedule.
 
     Returns:
-        Whether there was one.
+        Whether it existed.
 
     Raises:
-        StageError: The name cannot be one of a schedule.
+        StageError: Invalid name.
     """
     _check_name(name)
     return bool(executors.execute(connection, crons.TAKE_AWAY, {"name": str.__str__(name)}))
 
 
 def declared() -> list[dict[str, Any]]:
-    """Collect the schedules that registered jobs declare, as columns of `crons`."""
+    """Return schedules of registered jobs, as columns of `crons`."""
     jobs = filter(None, map(registry.find, registry.names()))
     return [_declared(job) for job in jobs if job.job_options.cron is not None]
 
@@ -127,7 +127,7 @@ def _declared(job: registry.Job[..., Any]) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    # PostgreSQL would refuse a NUL or half a character too, and would abort the application's transaction.
+    # PostgreSQL would refuse NUL and surrogates, but abort the transaction.
     if (
         not isinstance(name, str)
         or not 1 <= len(name) <= LONGEST_NAME
@@ -144,13 +144,9 @@ def _check_job(job: Job) -> None:
 
 
 def _options(options: Mapping[str, Any]) -> str:
-    """Write the options of the staged rows as JSON; those that `staged_jobs` would refuse are refused here.
-
-    Raises:
-        StageError: The leader could not stage a job with them.
-    """
+    """Encode the options; raises StageError for those that `staged_jobs` would refuse."""
     if options.get("max_attempts", 0) < 0 or options.get("timeout_seconds", 1) <= 0:
         raise StageError("max_attempts must not be negative, and timeout_seconds must be above 0")
-    # It is JSON already, as everything that `stage` sends.
+    # JSON already.
     context = {name: json.loads(text) for name, text in options.items() if name == "context"}
     return json.dumps({**options, **context})

@@ -1,4 +1,4 @@
-"""The parameters of a job's function: the arguments are checked against them, and come back as what they say."""
+"""Parameters of a job's function, to check and decode arguments."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class _Cached(Generic[T]):
-    """`functools.cached_property` without its lock, which all signatures share up to Python 3.11.
+    """`functools.cached_property` without its lock, shared by all instances up to Python 3.11.
 
-    The process of an isolated job, forked while another thread held that lock, would wait for it until it is killed.
+    A process forked while another thread held it would hang.
     """
 
     def __init__(self, read: Callable[[Any], T]) -> None:
@@ -42,23 +42,15 @@ class _Cached(Generic[T]):
 
 
 class Signature:
-    """Parameters of a function.
-
-    Args:
-        function: The function of a job.
-    """
+    """Parameters of a job's function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def check(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function can be called with these arguments, by its annotations.
-
-        Raises:
-            StageError: It cannot; the text names the missing, unknown or mistyped argument.
-        """
+        """Check arguments by parameters and annotations, or raise StageError."""
         most, required = self._counts
-        # Binding takes 3 us, and most jobs have positional arguments alone, of the types of their annotations.
+        # Binding takes 3 µs; most jobs have only positional arguments that fit.
         if kwargs or not required <= len(args) <= most:
             self._bind(name, args, kwargs)
         elif all(map(isinstance, args, self._classes)):
@@ -81,7 +73,7 @@ class Signature:
             raise StageError(f"the arguments do not fit {name}{signature}: {misfit}") from None
 
     def _may_be(self, parameter: str, kind: Any, value: Any) -> bool:
-        """Return whether a worker can convert the JSON of this value as the annotation says."""
+        """Return whether a worker could convert the value's JSON."""
         if isinstance(value, classes_of(kind)) or (value is None and parameter in self._without):
             return True
         if kind in STAGED_AS and type(value) in STAGED_AS:
@@ -94,21 +86,17 @@ class Signature:
 
     @property
     def decodes(self) -> bool:
-        """True if there are annotations of more than numbers, texts, lists and objects."""
+        """True if annotations go beyond JSON's types."""
         return bool(self._decoded)
 
     def decode(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put what the annotations say in the place of what JSON has held.
-
-        Raises:
-            ArgumentsError: A value does not fit its annotation.
-        """
+        """Convert arguments in place, or raise ArgumentsError."""
         for name, kind in self._decoded.items():
             for given, place in self._places(name, args, kwargs):
                 given[place] = converted(name, given[place], kind)
 
     def _places(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-        """Return where the arguments of a parameter are: the list or the dictionary, and the place in it."""
+        """Return containers and indexes of a parameter's arguments."""
         kinds, places = self._kinds, self._positions
         match kinds.get(name):
             case inspect.Parameter.VAR_POSITIONAL:
@@ -128,13 +116,13 @@ class Signature:
     def _signature(self) -> inspect.Signature | None:
         try:
             return inspect.signature(self._function)
-        # Some functions that are written in C have none.
+        # Some C functions have none.
         except (ValueError, TypeError):
             return None
 
     @_Cached
     def _counts(self) -> tuple[int, int]:
-        """Most and fewest positional arguments, if these are enough; no number fits otherwise."""
+        """Maximum and minimum positional arguments; (-1, 0) if they never suffice."""
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         required = [each for each in parameters if each.default is each.empty]
         if any(each.kind is each.KEYWORD_ONLY for each in required):
@@ -154,29 +142,28 @@ class Signature:
 
     @_Cached
     def _without(self) -> set[str]:
-        """Parameters that may be None, whatever their annotations say."""
+        """Parameters that default to None."""
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         return {each.name for each in parameters if each.default is None}
 
     @_Cached
     def _known(self) -> dict[str, Any]:
-        """Annotations that values can be converted to, by parameter."""
+        """Annotations that can be decoded."""
         read = {name: each for name, each in read_annotations(self._function).items() if name != "return"}
         return {name: by_codecs(each) for name, each in read.items() if is_known(each)}
 
     @_Cached
     def _decoded(self) -> dict[str, Any]:
-        """Annotations that need a conversion, by parameter."""
         return {name: kind for name, kind in self._known.items() if needs_conversion(kind)}
 
     @_Cached
     def _classes(self) -> list[Any]:
-        """Classes of the values that each positional parameter may have without a further look."""
+        """Classes that always fit each positional parameter."""
         kinds = self._checked
         return [classes_of(kinds[name]) if name in kinds else object for name in self._positions]
 
     @_Cached
     def _checked(self) -> dict[str, Any]:
-        """Annotations that a value can be checked by as it is staged, by parameter."""
+        """Annotations checked at staging."""
         kinds = {name: kind for name, kind in self._known.items() if kind not in (Any, object)}
         return {name: kind for name, kind in kinds.items() if kind in STAGED_AS or is_convertible(kind)}

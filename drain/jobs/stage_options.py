@@ -1,4 +1,4 @@
-"""Options of the jobs that one call stages, with their types; `drain.stage` says what each of them means."""
+"""Typed options of staging, documented in `drain.stage`."""
 
 from __future__ import annotations
 
@@ -36,27 +36,19 @@ class StageOptions(ManyOptions, total=False):
 
 
 def check_names(function: str, given: Mapping[str, Any]) -> None:
-    """Check that options are known by these names.
-
-    Raises:
-        TypeError: One is not, as for every function of Python's.
-    """
+    """Check option names; TypeError if unknown."""
     for name in given:
         if name not in StageOptions.__annotations__:
             raise TypeError(f"{function} got an unexpected option {name!r}; there are: {', '.join(names())}")
 
 
 def names() -> list[str]:
-    """List the names of all options."""
+    """List option names."""
     return list(StageOptions.__annotations__)
 
 
 def refuse_for_many(given: Mapping[str, Any]) -> None:
-    """Check that no option is given which belongs to one job alone.
-
-    Raises:
-        StageError: One is.
-    """
+    """Refuse options of a single job, with a StageError."""
     for name in ("idempotency_key", "idempotency_period"):
         if given.get(name) is not None:
             raise StageError(f"{name} is an option of one job, not of many")

@@ -1,4 +1,4 @@
-"""Staging of the jobs of one function, with the types of its parameters."""
+"""Typed staging of one function's jobs."""
 
 from __future__ import annotations
 
@@ -17,35 +17,26 @@ P = ParamSpec("P")
 
 
 class Stager(Generic[P]):
-    """Stages jobs of one function, with the options that `options()` was given.
-
-    Args:
-        job: The registered function.
-        given: Options of `drain.stage`.
-    """
+    """Stages one function's jobs, with fixed options."""
 
     def __init__(self, job: RegisteredJob, given: StageOptions) -> None:
         self._job = job
         self._given = given
 
     def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Stage one job in the transaction that is open on `connection`; returns the id of the job.
-
-        Raises:
-            StageError: As `drain.stage`.
-        """
+        """Stage one job in the open transaction; see `drain.stage`."""
         return stage(connection, self._job, args, kwargs, **self._given)
 
     def stage_many(self, connection: Connectable, arguments: Iterable[Arguments], /) -> list[int]:
-        """Stage one job for each element of `arguments`; returns the ids. See `drain.stage_many`."""
+        """Stage one job per element; see `drain.stage_many`."""
         refuse_for_many(self._given)
         return stage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))
 
     async def astage(self, connection: AsyncConnectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Do as `stage`, on an asynchronous connection. See `drain.astage`."""
+        """Stage one job; see `drain.astage`."""
         return await astage(connection, self._job, args, kwargs, **self._given)
 
     async def astage_many(self, connection: AsyncConnectable, arguments: Iterable[Arguments], /) -> list[int]:
-        """Do as `stage_many`, on an asynchronous connection. See `drain.astage_many`."""
+        """Stage one job per element; see `drain.astage_many`."""
         refuse_for_many(self._given)
         return await astage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))

@@ -1,8 +1,7 @@
-"""Staging: inserts jobs in the transaction that the application has open.
+"""Staging in the application's open transaction.
 
-If that transaction commits, the job will run, whatever process crashes next. If it rolls back, the job never existed.
-Nothing here commits, rolls back, or waits for anything but one INSERT; an idempotency key alone may have to wait for
-another transaction with the same one.
+A committed job will run, whatever crashes; a rolled-back one never existed. Only a concurrent idempotency key makes
+staging wait for more than an INSERT.
 """
 
 from __future__ import annotations
@@ -24,53 +23,44 @@ def stage(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[StageOptions],
 ) -> int:
-    """Stage one job in the transaction that is open on `connection`; one round trip.
+    """Stage one job in the open transaction; one round trip.
 
-    Options that are left out come from the job's registration (`@job`), if `job` is a registered
-    function, and from the schema's defaults otherwise.
+    Omitted options come from the registration (`@job`), if any, else from the schema.
 
     Args:
-        connection: A SQLAlchemy Session or Connection, a psycopg connection or cursor, or `connection` of
-            django.db. Its transaction is joined and never committed. On a connection in autocommit mode the
-            INSERT is a transaction of its own.
-        job: The job's name, such as `"shop.jobs.send_receipt"`, or the function itself.
-        args: Positional arguments; they travel as JSON, and those of a registered function are checked
-            against its parameters.
+        connection: A SQLAlchemy Session or Connection, a psycopg connection or cursor, or django.db's `connection`;
+            never committed. In autocommit mode the INSERT is a transaction of its own.
+        job: Job name, such as `"shop.jobs.send_receipt"`, or function.
+        args: Positional arguments, sent as JSON; checked against a registered function's parameters.
         kwargs: Keyword arguments, likewise.
-        queue: Queue whose workers run it.
+        queue: Queue name.
         priority: Lower runs first; 0 by default.
-        run_at: Time before which it does not run; with a time zone.
-        run_in: The same as a length of time, or in seconds, from now by the clock of this machine.
-        expires_at: Time after which it does not run; with a time zone.
-        tag: Place where it was staged, for people: `"storage.create_annotation"`.
+        run_at: Earliest start, with time zone.
+        run_in: Earliest start from now by this machine's clock, as a timedelta or seconds.
+        expires_at: Latest start, with time zone.
+        tag: Where it was staged, for operators: `"storage.create_annotation"`.
         max_attempts: Attempts before it is dead; 0 for no limit.
-        timeout_seconds: Timeout of one attempt.
+        timeout_seconds: Timeout per attempt.
         context: Trace and log context, as JSON.
-        key: Customer, tenant or resource, for the rules of the queue: a text of up to 255 characters, a whole
-            number, which is stored as its digits, or a function of the job's arguments that returns one of
-            these, or None.
-        unique_key: Jobs of this name with the same unique key that wait at the same time are one job: the
-            enqueuer lets one of them stand, and the others end in `finished_jobs` as superseded by it. A job
-            that runs already does not count. Given as `key`.
-        keep: Which one stands: the `"first"`, as by default, or the `"last"`. The latest job decides.
-        quiet: Time for which no other job with the unique key must have come before it runs; at most a
-            year. It begins with the transaction, or at `run_at`.
-        idempotency_key: A job that this database role staged with this text before is not staged again: its id is
-            returned.
-            This is looked up at once: if another transaction has staged with the same key and is still
-            open, this one waits until it ends. At repeatable read the driver's serialization failure follows,
-            and the transaction has to be repeated.
-        idempotency_period: Time for which the key is kept if the job is new; a week by default.
+        key: Customer, tenant or resource, for queue rules: up to 255 characters, a whole number, None, or a function of
+            the job's arguments that returns one of these.
+        unique_key: Of the waiting jobs with this name and unique key, the enqueuer keeps one; the others end in
+            `finished_jobs` as superseded. Running jobs do not count. Given as `key`.
+        keep: Which one: `"first"` (default) or `"last"`. The latest job decides.
+        quiet: Time without another job of the unique key before it runs, from the transaction's start or `run_at`; at
+            most a year.
+        idempotency_key: Return the existing job if this role staged one with this key. Waits for an open transaction
+            with the same key; under repeatable read, retry on the serialization failure that follows.
+        idempotency_period: Retention of a new idempotency key; a week by default.
 
     Returns:
-        The job's id; with an idempotency key that is known, the id of the job that has it.
+        Id of the job, or of the one with the idempotency key.
 
     Raises:
-        StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
-        IdempotencyConflictError: The job that has the idempotency key has another name or other arguments.
-            The transaction is unchanged.
-        SchemaError: The database has no job-drain tables. The transaction is aborted.
-        The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
+        StageError: Invalid job. Nothing was sent; the transaction is unchanged.
+        IdempotencyConflictError: The key's job has another name or other arguments. The transaction is unchanged.
+        SchemaError: The tables are missing. The transaction is aborted.
+        The driver's own IntegrityError: A CHECK of the schema, named in the error.
     """
     if not hooks.producers:
         return _stage(connection, job, args, kwargs, options)
@@ -98,33 +88,20 @@ def stage_many(
     arguments: Iterable[Arguments],
     **options: Unpack[ManyOptions],
 ) -> list[int]:
-    """Stage one job for each element of `arguments`, in one statement per 10,000.
+    """Stage one job per element of `arguments`, 10,000 per statement.
 
     Args:
         connection: As for `stage`.
         job: As for `stage`.
-        arguments: For each job its positional arguments (a sequence) or its keyword arguments (a
-            mapping): `[(1,), (2,)]` or `[{"user": 1}, {"user": 2}]`. May be a generator.
-        queue: As for `stage`.
-        priority: As for `stage`.
-        run_at: As for `stage`.
-        run_in: As for `stage`.
-        expires_at: As for `stage`.
-        tag: As for `stage`.
-        max_attempts: As for `stage`.
-        timeout_seconds: As for `stage`.
-        context: As for `stage`.
-        key: As for `stage`; a function is called with the arguments of each job.
-        unique_key: As for `stage`; a function is called with the arguments of each job.
-        keep: As for `stage`.
-        quiet: As for `stage`.
+        arguments: Positional or keyword arguments of each job: `[(1,), (2,)]` or `[{"user": 1}, {"user": 2}]`. May be
+            a generator.
+        options: As for `stage`, without idempotency; key functions get each job's arguments.
 
     Returns:
-        The ids, in the order of `arguments`.
+        Ids in order.
 
     Raises:
-        StageError: As for `stage`. Jobs before the refused element may have been staged: roll back, or use
-            a savepoint.
+        StageError: As for `stage`. Earlier elements may be staged: roll back, or use a savepoint.
     """
     if not hooks.producers:
         return _stage_many(connection, job, arguments, options)

@@ -1,7 +1,6 @@
-"""Values of the columns of a staged row, checked before anything is sent.
+"""Column values of a staged row, validated before anything is sent.
 
-Each function returns the value as the drivers take it, and raises StageError for one that PostgreSQL or the schema
-would refuse. None stays None: the column gets its default.
+Functions return driver-ready values, or raise StageError where the database would refuse. None passes.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import StageError
 from drain.jobs import codecs
 
-# Largest value that the integer columns of the schema can hold.
+# PostgreSQL's `integer`.
 LARGEST_INTEGER = 2**31 - 1
-# Upper bound of the characters of a key, as in the schema.
+# As in the schema.
 LONGEST_KEY = 255
-# Made once: json.dumps() would make an encoder for each of the texts of a row, for two microseconds.
+# json.dumps() would build an encoder per text, for 2 µs.
 _write = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
 ).encode
-# JSON escape of NUL, and not an escaped backslash followed by u0000.
+# An escaped NUL, not an escaped backslash before u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-# Surrogates: halves of a character.
+# Surrogates.
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def as_time(name: str, time: datetime | None) -> datetime | None:
-    """Check that a time has a time zone."""
+    """Require a time zone."""
     if time is None:
         return None
     if not isinstance(time, datetime):
@@ -45,8 +44,8 @@ def as_time(name: str, time: datetime | None) -> datetime | None:
 
 
 def as_later(name: str, time: timedelta | float) -> datetime:
-    """Convert a length of time, a number being seconds, to the time that is so far away from now."""
-    # True is an int to Python, but a mistake as a number here.
+    """Convert a timedelta or seconds to a time from now."""
+    # True is an int, but a mistake here.
     if isinstance(time, bool) or not isinstance(time, timedelta | int | float):
         raise StageError(f"{name} must be a timedelta or seconds, not a {name_of_type(time)}")
     try:
@@ -60,7 +59,7 @@ def as_later(name: str, time: timedelta | float) -> datetime:
 
 
 def as_context(context: Mapping[str, Any] | None) -> str | None:
-    """Write a context as JSON."""
+    """Encode a context as JSON."""
     if context is None:
         return None
     if not isinstance(context, Mapping):
@@ -72,7 +71,7 @@ def as_integer(name: str, number: int | None) -> int | None:
     """Convert a whole number to a plain `int`."""
     if number is None:
         return None
-    # True is an int to Python, but a mistake as a number here.
+    # True is an int, but a mistake here.
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise StageError(f"{name} must be a whole number, not a {name_of_type(number)}")
     number = operator.index(number)
@@ -82,7 +81,7 @@ def as_integer(name: str, number: int | None) -> int | None:
 
 
 def as_text(name: str, text: str | None) -> str | None:
-    """Convert a text to a plain `str`: the drivers would write an Enum by its name."""
+    """Convert to a plain `str`: drivers would write an Enum's name."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -95,7 +94,7 @@ def as_text(name: str, text: str | None) -> str | None:
 
 
 def as_queue(queue: str | None) -> str | None:
-    """Check that a text can be the name of a queue."""
+    """Require a valid queue name."""
     queue = as_text("queue", queue)
     if queue is not None and not QUEUE_NAME.fullmatch(queue):
         raise StageError(f"{queue!r:.120} is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them")
@@ -103,7 +102,7 @@ def as_queue(queue: str | None) -> str | None:
 
 
 def as_key(name: str, text: str | None) -> str | None:
-    """Check that a text can be a key."""
+    """Require a valid key."""
     text = as_text(name, text)
     if text is not None and not 1 <= len(text) <= LONGEST_KEY:
         found = f"{len(text)} characters" if text else "an empty one"
@@ -112,7 +111,7 @@ def as_key(name: str, text: str | None) -> str | None:
 
 
 def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float | None:
-    """Convert a length of time to seconds, up to a longest one."""
+    """Convert a timedelta to seconds, with a maximum."""
     if time is None:
         return None
     if not isinstance(time, timedelta):
@@ -125,7 +124,7 @@ def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float |
 
 
 def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-    """Write positional and keyword arguments as JSON."""
+    """Encode arguments as JSON."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise StageError(
             f"arguments are given as a list or tuple, such as [42], not as a {name_of_type(args)}"
@@ -136,10 +135,10 @@ def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, s
 
 
 def as_json(part: str, value: Any) -> str:
-    """Write a value as JSON that PostgreSQL accepts."""
+    """Encode as JSON that PostgreSQL accepts."""
     try:
         text = _write(value)
-        # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
+        # PostgreSQL would refuse surrogates and NUL, but abort the transaction.
         text.encode()
         if "\\u0000" in text and _NUL.search(text):
             raise ValueError("a text holds a NUL character")
@@ -152,5 +151,5 @@ def as_json(part: str, value: Any) -> str:
 
 
 def name_of_type(value: object) -> str:
-    """Name the type of a value, for an error."""
+    """Return a value's type name, for errors."""
     return type(value).__name__

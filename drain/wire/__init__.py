@@ -1,42 +1,36 @@
-"""RQ's keys and formats, and ours beside them. No other package knows them.
+"""RQ's keys and formats, and our own. No other package knows them.
 
-Each module, in the order in which a job passes:
+    keys                   every Redis key
+    connection             clients with bounded waits
+    scripts                Lua scripts in `lua/`
+    ids                    RQ ids of deliveries
+    calls                  calls of tracked jobs
+    jobs                   RQ jobs, tracked and forwarded
+    namespace_guard        owners of namespaces and queues
+    queues                 lists, lengths and workers
+    thin                   ids without hashes
+    producer               the enqueuer's side
+    consumer               the worker's side
+    sources                lists that a worker pops from
+    blocking_pop           the blocking wait for an id
+    pop                    popping ids in batches
+    moves                  giving ids back
+    foreign_jobs           other ids: moved, refused or dropped
+    ended                  clean-up of ended deliveries
+    ends                   notifications of a job's end
+    superseded_deliveries  RQ's verdicts on lost deliveries
+    timeline               traces of jobs
+    progress               progress of running jobs
+    workers                workers in RQ's data
+    live_workers           registered workers, by page or host
+    stacks                 stacks of running jobs
 
-    keys                   every Redis key, by what it holds
-    connection             connections to Redis: every wait has an upper bound, errors are one line
-    scripts                Lua scripts of `lua/`, which run inside of Redis
-    ids                    RQ ids of deliveries: made and read
-    calls                  calls of tracked jobs: pickled by template, and read without unpickling
-    jobs                   RQ jobs as they are pushed, tracked and forwarded
-    namespace_guard        databases that feed a namespace or a queue
-    queues                 queues as the drain and the audit see them: lists, lengths, workers
-    thin                   ids without hashes, for queues on which only `drain work` listens
-    producer               the enqueuer's side: jobs are written and appended to their lists
-    consumer               the worker's side: all that a worker process asks of Redis
-    sources                lists that a worker pops from, and those that it skips for now
-    blocking_pop           the command that blocks until there is an id
-    pop                    ids are popped, many at a time
-    moves                  ids go back to their list, or through RQ's intermediate list
-    foreign_jobs           ids that are none of our tracked ones: moved, refused or dropped
-    ended                  hashes of deliveries whose jobs have ended: deleted
-    ends                   ends of a job as workers tell of them, for who waits for its result
-    superseded_deliveries  deliveries that did not come back: RQ's verdict, and the RQ jobs that depend on them
-    timeline               when a job passed which process
-    progress               progress of running jobs, as they report it
-    workers                workers in RQ's data: counted, shown to RQ's tools, and removed once they have died
-    live_workers           workers as they have registered: a page of them, and the processes of one host
-    stacks                 stacks of running jobs, asked of their worker process and answered
+A tracked RQ job calls one fixed function with the row's id and installation: no argument or function of a job reaches
+Redis. Each delivery is a separate RQ job, so RQ's handling of earlier ones cannot touch it. Forward mode pickles the
+user's own call, as RQ would.
 
-What always holds: in the tracked mode the RQ job calls one fixed function with the id of the row and the installation
-of its database, so no argument of a job and no function of it ever reaches Redis: the name of the job that RQ's tools
-show behind `drain.rq.` leads to the same function, as every name there does. Its RQ id is
-`<namespace>-<id>-<delivery>`: each delivery is an RQ job of its own, so what RQ still does to an earlier one (expiry,
-registries, clean-up) cannot touch a later one. In forward mode the job is the user's own function and arguments,
-pickled as RQ itself would, under `<namespace>-<id>-forward`.
-
-An id is in a list only after its hash has been written, unless it is that of a thin delivery, which never has one: the
-last part of its id begins with a zero, until the successor of a dead worker process gives the id back. Nothing that is
-read from Redis is unpickled. No command waits for longer than its timeout, and none is repeated unasked.
+Ids are listed only after their hashes are written; thin deliveries have none. Nothing read from Redis is unpickled.
+Commands time out, and none is retried automatically.
 """
 
 from drain.wire.blocking_pop import WAIT_SECONDS

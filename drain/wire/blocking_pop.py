@@ -1,4 +1,4 @@
-"""The command that blocks until there is an id in one of the lists, on a connection of its own."""
+"""The blocking wait for an id."""
 
 from __future__ import annotations
 
@@ -14,23 +14,16 @@ from drain.wire.ids import AwaitedId
 from drain.wire.keys import NOTHING, SUSPENDED, intermediate_key, queue_of
 from drain.wire.sources import SourceLists
 
-# Longest time that Redis is asked to block. Redis answers then, though nothing has come.
+# Redis then replies even without an id.
 WAIT_SECONDS = 30
-# Time for which an answer is waited for beyond that.
+# Allowed beyond that.
 _ANSWER_SECONDS = 10.0
-# Longest time that Redis is asked to block while lists are skipped: the next `pop` looks at them.
+# While lists are skipped: the next `pop` checks them.
 _LOOK_AGAIN_SECONDS = 1.0
 
 
 class Waiter:
-    """Waits for one id. `wait` is for one thread; `end_wait` is safe to call from any thread.
-
-    Args:
-        redis_url: URL of the Redis.
-        where: Address of that Redis, for people; without a password.
-        sources: Lists to wait for.
-        others: Connection that ends the wait, since the waiting one is blocked.
-    """
+    """Waits for one id on its own connection. Only `end_wait` is thread-safe."""
 
     def __init__(self, redis_url: str, where: str, sources: SourceLists, others: redis.Redis) -> None:
         self._where = where
@@ -41,7 +34,7 @@ class Waiter:
         self._client_id: int | None = None
 
     def wait(self, seconds: float) -> AwaitedId | None:
-        """Pop one id as soon as there is one; None if none comes in time, or the wait is ended."""
+        """Pop one id; None on timeout or `end_wait`."""
         try:
             with reachable(self._where):
                 return self._popped(min(seconds, WAIT_SECONDS))
@@ -53,7 +46,7 @@ class Waiter:
         client = self._opened()
         sources = self._sources
         keys = sources.ready
-        # `pop` looks again soon at keys that are no lists, or are skipped.
+        # `pop` soon checks the other lists.
         if len(keys) < len(sources.keys):
             seconds = min(seconds, _LOOK_AGAIN_SECONDS)
         if len(sources.keys) == len(keys) == 1:
@@ -66,8 +59,8 @@ class Waiter:
         return AwaitedId(popped[0].decode(), popped[1], is_suspended) if popped is not None else None
 
     def _and_suspended(self, client: Any, *command: Any) -> tuple[Any, bool]:
-        """Execute a command, and ask in the same exchange whether RQ's workers are suspended when it is done."""
-        # A pipeline would take another connection than the one that `end_wait` knows.
+        """Execute a command, then ask whether RQ is suspended; one round trip."""
+        # A pipeline would use a connection unknown to `end_wait`.
         connection: Any = client.connection
         connection.send_packed_command(connection.pack_commands([command, ("EXISTS", SUSPENDED)]))
         try:
@@ -80,7 +73,7 @@ class Waiter:
         except redis.RedisError:
             if answer is None:
                 raise
-            # An id that has been popped is not dropped for that: `pop` asks again.
+            # Keep the popped id; `pop` asks again.
             self._client_id = None
             return answer, True
 
@@ -89,13 +82,12 @@ class Waiter:
             self._client = self._pool.client()  # type: ignore[no-untyped-call]
         if self._client_id is None:
             self._client_id = self._client.client_id()
-            # From here on `end_wait` ends a wait. Until then the timeout is that of any command: a Redis that stands
-            # still while the connection is opened must not keep a worker from stopping.
+            # `end_wait` works from here on. Before, short timeouts let a worker stop despite a hanging Redis.
             _socket(self._client).settimeout(WAIT_SECONDS + _ANSWER_SECONDS)
         return self._client
 
     def end_wait(self) -> None:
-        """Let `wait` return at once; shut its connection down if Redis does not answer."""
+        """Make `wait` return, if necessary by shutting its connection down."""
         client, client_id = self._client, self._client_id
         if client is None or client_id is None:
             return
@@ -114,6 +106,6 @@ class Waiter:
 
 
 def _socket(client: redis.Redis) -> Any:
-    """Socket of a client with a connection of its own; redis-py has no public name for it."""
+    """Return a client's socket; redis-py has no public API."""
     connection: Any = client.connection
     return connection._sock

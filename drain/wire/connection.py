@@ -1,4 +1,4 @@
-"""Connections to Redis: every wait has an upper bound, and errors become one line of ours."""
+"""Redis clients with bounded waits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,16 @@ from redis.retry import Retry
 
 from drain.errors import ConfigError, UnavailableError
 
-# Options of a connection that reads bytes, whatever the URL says: some of the values are pickled.
+# Overrides the URL: some values are pickles.
 BYTES = {"decode_responses": False, "encoding": "utf-8", "encoding_errors": "strict"}
-# Upper bound of a wait on Redis that a URL may ask for.
 _LONGEST_WAIT_SECONDS = 3600
 
 
 class RedisConnection:
-    """Connections to one Redis. Safe to use from several threads.
+    """Thread-safe connections to one Redis.
 
-    Every method raises UnavailableError when Redis cannot be reached, does not answer within five
-    seconds, or refuses: out of memory, read-only, loading, wrong password.
-
-    Args:
-        redis_url: URL of the Redis.
-
-    Attributes:
-        where: The URL without user, password and parameters.
+    Methods raise UnavailableError if Redis is unreachable, exceeds five seconds, or refuses (out of memory, read-only,
+    loading, wrong password).
     """
 
     def __init__(self, redis_url: str) -> None:
@@ -37,7 +30,7 @@ class RedisConnection:
         self._redis = connect(redis_url)
 
     def ping(self) -> None:
-        """Raise unless Redis answers."""
+        """Raise unless Redis replies."""
         with reachable(self.where):
             self._redis.ping()
 
@@ -48,11 +41,7 @@ class RedisConnection:
 
 @contextmanager
 def reachable(where: str) -> Iterator[None]:
-    """Turn every error of Redis, and of the way to it, into one line of ours.
-
-    Raises:
-        UnavailableError: Redis raised one.
-    """
+    """Translate Redis errors to UnavailableError."""
     try:
         yield
     except redis.RedisError as error:
@@ -60,10 +49,10 @@ def reachable(where: str) -> Iterator[None]:
 
 
 def connect(redis_url: str) -> redis.Redis:
-    """Make a client in which every wait has an upper bound and which retries no command by itself.
+    """Return a client without automatic retries.
 
     Raises:
-        ConfigError: The URL cannot be read.
+        ConfigError: Invalid URL.
     """
     options: dict[str, Any] = {
         "socket_timeout": 5.0,
@@ -75,7 +64,7 @@ def connect(redis_url: str) -> redis.Redis:
     try:
         client = redis.Redis.from_url(redis_url, **options)
         client.connection_pool.connection_kwargs.update(BYTES)
-        # Unknown parameters of the URL, and values that a parameter cannot have, come to light only here.
+        # Validates the URL's parameters.
         client.connection_pool.make_connection()
         given = client.connection_pool.connection_kwargs
         given.get("host", "").encode("idna")
@@ -92,7 +81,7 @@ def connect(redis_url: str) -> redis.Redis:
 
 
 def describe(redis_url: str) -> str:
-    """Return the URL without user, password and parameters, for people to read."""
+    """Return the URL without credentials and parameters."""
     parts = urlsplit(redis_url)
     host = parts.hostname or ""
     with suppress(ValueError):

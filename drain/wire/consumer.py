@@ -1,4 +1,4 @@
-"""The worker's side: ids are popped from RQ's lists, many at a time, and given back if their jobs have not begun."""
+"""The worker's side: pops ids in batches, and gives back jobs not begun."""
 
 from __future__ import annotations
 
@@ -18,24 +18,18 @@ from drain.wire.workers import WorkerPresence
 
 
 class Consumer(RedisConnection):
-    """Pops ids for one worker process: one connection to wait on, and others for all else.
-
-    `wait` is for one thread; the rest is safe to use from several threads. Errors are those of `RedisConnection`.
+    """Redis for one worker process. Thread-safe, except `wait`.
 
     Args:
         redis_url: URL of the Redis.
-        namespace: First part of our RQ ids.
-        queues: Names of the queues, the first of which comes first.
-        rotates: The queues take turns instead.
-        installation: Returns the UUID of the worker's database, when an id has to be classified; without it every
-            id that is not of the namespace's tracked jobs counts as a plain RQ job.
-        only_tracked: Names of the queues in which only tracked jobs run.
-
-    Attributes:
-        presence: Data about this worker that RQ's tools show.
+        namespace: Prefix of our RQ ids.
+        queues: In order of preference.
+        rotates: Queues take turns instead.
+        installation: Returns the database's UUID; None treats other ids as plain jobs.
+        only_tracked: Queues that refuse plain jobs.
     """
 
-    # One thing: all that a worker process asks of Redis; each method hands its question on to a class of its own.
+    # One thing: everything a worker process asks of Redis.
 
     def __init__(
         self,
@@ -66,41 +60,33 @@ class Consumer(RedisConnection):
 
     @property
     def more_to_classify(self) -> bool:
-        """True if the last `pop` stopped before it found an id that it may pop."""
+        """True if the last `pop` gave up before it found an id."""
         return self._popper.more_to_classify
 
     @property
     def leaves_plain(self) -> bool:
-        """True if the last `pop` left plain jobs, which were not wanted."""
+        """True if the last `pop` left unwanted plain jobs."""
         return self._popper.leaves_plain
 
     @property
     def skips_lists(self) -> bool:
-        """True if there are keys that `wait` does not wait for; `pop` looks whether that has changed."""
+        """True if `wait` ignores keys that `pop` checks."""
         return len(self._sources.ready) < len(self._sources.keys)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> AwaitedId | None:
-        """Pop one id as soon as there is one; None if none comes in time, or `end_wait` is called.
+        """Pop one id; None on timeout or `end_wait`.
 
-        With a single queue, the id is in RQ's intermediate list until it is given to `pop`, so that a plain RQ job is
-        not lost if its worker dies.
+        With one queue, RQ's intermediate list keeps the id until `pop`, so plain jobs survive a crash.
         """
         self._popper.more_to_classify = False
         return self._waiter.wait(seconds)
 
     def end_wait(self) -> None:
-        """Let `wait` return at once, in whatever thread it is; no id that it has popped is lost.
-
-        If Redis does not answer, the connection is shut down: `wait` then raises UnavailableError.
-        """
+        """Make `wait` return without losing an id, or raise UnavailableError if Redis hangs."""
         self._waiter.end_wait()
 
     def take(self, awaited: AwaitedId) -> PoppedId | None:
-        """Take an answer of `wait` without a further exchange; afterwards it must be given to `pop` as `taken`.
-
-        Returns:
-            None if that cannot be done: RQ is suspended, or the id does not have the form of our tracked jobs'.
-        """
+        """Accept a tracked id from `wait` unless RQ is suspended; pass it to `pop` later."""
         return self._popper.take(awaited)
 
     def pop(
@@ -112,43 +98,36 @@ class Consumer(RedisConnection):
         tracked: bool = True,
         plain: bool = True,
     ) -> list[PoppedId] | None:
-        """Pop ids from the heads of the lists, in their order, without waiting.
+        """Pop ids from the lists' heads without waiting; None while RQ is suspended.
 
-        An id that is none of our tracked jobs' is popped alone, and goes by way of RQ's intermediate list.
+        Ids other than our tracked ones are popped singly, via RQ's intermediate list.
 
         Args:
-            most: Upper bound of the number of ids.
-            popped: Answer of `wait`; that id comes first.
-            taken: Answer of `wait` that `take` has returned; it leaves RQ's intermediate list.
-            tracked: Tracked jobs are wanted; otherwise they stay, and no answer of `wait` may be given.
-            plain: Plain jobs are wanted; otherwise they stay, as `leaves_plain` says.
-
-        Returns:
-            None while RQ is suspended; `popped` is then back in its list.
+            most: Maximum number of ids.
+            popped: Id from `wait`; comes first, or returns to its list on suspension.
+            taken: Id accepted by `take`; leaves RQ's intermediate list.
+            tracked: False leaves tracked jobs, and excludes `popped` and `taken`.
+            plain: False leaves plain jobs.
         """
         return self._popper.pop(most, popped, taken, tracked=tracked, plain=plain)
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
-        """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
+        """Return ids (queue, RQ id) to their lists' heads, in order."""
         self._moves.give_back(popped)
 
     def give_back_unbegun(self, popped: PoppedId) -> bool:
-        """Put the id of a plain RQ job back if RQ has not begun with the job; returns whether that is so."""
+        """Give a plain job back unless RQ has begun it; returns whether it did."""
         return self._moves.give_back_unbegun(popped)
 
     def sort_unclaimed(self, unclaimed: Sequence[PoppedId]) -> tuple[list[PoppedId], list[PoppedId]]:
-        """Sort ids that have the form of ours, but that no claim accepted, and find the plain RQ jobs among them.
+        """Sort unclaimed ids into plain jobs to run and deliveries that RQ jobs depend on.
 
-        A plain job is in RQ's intermediate list from now on; in queues where only tracked jobs run, it becomes a
-        failed job of RQ's instead. The hashes of tracked jobs are deleted, but for those that RQ jobs depend on.
-
-        Returns:
-            The plain jobs, which the caller must run, and the deliveries of tracked jobs that RQ jobs depend on.
+        Plain jobs move to RQ's intermediate list, or fail in only-tracked queues. Other hashes are deleted.
         """
         if not unclaimed:
             return [], []
         with reachable(self.where):
-            # No database has this installation: only the plain jobs are searched.
+            # No database has this installation: only plain jobs matter.
             jobs = classify_ids(self._redis, [to_bytes(each.rq_id) for each in unclaimed], "")
             plain = [each for each, job in zip(unclaimed, jobs, strict=True) if job.kind is Kind.PLAIN]
             for each in plain:
@@ -168,21 +147,19 @@ class Consumer(RedisConnection):
         return to_be_run, [each for each in tracked if each.rq_id in awaited]
 
     def clear(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete the hashes of deliveries whose jobs have ended.
+        """Delete ended deliveries' hashes; returns ids that RQ jobs depend on.
 
-        Returns:
-            RQ ids of those on which plain RQ jobs depend. A job that comes to depend on one later finds no hash: to
-            RQ, that dependency has been met.
+        RQ treats a missing hash as a satisfied dependency.
         """
         return self._ended.clear(rq_ids)
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> None:
-        """Delete the hashes of deliveries whose jobs will be delivered again, but for those that RQ jobs depend on."""
+        """Delete hashes of replaced deliveries, unless RQ jobs depend on them."""
         if rq_ids:
             self._ended.clear_unless_awaited(rq_ids)
 
     def tell(self, job_ids: Sequence[int]) -> None:
-        """Tell those who wait for the results of jobs that these have ended."""
+        """Notify those waiting for these jobs' results."""
         self._ended.tell(job_ids)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Hashes of deliveries whose jobs have ended: deleted, unless RQ jobs depend on them."""
+"""Clean-up of ended deliveries."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from drain.wire import scripts
 from drain.wire.connection import reachable
 from drain.wire.keys import dependents_key, ended_channel
 
-# Number of hashes that one call deletes: Lua takes no more than some thousand arguments at once.
+# Lua takes only some thousand arguments per call.
 _JOBS_PER_CALL = 1000
 
 
 class EndedDeliveries:
-    """Deliveries of a worker that need no hash any more.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-    """
+    """Deliveries that no longer need a hash."""
 
     def __init__(self, client: redis.Redis, where: str) -> None:
         self._redis = client
@@ -29,7 +24,7 @@ class EndedDeliveries:
         self._delete_jobs = client.register_script(scripts.load("delete_jobs"))
 
     def clear(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete the hashes of deliveries; returns the RQ ids of those that RQ jobs depend on."""
+        """Delete hashes; returns ids that RQ jobs depend on."""
         awaited: list[bytes] = []
         for first in range(0, len(rq_ids), _JOBS_PER_CALL):
             with reachable(self._where):
@@ -37,14 +32,14 @@ class EndedDeliveries:
         return [rq_id.decode() for rq_id in awaited]
 
     def tell(self, job_ids: Sequence[int]) -> None:
-        """Tell those who wait for the results of jobs that these have ended."""
-        # Measured: a PUBLISH of its own for each costs the worker as much as the job.
+        """Notify those waiting for these jobs' results."""
+        # Measured: a PUBLISH per job costs as much as the job.
         for first in range(0, len(job_ids), _JOBS_PER_CALL):
             with reachable(self._where):
                 self._tell_jobs(args=job_ids[first : first + _JOBS_PER_CALL])
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete the hashes of deliveries, but for those that RQ jobs depend on; returns the RQ ids of the latter."""
+        """Delete hashes unless RQ jobs depend on them; returns those kept."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
                 pipeline.exists(dependents_key(rq_id))
@@ -55,5 +50,5 @@ class EndedDeliveries:
 
 
 def tell(client: redis.Redis, job_id: int) -> None:
-    """Tell those who wait for the result of a job that it has ended, on a connection of RQ's own worker."""
+    """Notify of a job's end, on an RQ worker's connection."""
     client.publish(ended_channel(job_id), b"")

@@ -1,4 +1,4 @@
-"""Ends of one job, as workers tell of them: for an application that waits for a result."""
+"""Notifications of a job's end, for applications awaiting its result."""
 
 from __future__ import annotations
 
@@ -17,23 +17,18 @@ from drain.config import VARIABLES
 from drain.errors import ConfigError
 from drain.wire.keys import ended_channel
 
-# Waits while nobody can tell: the first one, and how much longer each is than the one before.
+# Pauses without notifications.
 _FIRST_PAUSE_SECONDS = 0.02
 _GROWTH = 1.5
 _ANSWER_SECONDS = 2.0
-# Errors of a Redis that is away, or refuses.
 _AWAY = (redis.RedisError, OSError)
 
 
 class Ends:
-    """Subscription to the channel of a job; without Redis, or while it is away, `wait` only pauses.
-
-    Args:
-        job_id: The job.
-        redis_url: URL of the Redis; DRAIN_REDIS_URL by default.
+    """Subscription to a job's channel; without Redis, `wait` only pauses.
 
     Raises:
-        ConfigError: The URL cannot be read.
+        ConfigError: Invalid URL.
     """
 
     def __init__(self, job_id: int, redis_url: str | None) -> None:
@@ -46,13 +41,13 @@ class Ends:
             self._client = _client(url)
 
     async def __aenter__(self) -> Ends:
-        """Subscribe: what is told from now on ends a `wait`."""
+        """Subscribe: later notifications end a `wait`."""
         if self._client is not None:
             self._subscription = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     await self._subscription.subscribe(self._channel)
-                    # Redis' answer: from then on no message is missed.
+                    # After Redis confirms, no message is missed.
                     while await self._subscription.get_message(timeout=_ANSWER_SECONDS) is None:
                         pass
             except (*_AWAY, TimeoutError):
@@ -66,7 +61,7 @@ class Ends:
         await self._give_up()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until something is told of the job, or for a time at most."""
+        """Wait for a notification, up to a maximum."""
         if self._subscription is not None:
             until = monotonic() + seconds
             try:

@@ -1,7 +1,4 @@
-"""Ids at the head of a list that are none of our tracked ones: moved out of the way, refused or dropped.
-
-Their jobs are classified by the bytes of their calls (see `calls`), and never unpickled.
-"""
+"""Untracked ids at a list's head: moved, refused or dropped."""
 
 from __future__ import annotations
 
@@ -23,58 +20,44 @@ from drain.wire.keys import failed_key, queue_key
 
 log = logging.getLogger(__name__)
 
-# Number of ids that are classified together: a millisecond or two of Redis' time.
+# 1 to 2 ms of Redis' time.
 _PAGE = 500
-# Number of ids behind a whole page of ids of other databases among which ours are searched by name in one look, and how
-# many are read at a time. The next look goes on where this one has ended: two million ids take 40 seconds.
+# Searched for ours behind a page of foreign ids; the next search continues there. Two million ids take 40 s.
 _SEARCHED = 50_000
 _SLICE = 5000
-# Number of ids that are brought to the head together; each costs Redis a search for its place.
+# Each costs Redis a search for its place.
 _BROUGHT = 100
-# Time for which RQ's registry keeps a refused job, as RQ keeps its own failed jobs: a year.
+# A year, as in RQ.
 _KEPT_SECONDS = 31_536_000
-# Time after which a queue with jobs of another database is reported again.
 _REPORT_SECONDS = 600.0
-# Upper bound of the refused jobs that are reported one by one in each period; the rest are reported as a count.
+# Logged individually per period; the rest are counted.
 _REPORT_PERIOD_SECONDS = 60.0
 _REPORTS = 10
 REFUSAL = "refused by drain work: only jobs of job-drain's tracked mode run in this queue (--only-tracked)"
 
 
 class Strangers:
-    """Clears the heads of lists for one worker.
-
-    Args:
-        client: Connection to Redis; the caller translates its errors.
-        prefix: First part of our RQ ids.
-    """
+    """Clears lists' heads for one worker; redis errors propagate."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
         self._remove = client.register_script(scripts.load("remove_strangers"))
         self._bring_forward = client.register_script(scripts.load("bring_forward"))
-        # Place in each list where the next search for ours begins.
+        # Where the next search starts.
         self._searched: dict[str, int] = {}
         self._reports = _Reports()
 
     def clear_head(
         self, queue: str, ours: re.Pattern[bytes], installation: str, *, only_tracked: bool
     ) -> tuple[list[tuple[bytes, int]], bool]:
-        """Clear the way for our jobs at the head of a list.
+        """Clear a list's head of other jobs.
 
-        Ids of other databases are moved behind all others, or stay where they are if there is nothing else. Where only
-        tracked jobs run, plain ones are moved to RQ's registry of failed jobs, and ids without a job are dropped.
-
-        Args:
-            queue: Name of the queue.
-            ours: Pattern of the RQ ids of our tracked jobs.
-            installation: UUID of our database.
-            only_tracked: True if only tracked jobs run in the queue.
+        Foreign ids move to the tail, or stay if there is nothing else. With `only_tracked`, plain jobs move to RQ's
+        failed registry, and ids without a job are dropped.
 
         Returns:
-            Deliveries of ours under an older namespace, popped from the list, with their job ids; and whether only
-            ids of other databases are left at the head.
+            Popped deliveries of ours under older namespaces, with job ids; and whether only foreign ids remain.
         """
         key = queue_key(queue)
         page: Any = self._redis.lrange(key, 0, _PAGE - 1)
@@ -92,7 +75,7 @@ class Strangers:
             self._reports.foreign(queue, foreign[0], jobs[foreign[0]])
         if not stays and set(page) == set(foreign) and self._find_ours(key):
             return [], False
-        # A page of foreign ids alone goes behind all others, and the list is skipped for a moment.
+        # A whole foreign page moves to the tail, and the list is skipped for a moment.
         is_foreign = stays or set(page) == set(foreign)
         if not stays:
             actions |= dict.fromkeys(foreign, "tail")
@@ -103,16 +86,16 @@ class Strangers:
         return popped, bool(foreign) and is_foreign
 
     def refuse(self, queue: str, rq_id: bytes) -> None:
-        """Move a plain job of the list to RQ's registry of failed jobs."""
+        """Move a plain job to RQ's failed registry."""
         self._reports.removed(queue, self._act(queue, {rq_id: "refuse"}, {rq_id: 1}), "refuse")
 
     def report_too_long(self, queue: str, beginning: bytes) -> None:
-        """Log an id that was dropped since no job has one so long."""
+        """Log a dropped id that is too long."""
         self._reports.removed(queue, [beginning], "drop long")
 
     def _find_ours(self, key: str) -> bool:
-        """Bring ids that have our name to the head: from the tail, where they are pushed, or from further on."""
-        # A page has been moved behind all others since.
+        """Bring our ids to the head, first from the tail, where they are pushed."""
+        # A page has moved to the tail since.
         begin = max(_PAGE, self._searched.pop(key, 0) - _PAGE)
         for first in (-_SLICE, *range(begin, begin + _SEARCHED, _SLICE)):
             found: Any = self._bring_forward([key], [self._prefix, first, _SLICE, _BROUGHT])
@@ -124,7 +107,7 @@ class Strangers:
         return False
 
     def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
-        """Carry the actions out; returns the ids that were in the list."""
+        """Act on ids; returns those found in the list."""
         if not actions:
             return []
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -137,7 +120,7 @@ class Strangers:
 
 
 class _Reports:
-    """Log lines about strangers, of which a list may hold thousands: a few of each kind in each period."""
+    """Rate-limited log lines about untracked ids."""
 
     def __init__(self) -> None:
         self._foreign_at: dict[str, float] = {}
@@ -145,7 +128,6 @@ class _Reports:
         self._written = self._not_written = 0
 
     def foreign(self, queue: str, rq_id: bytes, job: Classification) -> None:
-        """Log a queue that holds jobs of another database, with one of these jobs."""
         now = monotonic()
         if now - self._foreign_at.get(queue, -_REPORT_SECONDS) < _REPORT_SECONDS:
             return
@@ -160,7 +142,6 @@ class _Reports:
         )
 
     def removed(self, queue: str, rq_ids: Sequence[bytes], action: str) -> None:
-        """Log ids that were refused or dropped."""
         word, reason = {
             "refuse": ("refused", "not tracked, now in RQ's FailedJobRegistry"),
             "drop": ("dropped", "no such job"),
@@ -195,12 +176,11 @@ class _Reports:
 
 
 def _shown(rq_id: bytes) -> str:
-    """Id of unknown origin, for people to read."""
     return ascii(rq_id.decode(errors="replace"))[1:-1][:100]
 
 
 def _action(kind: Kind, *, only_tracked: bool) -> str:
-    """Choose an action of `remove_strangers.lua`; "" leaves the id where it is."""
+    """Return an action of `remove_strangers.lua`; "" leaves the id."""
     if kind is Kind.OURS:
         return "pop"
     if not only_tracked:

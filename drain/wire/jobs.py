@@ -1,4 +1,4 @@
-"""RQ jobs as the enqueuer pushes them: fields of the hash, for tracked jobs and for forwarded ones."""
+"""RQ jobs, tracked and forwarded, as pushed."""
 
 from __future__ import annotations
 
@@ -12,36 +12,28 @@ from drain.formatting import visible
 from drain.wire.calls import ENTRY_POINT, LARGEST_ID, NAMED, call_around_id, call_by_entry_point
 from drain.wire.ids import forwarded_id, tracked_id
 
-# Timeout of a forwarded job without one of its own: RQ's default, spelled out, since without a timeout in the hash an
-# RQ worker fails at its first heartbeat.
+# RQ's default: without a timeout in the hash, RQ workers fail at the first heartbeat.
 _FORWARD_TIMEOUT_SECONDS = 180
-# Margin of RQ's timeout over the job's own: RQ ends a job that even the worker's own timeout could not interrupt, once
-# the lease is over too.
+# RQ ends jobs that the worker's own timeout could not interrupt, after their lease.
 _OUTER_TIMEOUT_MARGIN_SECONDS = 60
 _NO_TIMEOUT = -1
-# Upper bound of a timeout: RQ sets an alarm, and the system counts its seconds in 32 bits.
+# RQ's alarm counts in 32 bits.
 _LONGEST_TIMEOUT_SECONDS = 2**31 - 1
-# Time for which RQ keeps the hash of a job that a worker has run. 0 would cost nine more round trips.
+# For finished jobs. 0 would cost nine more round trips.
 _TRACKED_RESULT_TTL_SECONDS = 60
-# Time for which RQ keeps a failed delivery: for people to read, and for redelivery to see that RQ has stopped the job,
-# whose lease may last for hours. `dead_jobs` keeps the job itself until a person has looked.
+# For failed deliveries: redelivery must see that RQ stopped a job, whose lease may last for hours.
 FAILED_TTL_SECONDS = 86_400
-# Pickled reference to the entry point, for the field in which RQ once kept results. A worker reads the field before it
-# forks, so that every child finds the entry point imported: a third of what a job costs an `rq worker` without
-# settings. RQ passes over a field that it cannot read, so tools that lack this package show our jobs all the same.
+# A pickle in RQ's old result field, read before forking: importing the entry point once saves a third of a job's cost
+# in an `rq worker` without settings. RQ ignores unreadable ones.
 IMPORTS_ENTRY_POINT = f"c{NAMED}\n{ENTRY_POINT.removeprefix(f'{NAMED}.')}\n."
 
 
 class Delivery(NamedTuple):
-    """RQ job that is ready to be pushed; the attributes are in the order of the script's arguments.
+    """RQ job to push, in the order of the script's arguments.
 
     Attributes:
-        rq_id: Its id in RQ.
-        timeout: Seconds after which RQ itself gives the job up; -1 for never.
-        description: Text that RQ's tools show for it.
-        data: Its call, pickled.
-        result_ttl: Seconds for which RQ keeps the hash of a job that it has run; "" for RQ's default.
-        queue: Name of the queue.
+        timeout: Seconds until RQ ends the job; -1 for never.
+        result_ttl: Seconds that RQ keeps the finished job; "" for RQ's default.
     """
 
     rq_id: str
@@ -61,17 +53,9 @@ def tracked(
     delivery: int,
     installation: str = "",
 ) -> Delivery:
-    """Make the RQ job of a row in `inflight_jobs`: a call of our one entry point with the row's id.
+    """Return the RQ job of a row in `inflight_jobs`.
 
-    Args:
-        namespace: First part of the RQ id.
-        job_id: Id of the row.
-        queue: Name of the queue.
-        job_name: Name of the job, for RQ's tools.
-        timeout_seconds: Timeout of the job itself; None for none.
-        delivery: Delivery number, last part of the RQ id.
-        installation: UUID of the row's database, so that no worker of another database claims the id there; "" for
-            a call as older versions wrote it.
+    `installation` keeps other databases from claiming the id; "" as in older versions.
     """
     shown, before_id, after_id = _template(job_name, installation)
     if not installation or not 0 <= job_id <= LARGEST_ID:
@@ -87,7 +71,7 @@ def tracked(
 
 @lru_cache(maxsize=10_000)
 def _template(job_name: str, installation: str) -> tuple[str, bytes, bytes]:
-    """Parts that all deliveries of a job share: the name for people, and the call before and after the id."""
+    """Return what a job's deliveries share: shown name, call around the id."""
     around_id = call_around_id(job_name, installation) if installation else (b"", b"")
     return _shown(job_name), *around_id
 
@@ -101,19 +85,10 @@ def forwarded(
     job_kwargs: str,
     timeout_seconds: int | None,
 ) -> Delivery:
-    """Make the RQ job that `Queue.enqueue(job_name, *args, **kwargs)` would have made.
-
-    Args:
-        namespace: First part of the RQ id.
-        job_id: Id of the row.
-        queue: Name of the queue.
-        job_name: Dotted path of the function.
-        job_args: JSON array.
-        job_kwargs: JSON object.
-        timeout_seconds: Timeout of the job; None for RQ's default.
+    """Return the RQ job that `Queue.enqueue(job_name, *args, **kwargs)` makes.
 
     Raises:
-        UndeliverableError: The arguments are JSON, but nothing that Python can read or pickle.
+        UndeliverableError: Python cannot read or pickle the arguments.
     """
     try:
         call = (job_name, None, tuple(json.loads(job_args)), json.loads(job_kwargs))
@@ -126,7 +101,5 @@ def forwarded(
 
 
 def _shown(job_name: str) -> str:
-    """Name as RQ's tools may print it: characters that a terminal would obey are escaped."""
-    # Nearly all names are plain ASCII, and this question takes a tenth of the time that the search for such
-    # characters takes.
+    # Ten times as fast as `visible`, and enough for nearly all names.
     return job_name if job_name.isascii() and job_name.isprintable() else visible(job_name)

@@ -1,64 +1,53 @@
-"""Every Redis key that job-drain reads or writes, by what it holds.
+"""Every Redis key that job-drain reads or writes. The Lua scripts spell the same names.
 
 RQ's queues:
 
-    rq:queues               set of the names of all queues, as keys: rq:queue:<queue>
-    rq:queue:<queue>        list of RQ job ids; pushed on the right, popped on the left
+    rq:queues               set: keys of all queues
+    rq:queue:<queue>        list of RQ ids, pushed right, popped left
     rq:queue:<queue>:intermediate
-                            list of RQ job ids: plain RQ jobs on their way to a worker, which removes them
-    rq:suspended            exists while `rq suspend` holds: no worker pops anything
-    rq:failed:<queue>       sorted set of RQ job ids: RQ's registry of failed jobs
+                            list: plain RQ jobs being popped
+    rq:suspended            exists while `rq suspend` holds
+    rq:failed:<queue>       sorted set: registry of failed jobs
 
 RQ's jobs:
 
-    rq:job:<rq id>          hash: all that an RQ worker needs to run one job. A thin delivery has none, until its job
-                            has run for a second or is dead
+    rq:job:<rq id>          hash: one job; for thin deliveries, only after a second's run or if dead
     rq:job:<rq id>:dependents
-                            set of RQ job ids: plain RQ jobs that wait for this job to be finished
+                            set: RQ jobs that wait for this one
     rq:job::<rq id>:dependencies
-                            set of RQ job ids: the jobs that a plain RQ job waits for (two colons: RQ spells it so)
-    rq:results:<rq id>      stream: RQ's results of a job, the last of which says why it has failed
-    rq:executions:<rq id>   sorted set: RQ's executions of a job; exists from the moment that RQ begins with the job
+                            set: jobs that an RQ job waits for (two colons, as in RQ)
+    rq:results:<rq id>      stream: results; the last says why a job failed
+    rq:executions:<rq id>   sorted set: exists once RQ begins the job
 
 RQ's workers:
 
-    rq:workers              set of the keys of all workers
-    rq:workers:<queue>      set of the keys of the workers that have registered for the queue
-    rq:worker:<name>        hash: all that RQ's tools show of a worker; expires some time after the last heartbeat. The
-                            field `drain` of a worker of `drain work` is the namespace whose ids it needs no hash for
+    rq:workers              set: keys of all workers
+    rq:workers:<queue>      set: keys of a queue's workers
+    rq:worker:<name>        hash, expires after the last heartbeat; field `drain`: namespace it needs no hashes for
     rq:worker:<name>:executions
-                            set of <rq id>:drain: the jobs that a worker of `drain work` runs
-    rq:pubsub:<name>        channel: commands of RQ's tools for a worker, and questions for the stack of a job
+                            set of <rq id>:drain: jobs that a `drain work` worker runs
+    rq:pubsub:<name>        channel: RQ's commands, and stack questions
     rq:execution:<rq id>:drain
-                            hash: the run of a job, for RQ's tools
+                            hash: a job's run
 
 job-drain's own:
 
-    drain:<namespace>       string: the installation that feeds the namespace; exists as long as this Redis remembers
-                            what was pushed to it
-    drain:owners:queues     hash, name of a queue -> installation that feeds it. No namespace holds a colon, so no
-                            namespace has this key
+    drain:<namespace>       string: its installation; missing if Redis lost its data
+    drain:owners:queues     hash, queue -> its installation; namespaces have no colon, so no collision
     drain:bounds:<namespace>
-                            hash, name of a queue -> upper bound of the length of its list: the queues for which rows
-                            have lately waited until their lists have room. Expires while none wait
+                            hash, queue -> maximum list length, while rows wait for room
     drain:whole:<namespace>, drain:whole:<namespace>:<queue>
-                            strings: RQ's workers that the sets above do not name may listen on all queues, or on this
-                            one, so deliveries there are whole. Expires after an hour
+                            strings, for an hour: unregistered RQ workers may need hashes
     drain:trace:<namespace>:<id>
-                            hash, hop -> seconds since 1970: when a job passed the processes; expires after an hour
-    drain:ended:<id>        channel: an attempt at a job with a kept result has ended, for those who wait for the result
+                            hash, hop -> seconds since 1970, for an hour
+    drain:ended:<id>        channel: an attempt with a kept result ended
     drain:progress:<namespace>:<id>
-                            string, a JSON object: what the attempt that runs has reported of its progress. Deleted
-                            when the attempt has ended; expires half a minute after the last word of its process
+                            string, JSON, for half a minute: the running attempt's progress
     drain:stack:<namespace>:<word>
-                            list of one JSON object: where a running job was when somebody asked. Read once, or
-                            expires after half a minute
-    drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
+                            list of one JSON object, for half a minute: a running job's stack
+    drain:owners:nothing    never exists: workers without a list to wait for block on it
     drain:dependents:<rq id>
-                            set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
-                            job will be tried again
-
-The Lua scripts spell the same names.
+                            set: dependents of a delivery that RQ considers finished, but whose job is retried
 """
 
 from __future__ import annotations
@@ -73,95 +62,95 @@ _QUEUE = "rq:queue:"
 
 
 def queue_key(queue: str) -> str:
-    """List of a queue."""
+    """Return a queue's list key."""
     return _QUEUE + queue
 
 
 def queue_of(key: str) -> str:
-    """Name of the queue that a list belongs to."""
+    """Return the queue of a list key."""
     return key.removeprefix(_QUEUE)
 
 
 def intermediate_key(queue: str) -> str:
-    """Intermediate list of a queue."""
+    """Return a queue's intermediate list key."""
     return f"{_QUEUE}{queue}:intermediate"
 
 
 def trace_key(namespace: str, job_id: int) -> str:
-    """Trace of a job."""
+    """Return a job's trace key."""
     return f"drain:trace:{namespace}:{job_id}"
 
 
 def ended_channel(job_id: int) -> str:
-    """Channel of the ends of a job; databases that share a Redis share it, so an end is only a reason to look."""
+    """Return a job's end channel; databases share it, so messages are hints."""
     return f"drain:ended:{job_id}"
 
 
 def progress_key(namespace: str, job_id: int) -> str:
-    """Progress of a running job."""
+    """Return a job's progress key."""
     return f"drain:progress:{namespace}:{job_id}"
 
 
 def stack_key(namespace: str, word: str) -> str:
-    """Answer to a question for the stack of a job; the word is that of the question."""
+    """Return the key of a stack question's answer."""
     return f"drain:stack:{namespace}:{word}"
 
 
 def commands_channel(worker_name: str) -> str:
-    """Channel of the commands for a worker."""
+    """Return a worker's command channel."""
     return f"rq:pubsub:{worker_name}"
 
 
 def failed_key(queue: str) -> str:
-    """Registry of failed jobs of a queue."""
+    """Return a queue's failed-registry key."""
     return f"rq:failed:{queue}"
 
 
 def job_key(rq_id: str) -> str:
-    """Hash of a job."""
+    """Return a job's hash key."""
     return f"rq:job:{rq_id}"
 
 
 def dependents_key(rq_id: str) -> str:
-    """Set of the jobs that depend on a job."""
+    """Return a job's dependents key."""
     return f"rq:job:{rq_id}:dependents"
 
 
 def held_dependents_key(rq_id: str) -> str:
-    """Set of the jobs that depend on a job, while RQ must not release them."""
+    """Return the key of dependents that RQ must not release."""
     return f"drain:dependents:{rq_id}"
 
 
 def results_key(rq_id: str) -> str:
-    """Stream of the results of a job."""
+    """Return a job's results key."""
     return f"rq:results:{rq_id}"
 
 
 def execution_key(rq_id: str) -> str:
-    """Hash of the run of a tracked job."""
+    """Return a tracked job's run key."""
     return f"rq:execution:{rq_id}:drain"
 
 
 def worker_key(name: str) -> str:
-    """Hash of a worker."""
+    """Return a worker's hash key."""
     return f"rq:worker:{name}"
 
 
 def queue_workers_key(queue: str) -> str:
-    """Set of the workers that have registered for a queue."""
+    """Return a queue's workers key."""
     return f"{WORKERS}:{queue}"
 
 
 def bounds_key(namespace: str) -> str:
-    """Upper bounds of the lists of a namespace."""
+    """Return a namespace's list bounds key."""
     return f"drain:bounds:{namespace}"
 
 
 def whole_key(namespace: str, queue: str | None = None) -> str:
-    """Mark of a queue, or of all queues, whose deliveries are whole for a while."""
+    """Return the key that makes a queue, or all, need hashes."""
     return f"drain:whole:{namespace}" if queue is None else f"drain:whole:{namespace}:{queue}"
 
 
 def namespace_key(namespace: str) -> str:
-    """Mark of the database that feeds a namespace."""
+    """Return a namespace's owner key."""
     return f"drain:{namespace}"

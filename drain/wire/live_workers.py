@@ -1,7 +1,4 @@
-"""Workers as they have registered in Redis: a page of them, and the processes of one host.
-
-All that is read may have been written by anyone who writes to Redis: texts are cut, and what is no number is None.
-"""
+"""Registered workers. Redis data is untrusted: long texts are cut, invalid numbers ignored."""
 
 from __future__ import annotations
 
@@ -21,29 +18,21 @@ _FIELDS = (
     *("successful_job_count", "failed_job_count", NEEDS_NO_HASH),
 )
 _PREFIX, _TRACKED = "rq:worker:", ".tracked"
-# Number of characters of a text that are kept.
 _LONGEST_TEXT = 300
-# Number of names that one page of a worker's queues has.
+# Per worker.
 _MOST_QUEUES = 100
-# Upper bound of the names of workers that are read.
 _MOST_NAMES = 20_000
 
 
 class LiveWorker(NamedTuple):
-    """A worker process that has registered and whose entry has not expired.
+    """Registered worker process whose entry has not expired.
 
     Attributes:
-        name: Name of RQ's worker.
-        host: Name of its host.
-        pid: Process id there; 0 if unknown.
-        queues: Names of its queues.
-        state: RQ's word: busy, idle, suspended.
-        rq_id: RQ id of the job that its main thread has run for a second at least; "" if there is none.
-        born_at: When it started.
-        seen_at: Its latest heartbeat, every 15 seconds.
-        finished: Number of jobs that it has finished.
-        failed: Number of attempts that failed.
-        is_ours: It is a process of `drain work`; otherwise a stock `rq worker`.
+        pid: 0 if unknown.
+        state: RQ's busy, idle or suspended.
+        rq_id: Job that its main thread has run for a second; "" without one.
+        seen_at: Latest heartbeat, every 15 s.
+        is_ours: `drain work`, not `rq worker`.
     """
 
     name: str
@@ -60,16 +49,12 @@ class LiveWorker(NamedTuple):
 
 
 class LiveWorkers(RedisConnection):
-    """The workers that have registered in a Redis. Errors are those of `RedisConnection`."""
+    """Workers registered in a Redis."""
 
     def page(self, limit: int, after: str = "") -> tuple[list[LiveWorker], int]:
-        """Read a page of the workers, in the order of their names, and the number of registered names.
+        """Read a page of workers by name, after a name, and the number of all.
 
-        Entries whose hash has expired are left out, and so are the companions of `drain work` for plain RQ jobs.
-
-        Args:
-            limit: Upper bound of the workers.
-            after: Name of the last worker of the page before.
+        Omits expired entries, and companions of `drain work` for plain jobs.
         """
         with reachable(self.where):
             names = self._names(WORKERS)
@@ -81,7 +66,7 @@ class LiveWorkers(RedisConnection):
         return found[:limit], len(names)
 
     def at(self, queue: str, host: str, pid: int) -> list[LiveWorker]:
-        """Find the workers of a queue that have registered from this process."""
+        """Find a queue's workers that this process registered."""
         with reachable(self.where):
             names = self._names(queue_workers_key(queue))
             return [each for each in self._read(names) if (each.host, each.pid) == (host, pid)]
@@ -94,7 +79,7 @@ class LiveWorkers(RedisConnection):
                 if len(names) >= _MOST_NAMES:
                     break
         except redis.ResponseError:
-            # Another program has written something else there.
+            # Another program uses the key.
             return []
         return sorted(name for name in names if name + _TRACKED not in names)
 
@@ -107,7 +92,7 @@ class LiveWorkers(RedisConnection):
         return [
             _worker(name, fields)
             for name, fields in zip(asked, answers, strict=True)
-            # The hash has expired, or is none.
+            # Expired, or not a hash.
             if isinstance(fields, list) and any(field is not None for field in fields)
         ]
 
@@ -136,7 +121,7 @@ def _text(value: object) -> str:
 
 
 def _number(text: str) -> int:
-    # RQ's tools increase the counts as floats.
+    # RQ's tools count in floats.
     with suppress(ValueError, OverflowError):
         number = float(text)
         return int(number) if 0 <= number < 2**53 else 0

@@ -1,4 +1,4 @@
-"""Moves of popped ids: back to their list, to RQ's intermediate list, or out of it."""
+"""Moves of popped ids."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from drain.wire.keys import intermediate_key, queue_key
 
 
 class ListMoves:
-    """Moves ids for one worker.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-    """
+    """Moves ids for one worker."""
 
     def __init__(self, client: redis.Redis, where: str) -> None:
         self._redis = client
@@ -27,7 +22,7 @@ class ListMoves:
         self._give_back_script = client.register_script(scripts.load("give_back_unbegun"))
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
-        """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
+        """Return ids (queue, RQ id) to their lists' heads, in order."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for queue, text in reversed(popped):
                 rq_id = to_bytes(text)
@@ -36,7 +31,7 @@ class ListMoves:
             pipeline.execute()
 
     def give_back_unbegun(self, popped: PoppedId) -> bool:
-        """Put the id of a plain RQ job back if RQ has not begun with the job; returns whether that is so."""
+        """Give a plain job back unless RQ has begun it; returns whether it did."""
         rq_id, queue = to_bytes(popped.rq_id), popped.queue
         keys: list[Any] = [queue_key(queue), intermediate_key(queue), b"rq:executions:" + rq_id]
         with reachable(self._where):

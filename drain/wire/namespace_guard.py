@@ -1,7 +1,6 @@
-"""Owners of namespaces and queues: each is fed by one database, and Redis holds the name of its installation.
+"""Owners: one database feeds each namespace and queue.
 
-Both are claimed by the first push, inside of the script that pushes, and checked by each later one. So two
-databases that share a namespace or a queue by mistake never mix their jobs.
+The pushing script claims and checks both, so databases that share one by mistake never mix jobs.
 """
 
 from __future__ import annotations
@@ -26,17 +25,16 @@ T = TypeVar("T")
 
 _OWNER = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}) (.*)", re.DOTALL)
 _LONGEST_LABEL = 150
-# Time after which a queue that another database feeds is reported again.
 _REPORT_SECONDS = 600.0
 
 
 class Owner(NamedTuple):
-    """Database that feeds a namespace or a queue.
+    """Database that feeds a namespace or queue.
 
     Attributes:
-        installation: UUID of the database, which no other one has; "" where an older version wrote none.
-        label: Database and server, for people.
-        recovers: True if deliveries may be missing from this Redis.
+        installation: UUID; "" from older versions.
+        label: Database and server, for display.
+        recovers: Deliveries may be missing from this Redis.
     """
 
     installation: str
@@ -44,14 +42,14 @@ class Owner(NamedTuple):
     recovers: bool = False
 
     def __str__(self) -> str:
-        """Return label and installation, without characters that a terminal would obey."""
+        """Return label and installation, without terminal controls."""
         printable = self.label.encode("ascii", "replace").decode()
         label = "".join(each if each.isprintable() else "?" for each in printable)[:_LONGEST_LABEL]
         return f"{label or 'unknown'} (installation {self.installation})"
 
 
 def read_owner(text: bytes) -> Owner:
-    """Read the owner of a namespace or a queue from its text in Redis."""
+    """Parse an owner from Redis."""
     match = _OWNER.fullmatch(text.decode(errors="replace"))
     if match is None:
         return Owner("", "")
@@ -62,18 +60,7 @@ def read_owner(text: bytes) -> Owner:
 
 
 class Ownership:
-    """Claims of one database on its namespace and its queues.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-        namespace: First part of our RQ ids.
-
-    Attributes:
-        installation: UUID of the database; "" for a client that only looks.
-        label: Database and server, for people.
-        key: Key of the namespace's mark.
-    """
+    """One database's claims on its namespace and queues; `installation` is "" for readers."""
 
     def __init__(self, client: redis.Redis, where: str, namespace: str) -> None:
         self.installation = self.label = ""
@@ -88,13 +75,9 @@ class Ownership:
         self._reported_at: dict[str, float] = {}
 
     def mending(self, ask: Callable[[], T]) -> T:
-        """Ask Redis; if one of our keys holds the wrong type, delete it, and ask again.
+        """Call `ask`; on a wrong type, delete our key and call again.
 
-        A mark that was deleted means that deliveries may be missing, and they are pushed again; queues are claimed
-        again by the next push.
-
-        Raises:
-            redis.RedisError: As for `ask`.
+        A deleted mark causes redelivery; the next push claims queues again.
         """
         try:
             return ask()
@@ -108,22 +91,14 @@ class Ownership:
             return ask()
 
     def mark(self) -> None:
-        """Write a mark, in our name, that is gone when this Redis has lost its memory.
-
-        Raises:
-            OwnedByAnotherError: Another database feeds the namespace.
-        """
+        """Mark the namespace as ours; the mark vanishes if Redis loses its data."""
         with reachable(self._where):
             arguments = [self.installation, self.label, self.key]
             owner: Any = self.mending(lambda: self._mark(args=arguments))
         self.require_ours(owner)
 
     def remembers(self) -> bool:
-        """Return whether the mark is there, and no delivery is missing.
-
-        Raises:
-            OwnedByAnotherError: Another database feeds the namespace.
-        """
+        """Return whether the mark exists and no delivery is missing."""
         with reachable(self._where):
             text: Any = self.mending(lambda: self._redis.get(self.key))
         owner = read_owner(text) if text is not None else None
@@ -132,7 +107,7 @@ class Ownership:
         return owner is not None and not owner.recovers
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return those of these queues that another database feeds, with that database, and report them."""
+        """Return and report queues that others feed."""
         if not queues or not self.installation:
             return {}
         with reachable(self._where):
@@ -143,35 +118,31 @@ class Ownership:
         return others
 
     def queues_of(self, installation: str) -> list[str]:
-        """Return the queues that an installation feeds."""
+        """Return an installation's queues."""
         with reachable(self._where):
             texts: Any = self.mending(lambda: self._redis.hgetall(QUEUE_OWNERS))
         return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Forget those of these queues that we feed and Redis holds nothing of; returns their number."""
+        """Release our queues that are empty in Redis; returns their number."""
         with reachable(self._where):
             forgotten: Any = self._forget(args=[self.installation, *queues])
         return int(forgotten)
 
     def take_over(self, installation: str) -> int:
-        """Forget that an installation feeds the namespace and any queues; returns how many of these it fed."""
+        """Release an installation's namespace and queues; returns how many."""
         with reachable(self._where):
             arguments = [installation, self.key, self.installation, self.label]
             forgotten: Any = self.mending(lambda: self._take_over(args=arguments))
         return int(forgotten)
 
     def require_ours(self, text: bytes) -> None:
-        """Raise if a script answers with the text of another database that feeds the namespace.
-
-        Raises:
-            OwnedByAnotherError: It does.
-        """
+        """Raise OwnedByAnotherError if a script's reply names another owner."""
         if text:
             raise self._owned_by(read_owner(text))
 
     def report_misused(self, keys: Collection[str]) -> None:
-        """Log keys of RQ's that hold something else than RQ's data, each at most once every ten minutes."""
+        """Log RQ keys that hold other data, every ten minutes."""
         for key in filter(self._is_to_be_reported, keys):
             log.error(
                 "Redis key %s does not hold RQ's data, so RQ's tools miss queues: rename that key",
@@ -180,7 +151,7 @@ class Ownership:
             )
 
     def report(self, others: Mapping[str, Owner]) -> None:
-        """Log queues that another database feeds, each at most once every ten minutes."""
+        """Log queues that others feed, every ten minutes."""
         for queue, owner in others.items():
             if not self._is_to_be_reported(queue):
                 continue
@@ -194,7 +165,6 @@ class Ownership:
             )
 
     def _is_to_be_reported(self, name: str) -> bool:
-        """Return True once every ten minutes."""
         now = monotonic()
         if now - self._reported_at.get(name, -_REPORT_SECONDS) < _REPORT_SECONDS:
             return False

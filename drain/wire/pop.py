@@ -1,4 +1,4 @@
-"""Ids are popped from the heads of lists, many at a time; those that are not ours are classified first."""
+"""Popping ids in batches; other ids are classified first."""
 
 from __future__ import annotations
 
@@ -19,29 +19,15 @@ from drain.wire.keys import queue_of
 from drain.wire.moves import ListMoves
 from drain.wire.sources import SourceLists
 
-# Pages of ids that are classified in one call of `pop`: half a second's worth.
+# Half a second's worth.
 _MOST_ROUNDS = 50
 _NONE = AwaitedId("", b"", is_suspended=False)
-# States that `pop.lua` answers with.
+# As in `pop.lua`.
 _POPPED, _SUSPENDED, _TO_BE_CLASSIFIED = range(3)
 
 
 class Popper:
-    """Pops ids for one worker, without waiting.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-        namespace: First part of our RQ ids.
-        sources: Lists to pop from.
-        moves: Gives ids back that are of another database.
-        strangers: Clears the heads of lists.
-        installation: Returns the UUID of the worker's database; None if no id is classified.
-
-    Attributes:
-        more_to_classify: The last `pop` has stopped before it found an id that it may pop.
-        leaves_plain: The last `pop` has left plain jobs, which were not wanted.
-    """
+    """Pops ids for one worker, without waiting; classifies none without `installation`."""
 
     def __init__(
         self,
@@ -66,7 +52,7 @@ class Popper:
         self._pop = client.register_script(scripts.load("pop"))
 
     def take(self, awaited: AwaitedId) -> PoppedId | None:
-        """Return an id of `wait` if it has the form of our tracked jobs', and RQ was not suspended."""
+        """Accept an id from `wait` if tracked and RQ was not suspended."""
         if awaited.is_suspended or self._tracked_id.fullmatch(awaited.rq_id) is None:
             return None
         taken = self._popped_id(awaited.rq_id, queue_of(awaited.key))
@@ -82,7 +68,7 @@ class Popper:
         tracked: bool = True,
         plain: bool = True,
     ) -> list[PoppedId] | None:
-        """Pop up to `most` ids; None while RQ is suspended. `popped` was popped before, and comes first."""
+        """Pop up to `most` ids, `popped` first; None while RQ is suspended."""
         queue = ""
         for _ in range(_MOST_ROUNDS):
             modes = self._sources.modes(tracked=tracked, plain=plain)
@@ -97,7 +83,7 @@ class Popper:
                 self._sources.popped_from(found[-1].queue)
             if found or self._installation is None or not lists:
                 return found
-        # The next call of `pop` looks at the other lists.
+        # The next `pop` tries the other lists.
         self._sources.skip(queue)
         self.more_to_classify = True
         return []
@@ -128,14 +114,14 @@ class Popper:
 
     def _popped_id(self, rq_id: bytes, queue: str) -> PoppedId:
         match = self._tracked_id.fullmatch(rq_id)
-        # As `to_text`, but spelled out: this runs for each job.
+        # `to_text` inlined: runs per job.
         text = rq_id.decode(errors="surrogateescape")
         if match is None:
             return PoppedId(text, queue, None, 0)
         return PoppedId(text, queue, int(match[1]), int(match[2]))
 
     def _checked(self, found: list[PoppedId]) -> list[PoppedId]:
-        """Return popped ids; one that does not have the namespace's form only if it is ours all the same, or plain."""
+        """Filter out ids that are foreign."""
         if self._installation is None or len(found) != 1 or found[0].job_id is not None:
             return found
         (alone,) = found
@@ -167,6 +153,5 @@ class Popper:
 
 
 def _under_older_namespace(queue: str, rq_id: bytes, job_id: int) -> PoppedId:
-    """Delivery of ours whose id begins with an older namespace."""
     delivery = re.search(rb"-(\d{1,18})$", rq_id)
     return PoppedId(to_text(rq_id), queue, job_id, int(delivery[1]) if delivery else 0)

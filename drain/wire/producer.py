@@ -1,4 +1,4 @@
-"""The enqueuer's side: RQ jobs are written, and their ids appended to the lists of their queues."""
+"""The enqueuer's side: writes RQ jobs and appends their ids to lists."""
 
 from __future__ import annotations
 
@@ -25,23 +25,15 @@ from drain.wire.thin import IDS_PER_CALL, ThinDeliveries
 
 log = logging.getLogger(__name__)
 
-# Number of jobs that one call of the script writes. At a thousand jobs a call Redis serves its other clients every few
-# milliseconds. Measured beside a pipeline of single commands: a tenth of the time in Python, the same in Redis.
+# Milliseconds of Redis' time. Measured: a tenth of a pipeline's time in Python, the same in Redis.
 JOBS_PER_CALL = 1000
-# Upper bound of the queues of one call: two milliseconds of Redis' time.
+# 2 ms of Redis' time.
 _QUEUES_PER_CALL = 500
-# Number of ids of a list that are read at a time together with the hash of each.
 _HASHES_PER_PAGE = 500
 
 
 class Producer(QueueReader):
-    """Pushes jobs to RQ's queues for one database, and reads these queues. Errors are those of `RedisConnection`.
-
-    Args:
-        redis_url: URL of the Redis.
-        namespace: First part of our RQ ids.
-
-    """
+    """Pushes jobs to RQ's queues for one database, and reads these queues."""
 
     # One thing: the calls of one connection to Redis.
 
@@ -55,42 +47,33 @@ class Producer(QueueReader):
 
     @property
     def installation(self) -> str:
-        """UUID of the database that feeds, which `identify` sets; "" for a client that only looks."""
+        """UUID of the feeding database; "" for readers."""
         return self._owners.installation
 
     def identify(self, installation: str, label: str) -> None:
-        """Set the database that feeds: `push` claims the namespace and the queues for it.
-
-        Args:
-            installation: UUID of the database.
-            label: Database and server, for people who read it in messages of other databases.
-        """
+        """Set the database that pushes; `label` is for display."""
         self._owners.installation, self._owners.label = installation, label
 
     def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
-        """Write the jobs and append them to their queues' lists, in the given order within a queue.
+        """Write jobs and append them to their lists; returns refused jobs per queue.
 
-        When this returns, Redis has stored all of them, but for those of queues that are refused: the key is no list,
-        or another database feeds the queue. When it raises, Redis may have stored some: pushing them again is harmless
-        for tracked jobs, and at least once for forwarded ones.
-
-        Returns:
-            Number of refused jobs of each queue.
+        A queue is refused if its key is not a list or another database feeds it. On errors, some jobs may be stored:
+        pushing again is harmless for tracked jobs, at-least-once for forwarded ones.
 
         Raises:
-            OwnedByAnotherError: Another database feeds the namespace; what was not yet pushed is not pushed.
+            OwnedByAnotherError: Another database feeds the namespace; the rest is not pushed.
         """
         rest = iter(deliveries)
         refused: Counter[str] = Counter()
         while jobs := list(islice(rest, JOBS_PER_CALL)):
-            # Redelivery finds refused jobs, and pushes them, once nothing is in their way.
+            # Redelivery pushes them later.
             if queues := set(self._send(jobs)):
                 refused.update(job.queue for job in jobs if job.queue in queues)
             failpoint(FailurePoint.PUSHED_A_SLICE)
         return refused
 
     def push_thin(self, rq_ids: Mapping[str, Sequence[str]]) -> Counter[str]:
-        """Append ids of thin deliveries, by queue, to the lists of their queues; returns and raises as `push` does."""
+        """Append thin deliveries, by queue; returns and raises as `push`."""
         refused: Counter[str] = Counter()
         for queue, ids in rq_ids.items():
             for first in range(0, len(ids), IDS_PER_CALL):
@@ -100,24 +83,17 @@ class Producer(QueueReader):
         return refused
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""
+        """Return those queues where only our `drain work` listens."""
         return self._thin.need_no_hash(queues)
 
     def need_hashes(self, queue: str | None = None) -> None:
-        """Leave a queue, or all queues, out of the answers of `need_no_hash` for an hour, under each leader."""
+        """Require hashes in a queue, or in all, for an hour, across leaders."""
         self._thin.need_hashes(queue)
 
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
-        """Write and append jobs in one call: all of them or none.
+        """Push at most `JOBS_PER_CALL` jobs atomically; returns refused queues, as `push`.
 
-        When this raises because Redis refused, none has been stored; when no answer came, all or none.
-
-        Args:
-            deliveries: At most `JOBS_PER_CALL`.
-
-        Returns:
-            Names of the queues whose key is no list, or that another database feeds. If there are any, none of the
-            jobs has been stored.
+        If any is refused, nothing is stored; without a reply, all or nothing.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace; nothing is pushed.
@@ -134,7 +110,7 @@ class Producer(QueueReader):
         return self._read(answer)
 
     def _read(self, answer: Any) -> list[str]:
-        """Read the answer of a push; returns the names of the queues that were refused."""
+        """Process a push's reply; returns refused queues."""
         owner, no_lists, foreign, lengths, misused = answer
         self._owners.require_ours(owner)
         self._owners.report_misused([key.decode() for key in misused])
@@ -151,28 +127,28 @@ class Producer(QueueReader):
         return [*refused, *others]
 
     def take_pushed_lengths(self) -> dict[str, int]:
-        """Return the length of the list of each queue after the latest push to it, since the last call of this."""
+        """Return list lengths after pushes since the last call."""
         lengths, self._pushed_lengths = self._pushed_lengths, {}
         return lengths
 
     def rq_verdicts(self, rq_ids: Sequence[str]) -> list[RQVerdict]:
-        """Return RQ's verdict on each delivery that did not come back, in one round trip."""
+        """Return RQ's verdicts on lost deliveries, in one round trip."""
         with reachable(self.where):
             return self._earlier.verdicts(rq_ids)
 
     def move_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Let plain RQ jobs that depend on an earlier delivery depend on the later one; returns their number."""
+        """Move RQ dependents to later deliveries; returns their number."""
         with reachable(self.where):
             return self._earlier.move_dependents(pairs)
 
     def forget(self, replaced: Sequence[ReplacedDelivery]) -> None:
-        """Delete RQ's data about deliveries that later ones have replaced."""
+        """Delete RQ's data about replaced deliveries."""
         if replaced:
             with reachable(self.where):
                 self._earlier.forget(replaced)
 
     def mark(self) -> None:
-        """Write a mark, in our name, that is gone when this Redis has lost its memory.
+        """Mark the namespace as ours; the mark vanishes if Redis loses its data.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
@@ -180,7 +156,7 @@ class Producer(QueueReader):
         self._owners.mark()
 
     def remembers(self) -> bool:
-        """Return whether the mark is there, and no delivery is missing.
+        """Return whether the mark exists and no delivery is missing.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
@@ -188,19 +164,15 @@ class Producer(QueueReader):
         return self._owners.remembers()
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return those of these queues that another database feeds, with that database, and report them."""
+        """Return and report queues that others feed."""
         return self._owners.fed_by_others(queues)
 
     def queues_fed(self) -> set[str]:
-        """Return the names of the queues that our database feeds."""
+        """Return the queues that our database feeds."""
         return set(self._owners.queues_of(self.installation))
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Forget those of these queues that we feed and Redis holds nothing of, until the next push to them.
-
-        Returns:
-            The number of queues that were forgotten.
-        """
+        """Release our queues that are empty in Redis; returns their number."""
         pages = iter(queues)
         return sum(
             self._owners.forget_queues(page)
@@ -208,26 +180,20 @@ class Producer(QueueReader):
         )
 
     def take_over(self, installation: str) -> int:
-        """Forget that another database feeds our namespace, and any queues: that database is gone.
+        """Release a vanished database's namespace and queues; returns how many.
 
-        If it fed any, this Redis counts as one that has lost its memory until all waiting jobs have been pushed again.
-
-        Returns:
-            Number of namespaces and queues that it fed.
+        If any, Redis counts as having lost its data until all waiting jobs are pushed.
         """
         return self._owners.take_over(installation)
 
     def remove_ids_of(self, installation: str) -> Iterator[int]:
-        """Remove the ids that a database which is gone has pushed from the lists of the queues that it feeds.
+        """Remove a vanished database's ids from its lists; yields counts.
 
-        The hashes stay. To be called before `take_over`, which forgets which queues these are.
-
-        Yields:
-            Number of ids that have been removed, page by page.
+        Call before `take_over`, which forgets its queues. Hashes stay.
         """
         for queue in self._owners.queues_of(installation):
             kept = 0
-            # From the tail to the head, as in `listed`; removed ids no longer count.
+            # From the tail, as in `listed`.
             while rq_ids := self._page(queue, -kept - _HASHES_PER_PAGE, -kept - 1):
                 with reachable(self.where):
                     removed = _remove(self._redis, queue, rq_ids, installation)
@@ -236,19 +202,18 @@ class Producer(QueueReader):
 
 
 def _by_queue(answer: Sequence[Any]) -> dict[str, Any]:
-    """Read names of queues, each followed by what belongs to the queue."""
     each = iter(answer)
     return {queue.decode(): value for queue, value in zip(each, each, strict=True)}
 
 
 def _remove(client: redis.Redis, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
-    """Remove those of these ids whose call names the installation; returns how many there were."""
+    """Remove an installation's ids from these; returns their number."""
     copies = Counter(rq_ids)
     jobs = classify_ids(client, list(copies), installation)
     with client.pipeline(transaction=False) as pipeline:
         for rq_id, job in zip(copies, jobs, strict=True):
-            # A thin delivery has no hash, and a queue is fed by one database.
+            # Thin deliveries have no hash, but the queue's owner is known.
             if job.installation == installation or (job.kind is Kind.GONE and is_thin(to_text(rq_id))):
-                # From the tail, so that no copy is removed that is yet to be read.
+                # From the tail: unread copies stay.
                 pipeline.lrem(queue_key(queue), -copies[rq_id], rq_id)  # type: ignore[arg-type]
         return sum(pipeline.execute())

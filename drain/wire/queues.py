@@ -1,4 +1,4 @@
-"""Queues as the drain and the audit see them: lists of ids, their bounds, and the workers registered for them."""
+"""Queues in Redis: lists, bounds, workers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,17 @@ from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_patt
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import Worker, read_workers
 
-# Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
+# Ids at a list's head.
 _LOOK_AHEAD = 50
-# Upper bound of the lists whose heads one call reads: some milliseconds of Redis' time.
+# Some milliseconds of Redis' time.
 _LISTS_PER_CALL = 200
-# Time after which a bound that no leader shows any more is gone.
 _BOUNDS_SECONDS = 5
-# Number of ids of a list that are read at a time: a millisecond of Redis' time.
+# 1 ms of Redis' time.
 _IDS_PER_PAGE = 5000
 
 
 class QueueReader(RedisConnection):
-    """Reads RQ's queues; the leader shows the bounds of their lists here. Errors are those of `RedisConnection`.
-
-    Args:
-        redis_url: URL of the Redis.
-        namespace: First part of our RQ ids.
-
-    Attributes:
-        namespace: First part of our RQ ids.
-    """
+    """Reads RQ's queues; the leader publishes list bounds here."""
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url)
@@ -42,31 +33,28 @@ class QueueReader(RedisConnection):
         self._heads = self._redis.register_script(scripts.load("heads"))
 
     def queues(self) -> set[str]:
-        """Return the names of all queues that RQ knows."""
+        """Return RQ's queues."""
         with reachable(self.where):
             keys: Any = self._redis.smembers(QUEUES)
         return {queue_of(key.decode(errors="replace")) for key in keys}
 
     def workers(self, queues: Sequence[str]) -> dict[str, int]:
-        """Count the live workers of each queue that run tracked jobs: `drain work` and `rq worker` alike."""
+        """Count each queue's live workers for tracked jobs."""
         with reachable(self.where):
             return {queue: len(found) for queue, found in read_workers(self._redis, queues).items()}
 
     def crews(self, queues: Sequence[str]) -> dict[str, list[Worker]]:
-        """Read the live workers of each queue that run tracked jobs, the free ones and the busy ones."""
+        """Read each queue's live workers for tracked jobs."""
         with reachable(self.where):
             return read_workers(self._redis, queues)
 
     def depth(self, queue: str) -> int:
-        """Return the length of the queue's list; 0 if the key is no list."""
+        """Return a list's length; 0 for other types."""
         (length,) = self._of_each([queue], lambda pipeline, key: pipeline.llen(key))
         return _number(length)
 
     def lengths(self, queues: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Return the length of each queue's list, and the number of workers that have registered for the queue.
-
-        One round trip for all. A key that is no list has the length 0; a worker that has died may still be registered.
-        """
+        """Return list lengths (0 for other types) and registered workers, dead ones included."""
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for queue in queues:
                 pipeline.llen(queue_key(queue))
@@ -78,10 +66,7 @@ class QueueReader(RedisConnection):
         }
 
     def show_bounds(self, bounds: Mapping[str, int]) -> None:
-        """Show for some seconds the upper bounds of the lists of these queues, for which rows wait.
-
-        A Redis that refuses to write, since its memory is full, shows nothing.
-        """
+        """Publish bounds of lists with waiting rows, briefly; dropped if Redis is out of memory."""
         key = bounds_key(self.namespace)
         with reachable(self.where), self._redis.pipeline() as pipeline:
             pipeline.hset(key, items=[item for pair in bounds.items() for item in pair])
@@ -89,13 +74,13 @@ class QueueReader(RedisConnection):
             pipeline.execute(raise_on_error=False)
 
     def bound(self, queue: str) -> int | None:
-        """Return the upper bound of a list as the leader shows it; None if no row has lately waited for room in it."""
+        """Return a list's bound; None unless rows recently waited for room."""
         with reachable(self.where):
             bound: Any = self._redis.hget(bounds_key(self.namespace), queue)
         return None if bound is None else int(bound)
 
     def ids_before(self, queue: str, job_id: int, delivery: int, *, within: int) -> int | None:
-        """Count the ids before a delivery in its queue's list; None if it is not among the first `within` of them."""
+        """Count ids ahead of a delivery; None beyond `within`."""
         rq_ids = (make(self.namespace, job_id, delivery) for make in (tracked_id, thin_id))
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
@@ -104,15 +89,15 @@ class QueueReader(RedisConnection):
         return next((place for place in places if isinstance(place, int)), None)
 
     def is_suspended(self) -> bool:
-        """Return True while `rq suspend` holds all workers."""
+        """Return whether `rq suspend` holds."""
         with reachable(self.where):
             return bool(self._redis.exists(SUSPENDED))
 
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
-        """Return for each queue the delivery number that the next worker pops.
+        """Return each queue's next delivery number.
 
-        None if the list holds no delivery of ours. 0 if the number is unknown: the key is no list, or the head of the
-        list holds only jobs of others, and ours may be behind them. Numbers above `up_to` are not ours.
+        None if no job of ours is listed; 0 if unknown: not a list, or only other jobs at its head. Numbers above
+        `up_to` are not ours.
         """
         heads: list[Any] = []
         with reachable(self.where):
@@ -122,7 +107,7 @@ class QueueReader(RedisConnection):
         return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
     def not_lists(self, queues: Sequence[str]) -> list[str]:
-        """Return the keys of those of these queues whose key holds something else than a list."""
+        """Return keys of these queues that are not lists."""
         types = self._of_each(queues, lambda pipeline, key: pipeline.type(key))
         return [
             queue_key(queue)
@@ -131,13 +116,11 @@ class QueueReader(RedisConnection):
         ]
 
     def listed(self, queue: str) -> Iterator[list[tuple[int, int]]]:
-        """Job id and delivery number of all tracked jobs of ours in the queue's list, in pages.
+        """Yield pages of our tracked job ids and delivery numbers.
 
-        An id that is in the list from the first page to the last is in one of the pages, though workers pop and the
-        leader pushes meanwhile; it may be in two. A key that is no list has no pages.
+        Despite concurrent pops and pushes, an id listed throughout appears at least once.
         """
-        # From the tail to the head: places are counted from the tail, so a pop moves nothing, and a push
-        # moves the rest towards the pages to come. Read the other way, each pop would hide an id from us.
+        # From the tail: pushes move ids towards later pages. From the head, pops would hide some.
         for last in count(-1, -_IDS_PER_PAGE):
             rq_ids = self._page(queue, last - _IDS_PER_PAGE + 1, last)
             if not rq_ids:

@@ -1,4 +1,4 @@
-"""Lua scripts, which run inside of Redis: each is a file in `lua/` that says its KEYS, ARGV and answer at its top."""
+"""Lua scripts; each documents KEYS, ARGV and reply."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _DIRECTORY = Path(__file__).with_name("lua")
 
 @cache
 def load(*names: str) -> str:
-    """Text of a script, with the scripts before it in front: their functions are visible to it."""
+    """Return a script, after those whose functions it uses."""
     return "".join((_DIRECTORY / f"{name}.lua").read_text(encoding="utf-8") for name in names)

@@ -1,8 +1,6 @@
-"""Stacks of running jobs: asked of the worker process that runs one, on its channel of RQ's commands.
+"""Stacks of running jobs, requested on the channel of RQ's commands.
 
-The question names the job, the token of its claim and a word; the answer goes into a list that has this word in its
-key, and lives for half a minute. The process listens on that channel in any case, so that it pays for nothing while
-nobody asks. A question is no call: there is nothing in it but two numbers and a word of a fixed form.
+Workers listen there anyway. A question has two numbers and a random word, which names the answer's key.
 """
 
 from __future__ import annotations
@@ -18,26 +16,17 @@ import redis
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.keys import commands_channel, stack_key
 
-# Command of the channel.
 STACK = "drain-stack"
-# Lifetime of an answer.
 _KEPT_SECONDS = 30
 _WORD = re.compile("[0-9a-f]{32}")
 _MOST = 2**63 - 1
-# Upper bound of the characters of an answer.
 _LONGEST_ANSWER = 500_000
-# Length of one wait for the answer, shorter than the timeout of the socket.
+# Less than the socket timeout.
 _WAIT_SECONDS = 2.0
 
 
 class StackQuestion(NamedTuple):
-    """Question for the stack of a job.
-
-    Attributes:
-        job_id: The job.
-        token: Fencing token of the claim under which it must run.
-        word: Random word, which the key of the answer has.
-    """
+    """Request for a job's stack under a fencing token; `word` names the answer's key."""
 
     job_id: int
     token: int
@@ -45,19 +34,14 @@ class StackQuestion(NamedTuple):
 
 
 class StackQuestions(RedisConnection):
-    """Asks worker processes for the stacks of their jobs. Errors are those of `RedisConnection`.
-
-    Args:
-        redis_url: URL of the Redis.
-        namespace: First part of our RQ ids.
-    """
+    """Requests stacks from worker processes."""
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url)
         self._namespace = namespace
 
     def publish(self, worker_name: str, job_id: int, token: int) -> tuple[str, int]:
-        """Ask a worker; returns the word of the question, and the number of processes that have heard it."""
+        """Ask a worker; returns the word and the number of receivers."""
         word = secrets.token_hex(16)
         text = json.dumps({"command": STACK, "job_id": job_id, "token": token, "word": word})
         with reachable(self.where):
@@ -65,7 +49,7 @@ class StackQuestions(RedisConnection):
         return word, int(heard)
 
     def wait(self, word: str, seconds: float) -> dict[str, Any] | None:
-        """Wait for the answer; None if none comes in time, or one that cannot be read."""
+        """Wait for the answer; None on timeout, or if invalid."""
         key, left = stack_key(self._namespace, word), seconds
         while left > 0:
             patience = min(left, _WAIT_SECONDS)
@@ -78,7 +62,7 @@ class StackQuestions(RedisConnection):
 
 
 def read_question(payload: Mapping[str, Any]) -> StackQuestion | None:
-    """Read a command of the channel; None if it does not have the form of a question."""
+    """Parse a question; None if invalid."""
     job_id, token, word = payload.get("job_id"), payload.get("token"), payload.get("word")
     if not all(type(number) is int and 0 <= number <= _MOST for number in (job_id, token)):
         return None
@@ -90,11 +74,7 @@ def read_question(payload: Mapping[str, Any]) -> StackQuestion | None:
 def write_answer(
     client: redis.Redis, namespace: str, question: StackQuestion, answer: Mapping[str, Any]
 ) -> None:
-    """Write the answer to a question.
-
-    Raises:
-        redis.RedisError: Redis does not take it.
-    """
+    """Write the answer; redis errors propagate."""
     key = stack_key(namespace, question.word)
     with client.pipeline() as pipeline:
         pipeline.rpush(key, json.dumps(answer)[:_LONGEST_ANSWER])

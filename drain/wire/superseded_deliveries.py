@@ -1,4 +1,4 @@
-"""Earlier deliveries of jobs that are delivered again: RQ's verdict on them, and the RQ jobs that depend on them."""
+"""Replaced deliveries: RQ's verdicts and dependents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,13 @@ import redis
 from drain.wire import scripts
 from drain.wire.keys import dependents_key, failed_key, held_dependents_key, job_key, results_key
 
-# Error that RQ raises, and writes into its result, where a worker's serializer cannot read a call.
+# RQ's error for an unreadable call.
 _UNREADABLE = b"DeserializationError"
 _LONGEST_TRACEBACK = 1_000_000
 
 
 class RQVerdict(StrEnum):
-    """Verdict of RQ on a delivery that did not come back.
-
-    Attributes:
-        UNKNOWN: RQ says nothing that matters.
-        STOPPED: A person has stopped the job.
-        UNREADABLE: A worker could not read the call.
-    """
+    """RQ's verdict on a lost delivery: STOPPED by an operator, UNREADABLE to a worker."""
 
     UNKNOWN = "unknown"
     STOPPED = "stopped"
@@ -34,18 +28,14 @@ class RQVerdict(StrEnum):
 
 
 class ReplacedDelivery(NamedTuple):
-    """Delivery that a later one has replaced."""
+    """Delivery that a later one replaced."""
 
     rq_id: str
     queue: str
 
 
 class EarlierDeliveries:
-    """Earlier deliveries, as RQ knows them.
-
-    Args:
-        client: Connection to Redis; the caller translates its errors.
-    """
+    """Earlier deliveries in RQ's data; redis errors propagate."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -53,18 +43,18 @@ class EarlierDeliveries:
         self._move_dependents = client.register_script(scripts.load("move_dependents"))
 
     def verdicts(self, rq_ids: Sequence[str]) -> list[RQVerdict]:
-        """Return RQ's verdict on each of these deliveries."""
+        """Return RQ's verdict on each delivery."""
         answer: Any = self._read_status(args=list(rq_ids))
         pairs = iter(answer)
         return [_verdict(status, traceback) for status, traceback in zip(pairs, pairs, strict=True)]
 
     def move_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Let RQ jobs that depend on an earlier delivery depend on the later one; returns their number."""
+        """Move RQ dependents to later deliveries; returns their number."""
         moved: Any = self._move_dependents(args=[rq_id for pair in pairs for rq_id in pair])
         return int(moved)
 
     def forget(self, replaced: Sequence[ReplacedDelivery]) -> None:
-        """Delete the hashes and results of deliveries, and their entries in RQ's registries of failed jobs."""
+        """Delete hashes, results and failed-registry entries."""
         failed: dict[str, list[str]] = {}
         for rq_id, queue in replaced:
             failed.setdefault(failed_key(queue), []).append(rq_id)
@@ -73,17 +63,13 @@ class EarlierDeliveries:
             pipeline.unlink(*keys)
             for registry, rq_ids in failed.items():
                 pipeline.zrem(registry, *rq_ids)
-            # A registry that is no sorted set is not ours to mend.
+            # Ignores a registry of another type.
             pipeline.execute(raise_on_error=False)
 
 
 def hold_dependents(client: redis.Redis, rq_id: str) -> None:
-    """Keep RQ from releasing the dependents of a delivery that RQ regards as finished, though its job will run again.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
-    # Nearly every delivery has no dependents, and then there is no such key.
+    """Keep RQ from releasing dependents of a job that will run again; redis errors propagate."""
+    # The key rarely exists.
     with suppress(redis.ResponseError):
         client.rename(dependents_key(rq_id), held_dependents_key(rq_id))
 

@@ -1,8 +1,6 @@
-"""Thin deliveries: ids without hashes, for queues on which only `drain work` listens.
+"""Thin deliveries: ids without hashes, where only `drain work` listens.
 
-`drain work` reads no hash: it claims the job in Postgres by what the id says. A stock `rq worker` that pops such an id
-finds no job and drops the id, as it does with every job that was deleted; redelivery finds that the delivery is in no
-list, and pushes a whole one.
+`drain work` claims by id alone. A stock `rq worker` drops the id as a deleted job, and redelivery pushes a whole one.
 """
 
 from __future__ import annotations
@@ -19,23 +17,16 @@ from drain.wire.jobs import tracked
 from drain.wire.keys import job_key, namespace_key, queue_workers_key, whole_key
 from drain.wire.namespace_guard import Ownership, read_owner
 
-# Upper bound of the ids of one call: three milliseconds of Redis' time. Lua takes at most 8000 arguments at once.
+# 3 ms of Redis' time. Lua takes at most 8000 arguments.
 IDS_PER_CALL = 5000
-# Field of a worker's hash: the namespace whose ids the worker needs no hash for.
+# Field of a worker's hash: namespace it needs no hashes for.
 NEEDS_NO_HASH = "drain"
-# How long RQ's registry is not trusted. A stock worker enters it again with the first job that it runs.
+# Until stock workers have re-registered in RQ's registry, with their next job.
 _WHOLE_SECONDS = 3600
 
 
 class ThinDeliveries:
-    """Appends ids to lists, and finds the queues whose workers need no more than these.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-        namespace: First part of our RQ ids.
-        owners: Claims of the database that feeds.
-    """
+    """Pushes thin ids, and finds queues that allow them."""
 
     def __init__(self, client: redis.Redis, where: str, namespace: str, owners: Ownership) -> None:
         self._redis = client
@@ -46,14 +37,14 @@ class ThinDeliveries:
         self._read_listeners = client.register_script(scripts.load("need_no_hash"))
 
     def push(self, queue: str, rq_ids: Sequence[str]) -> Any:
-        """Append at most `IDS_PER_CALL` ids to the list of a queue; returns the answer of `push.lua`."""
+        """Append up to `IDS_PER_CALL` ids; returns the script's reply."""
         owners = self._owners
         with reachable(self._where):
             arguments = [owners.installation, owners.label, owners.key, queue, *rq_ids]
             return owners.mending(lambda: self._push(args=arguments))
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""
+        """Return those queues where only our `drain work` listens."""
         keys = [whole_key(self._namespace)]
         for queue in queues:
             keys += queue_workers_key(queue), whole_key(self._namespace, queue)
@@ -62,7 +53,7 @@ class ThinDeliveries:
         return {queue for queue, answer in zip(queues, answers, strict=True) if answer}
 
     def need_hashes(self, queue: str | None = None) -> None:
-        """Leave a queue, or all queues, out of the answers of `need_no_hash` for an hour, under each leader."""
+        """Require hashes in a queue, or in all, for an hour, across leaders."""
         with reachable(self._where):
             self._redis.set(whole_key(self._namespace, queue), "", ex=_WHOLE_SECONDS)
 
@@ -70,16 +61,7 @@ class ThinDeliveries:
 def write_hash(
     client: redis.Redis, rq_id: str, queue: str, job_name: str, timeout_seconds: int | None, *, seconds: int
 ) -> None:
-    """Write the hash that a thin delivery lacks, for RQ's tools to show: its job runs for long, or is dead.
-
-    Args:
-        client: Connection to Redis; the caller translates its errors.
-        rq_id: RQ id of the delivery.
-        queue: Queue of the job.
-        job_name: Name of the job.
-        timeout_seconds: Timeout of the job; None for none.
-        seconds: Time until Redis deletes the hash.
-    """
+    """Write a thin delivery's hash for RQ's tools, for `seconds`; redis errors propagate."""
     namespace, job_id, delivery = rq_id.rsplit("-", 2)
     owner: Any = client.get(namespace_key(namespace))
     installation = read_owner(owner).installation if owner else ""

@@ -1,4 +1,4 @@
-"""Traces: when a job passed which process, kept in Redis for an hour, for `drain trace`."""
+"""Traces of jobs, kept for an hour."""
 
 from __future__ import annotations
 
@@ -15,24 +15,18 @@ from drain.wire.keys import trace_key
 log = logging.getLogger(__name__)
 
 _KEPT_SECONDS = 3600
-# Hops that the processes note.
 _HOPS = ("pushed", "popped", "begun", "ended")
 
 
 class Traces(RedisConnection):
-    """The traces of one namespace. Safe to use from several threads.
-
-    Args:
-        redis_url: URL of the Redis.
-        namespace: First part of our RQ ids.
-    """
+    """Traces of a namespace. Thread-safe."""
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url)
         self._namespace = namespace
 
     def note(self, hops: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-        """Note hops of jobs, each with its time in seconds since 1970. A trace is lost while Redis is away."""
+        """Record hops in seconds since 1970; dropped without Redis."""
         try:
             with reachable(self.where):
                 pipeline: Any = self._redis.pipeline(transaction=False)
@@ -45,11 +39,7 @@ class Traces(RedisConnection):
             log.debug("hops are not noted: %s", error, extra={"event": "hops_not_noted"})
 
     def read(self, job_id: int) -> dict[str, datetime]:
-        """Read the hops of a job; empty if none were noted in the last hour. What others have written is left out.
-
-        Raises:
-            UnavailableError: Redis.
-        """
+        """Read a job's valid hops."""
         with reachable(self.where):
             found: Any = self._redis.hmget(trace_key(self._namespace, job_id), _HOPS)
         times: dict[str, datetime] = {}

@@ -1,11 +1,8 @@
-"""Workers in RQ's data: counted, shown to RQ's tools, and removed once they have died. Nothing of a job is read.
+"""Workers in RQ's data: counted, shown and removed.
 
-Stock `rq worker`s and the processes of `drain work` register alike: a key in a set for each of their queues, and a
-hash under that key that expires some time after the last heartbeat (8 minutes for `rq worker`, 2 for `drain work`).
-The sets are cleaned up only now and then, so the hash decides.
-
-A process of `drain work` may register two workers: `<name>.tracked` runs tracked jobs, and its companion `<name>`
-runs plain RQ jobs only.
+Workers register in a set per queue, and in a hash that expires after the last heartbeat (`rq worker`: 8 minutes,
+`drain work`: 2). Sets are rarely cleaned, so the hash decides. `drain work` may register `<name>.tracked` with a
+companion `<name>` for plain jobs.
 """
 
 from __future__ import annotations
@@ -23,25 +20,22 @@ from drain.wire.keys import WORKERS, execution_key, job_key, queue_workers_key, 
 from drain.wire.thin import write_hash
 
 _TRACKED = b".tracked"
-# Field of the hash of a process of `drain work`: whether it runs as many jobs as it can, and has ended none lately.
+# Set by `drain work` if it runs all it can and no job ended lately.
 IS_FULL = "drain_full"
 FULL, NOT_FULL = "1", "0"
 _FIELDS = ("hostname", "pid", "queues", "state", IS_FULL)
-# Digits that no process id has.
 _DIGITS = 12
-# Time after which the data about a job that a worker runs expires; it is written again every few seconds.
+# Rewritten every few seconds.
 _EXECUTION_SECONDS = 120
 
 
 class Worker(NamedTuple):
-    """Live worker that runs tracked jobs.
+    """Live worker for tracked jobs.
 
     Attributes:
-        host: Name of its host.
-        pid: Process id there; 0 if unknown.
-        queues: Names of its queues, in its order; empty if unknown.
-        is_free: It could begin a job at once. A process of `drain work` says so itself; an older one, and a stock
-            `rq worker`, is free while it runs nothing.
+        pid: 0 if unknown.
+        queues: Empty if unknown.
+        is_free: Could begin a job at once, as `drain work` reports; others are free if idle.
     """
 
     host: str
@@ -51,11 +45,7 @@ class Worker(NamedTuple):
 
 
 def read_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, list[Worker]]:
-    """Read the live workers of each queue that run tracked jobs; two round trips for all queues.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+    """Read live workers for tracked jobs in two round trips; redis errors propagate."""
     registered = dict(zip(queues, _registered(client, queues), strict=True))
     live = _live(client, sorted(set[bytes]().union(*registered.values())))
     companions = {key.removesuffix(_TRACKED) for key in live if key.endswith(_TRACKED)}
@@ -71,7 +61,7 @@ def _registered(client: redis.Redis, queues: Sequence[str]) -> list[set[bytes]]:
             pipeline.smembers(queue_workers_key(queue))
         answers: list[Any] = pipeline.execute(raise_on_error=False)
     for answer in answers:
-        # A key that is no set holds no workers.
+        # Other types hold no workers.
         if isinstance(answer, redis.RedisError) and "WRONGTYPE" not in str(answer):
             raise answer
     return [set() if isinstance(answer, redis.RedisError) else set(answer) for answer in answers]
@@ -103,26 +93,14 @@ def _worker(fields: Any) -> Worker:
 
 
 def forget_worker(client: redis.Redis, name: str, pid: int, queues: Collection[str]) -> None:
-    """Remove a worker whose process has died from RQ's sets, unless another process has its name by now.
-
-    Args:
-        client: Connection to Redis; the caller translates its errors.
-        name: Name of the worker, as RQ shows it.
-        pid: Id of the process that has died.
-        queues: Names of its queues.
-    """
+    """Remove a dead process's worker, unless its name was reused; redis errors propagate."""
     key = worker_key(name)
     keys = [key, WORKERS, *map(queue_workers_key, queues)]
     client.eval(scripts.load("forget_worker"), len(keys), *keys, str(pid))
 
 
 class WorkerPresence:
-    """Data about workers of `drain work` that RQ's tools show. Raises UnavailableError as `RedisConnection` does.
-
-    Args:
-        client: Connection to Redis.
-        where: Its URL, for people.
-    """
+    """Data about `drain work` for RQ's tools."""
 
     def __init__(self, client: redis.Redis, where: str) -> None:
         self._redis = client
@@ -132,14 +110,7 @@ class WorkerPresence:
     def show_worker(
         self, key: str, fields: Mapping[str, str], counts: Mapping[str, float], ttl_seconds: int
     ) -> None:
-        """Write what a worker does into its hash.
-
-        Args:
-            key: Key of the hash.
-            fields: Fields to set; "" deletes the field.
-            counts: Fields to increase, and by how much.
-            ttl_seconds: Seconds until the hash expires.
-        """
+        """Write a worker's activity: "" deletes a field, counts are added."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for name, text in fields.items():
                 if name == "current_job":
@@ -156,7 +127,7 @@ class WorkerPresence:
     def show_job(
         self, rq_id: str, worker_name: str, *, queue: str, job_name: str, timeout_seconds: int | None
     ) -> None:
-        """Write which worker runs a job, if the hash of the job is there; a thin delivery gets one for a while."""
+        """Show which worker runs a job; thin deliveries get a temporary hash."""
         if is_thin(rq_id):
             with reachable(self._where):
                 write_hash(self._redis, rq_id, queue, job_name, timeout_seconds, seconds=_EXECUTION_SECONDS)
@@ -165,6 +136,6 @@ class WorkerPresence:
             self._show_job(keys, [rq_id, worker_name, time(), _EXECUTION_SECONDS])
 
     def forget_worker(self, name: str, pid: int, queues: Collection[str]) -> None:
-        """Remove a worker whose process has died from RQ's sets; the arguments are those of the function."""
+        """Remove a dead process's worker; see the function."""
         with reachable(self._where):
             forget_worker(self._redis, name, pid, queues)

@@ -1,4 +1,4 @@
-"""The connection of an async job's transaction: as `JobConnection`, but the event loop waits for it."""
+"""Connection of an async job's transaction; see `JobConnection`."""
 
 from __future__ import annotations
 
@@ -17,41 +17,37 @@ from drain.workers.context.guarded import GuardedConnection
 
 
 class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
-    """Commits with the finish of a job, and at no other time.
+    """Commits only with the finish of a job.
 
-    If its task is cancelled, psycopg lets the server drop the statement, and reads the answer.
+    If its task is cancelled, psycopg cancels the statement and reads the answer.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def be_ready(self) -> None:
-        """Begin transactions from now on, and note the settings with which `is_fit` compares."""
+        """Begin transactions from now on, and note the settings for `is_fit`."""
         await super().set_autocommit(False)
         self.cursor_factory = AsyncTransactionCursor
         self._loop = asyncio.get_running_loop()
         self._note_settings()
 
     def is_free(self) -> bool:
-        """Return whether the running loop may use the connection: it was its own, or that of a loop that has ended."""
+        """Return True if the running loop may use it: its own, or one whose loop has ended."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 return False
-            # The lock belongs to the loop in which a task has waited for it.
+            # The lock belongs to the loop of a task that waited for it.
             self._loop, self.lock = loop, asyncio.Lock()
         return True
 
     def drop(self) -> None:
-        """Close the connection at once, whatever it waits for."""
+        """Close at once, whatever is pending."""
         self._closed = True
         self.pgconn.finish()
 
     async def commit(self) -> None:
-        """Finish the job, and commit that together with what has been written: both, or neither.
-
-        Raises:
-            LeaseLostError, JobCancelledError, TransactionError: As by `JobConnection.commit`.
-        """
+        """Finish the job and commit its writes, or neither; see `JobConnection.commit`."""
         attempt = self._begin_finish(AsyncTransactionCursor)
         claim = attempt.claim
         try:
@@ -68,7 +64,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 
     async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
-        """Refuse to let each statement commit by itself."""
+        """Refuse autocommit."""
         if value:
             raise too_early()
         await super().set_autocommit(value)
@@ -86,7 +82,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
     ) -> AsyncIterator[psycopg.AsyncTransaction]:
         """Begin a savepoint, never a transaction."""
         if self.info.transaction_status == TransactionStatus.IDLE:
-            # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
+            # With nothing begun, psycopg would begin and commit a transaction.
             await self.execute("SELECT")
         self._savepoints += 1
         try:

@@ -1,4 +1,4 @@
-"""The connections that a process keeps for the transactions of its async jobs: one for sessions, and one without."""
+"""Connections kept for async jobs' transactions: one for sessions, one bare."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _engines: dict[tuple[int, str], AsyncEngine] = {}
 _kept: dict[tuple[int, str], list[JobAsyncConnection]] = {}
 _kept_for_sessions: dict[tuple[int, str], list[AsyncConnection]] = {}
-# Upper bound of the connections of each kind that a process keeps.
+# Connections kept of each kind.
 _MOST = 1
 
 _Kept = TypeVar("_Kept")
@@ -28,7 +28,7 @@ _Kept = TypeVar("_Kept")
 
 @asynccontextmanager
 async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
-    """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    """Yield an idle connection; after success, one is kept for the next job."""
     if (lending := lender.get()) is not None:
         async with lending.async_bare() as lent:
             yield lent
@@ -38,7 +38,7 @@ async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
     try:
         yield connection
     except BaseException:
-        # A refused commit, or a cancelled task, may have left its transaction open.
+        # A refused commit or cancelled task may leave its transaction open.
         connection.drop()
         raise
     if len(kept) >= _MOST or not connection.is_fit():
@@ -49,7 +49,7 @@ async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
 
 @asynccontextmanager
 async def of_session(database_url: str) -> AsyncIterator[AsyncConnection]:
-    """Do as `bare`, for a session."""
+    """Yield a connection for a session; see `bare`."""
     if (lending := lender.get()) is not None:
         async with lending.async_of_session() as lent:
             yield lent
@@ -68,7 +68,7 @@ async def of_session(database_url: str) -> AsyncIterator[AsyncConnection]:
 
 
 def _one_of(kept: list[_Kept], driver_of: Callable[[_Kept], JobAsyncConnection | None]) -> _Kept | None:
-    # Another thread, with a loop of its own, may take the last one in between.
+    # Another thread's loop may take the last one.
     with suppress(IndexError):
         while True:
             connection = kept.pop()
@@ -88,7 +88,7 @@ def _itself(connection: JobAsyncConnection) -> JobAsyncConnection:
 
 
 def _driver_of_kept(connection: AsyncConnection) -> JobAsyncConnection | None:
-    """Return the connection below, or None if the job has closed it, or changed what the next job would inherit."""
+    """Return the driver connection; None if closed, or changed for the next job."""
     below = connection.sync_connection
     return driver_of(below) if below is not None and not below.invalidated and is_as_made(below) else None
 
@@ -99,14 +99,14 @@ def _is_fit(connection: AsyncConnection) -> bool:
 
 
 def drop(connection: AsyncConnection) -> None:
-    """Close the psycopg connection below at once, whatever it waits for."""
+    """Close the driver connection at once, whatever is pending."""
     below = connection.sync_connection
     if below is not None and not below.closed and not below.invalidated:
         driver_of(below).drop()
 
 
 async def _discard(connection: AsyncConnection) -> None:
-    # By itself SQLAlchemy would wait for a server that may never answer.
+    # SQLAlchemy would wait for a server that may never answer.
     drop(connection)
     with suppress(Exception):
         await connection.invalidate()
@@ -115,7 +115,7 @@ async def _discard(connection: AsyncConnection) -> None:
 
 
 def _engine(database_url: str) -> AsyncEngine:
-    # Here, since most jobs have no session.
+    # Most jobs have no session.
     import sqlalchemy
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -130,12 +130,12 @@ def _engine(database_url: str) -> AsyncEngine:
 
 
 def driver_of(connection: sqlalchemy.Connection) -> JobAsyncConnection:
-    """Return the psycopg connection below a connection of SQLAlchemy's."""
+    """Return the psycopg connection below SQLAlchemy's."""
     return cast(JobAsyncConnection, connection.connection.driver_connection)
 
 
 def close_all() -> None:
-    """Close the connections that this process has kept, whatever loop they belong to."""
+    """Close all kept connections, of any loop."""
     for (pid, _), for_sessions in _kept_for_sessions.items():
         while pid == os.getpid() and for_sessions:
             drop(for_sessions.pop())

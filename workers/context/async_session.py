@@ -1,7 +1,4 @@
-"""The SQLAlchemy session of an async job's transaction: it commits with the finish, and at no other time.
-
-Imported by the first job that asks for such a session.
-"""
+"""SQLAlchemy session of an async job's transaction; imported by the first job that asks."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from drain.workers.context.session import JobSession
 
 @asynccontextmanager
 async def session_of(database_url: str) -> AsyncIterator[AsyncSession]:
-    """Yield a session on a connection of `async_kept.of_session`; used after the block, it opens one of its own."""
+    """Yield a session on a kept connection; used after the block, it opens its own."""
     async with of_session(database_url) as connection:
         session = AsyncSession(
             connection,
@@ -30,12 +27,12 @@ async def session_of(database_url: str) -> AsyncIterator[AsyncSession]:
         try:
             yield session
         except BaseException:
-            # As in `session.session_of`; a statement may be unanswered, and nobody waits for its answer any more.
+            # As in `session.session_of`; an unanswered statement is abandoned.
             drop(connection)
             await session.invalidate()
             raise
         finally:
-            # Another job may have this connection by then, and would commit what the session writes.
+            # Another job may have the connection, and would commit later writes.
             session.bind = connection.engine
             session.sync_session.bind = connection.engine.sync_engine
             await session.close()
@@ -47,5 +44,5 @@ async def driver_of_session(session: AsyncSession) -> JobAsyncConnection:
 
 
 async def commit_with_the_finish(session: AsyncSession) -> None:
-    """Commit what has been written, and the job's finish with it."""
+    """Commit the writes and the job's finish."""
     await greenlet_spawn(cast(JobSession, session.sync_session).commit_with_the_finish)

@@ -5,8 +5,7 @@
         async with drain.async_transaction() as session:
             await session.execute(update(Order).where(Order.id == order_id).values(settled=True))
 
-As `transaction`, with the same statements under the same token; while the server works, the other jobs of the event
-loop go on.
+As `transaction`, without blocking the event loop.
 """
 
 from __future__ import annotations
@@ -32,25 +31,24 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def async_transaction() -> AsyncIterator[AsyncSession]:
-    """Open an async session whose writes and the job's finish commit together, at the end of the block.
+    """Open an async session whose writes commit together with the job's finish, at the end of the block.
 
-    What `transaction` says holds here too. If the task is cancelled within the block, as by `asyncio.timeout` or by the
-    timeout of the job, all is rolled back.
+    As `transaction`. If the task is cancelled within the block, everything is rolled back.
 
     Yields:
-        A SQLAlchemy AsyncSession on DRAIN_DATABASE_URL. It commits by itself, and what it has loaded can still be read
-        afterwards. Needs greenlet, which the extra `[async]` brings.
+        SQLAlchemy AsyncSession on DRAIN_DATABASE_URL, committed automatically; loaded objects stay readable. Needs
+        greenlet, from the extra `[async]`.
 
     Raises:
         LeaseLostError: Another worker has claimed the job; everything is rolled back.
         JobCancelledError: The job was cancelled; everything is rolled back.
         NoCurrentJobError: No job is running here.
-        TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
+        TransactionError: The job has, or had, its transaction; or the block would commit on its own.
         DrainError: greenlet is missing.
     """
     attempt = current_attempt()
     _require_greenlet()
-    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
+    # SQLAlchemy is slow to import, and most jobs have no session.
     load("drain.workers.context.async_session")
     from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
 
@@ -66,14 +64,12 @@ async def async_transaction() -> AsyncIterator[AsyncSession]:
 
 @asynccontextmanager
 async def async_psycopg_transaction() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Do as `async_transaction`, on a bare psycopg connection, without SQLAlchemy and greenlet.
+    """Open an async psycopg transaction, without SQLAlchemy and greenlet; see `async_transaction`.
 
-    The connection is this job's until the block ends, and then the next one's: do not keep it. The effect of a plain
-    SET stays; SET LOCAL ends with the transaction.
+    Do not keep the connection: the next job gets it. A plain SET stays; SET LOCAL ends with the transaction.
 
     Yields:
-        An AsyncConnection on DRAIN_DATABASE_URL, in a transaction; its `transaction()` is a savepoint, and its
-        `commit()` is refused.
+        AsyncConnection on DRAIN_DATABASE_URL, in a transaction; `transaction()` is a savepoint, `commit()` is refused.
 
     Raises:
         LeaseLostError, JobCancelledError, NoCurrentJobError, TransactionError: As `async_transaction`.

@@ -1,4 +1,4 @@
-"""The connection of a job's transaction: it commits together with the job's finish, and at no other time."""
+"""Connection of a job's transaction, which commits only with the finish."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from drain.workers.context.finish_guard import note_heartbeat, refusal, too_earl
 from drain.workers.context.guarded import GuardedConnection
 from drain.workers.errors import INTERRUPTIONS
 
-# Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
 
 
 class JobConnection(GuardedConnection, psycopg.Connection[Any]):
-    """Commits with the finish of a job, and at no other time."""
+    """Commits only with the finish of a job."""
 
     def be_ready(self) -> None:
-        """Begin transactions from now on, and note the settings with which `is_fit` compares."""
+        """Begin transactions from now on, and note the settings for `is_fit`."""
         self.autocommit = False
         self.cursor_factory = TransactionCursor
         self._note_settings()
 
     def commit(self) -> None:
-        """Finish the job, and commit that together with what has been written: both, or neither.
+        """Finish the job and commit its writes, or neither.
 
         Raises:
             LeaseLostError: Another worker has claimed the job; everything is rolled back.
             JobCancelledError: The job was cancelled; everything is rolled back.
-            TransactionError: The block of the transaction has not ended; or the job is finished already; or a savepoint
-                or a pipeline is still open.
+            TransactionError: The block has not ended, the job is finished, or a savepoint or pipeline is open.
         """
         attempt = self._begin_finish(TransactionCursor)
         claim = attempt.claim
@@ -54,7 +52,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
-        """Refuse to let each statement commit by itself."""
+        """Refuse autocommit."""
         if value:
             raise too_early()
         super().set_autocommit(value)
@@ -72,7 +70,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
     ) -> Iterator[psycopg.Transaction]:
         """Begin a savepoint, never a transaction."""
         if self.info.transaction_status == TransactionStatus.IDLE:
-            # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
+            # With nothing begun, psycopg would begin and commit a transaction.
             self.execute("SELECT")
         self._savepoints += 1
         try:
@@ -82,19 +80,19 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
             self._savepoints -= 1
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the answer; if a signal interrupts that, let the server drop the statement first."""
+        """Wait for the answer; if a signal interrupts, cancel the statement first."""
         try:
             return super().wait(gen, *args, **kwargs)
         except INTERRUPTIONS:
-            # For a moment, in which the signal may have come, the cursor of the first statement lets psycopg believe
-            # that no transaction is to begin. The next statement would commit by itself.
+            # The signal may have come while the first statement's cursor made psycopg believe that no transaction is
+            # to begin; the next statement would then commit on its own.
             self._autocommit = False
             if self.info.transaction_status == TransactionStatus.ACTIVE:
-                # The answer to a statement that was cancelled, or that was quicker, has still to be read.
+                # The answer to a cancelled or quicker statement must be read.
                 with suppress(psycopg.Error), postgres.time_limit(self, _CANCEL_SECONDS):
                     self.cancel_safe(timeout=_CANCEL_SECONDS)
                     super().wait(gen)
             if self._pipeline is None and self.pgconn.pipeline_status != PipelineStatus.OFF:
-                # Interrupted within the cursor's own pipeline: a further statement would wait for ever.
+                # Interrupted in the cursor's pipeline: another statement would wait forever.
                 self.close()
             raise

@@ -1,4 +1,4 @@
-"""The connections that a process keeps for the transactions of its jobs: one for sessions, and one without."""
+"""Connections kept for jobs' transactions: one for sessions, one bare."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from drain.workers.context.lent_connections import lender
 if TYPE_CHECKING:
     import sqlalchemy
 
-# By process and URL: a forked child must not use its parent's connections, nor close them, which would end them there.
+# By process and URL: a forked child must neither use nor close its parent's.
 _engines: dict[tuple[int, str], sqlalchemy.Engine] = {}
 _kept: dict[tuple[int, str], list[JobConnection]] = {}
 _kept_for_sessions: dict[tuple[int, str], list[sqlalchemy.Connection]] = {}
-# Upper bound of the connections of each kind that a process keeps.
+# Connections kept of each kind.
 _most = 1
 
-# Name that the server shows for the sessions of jobs' transactions.
+# As the server shows them.
 APPLICATION_NAME = "drain job"
 
 
 def keep(number: int) -> None:
-    """Let this process keep as many connections of each kind: one for each thread that runs jobs."""
+    """Keep this many connections of each kind: one per thread."""
     global _most  # noqa: PLW0603
     _most = number
 
 
 @contextmanager
 def bare(database_url: str) -> Iterator[JobConnection]:
-    """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    """Yield an idle connection; after success, one is kept for the next job."""
     if (lending := lender.get()) is not None:
         with lending.bare() as lent:
             yield lent
@@ -44,10 +44,10 @@ def bare(database_url: str) -> Iterator[JobConnection]:
     try:
         yield connection
     except BaseException:
-        # A refused commit, or a signal in the middle of anything, may have left its transaction open.
+        # A refused commit or a signal may leave its transaction open.
         connection.close()
         raise
-    # Each `async def` job that runs may use a connection; one is enough to keep for them.
+    # One is enough for `async def` jobs.
     if len(kept) >= _most or not connection.is_fit():
         connection.close()
     else:
@@ -55,7 +55,7 @@ def bare(database_url: str) -> Iterator[JobConnection]:
 
 
 def _one_of(kept: list[JobConnection]) -> JobConnection | None:
-    # Another thread may take the last one in between.
+    # Another thread may take the last one.
     with suppress(IndexError):
         while True:
             connection = kept.pop()
@@ -67,10 +67,9 @@ def _one_of(kept: list[JobConnection]) -> JobConnection | None:
 
 @contextmanager
 def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
-    """Do as `bare`, for a session.
+    """Yield a connection for a session; see `bare`.
 
-    A pool of SQLAlchemy's would keep the connection as well, but to take it from there and to put it back takes a tenth
-    of the processor time of a job of one statement.
+    SQLAlchemy's pool would take a tenth of the processor time of a one-statement job.
     """
     if (lending := lender.get()) is not None:
         with lending.of_session() as lent:
@@ -81,7 +80,7 @@ def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
     try:
         yield connection
     except BaseException:
-        # To roll back would raise another error where a signal has left a statement unanswered.
+        # A rollback would fail again after a signal left a statement unanswered.
         _discard(connection)
         raise
     if len(kept) >= _most or not _is_fit_for_sessions(connection):
@@ -105,8 +104,8 @@ def _is_fit_for_sessions(connection: sqlalchemy.Connection) -> bool:
 
 
 def is_as_made(connection: sqlalchemy.Connection) -> bool:
-    """Return whether a job has left a connection of SQLAlchemy's as it was."""
-    # Options that a job has set, and functions that it lets listen, would be the next job's too.
+    """Return True if a job left SQLAlchemy's connection unchanged."""
+    # Options and listeners would be the next job's too.
     return not (connection.closed or connection.get_execution_options() or connection._has_events)
 
 
@@ -117,7 +116,7 @@ def _discard(connection: sqlalchemy.Connection) -> None:
 
 
 def _engine(database_url: str) -> sqlalchemy.Engine:
-    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
+    # SQLAlchemy is slow to import, and most jobs have no session.
     import sqlalchemy
 
     key = (os.getpid(), database_url)
@@ -131,12 +130,12 @@ def _engine(database_url: str) -> sqlalchemy.Engine:
 
 
 def driver_of(connection: sqlalchemy.Connection) -> JobConnection:
-    """Return the psycopg connection below a connection of SQLAlchemy's."""
+    """Return the psycopg connection below SQLAlchemy's."""
     return cast(JobConnection, connection.connection.driver_connection)
 
 
 def close_all() -> None:
-    """Close the connections that this process has kept."""
+    """Close all kept connections."""
     for (pid, _), for_sessions in _kept_for_sessions.items():
         while pid == os.getpid() and for_sessions:
             _discard(for_sessions.pop())
@@ -157,10 +156,10 @@ def _connect(database_url: str) -> JobConnection:
 
 
 def settings_of_jobs(database_url: str) -> dict[str, str]:
-    """Return the settings of the sessions of jobs' transactions."""
-    # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
+    """Return the session settings of jobs' transactions."""
+    # Statements may take as long as the job; the server releases the locks of a lost machine.
     settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     if own := urls.schema_of(database_url):
-        # Ours first, since the names of our tables may be those of others; then those that sessions have by default.
+        # Ours first, as other schemas may use our table names; then the default ones.
         settings["search_path"] = f'{own},"$user",public'
     return settings

@@ -1,4 +1,4 @@
-"""The attempt that is running here, and `CurrentJob`, the part of it that a job may see."""
+"""The running attempt, and `CurrentJob`, the part of it that a job may see."""
 
 from __future__ import annotations
 
@@ -22,29 +22,23 @@ _DEFAULT_OPTIONS = JobOptions()
 
 
 class Attempt:
-    """One attempt at a job, made where its claim is made.
+    """Attempt at a job, created where it is claimed.
 
     Args:
-        claim: The claim.
-        asked_at: When the claim was asked for, by the monotonic clock.
-        watcher: Extends the lease, and interrupts the job when its time is over.
-        database_url: URL of the job's database.
+        asked_at: When the claim was requested, by `monotonic()`.
+        watcher: Extends the lease, and interrupts the job in time.
+        database_url: Where its `transaction()` runs.
 
     Attributes:
-        claim: The claim.
-        job: The registered job; None if no function is registered under its name.
-        options: Of the registration; the defaults if there is none.
-        lease: Lease of the claim.
-        interruption: When and why the running job is interrupted.
-        database_url: URL of the job's database, in which its `transaction()` is executed.
-        groups_commit: The commit of the job's `transaction()` need not wait for the disk, since whoever records the
-            outcome waits.
-        finished: The job's `transaction()` has committed.
-        in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
-        result: Result of the job as JSON, if the job keeps one and has given it before its finish; None otherwise.
-        late_result: Result as JSON that the job has returned after its `transaction()` had finished it; None otherwise.
-        progress: What the job has reported last of its progress; None before.
-        has_ended: The function of the job has ended.
+        job: None if its name is not registered.
+        options: Of the registration, or the defaults.
+        groups_commit: The commit of its `transaction()` need not wait for the disk, since recording does.
+        finished: Its `transaction()` has committed.
+        in_transaction: Its `transaction()` is open, or was abandoned.
+        result: JSON to keep, if given before the finish.
+        late_result: JSON returned after `transaction()` finished the job.
+        progress: Last report.
+        has_ended: Its function has ended.
     """
 
     __slots__ = (
@@ -76,14 +70,14 @@ class Attempt:
 
     @property
     def current(self) -> CurrentJob:
-        """The part of this attempt that the job may see."""
-        # Made when a job asks for it, which most do not.
+        """Part of this attempt that the job may see."""
+        # Most jobs do not ask.
         if self._current is None:
             self._current = CurrentJob(self)
         return self._current
 
     def keep_returned(self, value: Any) -> None:
-        """Keep the value that the function of a job which keeps its result has returned, unless the job has set one.
+        """Keep the returned value of a job with `result="keep"`, unless it has set one.
 
         Raises:
             UnfitResultError: The value cannot be kept.
@@ -97,18 +91,14 @@ class Attempt:
 
 
 class CurrentJob:
-    """The job that is running here.
+    """Running job.
 
     Attributes:
-        id: Its id in the tables.
-        name: The name that it was staged under.
-        queue: Its queue.
-        tag: Tag that it was staged with.
-        context: JSON text of what its stager gave along; None if nothing.
-        attempt: 1 for the first. Deferrals do not count.
-        max_attempts: Upper bound of the attempts that may fail; 0 for none.
-        fencing_token: Grows with each claim. A store that keeps the highest one it has seen, and refuses
-            lower ones, is safe from workers that come back late.
+        context: JSON text from staging, if any.
+        attempt: From 1; deferrals do not count.
+        max_attempts: Attempts that may fail; 0 for no limit.
+        fencing_token: Grows with each claim. A store that refuses tokens below the highest seen is safe from late
+            workers.
     """
 
     __slots__ = (
@@ -132,17 +122,16 @@ class CurrentJob:
         return f"<job {self.id} ({self.name}), attempt {self.attempt}>"
 
     def set_result(self, value: Any) -> None:
-        """Set the result of this job, which is registered with `result="keep"`; the last call counts.
+        """Set the result of a job registered with `result="keep"`; the last call wins, even over a returned value.
 
-        For a job that finishes itself: its `transaction()` commits the result with the finish, while a returned value
-        is added afterwards. A returned value is not kept if the job has set its result.
+        For a job that finishes itself: its `transaction()` commits the result with the finish.
 
         Args:
             value: Numbers, texts, lists and objects, up to 64 KiB of JSON.
 
         Raises:
-            UnfitResultError: The value is no JSON, or too large; or the job keeps no result, or is finished already.
-                Unless the job catches this, it is dead.
+            UnfitResultError: The value is not JSON or too large; or the job keeps no result, or is finished. Kills
+                the job unless caught.
         """
         attempt = self._attempt
         if not attempt.options.keeps_result:
@@ -156,18 +145,18 @@ class CurrentJob:
         attempt.result = written(self.id, value)
 
     def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
-        """Report how far the job is, for `drain.progress` and `drain show`.
+        """Report progress, for `drain.progress` and `drain show`.
 
-        Cheap enough for a loop: the latest report is kept, and a thread of the worker carries it to Redis, twice a
-        second at most. While Redis is away nobody sees it, and the job goes on. Each attempt begins anew.
+        Cheap enough for a loop: a thread sends the latest report to Redis at most twice a second. Each attempt starts
+        over.
 
         Args:
-            done: Number of steps that are done, or of bytes, or whatever the job counts.
-            total: Number of all steps, as far as is known.
-            text: A word about the present step; its first 200 characters are kept.
+            done: Steps, bytes, or whatever the job counts.
+            total: All of them, if known.
+            text: Present step; 200 characters are kept.
 
         Raises:
-            ProgressError: A number is none, is negative, or is larger than the total.
+            ProgressError: A value is not a number, is negative, or exceeds the total.
         """
         kind, of, attempt = type(done), type(total), self._attempt
         if (
@@ -189,12 +178,12 @@ class CurrentJob:
 
     @property
     def args(self) -> list[Any]:
-        """Positional arguments as they were staged: JSON values, a new list each time."""
+        """Positional arguments as staged, in a new list."""
         return list(json.loads(self._attempt.claim.job_args))
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """Keyword arguments as they were staged: JSON values, a new dictionary each time."""
+        """Keyword arguments as staged, in a new dictionary."""
         return dict(json.loads(self._attempt.claim.job_kwargs))
 
     @property
@@ -204,39 +193,39 @@ class CurrentJob:
 
     @property
     def in_transaction(self) -> bool:
-        """True while its `transaction()` is open, or was thrown away without having been ended."""
+        """True while its `transaction()` is open, or after it was abandoned."""
         return self._attempt.in_transaction
 
     @property
     def key(self) -> str:
-        """Idempotency key: the same for every attempt, and no other job has it.
+        """Idempotency key: the same for all attempts, and unique to the job.
 
-        Not even one that gets the same id, after a failover to an older replica or in a restored copy of the database:
-        the key is made of the installation, the id, and a random value that the job was staged with.
+        Made from the installation, the id and a random value, so that ids repeated after a failover or in a copy
+        differ.
         """
         claim = self._attempt.claim
-        # Rows that were staged before version 2 of the schema have none, and keep the keys that they have shown.
+        # Rows older than schema version 2 keep the keys they have shown.
         salt = "" if claim.salt is None else f" {claim.salt}"
         return str(uuid5(claim.installation, f"{claim.id}{salt}"))
 
     @property
     def lease_expires_at(self) -> datetime:
-        """End of the lease by the database's clock; each heartbeat moves it on."""
+        """End of the lease by the database's clock; heartbeats extend it."""
         return self._attempt.lease.expires_at
 
     @property
     def lease_seconds_left(self) -> float:
-        """Seconds for which the lease holds, as far as is known; 0 once it is lost or has run out."""
+        """Known remaining seconds of the lease; 0 once lost or expired."""
         return self._attempt.lease.seconds_left()
 
     @property
     def lease_lost(self) -> bool:
-        """True once another worker has claimed the job, or it was cancelled: stop, nothing can finish it any more."""
+        """True once the job was claimed elsewhere or cancelled: stop, it cannot finish."""
         return self._attempt.lease.lost
 
     @property
     def cancelled(self) -> bool:
-        """True once a heartbeat has noticed that the job was cancelled: stop, nothing can finish it any more."""
+        """True once a heartbeat has noticed a cancellation: stop, it cannot finish."""
         return self._attempt.lease.cancelled
 
 
@@ -244,19 +233,19 @@ _running: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 
 def current_job() -> CurrentJob:
-    """Return the job that is running in this context.
+    """Return the job running in this context.
 
     Raises:
-        NoCurrentJobError: None is. A thread that a job starts by itself has a context of its own.
+        NoCurrentJobError: There is none. A thread started by a job has its own context.
     """
     return current_attempt().current
 
 
 def current_attempt() -> Attempt:
-    """Return the attempt that is running in this context.
+    """Return the attempt running in this context.
 
     Raises:
-        NoCurrentJobError: As `current_job`.
+        NoCurrentJobError: There is none.
     """
     attempt = _running.get()
     if attempt is None:
@@ -265,7 +254,7 @@ def current_attempt() -> Attempt:
 
 
 def job_fields() -> tuple[int, str, int] | None:
-    """Return id, name and number of the attempt that is running in this context; None if none is."""
+    """Return id, name and attempt number of the running job, if any."""
     attempt = _running.get()
     if attempt is None:
         return None
@@ -274,10 +263,10 @@ def job_fields() -> tuple[int, str, int] | None:
 
 
 def begin(attempt: Attempt) -> Token[Attempt | None]:
-    """Make an attempt the one that is running in this context, until `end`."""
+    """Make an attempt the running one, until `end`."""
     return _running.set(attempt)
 
 
 def end(token: Token[Attempt | None]) -> None:
-    """Make the attempt that was running before `begin` the one that is running."""
+    """Restore the attempt from before `begin`."""
     _running.reset(token)

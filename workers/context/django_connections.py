@@ -1,7 +1,6 @@
-"""Django's connections between two attempts: what is lost, too old, or left in the middle of anything is closed.
+"""Django's connections between attempts: lost, old or busy ones are closed.
 
-Django does that before and after each of its requests; in a worker nobody else would. A connection that is lost would
-fail every job of its thread, until the worker is replaced.
+Django does so around requests. In a worker, a lost connection would fail every later job of its thread.
 """
 
 from __future__ import annotations
@@ -21,20 +20,19 @@ from drain.workers.errors import INTERRUPTIONS
 
 log = logging.getLogger(__name__)
 
-# Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
 
-# Process to which Django's connections belong that are open here.
+# Process that the open connections belong to.
 _pid = os.getpid()
-# Those of parent processes: kept, since an end of one would be an end for the parent too.
+# Those of parents, kept open: closing would end them there too.
 _inherited: list[Any] = []
 
 
 def forget_inherited() -> None:
-    """Leave the connections of this thread to the parent process, if this is a child that was forked from it.
+    """In a forked child, leave this thread's connections to the parent.
 
-    Two processes would read each other's answers; and what a child that is killed has written would be in the parent's
-    next transaction. asgiref's thread, which a child has not, is started anew.
+    Otherwise both would read each other's answers, and the child's writes could enter the parent's next transaction.
+    asgiref's thread, which a child lacks, is started anew.
     """
     global _pid  # noqa: PLW0603
     if os.getpid() == _pid:
@@ -52,23 +50,22 @@ def forget_inherited() -> None:
 
 
 def renew(*, shared: bool = False) -> None:
-    """Close those of Django's connections in this thread that the next job should not inherit.
+    """Close this thread's Django connections that the next job should not inherit.
 
     Args:
-        shared: Other jobs use them at the same time.
+        shared: Other jobs use them now.
 
     Raises:
         LeaseLostError, JobCancelledError, JobTimeoutError, WorkerStoppedError, Dead: The job was interrupted meanwhile.
     """
-    # All that a job without Django pays: one look at a dict.
-    # The connections of a test are the test's to close.
+    # Without Django, one dict look-up. A test closes its own connections.
     if "django.db" not in sys.modules or lender.get() is not None:
         return
     try:
         _renew(shared=shared)
     except INTERRUPTIONS:
         raise
-    # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
+    # A backend's error may fail neither a finished job nor one without that database.
     except Exception as error:  # noqa: BLE001
         log.warning(
             "Django's connections could not be renewed: %s", error, extra={"event": "connections_not_renewed"}
@@ -76,18 +73,16 @@ def renew(*, shared: bool = False) -> None:
 
 
 def renew_beside_the_loop(*, others: bool = False) -> None:
-    """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop.
+    """Renew in the thread where asgiref, and so Django's async ORM, runs blocking code.
 
     Args:
-        others: Other jobs run in the loop. They share the connections, and may be in the middle of a query: one that is
-            well stays, however old it is.
+        others: Other jobs run in the loop and may be in a query: healthy connections stay, however old.
     """
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None or "django.db" not in sys.modules or lender.get() is not None:
         return
     executor: Any = getattr(asgiref.SyncToAsync, "single_thread_executor", None)
-    # Where no thread has started, there is no connection. Nobody waits for the call: the thread executes it before
-    # whatever the job asks of that thread.
+    # Without a thread there is no connection. Not awaited: the thread runs it before the job's calls.
     if getattr(executor, "_threads", None):
         with suppress(RuntimeError):
             executor.submit(renew, shared=others)
@@ -99,7 +94,7 @@ def _renew(*, shared: bool) -> None:
         if connection.connection is None:
             continue
         if connection.in_atomic_block:
-            # A test runs jobs within its own transaction: that is the test's to end.
+            # A test ends its own transaction.
             if not is_of_a_test(connection):
                 abandon(connection)
             continue
@@ -113,26 +108,26 @@ def _renew(*, shared: bool) -> None:
 
 
 def _connections() -> Any:
-    """Return Django's connections; None if it has none yet, half imported or without settings."""
+    """Return Django's connections; None while half imported or without settings."""
     connections = getattr(sys.modules.get("django.db"), "connections", None)
     conf = sys.modules.get("django.conf")
     return connections if conf is not None and conf.settings.configured else None
 
 
 def is_of_a_test(connection: Any) -> bool:
-    """Return whether a connection is in the transaction of a TestCase of Django's."""
+    """Return True for a connection in a Django TestCase's transaction."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
 def is_unusable(driver: psycopg.Connection[Any]) -> bool:
-    """Return whether a connection is lost, or in the middle of a statement or a transaction."""
+    """Return True for a connection that is lost, or in a statement or transaction."""
     if driver.closed or driver.pgconn.transaction_status != TransactionStatus.IDLE:
         return True
     return is_ended(driver)
 
 
 def abandon(connection: Any) -> None:
-    """Let the server drop what a connection of Django's is doing, close it, and let Django make a new one."""
+    """Cancel what the server does for a connection, close it, and let Django make a new one."""
     from django.db import connections
 
     driver = connection.connection
@@ -143,13 +138,13 @@ def abandon(connection: Any) -> None:
     with suppress(Exception):
         connection.close()
     if connection.in_atomic_block:
-        # Django would keep the closed one until the end of a block that never ends.
+        # Django would keep it until the end of a block that never ends.
         with suppress(AttributeError):
             del connections[connection.alias]
 
 
 def cancel(driver: psycopg.Connection[Any]) -> None:
-    """Let the server drop the statement that it executes, if any."""
+    """Cancel the current statement, if any."""
     if not driver.closed and driver.pgconn.transaction_status == TransactionStatus.ACTIVE:
         with suppress(psycopg.Error):
             driver.cancel_safe(timeout=_CANCEL_SECONDS)

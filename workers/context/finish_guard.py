@@ -1,4 +1,4 @@
-"""Rules of every kind of a job's transaction: there is one, it finishes the job, and it says why it could not."""
+"""Rules of a job's transaction: one per attempt, it finishes the job, and it explains failures."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from drain.workers.errors import JobCancelledError, LeaseLostError, TransactionE
 
 
 class CanFinish(Protocol):
-    """A connection that finishes a job with its commit.
-
-    Attributes:
-        finishing: The attempt whose job is finished by the next commit; None while no commit is allowed.
-    """
+    """Connection that finishes a job with its commit; `finishing` is None while none is allowed."""
 
     finishing: Attempt | None
 
 
 @contextmanager
 def only_one(attempt: Attempt) -> Iterator[None]:
-    """Let the block be the one transaction of the attempt.
+    """Make the block the attempt's one transaction.
 
     Raises:
-        TransactionError: The job has, or had, its transaction already.
+        TransactionError: The job has, or had, one.
     """
     if attempt.finished or attempt.in_transaction:
         raise TransactionError(
@@ -36,7 +32,7 @@ def only_one(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except GeneratorExit:
-        # The block was thrown away before its end: what it wrote is lost, so the job must not finish.
+        # The block was abandoned and its writes lost, so the job must not finish.
         never_ended = True
         raise
     finally:
@@ -49,9 +45,9 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
     """Let the commit in the block finish the job.
 
     Raises:
-        TransactionError: The block has committed nothing.
+        TransactionError: The block committed nothing.
     """
-    # From here on a refused heartbeat may be the echo of our own finish.
+    # From here on a refused heartbeat may be due to our own finish.
     attempt.lease.ending = True
     connection.finishing = attempt
     try:
@@ -63,18 +59,12 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
 
 
 def nothing_committed(attempt: Attempt) -> TransactionError:
-    """Return the error of a transaction that has ended without a commit."""
+    """Return the error of a transaction that ended without a commit."""
     return TransactionError(f"nothing of the transaction of job {attempt.claim.id} has been committed")
 
 
 def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Exception:
-    """Return why the finish of a job was refused, and note whether it is finished all the same.
-
-    Args:
-        attempt: The attempt.
-        is_finished: The job was finished under the token of this attempt.
-        is_cancelled: The job was cancelled after the claim.
-    """
+    """Return why a finish was refused, and note whether the job is finished under this token anyway."""
     job_id = attempt.claim.id
     if is_finished:
         attempt.finished = True
@@ -88,7 +78,7 @@ def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Excep
 
 
 def too_early() -> TransactionError:
-    """Return the error of a job that begins or commits by itself."""
+    """Return the error of a job that begins or commits on its own."""
     return TransactionError(
         "the transaction of a job begins and commits by itself, together with the job's finish; use begin_nested(), or "
         "psycopg's transaction(), for savepoints, and a session of your own for what must be committed earlier"
@@ -96,5 +86,5 @@ def too_early() -> TransactionError:
 
 
 def note_heartbeat(error: BaseException) -> None:
-    """Say in the error of a finish that could not be serialized what is most often the reason."""
+    """Add the usual reason to a finish's serialization error."""
     error.add_note("A heartbeat has extended the job's lease since the transaction took its snapshot.")

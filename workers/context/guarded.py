@@ -1,4 +1,4 @@
-"""Base of the connections of jobs' transactions, for threads and for the event loop."""
+"""Base of the connections of jobs' transactions, sync and async."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from drain.workers.errors import TransactionError
 
 
 class GuardedConnection(psycopg.BaseConnection[Any]):
-    """Base of connections that commit with the finish of a job, and at no other time.
-
-    Attributes:
-        finishing: The attempt whose job is finished by the next commit; None while no commit is allowed.
-    """
+    """Base of connections that commit only with the finish of a job; `finishing` is None while no commit is allowed."""
 
     finishing: Attempt | None = None
     row_factory: Any
@@ -31,7 +27,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
     _as_opened: tuple[object, ...] = ()
 
     def is_fit(self) -> bool:
-        """Return whether the connection is as it was opened, and so fit for the next job."""
+        """Return True if the connection is as it was opened."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
         if self._savepoints or self._committed_early:
@@ -39,7 +35,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         return self._settings() == self._as_opened and not is_ended(self)
 
     def refuse_commit(self) -> NoReturn:
-        """Raise a TransactionError, now and at the finish: a COMMIT in SQL has ended the transaction."""
+        """Raise TransactionError now and at the finish: COMMIT in SQL has ended the transaction."""
         self._committed_early = True
         raise too_early()
 
@@ -57,7 +53,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         """Return the attempt that the commit finishes.
 
         Raises:
-            TransactionError: It is no time for a commit.
+            TransactionError: No commit is allowed now.
         """
         attempt = self.finishing
         if attempt is None:
@@ -70,15 +66,15 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
                 "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
                 "all of it is rolled back"
             )
-        # The job may have replaced these factories; reset them.
+        # The job may have replaced these.
         self.row_factory, self.cursor_factory = tuple_row, cursor_factory
         return attempt
 
 
 def is_ended(connection: psycopg.BaseConnection[Any]) -> bool:
-    """Return whether the server has ended the session of an idle connection."""
-    # All that the server sends on an idle connection is that it ends the session. Polling costs a microsecond;
-    # a query, as by SQLAlchemy's `pool_pre_ping`, costs two of the exchanges of a job.
+    """Return True if the server has ended an idle session."""
+    # An idle server only ever sends the end of the session. Polling costs a microsecond; a query, as by
+    # `pool_pre_ping`, two round trips.
     looking = select.poll()
     looking.register(connection, select.POLLIN)
     return bool(looking.poll(0))

@@ -1,7 +1,7 @@
-"""Connections of jobs' transactions in a child that a job forks: they remain the parent's.
+"""Connections of jobs' transactions in a child forked by a job: they stay the parent's.
 
-ROLLBACK, COMMIT or the end of the session, sent by a child that leaves the block, would end the transaction of its
-parent. The parent's psycopg does not notice that, and each of its later statements would commit by itself.
+A ROLLBACK, COMMIT or end of session from the child would end the parent's transaction unnoticed, and each later
+statement there would commit on its own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import psycopg
 
 from drain.workers.errors import TransactionError
 
-# Ids of the processes that opened connections, or transactions on them.
+# Processes that opened connections, or transactions on them.
 _owners: WeakKeyDictionary[psycopg.BaseConnection[Any], int] = WeakKeyDictionary()
 
 
 def keep_from_children(connection: psycopg.BaseConnection[Any]) -> None:
-    """Cut a connection off in each child that this process forks from now on."""
+    """Cut a connection off in children forked from now on."""
     _owners[connection] = os.getpid()
 
 
 @contextmanager
 def kept_from_children(connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
-    """Cut a connection off in each child that the block forks."""
+    """Cut a connection off in children forked by the block."""
     keep_from_children(connection)
     try:
         yield
@@ -37,13 +37,13 @@ def kept_from_children(connection: psycopg.BaseConnection[Any]) -> Iterator[None
 
 
 def is_inherited(connection: psycopg.BaseConnection[Any]) -> bool:
-    """Return whether this process is a child in which the connection was cut off."""
+    """Return True in a child in which the connection was cut off."""
     pid = os.getpid()
     return _owners.get(connection, pid) != pid
 
 
 def refuse_in_child(connection: psycopg.BaseConnection[Any]) -> None:
-    """Raise a TransactionError in a child in which the connection was cut off."""
+    """Raise TransactionError in such a child."""
     if is_inherited(connection):
         raise TransactionError(
             "the transaction of a job is for the process that began it, not for a child of it"
@@ -51,10 +51,10 @@ def refuse_in_child(connection: psycopg.BaseConnection[Any]) -> None:
 
 
 def _cut_off() -> None:
-    """Replace the sockets of the parent's connections by one that leads nowhere."""
+    """Replace the sockets of the parent's connections by a dead end."""
     if not _owners:
         return
-    # libpq may be in the middle of anything here, if another thread has forked: it must not be called to close them.
+    # Another thread may have forked mid-call: libpq must not be called to close them.
     nowhere, other_end = socket.socketpair()
     with nowhere, other_end:
         for connection in list(_owners):

@@ -1,4 +1,4 @@
-"""Lender of connections: jobs that a test runs have their transactions within that of the test, as savepoints."""
+"""Lender of connections: jobs run by a test use savepoints in its transaction."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 class Lender(Protocol):
-    """Lends connections to jobs, in place of those that the caches keep: in `drain.contrib.testing`."""
+    """Lends connections in place of the caches; see `drain.contrib.testing`."""
 
     def lends(self, pgconn: PGconn) -> bool:
-        """Return whether this is the session that is lent."""
+        """Return True for the lent session."""
 
     def bare(self) -> AbstractContextManager[JobConnection]:
-        """Do as `kept.bare`."""
+        """Lend as `connection_cache.bare`."""
 
     def of_session(self) -> AbstractContextManager[sqlalchemy.Connection]:
-        """Do as `kept.of_session`."""
+        """Lend as `connection_cache.of_session`."""
 
     def async_bare(self) -> AbstractAsyncContextManager[JobAsyncConnection]:
-        """Do as `async_kept.bare`."""
+        """Lend as `async_connection_cache.bare`."""
 
     def async_of_session(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Do as `async_kept.of_session`."""
+        """Lend as `async_connection_cache.of_session`."""
 
 
-# Lender for jobs that run in this context; None in a worker.
+# None in a worker.
 lender: ContextVar[Lender | None] = ContextVar("lender", default=None)
 
 
 def is_lent(pgconn: PGconn) -> bool:
-    """Return whether this is the session of a test that runs jobs here."""
+    """Return True for the session of a test that runs jobs here."""
     lending = lender.get()
     return lending is not None and lending.lends(pgconn)

@@ -1,7 +1,6 @@
-"""Imports of SQLAlchemy at the first session: by one thread at a time, and never while a process is being forked.
+"""Imports of SQLAlchemy at the first session: by one thread, and never during a fork.
 
-Two threads that begin such an import at once may each get half of a module; and a child that is forked in the middle of
-one waits for ever for the thread that it does not have.
+Concurrent imports may each get half a module; a child forked during one waits forever for a thread it lacks.
 """
 
 from __future__ import annotations
@@ -18,6 +17,6 @@ os.register_at_fork(
 
 
 def load(name: str) -> ModuleType:
-    """Import a module; costs a microsecond if it is imported already."""
+    """Import a module; a microsecond if imported already."""
     with _importing:
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Log records of a running job: they carry its id, its name and the number of its attempt."""
+"""Log records of a running job carry its id, name and attempt."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from drain.workers.context.current import job_fields
 
 
 def install() -> None:
-    """Let each log record of this process carry the job that is running in its thread or task; may be called again."""
+    """Let log records carry the job of their thread or task; repeatable."""
     log.carry_job(job_fields)

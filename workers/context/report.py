@@ -1,21 +1,19 @@
-"""Report of a running job about its progress: checked before anything is kept of it."""
+"""Checks of a job's progress report."""
 
 from __future__ import annotations
 
 from drain.errors import ProgressError
 
-# Done, total and text.
 Report = tuple[float, float | None, str | None]
 
-# Upper bound of a number that is reported.
 MOST = 2**63 - 1
 
 
 def checked(done: object, total: object, text: object) -> Report:
-    """Return what a job reports as numbers of Python's own.
+    """Convert a report to Python's own numbers.
 
     Raises:
-        ProgressError: It is no progress; the text says why.
+        ProgressError: It is invalid.
     """
     steps = _number("done", done)
     of = None if total is None else _number("total", total)
@@ -34,11 +32,11 @@ def _number(name: str, value: object) -> float:
     try:
         if kind is bool or isinstance(value, str | bytes):
             raise TypeError
-        # Numbers of numpy, decimals and fractions too.
+        # NumPy numbers, decimals and fractions too.
         number = value.__index__() if hasattr(kind, "__index__") else float(value)  # type: ignore[attr-defined, arg-type]
     except (TypeError, ValueError, OverflowError):
         raise ProgressError(f"progress: {name} must be a number, not {value!r:.60}") from None
-    # NaN is not within any bounds.
+    # NaN is within no bounds.
     if not 0 <= number <= MOST:
         raise ProgressError(f"progress: {name} must lie between 0 and 2**63 - 1, not {value!r:.60}")
     return number

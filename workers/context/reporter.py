@@ -1,9 +1,8 @@
-"""Progress of the attempts of this process, and the thread that carries it to Redis, twice a second at most.
+"""Progress of this process' attempts, sent to Redis by a thread at most twice a second.
 
-A job that reports writes one attribute of its attempt. The thread starts with the first report of a process, looks at
-the attempts that report, and writes what has changed in one command for all. It is a thread of its own, since a
-Redis that stalls must delay no lease and no outcome. An attempt that ends within half a second is never written; what
-was written of another one is deleted once it has ended, or expires if this process has died.
+A report writes one attribute of the attempt. The thread starts with the first report, and writes changes of all
+attempts in one command; a stalled Redis then delays neither leases nor outcomes. Attempts shorter than half a second
+are never written; others are deleted at their end, or expire with the process.
 """
 
 from __future__ import annotations
@@ -28,25 +27,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Interval of the writes, and the pause after one that has failed.
+# Between writes, and after a failed one.
 EVERY_SECONDS = 0.5
 _PAUSE_SECONDS = 5.0
-# Interval after which unchanged progress is written again: a third of its lifetime in Redis.
+# Unchanged progress is rewritten after a third of its lifetime in Redis.
 _AGAIN_SECONDS = 10.0
-# Number of characters of a text that are kept.
+# Characters kept.
 _LONGEST_TEXT = 200
-# Patience with Redis at the end of a process that has written progress.
+# Patience with Redis at the end of the process.
 _PATIENCE_SECONDS = 0.5
 
 
 class Reporting(Protocol):
-    """An attempt that reports progress.
-
-    Attributes:
-        claim: The claim.
-        progress: Its latest report: done, total and text; None before the first.
-        has_ended: The function of the job has ended.
-    """
+    """Attempt that reports progress: done, total and text."""
 
     claim: Claim
     progress: Report | None
@@ -60,20 +53,19 @@ class _Sent(NamedTuple):
 
 
 class Reporter:
-    """Carries the progress of attempts to Redis.
+    """Sends progress to Redis.
 
     Args:
-        open_board: Makes the connection to Redis, in the thread of the reporter.
+        open_board: Connects to Redis, in the reporter's thread.
     """
 
     def __init__(self, open_board: Callable[[], ProgressBoard]) -> None:
         self._open_board = open_board
         self._board: ProgressBoard | None = None
         self._followed: set[Reporting] = set()
-        # By attempt, what Redis has of it, or may have.
+        # What Redis has, or may have, by attempt.
         self._sent: dict[Reporting, _Sent] = {}
-        # One for each attempt that begins to report. A job may be interrupted in the middle of `follow`, where the lock
-        # of an Event could stay locked.
+        # One per attempt. An Event's lock could stay locked when a job is interrupted in `follow`.
         self._notices: SimpleQueue[None] = SimpleQueue()
         self._hurry = threading.Event()
         # Redis has no progress of this process.
@@ -84,10 +76,10 @@ class Reporter:
         self._has_warned = False
 
     def follow(self, attempt: Reporting) -> None:
-        """Carry the reports of an attempt until it has ended."""
+        """Send the reports of an attempt until it ends."""
         self._followed.add(attempt)
         self._notices.put(None)
-        # The lock is not waited for: another job starts the thread.
+        # Not awaited: another job is starting the thread.
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
                 self._start()
@@ -95,7 +87,7 @@ class Reporter:
                 self._starting.release()
 
     def flush(self) -> None:
-        """Delete the progress of attempts that have ended, now; waits for half a second at most, or not at all."""
+        """Delete progress of ended attempts now, waiting half a second at most."""
         if not self._is_clear.is_set():
             self._hurry.set()
             self._is_clear.wait(_PATIENCE_SECONDS)
@@ -126,7 +118,7 @@ class Reporter:
                     self._hurry.wait(_PAUSE_SECONDS)
 
     def _carry(self) -> bool:
-        """Write what has changed; return False if Redis did not take it."""
+        """Write changes; False if Redis did not take them."""
         self._forget_notices()
         changed = self._changes()
         if not changed:
@@ -135,7 +127,7 @@ class Reporter:
             if self._board is None:
                 self._board = self._open_board()
             self._board.write(changed)
-        # Progress is worth no failure: neither that of a job nor that of this thread.
+        # Progress is worth no failure of a job or of this thread.
         except Exception as error:  # noqa: BLE001
             self._note_failure(error)
             return False
@@ -197,18 +189,17 @@ def _text(claim: Claim, report: Report | None) -> str:
     return json.dumps({name: value for name, value in found.items() if value is not None})
 
 
-# Makes the connection to Redis for this process and for those that it forks for one job.
+# Connects to Redis, in this process and in those forked for one job.
 _open: Callable[[], ProgressBoard] | None = None
 _reporter: Reporter | None = None
 
 
 def report_to(redis_url: str, namespace: str, client: Redis | None = None) -> None:
-    """Let this process carry the progress of its jobs to Redis; the connection is opened at the first report.
+    """Send this process' progress to Redis, connecting at the first report.
 
     Args:
-        redis_url: URL of Redis; empty if there is none but the client, or none at all.
-        namespace: First part of our RQ ids.
-        client: Connection of RQ's worker, which is used without a URL.
+        redis_url: Empty for the client only, or for none.
+        client: RQ's connection, used without a URL.
     """
     global _open  # noqa: PLW0603
     _open = partial(_open_board, redis_url, namespace, client) if redis_url or client is not None else None
@@ -216,25 +207,25 @@ def report_to(redis_url: str, namespace: str, client: Redis | None = None) -> No
 
 
 def report_as_parent() -> None:
-    """Let this process, which was forked for one job, carry the progress of its job where its parent does."""
+    """Let a process forked for one job report where its parent does."""
     global _reporter  # noqa: PLW0603
     _reporter = None if _open is None else Reporter(_open)
 
 
 def follow(attempt: Reporting) -> None:
-    """Carry the reports of an attempt, if this process has a Redis for them."""
+    """Send the reports of an attempt, if this process has a Redis."""
     if _reporter is not None:
         _reporter.follow(attempt)
 
 
 def flush() -> None:
-    """Do as `Reporter.flush`, if there is a reporter."""
+    """Flush the reporter, if there is one."""
     if _reporter is not None:
         _reporter.flush()
 
 
 def _open_board(redis_url: str, namespace: str, client: Redis | None) -> ProgressBoard:
-    # Here, since most jobs report nothing.
+    # Most jobs report nothing.
     from drain.wire import ProgressBoard
 
     if redis_url or client is None:
@@ -247,5 +238,5 @@ def _forget() -> None:
     _reporter = None
 
 
-# A process that a job forks has no thread for its reports, and must not share the connection.
+# A forked child lacks the thread, and must not share the connection.
 os.register_at_fork(after_in_child=_forget)

@@ -1,7 +1,4 @@
-"""The SQLAlchemy session of a job's transaction: it commits with the finish, and at no other time.
-
-Imported by the first job that asks for a session: without SQLAlchemy a worker starts in half the time.
-"""
+"""SQLAlchemy session of a job's transaction; imported by the first job that asks, as a worker starts twice as fast."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-# The dialect of the engine, which would import it at the first connection.
+# Otherwise imported at the first connection.
 import sqlalchemy.dialects.postgresql.psycopg
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -18,10 +15,10 @@ from drain.workers.context.finish_guard import too_early
 
 
 class JobSession(Session):
-    """Refuses to begin or commit by itself."""
+    """Session that refuses to begin or commit on its own."""
 
     def begin(self, nested: bool = False) -> SessionTransaction:  # noqa: FBT001, FBT002  (SQLAlchemy's own)
-        """Begin a savepoint; the transaction itself has begun already."""
+        """Begin a savepoint within the open transaction."""
         if not nested:
             raise too_early()
         return super().begin(nested=True)
@@ -31,26 +28,25 @@ class JobSession(Session):
         raise too_early()
 
     def commit_with_the_finish(self) -> None:
-        """Commit what has been written, and the job's finish with it."""
+        """Commit the writes and the job's finish."""
         super().commit()
 
 
 def _session_on(connection: sqlalchemy.Connection) -> JobSession:
-    # A job that has looked at its tables by `session.get_bind()` has begun the transaction already.
+    # A job that looked at its tables by `session.get_bind()` has begun the transaction.
     return JobSession(connection, expire_on_commit=False, join_transaction_mode="control_fully")
 
 
 @contextmanager
 def session_of(database_url: str) -> Iterator[JobSession]:
-    """Yield a session on a connection of `kept.of_session`; used after the block, it opens one of its own."""
+    """Yield a session on a kept connection; used after the block, it opens its own."""
     with of_session(database_url) as connection, _session_on(connection) as session:
         try:
             yield session
         except BaseException:
-            # A refused commit, or a signal in the middle of anything, may leave the transaction open where SQLAlchemy
-            # believes it to be rolled back. Nothing of it may be left for the next session.
+            # A refused commit or a signal may leave a transaction open that SQLAlchemy believes rolled back.
             session.invalidate()
             raise
         finally:
-            # Another job may have this connection by then, and would commit what the session writes.
+            # Another job may have the connection, and would commit later writes.
             session.bind = connection.engine

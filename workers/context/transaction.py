@@ -6,12 +6,11 @@
         with drain.transaction() as session:
             session.execute(update(Order).where(Order.id == order_id).values(settled=True))
 
-The writes on that session and the job's finish are one commit: both, exactly once, or neither. A job that
-another worker has claimed cannot finish, so its writes are rolled back.
+The session's writes and the job's finish are one commit: both, exactly once, or neither. A job claimed elsewhere cannot
+finish, so its writes are rolled back.
 
-The order of writes: first the session is flushed, then the finish is executed under the fence of the claim, then both
-are committed. So a stale claim is noticed before anything is durable. From the flush on, a refused heartbeat does
-not mean a lost lease: it may be the effect of the job's own finish.
+The session is flushed, the finish executed under the claim's fence, and both committed: a stale claim is noticed before
+anything is durable. After the flush, a refused heartbeat may be due to the job's own finish.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ if TYPE_CHECKING:
 
 @contextmanager
 def transaction() -> Iterator[Session]:
-    """Open a session whose writes and the job's finish commit together, at the end of the block.
+    """Open a session whose writes commit together with the job's finish, at the end of the block.
 
-    If the block raises, all of it is rolled back, and the job fails or retries as by any exception. Once it
-    has committed, the job is finished, and whatever it does or raises afterwards changes nothing about that.
+    If the block raises, everything is rolled back and the job fails as usual. Once committed, the job is finished,
+    whatever it does afterwards.
 
-    Under REPEATABLE READ or SERIALIZABLE a block that outlasts a heartbeat cannot commit: the heartbeat has
-    changed the row of the job. Where that is the level of your database, choose lease and heartbeat longer.
+    Under REPEATABLE READ or SERIALIZABLE, a block that outlasts a heartbeat cannot commit, since the heartbeat
+    changes the job's row: choose a longer lease and heartbeat.
 
     Yields:
-        A SQLAlchemy session on DRAIN_DATABASE_URL; `drain.stage` takes it too. It commits by itself, and
-        what it has loaded can still be read afterwards.
+        SQLAlchemy session on DRAIN_DATABASE_URL, also for `drain.stage`, committed automatically; loaded objects stay
+        readable.
 
     Raises:
         LeaseLostError: Another worker has claimed the job; everything is rolled back.
         JobCancelledError: The job was cancelled; everything is rolled back.
         NoCurrentJobError: No job is running here.
-        TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
+        TransactionError: The job has, or had, its transaction; or the block would commit on its own.
     """
-    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
+    # SQLAlchemy is slow to import, and most jobs have no session.
     load("drain.workers.context.session")
     from drain.workers.context.session import session_of
 
@@ -70,14 +69,13 @@ def transaction() -> Iterator[Session]:
 
 @contextmanager
 def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
-    """Do as `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
+    """Open a psycopg transaction, a fifth cheaper for a one-statement job; see `transaction`.
 
-    The connection is this job's until the block ends, and then the next one's: do not keep it. The effect of a plain
-    SET stays; SET LOCAL ends with the transaction.
+    Do not keep the connection: the next job gets it. A plain SET stays; SET LOCAL ends with the transaction.
 
     Yields:
-        A connection on DRAIN_DATABASE_URL, in a transaction; its `transaction()` is a savepoint, and its `commit()`
-        is refused. `drain.stage` takes it too.
+        Connection on DRAIN_DATABASE_URL, in a transaction, also for `drain.stage`; `transaction()` is a savepoint,
+        `commit()` is refused.
 
     Raises:
         LeaseLostError, JobCancelledError, NoCurrentJobError, TransactionError: As `transaction`.
@@ -92,7 +90,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
 
 
 def load_sessions() -> None:
-    """Import the modules that sessions need, if SQLAlchemy is imported already, for processes forked later."""
+    """Import what sessions need, if SQLAlchemy is loaded, for processes forked later."""
     if "sqlalchemy" in sys.modules:
         load("drain.workers.context.session")
     if {"sqlalchemy.ext.asyncio", "greenlet"} <= sys.modules.keys():

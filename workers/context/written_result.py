@@ -1,4 +1,4 @@
-"""The result of a job, written as the JSON that its row keeps."""
+"""Result of a job as the JSON in its row."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from drain.errors import StageError
 from drain.jobs import values
 from drain.workers.errors import UnfitResultError
 
-# Upper bounds of a result: of its JSON in bytes, and of the lists and objects within each other, of which PostgreSQL
-# reads only as many as its stack holds.
+# Bytes of JSON, and nesting, which PostgreSQL bounds by its stack.
 MOST_BYTES = 65_536
 _DEEPEST = 500
 _BRACKETS = re.compile(r"[][{}]")
@@ -18,10 +17,10 @@ _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def written(job_id: int, value: Any) -> str:
-    """Write a result as JSON.
+    """Serialize a result.
 
     Raises:
-        UnfitResultError: It is no JSON, or too large.
+        UnfitResultError: It is not JSON, or too large.
     """
     try:
         text = values.as_json(f"result of job {job_id}", value)

@@ -1,7 +1,7 @@
-"""Extension of leases: one statement for all leases of a process, on a connection of its own.
+"""Extension of leases: one statement for all of a process, on a connection of its own.
 
-An extension is refused if the claim is not the current one any more: another worker has claimed the job,
-it was cancelled, or it has finished itself in a commit whose answer was lost.
+It is refused if the claim is no longer current: the job was claimed elsewhere, cancelled, or finished in a commit whose
+answer was lost.
 """
 
 from __future__ import annotations
@@ -24,22 +24,15 @@ from drain.workers.stores import POSTGRES, Stores, is_outage, is_stale
 
 log = logging.getLogger(__name__)
 
-# Pause after an extension that failed.
 _RETRY_SECONDS = 0.5
-# Timeout for one extension at the server, which is then tried again on a new connection.
+# Server-side timeout of an extension, which is then retried on a new connection.
 _LONGEST_SECONDS = 10.0
-# How much longer this side waits: an extension that only waits for a lock is ended by the server, whose answer says so.
-# Broken off from here, it would look as if PostgreSQL were away.
+# This side waits longer, so that the server can report a lock wait, which would otherwise look like an outage.
 _STALLED_RATIO = 1.5
 
 
 class Watched(Protocol):
-    """An attempt, as the heartbeat sees it.
-
-    Attributes:
-        lease: Extended when that is due.
-        interruption: Of the job, which is interrupted, or logged as slow, when that is due.
-    """
+    """Attempt, as the heartbeat sees it."""
 
     lease: Lease
     interruption: Interruption
@@ -49,12 +42,11 @@ class Extender:
     """Extends leases, for one thread.
 
     Args:
-        database_url: URL of the database of the jobs.
-        stores: State of PostgreSQL, to which answers and failures are reported.
-        lost: Called for each lease that another worker has; None for nothing.
+        stores: Receives answers and failures of PostgreSQL.
+        lost: Called for each lease that another worker has.
 
     Attributes:
-        ended: True once no lease may be extended any more.
+        ended: No lease may be extended any more.
     """
 
     def __init__(self, database_url: str, stores: Stores, lost: Callable[[], object] | None = None) -> None:
@@ -62,18 +54,18 @@ class Extender:
         self._database_url = database_url
         self._stores = stores
         self._lost = lost
-        # Held by the thread that opens, closes or breaks off the connection: the number of a closed one may be reused.
+        # Held to open, close or break the connection: a closed descriptor may be reused.
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
 
     def break_off(self) -> None:
-        """Break off an extension that is under way; for other threads."""
+        """Break off an extension under way; for other threads."""
         with self._connecting:
             if self._connection is not None:
                 postgres.break_off(self._connection)
 
     def extend(self, held: Sequence[Watched], now: float) -> None:
-        """Extend all leases of these attempts; a failure is reported, and the next extension is due soon."""
+        """Extend all leases; a failure is reported, and the next extension is due soon."""
         watched = [each for each in held if each.lease.beat_at < NEVER]
         for each in watched:
             each.lease.beat_at = now + each.lease.heartbeat_seconds
@@ -85,7 +77,7 @@ class Extender:
         try:
             self._extend_or_lose(kept, now, seconds)
             self._stores.answered(POSTGRES, began)
-        # A job must not lose its lease because of any error here: the next heartbeat may succeed.
+        # No error here may cost a job its lease: the next heartbeat may succeed.
         except Exception as error:  # noqa: BLE001
             self.close()
             for each in watched:
@@ -108,7 +100,7 @@ class Extender:
     def _extend_or_lose(self, held: Sequence[Watched], now: float, seconds: int) -> None:
         with postgres.reachable(self._database_url):
             connection = self._connected(seconds)
-            # Connecting may have taken longer than the job.
+            # Connecting may have outlasted the job.
             if self.ended:
                 return
             with postgres.time_limit(connection, seconds * _STALLED_RATIO):
@@ -121,7 +113,7 @@ class Extender:
 
     def _connected(self, seconds: int) -> Connection:
         if self._connection is None:
-            # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
+            # A heartbeat that waits for a lock must end on the server when given up here.
             connection = postgres.connect(self._database_url, "drain lease", settings=session(seconds))
             with self._connecting:
                 self._connection = connection
@@ -136,7 +128,7 @@ class Extender:
 
 
 def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list[Watched]:
-    """Extend leases; return the attempts whose lease another worker may have."""
+    """Extend leases; return attempts whose lease another worker may have."""
     claims = [each.lease.claim for each in held if now < each.lease.let_go_at]
     extended = leases.extend_many(connection, claims) if claims else {}
     refused = []
@@ -149,7 +141,7 @@ def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list
     if extended:
         failpoint(FailurePoint.EXTENDED)
     for each in refused:
-        # Refused may also mean finished, in a commit of the job's own whose answer never came.
+        # Refused may also mean finished, in a commit whose answer was lost.
         lease, claim = each.lease, each.lease.claim
         if lease.ending:
             continue
@@ -166,7 +158,7 @@ def _lose(watched: Watched) -> None:
     lease.beat_at = NEVER
     watched.interruption.due_at = monotonic()
     if lease.cancelled:
-        # The event is logged with the outcome of the attempt.
+        # The outcome of the attempt logs the event.
         log.info(
             "job %d was cancelled: attempt %d is interrupted",
             claim.id,

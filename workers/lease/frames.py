@@ -1,4 +1,4 @@
-"""Frames of running code: file, line and function of each call, and nothing of any value or source text."""
+"""Frames of running code: file, line and function of each call; never values or source."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import threading
 from types import FrameType
 from typing import Any, NamedTuple
 
-# File, line and function of a call.
+# File, line, function.
 Frame = tuple[str, int, str]
 
-# Number of outermost and of innermost calls that are kept; those between them of a deep recursion are left out.
+# Calls kept of a deep stack.
 _OUTERMOST, _INNERMOST = 50, 100
-# Upper bound of the calls that are looked at.
 _MOST = 10_000
-# Number of characters of a path and of a function's name that are kept.
+# Characters kept of a path or name.
 _LONGEST_TEXT = 500
 
 
@@ -22,9 +21,9 @@ class Stack(NamedTuple):
     """Stack of a running job.
 
     Attributes:
-        place: Thread in which the job runs.
-        frames: Calls of the job, the innermost last; None if the job's own process does not answer.
-        beside: Calls of the event loop's thread, if that runs something else while the job waits in it.
+        place: Thread of the job.
+        frames: Calls, innermost last; None if the job's own process does not answer.
+        beside: What the event loop's thread runs while the job waits in it.
     """
 
     place: str
@@ -33,11 +32,10 @@ class Stack(NamedTuple):
 
 
 def stack_in(thread: int, coroutine: Any) -> Stack:
-    """Return the stack of a job that runs in this thread; of an `async def` that waits, the calls that it awaits.
+    """Return the stack of a job in this thread; of a waiting `async def`, the calls it awaits.
 
     Args:
-        thread: Identifier of the thread.
-        coroutine: Coroutine of the job; None if it has none.
+        coroutine: Of the job, if it has one.
     """
     place, calls = _place_of(thread), frames_of_thread(thread)
     if coroutine is None or coroutine.cr_running or not (waits := frames_of_coroutine(coroutine)):
@@ -49,16 +47,13 @@ def stack_in(thread: int, coroutine: Any) -> Stack:
 def _place_of(thread: int) -> str:
     if thread == threading.main_thread().ident:
         return "main thread"
-    # A job may give its thread any name.
+    # Jobs may name their threads.
     name = next((each.name for each in threading.enumerate() if each.ident == thread), "")
     return name if name == "event loop" else f"thread {name[:_LONGEST_TEXT]!r}"
 
 
 def frames_of_thread(thread: int) -> list[Frame]:
-    """List the calls of a thread, the innermost last; empty if there is no such thread.
-
-    The thread goes on meanwhile: calls may return while they are read.
-    """
+    """List a thread's calls, innermost last; empty if it has ended. It keeps running meanwhile."""
     found: list[Frame] = []
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and len(found) < _MOST:
@@ -68,10 +63,10 @@ def frames_of_thread(thread: int) -> list[Frame]:
 
 
 def frames_of_coroutine(coroutine: Any) -> list[Frame]:
-    """List the calls of a coroutine that waits, the innermost last: those that await each other."""
+    """List the awaited calls of a waiting coroutine, innermost last."""
     found: list[Frame] = []
     while coroutine is not None and len(found) < _MOST:
-        # Coroutines, generators and async generators spell the same attributes with letters of their own.
+        # Coroutines and generators prefix the same attributes differently.
         for letters in ("cr", "gi", "ag"):
             if (frame := getattr(coroutine, f"{letters}_frame", None)) is not None:
                 found.append(_described(frame))
@@ -84,7 +79,7 @@ def frames_of_coroutine(coroutine: Any) -> list[Frame]:
 
 
 def shortened(frames: list[Frame]) -> list[Frame]:
-    """Leave out the calls in the middle of a deep stack, but for a line that says how many there were."""
+    """Cut the middle of a deep stack, leaving a line with the number of calls."""
     left_out = len(frames) - _OUTERMOST - _INNERMOST
     if left_out <= 0:
         return frames

@@ -1,15 +1,13 @@
-"""A thread beside the jobs: it extends the leases that a worker holds, and interrupts a job whose lease is lost.
+"""Thread that extends a worker's leases, and interrupts jobs whose lease is lost.
 
-Every third of a lease after the claim, the thread extends all leases that are held, in one statement, on a connection
-of its own. The thread starts and the connection is opened only then: a job of milliseconds costs nothing. If an
-extension is refused, another worker has claimed the job.
+A third of a lease after the claim, and so on, it extends all leases in one statement. Thread and connection start only
+then, so short jobs cost nothing. A refused extension means that another worker has claimed the job.
 
-PostgreSQL may be away for longer than the lease. Then no other worker can claim either, and once PostgreSQL is back the
-first worker that asks has the job: a lease that ran out is extended as long as no other worker has claimed the job.
+If PostgreSQL is unavailable for longer than a lease, the first worker to ask afterwards has the job: an expired lease
+is extended unless claimed elsewhere.
 
-A job that hangs where no exception reaches it does not keep its lease for ever: one lease after its time limit the
-thread extends it no more, and only looks whether another worker has claimed the job. A job that catches its
-LeaseLostError or its JobTimeoutError, and goes on, gets the next one every ten seconds.
+A job that cannot be interrupted does not keep its lease forever: one lease after its time limit it is only watched. One
+that catches LeaseLostError or JobTimeoutError gets the next every ten seconds.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ from drain.workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
-# Pause after a start of the thread that failed.
 _RETRY_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS = 0.01
-# Patience with a heartbeat that is under way when the worker ends; then the heartbeat is broken off.
+# Patience with a heartbeat under way at the worker's end.
 _PATIENCE_SECONDS = 0.25
 _JOIN_SECONDS = 1.0
 
@@ -41,13 +38,12 @@ class Heartbeat:
     """Extends leases and interrupts jobs, from the first `wake_by` to `stop`.
 
     Args:
-        database_url: URL of the database of the jobs.
-        held: Returns the attempts whose leases are held now; called in the heartbeat's thread.
-        stores: State of PostgreSQL, to which failures are reported; by default a state of its own.
-        lost: Called for each lease that another worker has; None for nothing.
+        held: Returns the attempts with leases; called in the heartbeat's thread.
+        stores: Receives failures of PostgreSQL.
+        lost: Called for each lease that another worker has.
 
     Attributes:
-        interrupting: Lock that is held while a job is being interrupted: a thread that holds it is not interrupted.
+        interrupting: Held while a job is interrupted; a thread that holds it is not.
     """
 
     def __init__(
@@ -65,24 +61,24 @@ class Heartbeat:
         self._ended = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        # For each call of _start to come, the function that cancels it.
+        # Cancel functions of pending _start calls.
         self._starts: list[Callable[[], object]] = []
         self._has_failed = False
 
     def wake_by(self, at: float) -> None:
-        """Look at all attempts again at this time of the monotonic clock, or earlier."""
+        """Look at all attempts at this `monotonic()` time, or earlier."""
         if at < self._wakes_at:
-            # An earlier start is not forgotten: another thread may be here too, and a start too many does nothing.
+            # Earlier starts are kept: another thread may be here too, and an extra start is harmless.
             if self._thread is None:
                 self._starts.append(call_at(at, self._start))
-            # In both cases, since the thread may have been started in between.
+            # Either way, as the thread may just have started.
             self._wakeup.notify()
-            # Only now, for a thread that finds this time relies on the start and the notice: an interrupted job may
-            # leave at any line.
+            # Last: a thread that sees this time relies on the start and the notice, and an interrupted job may
+            # leave anywhere.
             self._wakes_at = at
 
     def stop(self) -> None:
-        """Extend no more; may be called again, or without `wake_by`. Raises nothing."""
+        """Stop extending; may be repeated, or come without `wake_by`. Never raises."""
         self._ended = self._extender.ended = True
         with self._starting:
             self._forget_starts()
@@ -113,7 +109,7 @@ class Heartbeat:
                 "no lease is extended until a thread can be started: %s", error, extra={"event": "no_thread"}
             )
         self._has_failed = True
-        # One further start is enough, or each that fails would go on for itself.
+        # One more start is enough; otherwise each failure would go on by itself.
         self._forget_starts()
         self._starts.append(call_at(monotonic() + _RETRY_SECONDS, self._start))
 
@@ -138,7 +134,7 @@ class Heartbeat:
         self._extender.close()
 
     def _sleep(self) -> None:
-        # From here on a thread that calls wake_by() with an earlier time wakes this one.
+        # From here on, wake_by() with an earlier time wakes this thread.
         self._wakes_at = NEVER
         next_at = min((_next_at(each) for each in self._held()), default=NEVER)
         self._wakes_at = min(self._wakes_at, next_at)
@@ -154,7 +150,7 @@ def _next_at(watched: Watched) -> float:
 def _log_slow(watched: Watched) -> None:
     claim, running = watched.lease.claim, watched.interruption
     running.slow_at = NEVER
-    # The stack is of another thread, and may change while it is being read.
+    # The other thread's stack may change while read.
     with suppress(Exception):
         log.warning(
             "job %d (%s) has been running for %.0f s; its stack:\n%s",

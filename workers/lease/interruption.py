@@ -1,9 +1,7 @@
-"""Interruption of a running job, when and why; and the stack of a slow one.
+"""Interruption of a running job, and the stack of a slow one.
 
-Four things interrupt a job: its time is over, its lease is lost, it was cancelled, or its worker has ordered it. How
-that is done depends on where the job runs, so the runner passes a function along: in the main thread an alarm raises an
-exception in the job; in the event loop its task is canceled; for an isolated job the parent reads `ordered` and signals
-the child.
+A job is interrupted when its time is over, its lease lost, it was cancelled, or its worker orders it. The runner passes
+the means: an alarm in the main thread, a cancelled task in the event loop, a signal to an isolated job's process.
 """
 
 from __future__ import annotations
@@ -21,40 +19,34 @@ from drain.workers.errors import JobCancelledError, JobTimeoutError, LeaseLostEr
 from drain.workers.lease.frames import Stack, stack_in
 from drain.workers.lease.lease import NEVER, Lease
 
-# Pause between two interruptions of one job. One exception may not be enough: an event loop logs what is raised inside
-# of its callbacks, and goes on.
+# Between interruptions of one job. One may not suffice: event loops log exceptions of callbacks and go on.
 AGAIN_SECONDS = 10.0
 
 
 class Watcher(Protocol):
-    """The thread that interrupts jobs when their time is over.
+    """Thread that interrupts jobs.
 
     Attributes:
-        interrupting: Lock that is held while a job is being interrupted: a thread that holds it is not interrupted.
+        interrupting: Held while a job is interrupted; a thread that holds it is not.
     """
 
     interrupting: threading.Lock
 
     def wake_by(self, at: float) -> None:
-        """Look at all attempts again at this time of the monotonic clock, or earlier."""
+        """Look at all attempts at this `monotonic()` time, or earlier."""
 
 
 class Interruption:
-    """Time and cause of the interruption of one attempt.
-
-    Args:
-        lease: Lease of the attempt.
-        options: Of the job's registration.
-        watcher: The thread that interrupts.
+    """Time and cause of the interruption of one attempt; times by `monotonic()`.
 
     Attributes:
-        began_at: When the job began, by the monotonic clock; until then, when its claim was asked for.
-        due_at: When the job must be interrupted next.
-        slow_at: When the stack of the job must be logged.
-        ordered: Exception that the worker wants to be raised in the job, whose time may not be over.
-        stopped: The worker stops: the attempt does not count if it ends by raising.
-        coroutine: Coroutine of the job, if it is an `async def`.
-        ask_child: Asks the process of an isolated job for its stack, while there is one.
+        began_at: Start of the job; before, of its claim.
+        due_at: Next interruption.
+        slow_at: When to log the stack.
+        ordered: Exception that the worker wants raised, whatever the time.
+        stopped: The worker stops: an attempt that raises does not count.
+        coroutine: Of an `async def` job.
+        ask_child: Asks an isolated job's process for its stack.
     """
 
     __slots__ = (
@@ -76,11 +68,11 @@ class Interruption:
         self._thread = 0
 
     def start(self, interrupt: Callable[[], None] | None = None, after_seconds: float = NEVER) -> None:
-        """Watch the job, which begins now, in this thread.
+        """Watch the job, which begins now in this thread.
 
         Args:
             interrupt: Interrupts the job, from any thread; None if nothing can.
-            after_seconds: Seconds until the first interruption, if the job is still running then.
+            after_seconds: Time until the first interruption.
         """
         lease = self._lease
         claim = lease.claim
@@ -93,26 +85,26 @@ class Interruption:
         self._watcher.wake_by(min(lease.beat_at, self.slow_at, self.due_at))
 
     def stop(self) -> None:
-        """Interrupt the job no more: it has ended. May be called again, or without `start`."""
+        """Stop interrupting: the job has ended. May be repeated, or come without `start`."""
         with self._watcher.interrupting:
             self.slow_at = self.due_at = NEVER
             self._interrupt = None
 
     def order(self, cause: Exception, *, stopped: bool = False) -> None:
-        """Raise an exception in the job; `stopped` says that the worker stops."""
-        # In this order: the parent of an isolated job's child passes both on as soon as it sees the cause.
+        """Raise an exception in the job; `stopped` if the worker stops."""
+        # In this order: the parent of an isolated job passes both on once it sees the cause.
         self.stopped = stopped
         self.ordered = cause
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Interrupt the job, if it is running and can be interrupted."""
+        """Interrupt the job, if it runs and can be interrupted."""
         with self._watcher.interrupting:
             if self._interrupt is not None:
                 self._interrupt()
 
     def cause(self) -> Exception | None:
-        """Return the error to raise in the job; None if there is no reason to interrupt it."""
+        """Return the error to raise in the job, if any."""
         if self._lease.cancelled:
             return JobCancelledError("the job was cancelled; this attempt can finish nothing")
         if self._lease.lost:
@@ -123,7 +115,7 @@ class Interruption:
         return self.ordered
 
     def stack(self) -> str:
-        """Return where the job is; of an `async def` where it waits, since its thread only shows the event loop."""
+        """Return where the job is; for an `async def`, where it waits."""
         frame = sys._current_frames().get(self._thread)
         stack = traceback.format_stack(frame) if frame else []
         coroutine: Any = self.coroutine
@@ -133,7 +125,7 @@ class Interruption:
         return "".join(stack)
 
     def frames(self) -> Stack | None:
-        """Return where the job is, without source text; None if it has not begun."""
+        """Return the job's frames; None before it begins."""
         if self.ask_child is not None:
             return self.ask_child()
         return stack_in(self._thread, self.coroutine) if self._thread else None

@@ -1,8 +1,7 @@
-"""The lease of one claim: how long the claim holds, as far as this process knows.
+"""The lease of one claim, as far as this process knows.
 
-The lease is written by the claim, counted by the database's clock, and extended by the heartbeat, from the claim on
-until the outcome is recorded. If an extension is refused, another worker has claimed the job: `lost` says so, and the
-`interruption` of the attempt interrupts the job.
+Begun by the claim, by the database's clock, and extended by the heartbeat until the outcome is recorded. A refused
+extension sets `lost`, and the attempt's `interruption` interrupts the job.
 """
 
 from __future__ import annotations
@@ -16,24 +15,18 @@ NEVER = float("inf")
 
 
 class Lease:
-    """The lease of one claim.
+    """Lease of one claim; times by `monotonic()` unless noted.
 
     Args:
-        claim: The claim.
-        options: Of the job's registration.
-        asked_at: When the claim was asked for, by the monotonic clock: the lease began no earlier.
+        asked_at: When the claim was requested: the lease began no earlier.
 
     Attributes:
-        claim: The claim.
-        heartbeat_seconds: Pause between two extensions.
-        beat_at: When the next extension is due, by the monotonic clock; NEVER once the lease is lost.
-        extended_at: When the last extension was asked for, by the monotonic clock; the claim counts as one.
-        expires_at: End of the lease by the database's clock, as far as is known.
-        let_go_at: Time, by the monotonic clock, from which the lease of a job that runs for too long is not extended.
-        ending: The outcome is being recorded, or the claim given back, or another process extends it: this process
-            extends nothing, and a refused extension is no loss.
-        lost: Another worker has claimed the job, or it was cancelled.
-        cancelled: The job was cancelled.
+        beat_at: Next extension; NEVER once lost.
+        extended_at: Request of the last extension, or of the claim.
+        expires_at: End by the database's clock, as far as known.
+        let_go_at: When a job that runs too long is no longer extended.
+        ending: The outcome is being recorded, or the claim given up: extend nothing, and a refusal is not a loss.
+        lost: Claimed elsewhere, or cancelled.
     """
 
     __slots__ = (
@@ -51,5 +44,5 @@ class Lease:
         self.ending = self.lost = self.cancelled = False
 
     def seconds_left(self) -> float:
-        """Return how long the lease still holds, as far as is known, by the monotonic clock; 0 once it is lost."""
+        """Return the known remaining time; 0 once lost."""
         return 0.0 if self.lost else max(0.0, self.extended_at + self.claim.lease_seconds - monotonic())

@@ -1,36 +1,35 @@
 """The threads of one worker process, and what they share.
 
-The modules, in the order in which a job passes:
+In the order of a job's path:
 
-    process           wires the threads together, starts and ends them; its docstring draws them
-    fetcher           thread: pops ids from RQ's lists, and gives back jobs that wait for too long
-    claimer           claims the fetched jobs in one statement, and releases those that do not run
-    inbox             jobs that wait to run, and outcomes that wait to be recorded
+    process           wires, starts and ends the threads; its docstring draws them
+    fetcher           thread: pops ids from RQ's lists, and returns jobs that wait too long
+    claimer           claims fetched jobs in one statement, and releases those that do not run
+    inbox             waiting jobs, and unrecorded outcomes
     jobs              a job in the inbox: claimed, or pending
-    prefetch          how many jobs are fetched at a time
-    job_runner        main thread: one job after the other
+    prefetch          how many jobs to fetch
+    job_runner        main thread: one job at a time
     async_loop        thread: `async def` jobs, many at once
     job_threads       threads: other jobs, several at once
-    running           the jobs that run, and their interruption
+    running           running jobs, and their interruption
     plain_inbox       plain RQ jobs that wait and run
-    plain_jobs        what runs plain RQ jobs: the seam for an extension
+    plain_jobs        the seam for an extension that runs plain RQ jobs
     finisher          thread: records outcomes, many in one statement
-    outcome_batch     outcomes that are recorded together
-    end_hooks         thread: calls the application's hooks for jobs that have ended
-    cleanup           clears the hashes of finished deliveries in Redis
-    stale_deliveries  deliveries whose jobs run under an earlier one, and whose dependents wait
+    outcome_batch     outcomes recorded together
+    end_hooks         thread: calls hooks for ended jobs
+    cleanup           clears hashes of finished deliveries in Redis
+    stale_deliveries  deliveries whose jobs run under an earlier one, with waiting dependents
 
-Beside the jobs:
+Supporting:
 
-    shutdown      stop, stop now, recycle, resign: requested by any thread or signal handler
-    stop_signals  the handlers of the signals that stop the process
-    watchdog      thread: memory, supervisor, plain jobs, end of the grace period
-    rq_presence   thread: shows the tracked jobs to RQ's tools
+    shutdown      stop, stop now, recycle, resign: requested anywhere
+    stop_signals  handlers of stop signals
+    watchdog      thread: memory, supervisor, plain jobs, grace period
+    rq_presence   thread: shows tracked jobs to RQ's tools
     rq_worker     the worker that RQ's tools show
-    rq_commands   RQ's commands, obeyed by each worker that RQ's tools show
-    stacks        answers to those who ask where a job is
+    rq_commands   RQ's commands, obeyed by that worker
+    stacks        answers about where a job is
 
-What always holds: each attribute is assigned by its own object, and other threads call methods. No thread waits for a
-lock while a signal handler may run. A claimed job is in `inbox.claimed` and in the journal until its outcome is
-recorded, or until it is given back.
+Only its own object assigns an attribute; other threads call methods. No thread waits for a lock while a signal handler
+may run. A claimed job stays in `inbox.claimed` and the journal until recorded or given back.
 """

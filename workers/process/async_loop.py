@@ -1,4 +1,4 @@
-"""The thread with the event loop, in which `async def` jobs run, many at once."""
+"""Thread with the event loop for `async def` jobs, many at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from drain.workers.process.shutdown import Shutdown
 
 
 class AsyncLoop:
-    """Runs the `async def` jobs of the inbox; its thread starts with the first of them.
+    """Runs `async def` jobs; its thread starts with the first.
 
     Args:
-        inbox: Source of the jobs, and destination of their outcomes.
-        shutdown: The process' shutdown, after which no further job begins.
-        concurrency: Upper bound of the jobs that run at once.
+        concurrency: Jobs at once.
     """
 
     def __init__(self, inbox: Inbox, shutdown: Shutdown, concurrency: int) -> None:
@@ -29,7 +27,7 @@ class AsyncLoop:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
-        """Let the loop look for waiting jobs; for the fetcher's thread."""
+        """Look for waiting jobs; for the fetcher's thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True).start()
@@ -55,12 +53,12 @@ class AsyncLoop:
         inbox.note_begin(job, began)
         try:
             result = await run_in_loop(job)
-        # No exception of a job may reach the event loop; an exception of the worker's own code ends the process.
+        # Job exceptions never get here; one of our own code ends the process.
         except BaseException as error:  # noqa: BLE001
             inbox.running.end_async(job)
             self._shutdown.fail(error)
             return
-        # In this order: a process that stops waits for running jobs first, and then for outcomes.
+        # In this order: a stopping process waits for running jobs, then for outcomes.
         inbox.add_outcome(job, result, monotonic() - began, self._concurrency)
         inbox.end_async(job)
         self._start_waiting()

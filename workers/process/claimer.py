@@ -1,4 +1,4 @@
-"""The claims of one worker process: many fetched jobs in one statement, and the release of those that do not run."""
+"""Claims of fetched jobs in one statement, and the release of those that do not run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Claimer:
-    """Claims fetched jobs, and puts them into the inbox; its methods are for the fetcher's thread alone.
+    """Claims fetched jobs into the inbox; for the fetcher's thread only.
 
     Args:
-        inbox: Destination of the jobs.
-        consumer: Connection to Redis, where the deliveries come from and go back to.
-        database: Connection of the fetcher to PostgreSQL.
-        heartbeat: Thread that extends the leases of the claims.
-        loop: Runner of `async def` jobs.
-        threads: Threads that run jobs, if there are any.
+        database: The fetcher's connection.
         overtaken: Deliveries whose jobs run under an earlier one.
     """
 
@@ -59,14 +54,14 @@ class Claimer:
         self._overtaken = overtaken
 
     def claim(self, popped: Sequence[PoppedId]) -> None:
-        """Claim the jobs of some deliveries, and let them run; a job that must run alone is claimed by its runner.
+        """Claim jobs and let them run; a job that must run alone is claimed by its runner.
 
         Raises:
-            UnavailableError: PostgreSQL stayed away, and the deliveries are back in their lists; or Redis went away.
+            UnavailableError: PostgreSQL is unavailable, and the deliveries are back in their lists; or Redis is.
         """
         failpoint(FailurePoint.POPPED)
         asked_at = monotonic()
-        # A job that was delivered to this process twice runs once.
+        # A job delivered here twice runs once.
         known = self._inbox.claimed
         ours = {each.job_id: each for each in popped if each.job_id is not None and each.job_id not in known}
         try:
@@ -74,7 +69,7 @@ class Claimer:
             missing = {job_id: each.delivery for job_id, each in ours.items() if job_id not in won}
             left = self._database.ask(lambda c: claims.left_to_claim(c, missing)) if missing else set()
         except BaseException:
-            # Claims whose answer was lost expire; no other claim is affected.
+            # A claim whose answer was lost expires; others are unaffected.
             self._consumer.give_back([(each.queue, each.rq_id) for each in popped])
             raise
         failpoint(FailurePoint.CLAIMED)
@@ -91,7 +86,7 @@ class Claimer:
                 items.append(self._inbox.add_pending(each, waits_since))
             else:
                 refused.append(each)
-        # Before any store is asked again: if that failed, jobs with extended leases would never run.
+        # Before any store is asked again, or jobs with extended leases might never run.
         in_main_thread, async_jobs, for_threads = _by_runner(items, has_threads=self._inbox.has_threads)
         self._inbox.accept(in_main_thread, async_jobs, for_threads)
         self._threads.wake(len(for_threads))
@@ -116,7 +111,7 @@ class Claimer:
         return added
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
-        """Accept plain RQ jobs whose ids look like ours, and remember deliveries that were overtaken."""
+        """Accept plain RQ jobs whose ids look like ours, and remember overtaken deliveries."""
         text = "%d jobs were not claimed: claimed by another worker, delivered again or finished"
         log.debug(text, len(refused), extra={"event": "not_claimed"})
         plain, overtaken = self._consumer.sort_unclaimed(refused)
@@ -127,8 +122,7 @@ class Claimer:
     def _ask(self, ours: Mapping[int, PoppedId]) -> dict[int, Claim]:
         asked = False
         queues: dict[str, dict[int, int]] = {}
-        # A repeated statement returns claims that this process already has. One of them may be the main thread's: the
-        # jobs that it claims, or has claimed, are left to it.
+        # A repeated statement returns claims that this process has; those of the main thread are left to it.
         pending = {item.popped.job_id for item in list(self._inbox.pending)}
         for job_id, popped in ours.items():
             if job_id not in pending:
@@ -138,7 +132,7 @@ class Claimer:
         def ask(connection: Connection) -> list[Claim]:
             nonlocal asked
             again, asked = asked, True
-            # An id may be in any list of Redis, but a job is claimed only for its own queue.
+            # Ids may be in any list, but a job is claimed only for its own queue.
             return [
                 claim
                 for queue, deliveries in queues.items()
@@ -148,14 +142,14 @@ class Claimer:
         return {claim.id: claim for claim in self._database.ask(ask)}
 
     def give_back(self, items: Sequence[Item]) -> None:
-        """Release jobs that have not begun, and put their deliveries back for other workers."""
+        """Release jobs that have not begun, and return their deliveries."""
         if not items:
             return
         claimed = [item for item in items if isinstance(item, ClaimedJob)]
         for item in claimed:
             item.lease.ending = True
         try:
-            # Plain jobs are given back while PostgreSQL is unavailable too.
+            # Plain jobs are returned even without PostgreSQL.
             released = self._release(claimed) if claimed else set[int]()
             self._consumer.give_back(
                 [
@@ -181,7 +175,7 @@ class Claimer:
 def _by_runner(
     items: Sequence[Item], *, has_threads: bool
 ) -> tuple[list[Item], list[ClaimedJob], list[ClaimedJob]]:
-    """Sort jobs into those of the main thread, of the event loop, and of threads."""
+    """Sort jobs by runner: main thread, event loop, threads."""
     in_main_thread: list[Item] = []
     async_jobs: list[ClaimedJob] = []
     for_threads: list[ClaimedJob] = []
@@ -190,7 +184,7 @@ def _by_runner(
             in_main_thread.append(item)
         elif item.job is not None and item.job.runs_in_loop:
             async_jobs.append(item)
-        # The parent of an isolated job waits for it with signals, which only the main thread has.
+        # An isolated job is awaited with signals, which only the main thread gets.
         elif has_threads and not item.options.isolated:
             for_threads.append(item)
         else:
@@ -212,7 +206,7 @@ def _claim_many(
             again=again,
         )
     except psycopg.DataError as error:
-        # One row holds values that cannot be computed with, and none was claimed: the main thread claims each alone.
+        # One row cannot be computed with, so none was claimed: the main thread claims them singly.
         log.warning(
             "%d jobs cannot be claimed together: %s",
             len(deliveries),

@@ -1,4 +1,4 @@
-"""Deliveries of jobs that have ended: their hashes in Redis are cleared, many in one command."""
+"""Clearing the Redis hashes of ended jobs' deliveries, many per command."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from drain.wire import Consumer
 from drain.workers.execution.rq_books import RQBooks
 from drain.workers.stores import REDIS, Stores, answering
 
-# Upper bound of the deliveries whose hashes could not be cleared while Redis was away.
+# Remembered while Redis is unavailable.
 _MOST_UNCLEARED = 100_000
 
 
 class UnclearedDeliveries:
-    """Remembers deliveries until their hashes are cleared. Any thread may add one; one thread calls `clear`.
+    """Remembers deliveries until cleared. Any thread adds; one thread calls `clear`.
 
     Args:
-        consumer: Connection to Redis.
-        stores: State of the stores, to which an answer of Redis and its absence are reported.
-        books: Notes for RQ about jobs that others depend on.
+        stores: Receives answers and failures of Redis.
+        books: RQ's records of jobs that others depend on.
     """
 
     def __init__(self, consumer: Consumer, stores: Stores, books: RQBooks) -> None:
@@ -31,19 +30,19 @@ class UnclearedDeliveries:
         self._kept: list[int] = []
 
     def finished(self, rq_id: str, queue: str) -> None:
-        """Clear the hash of a finished job's delivery with the next ones, and release RQ jobs that depend on it."""
+        """Clear a finished job's hash, and release its RQ dependents."""
         self._finished.append((rq_id, queue))
 
     def unfinished(self, rq_id: str) -> None:
-        """Clear the hash of another delivery with the next ones, unless RQ jobs depend on it."""
+        """Clear another delivery's hash, unless RQ jobs depend on it."""
         self._unfinished.append(rq_id)
 
     def kept(self, job_id: int) -> None:
-        """Tell with the next ones that a job has ended which keeps its result; if Redis is away, nobody is told."""
+        """Announce the end of a job that keeps its result, if Redis is available."""
         self._kept.append(job_id)
 
     def clear(self) -> None:
-        """Clear the hashes of all these deliveries; if Redis is away, the next call tries again."""
+        """Clear all; without Redis, the next call retries."""
         if self._kept:
             self._tell()
         finished, self._finished = self._finished, []
@@ -64,6 +63,6 @@ class UnclearedDeliveries:
 
     def _tell(self) -> None:
         kept, self._kept = self._kept, []
-        # Whoever waits looks at the table once a second in any case.
+        # Waiting callers poll the table once a second anyway.
         with suppress(UnavailableError), answering(self._stores, REDIS):
             self._consumer.tell(kept)

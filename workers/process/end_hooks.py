@@ -1,4 +1,4 @@
-"""The thread that calls the hooks at the ends of jobs, so that a slow hook keeps no outcome from being recorded."""
+"""Thread that calls hooks of ended jobs, so that slow hooks delay no outcome."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from drain.workers.execution import completion_hooks
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the ended jobs whose hooks wait for slower ones; the hooks of further jobs are not called.
+# Ended jobs that wait for slow hooks; beyond this, hooks are skipped.
 _MOST_WAITING = 10_000
-# Time within which the last hooks may end once the process stops.
+# For the last hooks once the process stops.
 _LAST_SECONDS = 5.0
 
 
 class EndHooks:
-    """Calls hooks one after the other; its thread starts with the first of them."""
+    """Calls hooks in order; its thread starts with the first."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Attempt, str | None] | None] = SimpleQueue()
@@ -26,7 +26,7 @@ class EndHooks:
         self._is_late = False
 
     def add(self, attempt: Attempt, reason: str | None = None) -> None:
-        """Let the hooks of an ended job be called; see `drain.workers.execution.completion_hooks.call`."""
+        """Queue the hooks of an ended job; see `drain.workers.execution.completion_hooks.call`."""
         if self._queue.qsize() >= _MOST_WAITING:
             if not self._is_late:
                 log.warning(
@@ -42,7 +42,7 @@ class EndHooks:
             self._thread.start()
 
     def close(self) -> None:
-        """Wait a moment for the hooks of the jobs that have ended."""
+        """Wait briefly for pending hooks."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(_LAST_SECONDS)

@@ -1,4 +1,4 @@
-"""The thread that fills the inbox: it pops ids from RQ's lists, many at a time, and has their jobs claimed."""
+"""Thread that fills the inbox: pops ids from RQ's lists and has their jobs claimed."""
 
 from __future__ import annotations
 
@@ -20,36 +20,32 @@ from drain.workers.stores import POSTGRES, REDIS, answering
 
 log = logging.getLogger(__name__)
 
-# Time after which jobs that wait behind a slow one are given back; checked twice as often.
+# Then jobs behind a slow one are returned; checked twice as often.
 _LONGEST_WAIT_SECONDS = 0.5
-# Interval of looks for tracked jobs behind plain ones in a process full of plain jobs, and of looks for plain jobs
-# while PostgreSQL is unavailable.
+# Between looks for tracked jobs behind plain ones, and for plain jobs without PostgreSQL.
 _LOOK_SECONDS = 0.1
-# Interval at which a suspended worker asks whether it may go on.
+# Between questions of a suspended worker.
 _SUSPENDED_SECONDS = 1.0
-# Bounds of the pauses while a store is away; each pause is twice as long as the one before.
+# Pauses while a store is unavailable; they double.
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class Fetcher:
-    """Fetches jobs until the process shuts down; then gives back the jobs that have not begun.
+    """Fetches jobs until shutdown, then returns those that have not begun.
 
     Args:
-        inbox: Destination of the jobs.
-        shutdown: The process' shutdown, which the fetcher requests when there is nothing left to do.
-        consumer: Connection to Redis, where the ids are.
-        claimer: Claims the fetched jobs.
+        shutdown: Requested here when nothing is left to do.
+        database: For this thread only.
         overtaken: Deliveries whose jobs run under an earlier one.
-        database: Connection to PostgreSQL; no other thread uses it.
-        burst: Shut down once the queues are empty and nothing is left in the inbox.
-        max_idle_seconds: Shut down once no job has come or run for this time; None for never.
+        burst: Shut down once queues and inbox are empty.
+        max_idle_seconds: Shut down after so long without jobs.
 
     Attributes:
         is_suspended: RQ's workers are suspended.
     """
 
-    # One thing: the loop of a thread; what it does with popped ids is the claimer's.
+    # One thing: the loop of a thread; popped ids are the claimer's.
 
     def __init__(
         self,
@@ -80,10 +76,10 @@ class Fetcher:
         self._pause_seconds = 0.0
 
     def run(self) -> None:
-        """Fetch until the process shuts down.
+        """Fetch until shutdown.
 
         Raises:
-            UnavailableError: Redis went away in a burst.
+            UnavailableError: Redis became unavailable in a burst.
         """
         try:
             while not self._shutdown.requested:
@@ -105,7 +101,7 @@ class Fetcher:
         self._give_back_stuck_plain()
         wanted = self._inbox.wanted
         if self._stores.is_away(POSTGRES) and not self._burst:
-            # This updates no row; it also finds a database that accepts no writes for a while.
+            # Updates no row, but finds a read-only database.
             self._database.ask(lambda c: leases.release(c, ()), patience_seconds=0.0)
         self._overtaken.release_when_due()
         popped = self._fetch(wanted) if wanted else []
@@ -125,7 +121,7 @@ class Fetcher:
             self._shutdown.resign()
 
     def _claim(self, popped: Sequence[PoppedId], wanted: int) -> None:
-        """Claim popped jobs; if the first one was taken without a look at the others, pop and claim these then."""
+        """Claim popped jobs; if the first was taken alone, pop and claim the others then."""
         taken, self._taken = self._taken, None
         try:
             self._claimer.claim(popped)
@@ -143,7 +139,7 @@ class Fetcher:
             self._claimer.claim(others)
 
     def _wait_for_room(self, wanted: int) -> None:
-        """Give back jobs that wait behind a slow one, end a burst, or wait."""
+        """Return jobs behind a slow one, end a burst, or wait."""
         waiting_since = monotonic() - _LONGEST_WAIT_SECONDS
         if items := self._inbox.withdraw_stuck(waiting_since):
             self._claimer.give_back(items)
@@ -154,13 +150,13 @@ class Fetcher:
         elif wanted and self._consumer.leaves_plain:
             self._inbox.room_freed.wait(_LOOK_SECONDS)
         elif not wanted or self._burst or self._more_to_judge:
-            # A job that ends and a job that is recorded both end this wait.
+            # Ending and recording a job both end this wait.
             is_full = not wanted and not self._has_waiting
             self._inbox.room_freed.wait(None if is_full else _LONGEST_WAIT_SECONDS / 2)
 
     @property
     def _has_waiting(self) -> bool:
-        """True if jobs wait in the inbox, and may need to be given back."""
+        """True if waiting jobs may have to be returned."""
         return bool(self._inbox.waiting_count or self._inbox.plain.waiting_count)
 
     def _is_burst_over(self, wanted: int) -> bool:
@@ -174,9 +170,9 @@ class Fetcher:
         return float("inf") if longest is None else self._idle_since + longest - monotonic()
 
     def _fetch(self, wanted: int) -> list[PoppedId] | None:
-        """Pop up to `wanted` ids, after a wait if there are none; None while RQ's workers are suspended."""
+        """Pop up to `wanted` ids, waiting if there are none; None while suspended."""
         with answering(self._stores, REDIS, by_loop=True):
-            # After a full batch more ids are likely; otherwise the blocking command is the fastest, ids or not.
+            # After a full batch more ids are likely; otherwise the blocking command is fastest.
             looks_first = self._burst or self._was_full or self._pause_seconds or self._more_to_judge
             if looks_first or self._consumer.leaves_plain:
                 popped = self._pop(wanted)
@@ -195,7 +191,7 @@ class Fetcher:
         return self._consumer.pop(wanted, first, taken=taken, plain=not self._inbox.plain.is_full)
 
     def _take(self, first: AwaitedId) -> list[PoppedId] | None:
-        """Take an id by itself if ids have come alone lately: its job begins an exchange earlier."""
+        """Take an id alone if ids came alone lately: its job begins a round trip earlier."""
         if not self._comes_alone:
             return None
         taken = self._consumer.take(first)
@@ -203,15 +199,15 @@ class Fetcher:
         return [taken] if taken is not None else None
 
     def _seconds_to_wait(self) -> float:
-        # Waiting jobs may have to be given back, which is checked before then.
+        # Waiting jobs may have to be returned before then.
         longest = _LONGEST_WAIT_SECONDS / 2 if self._has_waiting else WAIT_SECONDS
         if self._overtaken:
             longest = min(longest, LOOK_SECONDS)
-        # To Redis a timeout of 0 means none.
+        # For Redis, 0 means forever.
         return max(0.01, min(longest, self._idle_seconds_left))
 
     def _pause(self) -> None:
-        """Wait before the next attempt to reach the stores; plain jobs, which need only Redis, run meanwhile."""
+        """Wait before trying the stores again, running plain jobs, which need only Redis."""
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
         until = monotonic() + random.uniform(self._pause_seconds / 2, self._pause_seconds)  # noqa: S311
         fetches = self._stores.is_away(POSTGRES)
@@ -220,7 +216,7 @@ class Fetcher:
             self._inbox.room_freed.wait(min(left, _LOOK_SECONDS) if fetches else left)
 
     def _fetch_plain(self) -> bool:
-        """Fetch a plain job if the process has room for one; return False if Redis is unavailable too."""
+        """Fetch a plain job if there is room; False without Redis."""
         self._give_back_stuck_plain()
         if self._inbox.plain.is_full:
             return True

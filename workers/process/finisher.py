@@ -1,4 +1,4 @@
-"""The thread that records outcomes: many jobs are finished in one statement, and cleared in Redis in one command."""
+"""Thread that records outcomes: one statement finishes many jobs, one command clears them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,23 @@ from drain.workers.process.stale_deliveries import OvertakenDeliveries
 
 log = logging.getLogger(__name__)
 
-# Batching window: while others wait to run, finished jobs wait up to 50 ms so that one statement records many. A worker
-# that is killed meanwhile leaves its journal; if its machine dies, these jobs run again. Measured with jobs of 1 ms: a
-# batch of 8 jobs, as in 10 ms, costs this thread 0.8 ms of processor time, and one of 66 jobs 0.9 ms.
+# While others wait to run, finished jobs wait up to 50 ms to be recorded together. After a kill the journal has them;
+# if the machine dies, they run again. Measured with 1 ms jobs: a batch of 8 costs this thread 0.8 ms, one of 66, 0.9.
 _BATCHING_SECONDS = 0.05
 _MORE = "; -v logs every one"
 
 
 @dataclass(slots=True)
 class Finisher:
-    """Records the outcomes of jobs, until `stop` is called and none is left.
+    """Records outcomes until `stop`, and the rest.
 
     Attributes:
-        inbox: Source of the outcomes.
-        consumer: Connection to Redis, where the hashes of the deliveries are.
-        database: Connection to PostgreSQL; no other thread uses it.
-        books: Notes for RQ about jobs that have ended.
-        traces: Gets the times at which jobs were popped, began and ended.
-        overtaken: Gets the deliveries of jobs that may be finished or not, since PostgreSQL has not answered.
-        meter: Measures the jobs, if there is one.
-        finished, failed: Numbers of jobs so far.
+        database: For this thread only.
+        books: RQ's records of ended jobs.
+        traces: Receives times of jobs.
+        overtaken: Receives deliveries in doubt after an unanswered finish.
+        meter: Measures jobs, if any.
+        finished, failed: Counts so far.
     """
 
     inbox: Inbox
@@ -69,7 +66,7 @@ class Finisher:
         self._ended = UnclearedDeliveries(self.consumer, self.database.stores, self.books)
 
     def run(self) -> None:
-        """Record outcomes until `stop` is called and all are recorded."""
+        """Record outcomes until `stop` is called and none is left."""
         inbox = self.inbox
         try:
             while not self._is_last_batch or inbox.outcomes:
@@ -84,7 +81,7 @@ class Finisher:
             self.database.close()
 
     def stop(self) -> None:
-        """Let `run` return once all is recorded; no job may end after this call."""
+        """Let `run` return once all is recorded; no job may end afterwards."""
         self._is_last_batch = True
         self.inbox.outcome_added.notify()
         self.inbox.batch_filled.notify()
@@ -92,16 +89,11 @@ class Finisher:
     def note_recorded(
         self, rq_id: str, queue: str, word: str, death: Death | None, *, has_hash: bool = True
     ) -> None:
-        """Count a job whose outcome is recorded, and take care of its delivery in Redis.
-
-        The hash of the delivery is cleared with the next ones, or kept for RQ to show a dead job as failed.
+        """Count a recorded job, and clear its delivery's hash, or keep it for RQ to show a dead job.
 
         Args:
-            rq_id: RQ's id of the delivery.
-            queue: Queue of the job.
-            word: Name of the outcome, as `Recorder.record` returns it.
-            death: The death of the job, if it is dead.
-            has_hash: False if there is no hash to clear for a job that is finished.
+            word: Outcome, as from `Recorder.record`.
+            has_hash: False if a finished job has no hash to clear.
         """
         if word == "finished":
             self._count(finished=1)
@@ -109,18 +101,18 @@ class Finisher:
             self._count(failed=1)
         if death is not None and self.books.died(rq_id, death):
             return
-        # Dependents are not released by a job that is dead, or that another worker has.
+        # A job that is dead, or claimed elsewhere, releases no dependents.
         if word != "finished":
             self._ended.unfinished(rq_id)
         elif has_hash:
             self._ended.finished(rq_id, queue)
 
     def note_refused(self) -> None:
-        """Count a job that another worker has: its hash belongs to that worker."""
+        """Count a job that another worker has, and so its hash."""
         self._count(failed=1)
 
     def _count(self, finished: int = 0, failed: int = 0) -> None:
-        # The main thread counts the jobs that it has recorded itself.
+        # The main thread counts the jobs it records.
         with self._counting:
             self.finished += finished
             self.failed += failed
@@ -132,7 +124,7 @@ class Finisher:
         batch = OutcomeBatch(ended)
         batch.record(self.database)
         failpoint(FailurePoint.RECORDED)
-        # An exception from here on ends the process: its successor sees in the journal which jobs are left.
+        # An exception from here on ends the process; the journal tells its successor what is left.
         self._note_finished(batch.finished)
         for job, outcome in batch.alone:
             self._record_one(job, outcome)
@@ -146,7 +138,7 @@ class Finisher:
         self._ended.clear()
         if self.traces is not None:
             self.traces.note((job.claim.id, job.hops()) for job, _ in ended)
-        # Last of all: after a death, hashes of jobs that are not in the journal are never cleared.
+        # Last: after a death, hashes of jobs missing in the journal are never cleared.
         for job, _ in ended:
             self.inbox.remove(job)
         self.inbox.room_freed.notify()
@@ -155,7 +147,7 @@ class Finisher:
         for job in jobs:
             self._ended.unfinished(job.rq_id)
             if self.overtaken is not None:
-                # If its commit has lasted, no redelivery comes that would release the dependents.
+                # If its commit lasted, no redelivery would release the dependents.
                 self.overtaken.add([PoppedId(job.rq_id, job.claim.queue, job.claim.id, 0)])
 
     def _note_finished(self, jobs: Sequence[ClaimedJob]) -> None:

@@ -1,4 +1,4 @@
-"""The main thread's work: one tracked job after the other, in this process or in a child."""
+"""The main thread: one tracked job at a time, in this process or a child."""
 
 from __future__ import annotations
 
@@ -29,24 +29,18 @@ from drain.workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the main thread's sleep: a signal ends the sleep, but not one that begins a moment later, and its
-# handler runs in no other thread.
+# Longest sleep: a signal just before it would not end it, and its handler runs only here.
 _LOOK_SECONDS = 1.0
 
 
 class JobRunner:
-    """Runs the jobs of the inbox one after the other, until the process shuts down.
+    """Runs the inbox's jobs one at a time until shutdown.
 
     Args:
-        settings: URL of the database.
-        stores: State of the stores.
-        inbox: Source of the jobs, and destination of their outcomes.
-        shutdown: The process' shutdown.
-        signals: Handlers that a job may have replaced.
-        consumer: Connection to Redis.
-        finisher: Counts the jobs that are recorded here.
+        signals: Handlers that a job may replace.
+        finisher: Counts jobs recorded here.
         overtaken: Deliveries whose jobs run under an earlier one.
-        meter: Measures the jobs that are recorded here, if there is one.
+        meter: Measures jobs recorded here, if any.
     """
 
     def __init__(
@@ -74,11 +68,11 @@ class JobRunner:
         self._alone: Worker | None = None
 
     def prepare(self) -> None:
-        """Install the handler that interrupts jobs; to be called in the main thread."""
+        """Install the interrupting handler; in the main thread."""
         self._alarm.install()
 
     def run(self) -> None:
-        """Run jobs until the process shuts down."""
+        """Run jobs until shutdown."""
         inbox, shutdown = self._inbox, self._shutdown
         while not shutdown.requested:
             item = inbox.begin_next()
@@ -121,7 +115,7 @@ class JobRunner:
                 self._finisher.note_refused()
                 self._accept_if_plain(popped)
             if item.attempt is not None and item.attempt.options.keeps_result:
-                # A waiting caller polls the table once a second in any case.
+                # A waiting caller polls the table once a second anyway.
                 with suppress(UnavailableError):
                     self._consumer.tell([popped.job_id])
         except UnavailableError as error:
@@ -139,7 +133,7 @@ class JobRunner:
         inbox.end_pending(item, monotonic() - inbox.running.began_at)
 
     def _accept_if_plain(self, popped: PoppedId) -> None:
-        """Accept a plain RQ job whose id looks like ours; a tracked job of another queue's list stays there."""
+        """Accept a plain RQ job whose id looks like ours; one of another queue's list stays there."""
         alone, job_id = self._alone, popped.job_id
         if alone is None or job_id is None:
             return
@@ -178,5 +172,5 @@ class JobRunner:
 
 
 def _run_of(attempt: Attempt, took: float) -> Run:
-    """Return what the meter needs of an attempt that began right after its claim."""
+    """Return the meter's data of an attempt that began right after its claim."""
     return Run(attempt.claim, attempt.job, attempt.options, 0.0, 0.0, took)

@@ -1,4 +1,4 @@
-"""Threads of a worker process that run jobs, several at once: jobs that are functions, and wait for something."""
+"""Threads that run blocking jobs, several at once."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ from drain.workers.process.inbox import Inbox
 from drain.workers.process.jobs import ClaimedJob
 from drain.workers.process.shutdown import Shutdown
 
-# Upper bound of the main thread's wait for a thread, after which it looks for signals.
+# The main thread looks for signals this often while it waits.
 _LOOK_SECONDS = 0.1
 
 
 class JobThreads:
-    """Runs the jobs of the inbox that are for threads.
+    """Runs jobs in threads.
 
     Args:
-        inbox: Source of the jobs, and destination of their outcomes.
-        shutdown: The process' shutdown, after which no further job begins.
-        number: Number of threads; with 1 there is none, and the main thread runs all jobs.
+        number: Threads; with 1, none starts and the main thread runs all jobs.
     """
 
     def __init__(self, inbox: Inbox, shutdown: Shutdown, number: int) -> None:
         self._inbox = inbox
         self._shutdown = shutdown
         self._number = number
-        # One notice for each job, taken by one thread.
+        # One notice per job, for one thread.
         self._notices: SimpleQueue[None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run_or_fail, name=f"job {n}", daemon=True)
@@ -38,18 +36,18 @@ class JobThreads:
         ]
 
     def start(self) -> None:
-        """Start the threads; each may keep a connection for the transactions of its jobs."""
+        """Start the threads; each may keep a connection for transactions."""
         connection_cache.keep(self._number)
         for thread in self._threads:
             thread.start()
 
     def wake(self, jobs: int) -> None:
-        """Let threads look for this number of jobs; for the fetcher's thread."""
+        """Let threads look for this many jobs; for the fetcher's thread."""
         for _ in range(jobs):
             self._notices.put(None)
 
     def join(self) -> None:
-        """Wait until the running jobs have ended, after the shutdown was requested; for the main thread."""
+        """Wait for running jobs after shutdown; for the main thread."""
         self.wake(len(self._threads))
         for thread in self._threads:
             while thread.is_alive():
@@ -60,14 +58,14 @@ class JobThreads:
             while not self._shutdown.requested:
                 self._notices.get()
                 self._run_next()
-        # No exception of a job gets here; an exception of the worker's own code ends the process.
+        # Job exceptions never get here; one of our own code ends the process.
         except BaseException as error:  # noqa: BLE001
             self._shutdown.fail(error)
 
     def _run_next(self) -> None:
         inbox = self._inbox
         job = None if self._shutdown.requested else inbox.begin_next_in_thread()
-        # None: it was given back.
+        # It was given back.
         if job is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""A job in the inbox of a worker process: already claimed, or to be claimed right before it runs."""
+"""Job in the inbox: claimed, or to be claimed when it runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from drain.workers.context.current import Attempt
 from drain.workers.execution.outcome import Outcome
 from drain.workers.lease.interruption import Watcher
 
-# Time after which RQ's tools are shown a running job by its name.
+# Then RQ's tools show the job's name.
 SHOWN_AFTER_SECONDS = 1.0
 
 
 class ClaimedJob(Attempt):
-    """The attempt at a job that this process has claimed.
+    """Attempt at a claimed job; times by `monotonic()`.
 
     Attributes:
         rq_id: RQ's id of the delivery.
-        asked_at: Time at which its claim was asked for, right after its id was popped, by the monotonic clock.
-        slot: Number of its slot in the journal.
-        waits_since: Time at which it entered the inbox, by the monotonic clock.
-        began_at: Time at which it began, by the monotonic clock; None before.
-        took: Seconds that it ran, once it has ended.
+        asked_at: Request of the claim, right after the pop.
+        slot: Journal slot.
+        waits_since: Entry into the inbox.
+        took: Run time, once ended.
     """
 
     __slots__ = ("asked_at", "began_at", "rq_id", "slot", "took", "waits_since")
@@ -41,7 +40,7 @@ class ClaimedJob(Attempt):
         waits_since: float,
     ) -> None:
         super().__init__(claim, asked_at, watcher, database_url)
-        # The finisher waits. The process of an isolated job records its outcome by itself.
+        # The finisher waits; an isolated job's process records its own outcome.
         self.groups_commit = self.options.commit == GROUPED and not self.options.isolated
         self.rq_id = rq_id
         self.slot = slot
@@ -52,11 +51,11 @@ class ClaimedJob(Attempt):
 
     @property
     def has_hash(self) -> bool:
-        """True if Redis may hold a hash of the delivery, once the job has ended."""
+        """True if Redis may hold a hash of the ended job's delivery."""
         return self.took >= SHOWN_AFTER_SECONDS or not is_thin(self.rq_id)
 
     def hops(self) -> dict[str, float]:
-        """Return when the job was popped, and when it began and ended if it did, in seconds since 1970."""
+        """Return when the job was popped, began and ended, in seconds since 1970."""
         since = time() - monotonic()
         popped = {"popped": since + self.asked_at}
         if self.began_at is None:
@@ -66,15 +65,7 @@ class ClaimedJob(Attempt):
 
 
 class PendingJob:
-    """A job that is claimed only right before it runs: one that must run alone, or a plain RQ job.
-
-    Attributes:
-        popped: Its delivery, as it was in RQ's list.
-        waits_since: Time at which it entered the inbox, by the monotonic clock.
-        attempt: Its attempt, once it runs.
-        outcome: Outcome of its attempt, once it has run.
-        took: Seconds that its attempt ran.
-    """
+    """Job claimed only when it runs: one that must run alone, or a plain RQ job."""
 
     __slots__ = ("attempt", "outcome", "popped", "took", "waits_since")
 

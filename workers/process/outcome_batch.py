@@ -1,4 +1,4 @@
-"""Outcomes that are recorded together: jobs finished in one statement, and commits made durable in another one."""
+"""Outcomes recorded together: jobs finished in one statement, commits made durable in another."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from drain.workers.process.jobs import ClaimedJob
 
 
 class OutcomeBatch:
-    """Jobs that have ended, sorted by how they are recorded.
-
-    Args:
-        ended: Jobs with their outcomes.
+    """Ended jobs, sorted by how they are recorded.
 
     Attributes:
-        finished: Jobs whose finish is recorded, durably.
-        alone: Jobs whose outcomes must be recorded one by one.
-        left: Jobs that are left to redelivery, since PostgreSQL is away.
+        finished: Durably recorded as finished.
+        alone: To be recorded one by one.
+        left: Left to redelivery, as PostgreSQL is unavailable.
     """
 
     def __init__(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> None:
@@ -56,7 +53,7 @@ class OutcomeBatch:
         try:
             recorded = database.ask(lambda c: finishes.finish_many(c, claims, results))
         except psycopg.Error:
-            # One of them cannot be finished, and none was.
+            # One cannot be finished, so none was.
             recorded = set()
         except UnavailableError as error:
             self._leave(jobs, database, error)

@@ -1,6 +1,6 @@
-"""Plain jobs: jobs in RQ's lists that are not tracked. An extension provides the worker for them.
+"""Plain jobs: untracked jobs in RQ's lists, run by an extension.
 
-A package registers one under the entry point group `drain.plain_jobs`. Without one, plain jobs are refused.
+A package registers one under the entry point group `drain.plain_jobs`; without it, plain jobs are refused.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class PlainJobs(Protocol):
 
     @property
     def pid(self) -> int:
-        """Id of the process in which they run; 0 if there is none."""
+        """Id of their process; 0 without one."""
 
     def wait_until_ready(self) -> None:
-        """Wait, for a bounded time, until jobs can run."""
+        """Wait, bounded, until jobs can run."""
 
     def run(self) -> None:
-        """Run jobs until the process shuts down; in a thread of its own."""
+        """Run jobs until shutdown, in a thread of its own."""
 
     def check(self) -> None:
-        """Look after them, about once a second."""
+        """Check on them, about once a second."""
 
     def end(self) -> None:
         """End what was started; no job runs any more."""
@@ -55,37 +55,34 @@ class NoPlainJobs:
         """Return at once."""
 
     def check(self) -> None:
-        """Look after nothing."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """End nothing."""
+        """Do nothing."""
 
 
 class Handler(Protocol):
-    """Module, or any object, that an entry point of the group names."""
+    """What an entry point of the group names."""
 
     def check_options(self, options: PlainOptions) -> None:
-        """Raise a ConfigError if the options cannot work; called before any process is started."""
+        """Raise ConfigError if the options cannot work, before any process starts."""
 
     def start(
         self, redis_url: str, only_tracked: Collection[str], options: WorkOptions, name: str
     ) -> Callable[[Inbox, Shutdown, Journal, Consumer], PlainJobs]:
-        """Start what runs plain jobs; called before the worker process has a thread or a connection.
+        """Start what runs plain jobs, before the process has threads or connections.
 
         Args:
-            redis_url: URL of Redis.
-            only_tracked: Queues in which no plain job runs.
-            options: Options of the command line.
-            name: Name of RQ's worker, for RQ's tools.
+            only_tracked: Queues without plain jobs.
+            name: Of RQ's worker, for RQ's tools.
 
         Returns:
-            Called once the worker process has the inbox of these jobs, its shutdown, the journal in which the
-            supervisor reads that one runs, and its connection to Redis. `NoPlainJobs` refuses plain jobs in all queues.
+            Called once inbox, shutdown, journal and consumer exist. `NoPlainJobs` refuses plain jobs everywhere.
         """
 
 
 class NoHandler:
-    """Handler where no package registers one."""
+    """Handler if no package registers one."""
 
     def check_options(self, options: PlainOptions) -> None:
         """Accept all options."""
@@ -100,7 +97,7 @@ def handler() -> Handler:
     """Import the handler.
 
     Raises:
-        ConfigError: It cannot be imported, or several packages register one.
+        ConfigError: It cannot be imported, or there are several.
     """
     found = list(entry_points(group=GROUP))
     if len(found) > 1:
@@ -108,7 +105,7 @@ def handler() -> Handler:
         raise ConfigError(f"{names} both run plain RQ jobs; uninstall one of the packages")
     try:
         return cast(Handler, found[0].load()) if found else NoHandler()
-    # The code of a module may raise anything while it is imported.
+    # An import may raise anything.
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(

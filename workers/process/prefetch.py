@@ -1,21 +1,16 @@
-"""The number of jobs that a worker process fetches at a time: those that it is about to run within a moment."""
+"""How many jobs a worker process fetches at a time: those it will run within a moment."""
 
 from __future__ import annotations
 
-# Upper bound of the number of jobs fetched at a time.
 LARGEST = 500
-# Time within which the fetched jobs are expected to begin, going by the durations of recent jobs.
+# Fetched jobs should begin within this, by recent durations.
 _AHEAD_SECONDS = 0.1
-# Weight of the latest job in the moving average of durations.
+# Weight of the latest job in the average.
 _WEIGHT = 0.1
 
 
 class Prefetch:
-    """Adapts to the durations of jobs: fetches slow jobs one at a time, fast jobs by the hundred.
-
-    Args:
-        fixed: A constant size; None to adapt.
-    """
+    """Adapts to job durations: slow jobs singly, fast ones by the hundred; or `fixed`."""
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
@@ -23,9 +18,9 @@ class Prefetch:
         self._allowed = 1.0
 
     def observe(self, seconds: float) -> None:
-        """Note for how long a job occupied the worker; one of 16 that ran at once counts a sixteenth of its time."""
+        """Note how long a job occupied the worker; one of 16 at once counts a sixteenth."""
         self._average_seconds += _WEIGHT * (seconds - self._average_seconds)
-        # At most twice as many as have been run: the first jobs say little about the next ones.
+        # At most twice as many as have run: first jobs say little about the next.
         self._allowed = min(LARGEST, self._allowed + 1)
 
     @property
@@ -37,10 +32,9 @@ class Prefetch:
 
     @property
     def low(self) -> int:
-        """Number of waiting jobs from which on more are fetched.
+        """Number of waiting jobs at which more are fetched.
 
-        A quarter: a claim costs the fetcher 0.6 ms of processor time, and 6 microseconds for each job. Half if jobs run
-        so fast that a quarter would have run before the claim is answered.
+        A quarter: a claim costs 0.6 ms plus 6 us per job. Half if a quarter would run out before the answer.
         """
         size = self.size
         return size // 2 if self._fixed is not None or size == LARGEST else size // 4

@@ -1,4 +1,4 @@
-"""One worker process: its threads, from their start to their end. The main thread runs the jobs.
+"""One worker process: its threads from start to end. The main thread runs the jobs.
 
 fetcher       RQ's lists ──► claimed ──► waiting
 main thread   waiting ──► run ──► outcomes       event loop: the same for `async def` jobs, many at once
@@ -6,9 +6,9 @@ main thread   waiting ──► run ──► outcomes       event loop: the sam
 plain jobs    plain RQ jobs ──► what an extension has started before everything else
 finisher      outcomes ──► finished in PostgreSQL, cleared in Redis
 leases        the heartbeat: extends the leases of all claimed jobs
-progress      what jobs report of their progress ──► Redis; starts with the first report
-watchdog      checks the grace period, the memory, the supervisor and the plain jobs
-RQ presence   shows the tracked jobs to RQ's tools, and writes RQ's books; RQ's commands come in a thread of RQ's own
+progress      progress of jobs ──► Redis; starts with the first report
+watchdog      grace period, memory, supervisor, plain jobs
+RQ presence   shows tracked jobs to RQ's tools, and keeps RQ's records; commands come in a thread of RQ's own
 """
 
 from __future__ import annotations
@@ -52,26 +52,25 @@ from drain.workers.stores import QuietWhileAway, Stores
 
 log = logging.getLogger(__name__)
 
-# Interval after which a job that computes yields the interpreter to the fetcher and the finisher. With Python's 5 ms,
-# at each of their steps, the inbox ran empty for jobs of a millisecond: 1,480 a second then, 1,650 with 1 ms.
+# A computing job yields to fetcher and finisher this often. With Python's 5 ms the inbox ran empty for 1 ms jobs: 1,480
+# instead of 1,650 jobs/s.
 _SWITCH_SECONDS = 0.001
-# Upper bound of the main thread's wait for another one, after which it looks for signals.
+# The main thread looks for signals this often while it waits.
 _LOOK_SECONDS = 0.1
-# Upper bound for RQ's books at the end of the process.
+# For RQ's records at the end.
 _PRESENCE_SECONDS = 20.0
 
 
 class Process:
-    """Works until a signal comes, or nothing is left to do in a burst.
+    """Works until a signal, or until nothing is left in a burst.
 
     Args:
-        settings: URLs of the stores, and the queues without plain RQ jobs.
         options: Options of the command line.
-        journal: Memory that the supervisor reads; jobs that the last process has left there are recovered first.
-        meter: Measures the jobs, for the supervisor's port; None if there is none.
-        death: Description of the last process' end.
+        journal: Memory that the supervisor reads; jobs left there are recovered first.
+        meter: Measures jobs, for the supervisor's port.
+        death: How the last process ended.
         parent: Id of the supervisor, without which this process ends.
-        name: Name of RQ's worker, for RQ's tools.
+        name: Of RQ's worker, for RQ's tools.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Process:
         name: str,
     ) -> None:
         url, redis_url = settings.database_url, settings.required_redis_url
-        # Before anything else: a process of plain jobs must not have what this process opens and starts from here on.
+        # First: the process of plain jobs must not inherit what follows.
         plain_jobs = handler().start(redis_url, settings.only_tracked_queues, options, name)
         self._settings, self._journal, self._death = settings, journal, death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)
@@ -134,7 +133,7 @@ class Process:
         )
 
     def run(self) -> int:
-        """Work, and return the exit code; all claimed jobs have then been recorded or given back."""
+        """Work and return the exit code; all claimed jobs are then recorded or returned."""
         self._signals.install()
         self._runner.prepare()
         random.seed()
@@ -143,7 +142,7 @@ class Process:
             recover(self._journal, self._settings, self._death, stores=self._stores, books=self._books)
         self._journal.open()
         logging.getLogger("rq.worker").addFilter(QuietWhileAway(self._stores))
-        # RQ's clean-up at the start would log jobs that are on their way, and its scheduler enqueues what is due.
+        # RQ's initial clean-up would log jobs on their way, and its scheduler enqueues due ones.
         self._plain.wait_until_ready()
         fetcher = self._start("fetcher", self._fetcher.run)
         finisher = self._start("finisher", self._finisher.run)
@@ -167,7 +166,7 @@ class Process:
         self._watchdog.stop()
         self._presence.stop()
         watchdog.join()
-        # An exception handler of the application runs there.
+        # It may run the application's exception handlers.
         presence.join(_PRESENCE_SECONDS)
         self._plain.end()
         self._consumer.close()
@@ -192,7 +191,7 @@ class Process:
         error = self._shutdown.error
         if error is None:
             return RECYCLED if self._shutdown.recycled else DONE
-        # Without this, the supervisor would mistake the exit code for that of a job which ended the process.
+        # Otherwise the supervisor would take the exit code for a job's.
         self._journal.resigned = True
         if isinstance(error, DrainError):
             log.error("%s", error, extra={"event": "failed"})
@@ -205,6 +204,6 @@ class Process:
 
 
 def _join(thread: threading.Thread) -> None:
-    """Wait for a thread, however long its job takes; signal handlers run in the main thread meanwhile."""
+    """Wait for a thread as long as its job takes, while the main thread handles signals."""
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""Commands that RQ's tools publish to a worker; no message of any client ends the thread that listens."""
+"""Commands that RQ's tools publish to workers; no message ends the listening thread."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from rq.command import handle_command
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
-# Pause after a failure, before the thread listens again.
 _LISTEN_AGAIN_SECONDS = 2.0
 
 
 class CommandListener(BaseWorker):
-    """The part of RQ's worker that listens for commands.
+    """Listening part of RQ's worker.
 
     Attributes:
-        is_shutdown_commanded: RQ's shutdown command has come; RQ sends the process a signal then.
-        commands: Commands that are obeyed.
+        is_shutdown_commanded: RQ's shutdown command came; RQ then signals the process.
+        commands: Commands obeyed.
     """
 
     is_shutdown_commanded = False
     commands: tuple[str, ...] = ("shutdown", "kill-horse", "stop-job", "stop-execution")
 
     def handle_payload(self, message: Mapping[str, Any]) -> None:
-        """Obey `commands`; log and ignore any other message."""
+        """Obey `commands`; log and ignore anything else."""
         try:
             payload = json.loads(message["data"])
             command = payload["command"]
             if command not in self.commands:
                 raise ValueError(f"the command is none of {', '.join(self.commands)}")
-        # Any client of Redis may publish anything, and an exception would end the thread that listens.
+        # Any Redis client may publish anything.
         except Exception as error:  # noqa: BLE001
             self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)
             return
@@ -46,14 +45,14 @@ class CommandListener(BaseWorker):
         self.is_shutdown_commanded |= payload["command"] == "shutdown"
         try:
             handle_command(self, payload)
-        # For example, a command lacks the id of its job.
+        # Such as a command without a job id.
         except Exception as error:
             if isinstance(error, redis.RedisError):
                 raise
             self.log.warning("Worker %s: a command of RQ's failed: %.300r", self.name, error)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Listen again after any error; RQ itself listens again only after a lost connection."""
+        """Listen again after any error; RQ does so only after a lost connection."""
         if isinstance(exc, redis.ConnectionError):
             super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
             return
@@ -66,12 +65,12 @@ class CommandListener(BaseWorker):
 def replace_at_birth(worker: BaseWorker) -> None:
     """Let `register_birth` replace the hash of a dead worker of the same name.
 
-    Deleting the hash first would let a concurrent reader remove the new worker from RQ's set.
+    If the hash were deleted first, a concurrent reader could remove the new worker from RQ's set.
     """
     if worker.connection.exists(worker.key):
         worker.connection.hset(worker.key, "death", utcformat(now()))
 
 
 def tracked_name(name: str) -> str:
-    """Name of the other worker of the same process that RQ's tools show: the one of tracked jobs."""
+    """Return the name that RQ's tools show for the tracked jobs of the process."""
     return f"{name}.tracked"

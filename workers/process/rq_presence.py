@@ -1,4 +1,4 @@
-"""The thread that shows the tracked jobs of a worker process to RQ's tools, and writes RQ's books about them."""
+"""Thread that shows a worker process' tracked jobs to RQ's tools, and keeps RQ's records."""
 
 from __future__ import annotations
 
@@ -24,28 +24,23 @@ from drain.workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
 
-# Interval of the updates, and their interval once the process shuts down.
+# Intervals of updates, normally and during shutdown.
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
-# Interval of the heartbeats for RQ's tools.
 _HEARTBEAT_SECONDS = 15.0
-# Time after the latest update for which Redis keeps what RQ's tools show of this worker.
+# Redis keeps what RQ's tools show for this long after an update.
 _KEPT_SECONDS = TTL_SECONDS + 60
 
 
 class RQPresence:
-    """Updates once a second what RQ's tools show, in one round trip, or in none if nothing has changed.
+    """Updates what RQ's tools show once a second, in one round trip or none.
 
     Args:
-        inbox: Jobs of the process.
-        shutdown: The process' shutdown, upon which the fetcher's wait for ids is ended.
-        wakeup: Ends the pause between two updates.
-        consumer: Connection to Redis.
-        finisher: Source of the numbers of finished and failed jobs, and of RQ's books.
-        options: Queues and exception handlers of RQ's worker.
-        settings: URL of Redis, for RQ's own connection, and the namespace.
-        fetcher: Source of whether RQ's workers are suspended.
-        name: Name of the worker that RQ's tools show.
+        shutdown: Ends the fetcher's wait for ids.
+        wakeup: Ends the pause between updates.
+        finisher: Has counts, and RQ's records.
+        fetcher: Knows whether RQ's workers are suspended.
+        name: Shown by RQ's tools.
     """
 
     def __init__(
@@ -77,13 +72,13 @@ class RQPresence:
         self._ran = 0
 
     def run(self) -> None:
-        """Update until `stop` is called; then write the rest of RQ's books and leave RQ's lists."""
+        """Update until `stop`; then write the rest of RQ's records and leave RQ's lists."""
         registered, stores = False, self._finisher.database.stores
         while not self._has_ended:
             if stores.is_away(REDIS):
-                # An update without changes asks Redis nothing, and so would not notice that Redis is back.
+                # An update without changes would not notice that Redis is back.
                 self._beat_at = 0.0
-            # No job depends on what RQ's tools show.
+            # No job depends on this.
             with suppress(redis.RedisError, UnavailableError), answering(stores, REDIS):
                 worker = self._get_worker()
                 if not registered:
@@ -106,7 +101,7 @@ class RQPresence:
         self._wakeup.notify()
 
     def _get_worker(self) -> RQWorker:
-        """Return RQ's worker, and make it first if need be; making it asks Redis, and so may fail."""
+        """Return RQ's worker, created on demand with questions to Redis that may fail."""
         if self._worker is None:
             self._worker = RQWorker(
                 self._settings.required_redis_url,

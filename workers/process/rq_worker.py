@@ -1,4 +1,4 @@
-"""The worker that RQ's tools show for the tracked jobs of a worker process; it obeys RQ's commands."""
+"""The worker that RQ's tools show for a process' tracked jobs; it obeys RQ's commands."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ from drain.workers.process.rq_commands import CommandListener, replace_at_birth
 from drain.workers.process.shutdown import Shutdown
 from drain.workers.process.stacks import StackAnswers
 
-# Lifetime that the worker announces to RQ, which regards it as dead after this and a minute without a heartbeat.
+# RQ regards the worker as dead this long, and a minute, after a heartbeat.
 TTL_SECONDS = 60
 
 
 class RQWorker(CommandListener, SimpleWorker):
-    """RQ's worker without its loop, and without jobs of RQ's own; it answers questions for the stacks of jobs too.
+    """RQ's worker without its loop and jobs; it also answers questions for stacks.
 
     Args:
-        redis_url: URL of Redis.
-        queues: Names of the queues.
-        inbox: Jobs of this process, whose running ones a command may interrupt.
-        shutdown: The process' shutdown, which a command may request.
-        name: Name that RQ's tools show.
-        namespace: First part of our RQ ids: the enqueuer reads here that this worker needs no hashes for these ids.
-        exception_handlers: Dotted paths of functions that RQ calls for a job that is dead.
+        inbox: Its running jobs may be interrupted by a command.
+        shutdown: May be requested by a command.
+        name: Shown by RQ's tools.
+        namespace: Prefix of our RQ ids: tells the enqueuer that this worker needs no hashes for them.
+        exception_handlers: Dotted paths of functions that RQ calls for dead jobs.
     """
 
     commands = (*CommandListener.commands, STACK)
@@ -65,19 +63,19 @@ class RQWorker(CommandListener, SimpleWorker):
         self._names = list(queues)
 
     def queue_names(self) -> list[str]:
-        """List the names of all queues, for RQ's tools."""
+        """List the queue names, for RQ's tools."""
         return self._names
 
     @property
     def horse_pid(self) -> int:
-        """Process id while a tracked job runs, otherwise 0: RQ's kill-horse command goes nowhere if it is 0."""
+        """Process id while a tracked job runs, else 0, to which kill-horse does not react."""
         running = self._inbox.running
         is_running = self.get_current_job_id() is not None or running.async_jobs or running.in_threads
         return int(self.pid or 0) if is_running else 0
 
     def register(self) -> None:
-        """Enter RQ's lists, and listen for RQ's commands."""
-        # The last process that had this name is dead.
+        """Enter RQ's lists, and listen for commands."""
+        # The last process with this name is dead.
         replace_at_birth(self)
         self.register_birth()  # type: ignore[no-untyped-call]
         self.subscribe()  # type: ignore[no-untyped-call]
@@ -87,14 +85,14 @@ class RQWorker(CommandListener, SimpleWorker):
         return {**super().serialize(), NEEDS_NO_HASH: self._namespace}
 
     def leave(self) -> None:
-        """Leave RQ's lists, and listen no more."""
+        """Leave RQ's lists, and stop listening."""
         with suppress(redis.RedisError):
             self.register_death()  # type: ignore[no-untyped-call]
         if self.pubsub_thread is not None:
             self.pubsub_thread.stop()
 
     def beat(self) -> None:
-        """Extend the entries in RQ's lists, and restore them in a Redis that has lost its data."""
+        """Extend the entries in RQ's lists, restoring them if Redis lost its data."""
         with self.connection.pipeline() as pipeline:
             self.heartbeat(pipeline=pipeline)
             pipeline.hset(self.key, mapping=self.serialize())
@@ -102,16 +100,16 @@ class RQWorker(CommandListener, SimpleWorker):
             pipeline.execute()
 
     def procline(self, message: str) -> None:
-        """Do nothing, where RQ would show each job as the process' title."""
+        """Do nothing; RQ would set the process title for each job."""
 
     def obey(self, payload: dict[str, Any]) -> None:
-        """Obey one of RQ's commands for tracked jobs, or answer a question."""
+        """Obey a command for tracked jobs, or answer a question."""
         if payload["command"] == STACK:
-            # Whoever has asked sees that no answer comes.
+            # The asker sees that no answer comes.
             with suppress(redis.RedisError):
                 self._stacks.answer(self.connection, payload)
             return
-        # RQ would send SIGINT to its own process, which a worker process ignores.
+        # RQ would send itself SIGINT, which a worker process ignores.
         if payload["command"] == "shutdown":
             self.log.info("Worker %s: shut down by command", self.name)
             self._process_shutdown.resign()
@@ -119,18 +117,18 @@ class RQWorker(CommandListener, SimpleWorker):
             super().obey(payload)
 
     def get_current_job_id(self, pipeline: object = None) -> str | None:  # noqa: ARG002
-        """Get RQ's id of the tracked job that the main thread runs; None if there is none."""
+        """Return RQ's id of the main thread's tracked job, if any."""
         job = self._inbox.running.current
         if isinstance(job, ClaimedJob):
             return job.rq_id
         return job.popped.rq_id if job is not None and job.popped.job_id is not None else None
 
     def kill_horse(self, sig: object = None) -> None:  # noqa: ARG002
-        """Interrupt all running jobs, which run again; or only the one that stop-job has named, for good."""
+        """Interrupt all running jobs, which retry; or only the one named by stop-job, for good."""
         named, self._stopped_job_id = self._stopped_job_id, None
         running = self._inbox.running
         if named is None:
             running.interrupt(WorkerStoppedError("ended by RQ's kill-horse command"))
-        # None of the others, and not the next one, if the named one has just ended.
+        # If it has just ended, neither the others nor the next.
         elif named == self.get_current_job_id():
             running.interrupt_current(Dead("stopped by RQ's stop-job command"))

@@ -1,4 +1,4 @@
-"""The jobs that run in one worker process, and their interruption from other threads."""
+"""Running jobs of a worker process, and their interruption by other threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from drain.workers.process.jobs import ClaimedJob, Item, PendingJob
 
 
 class RunningJobs:
-    """The job of the main thread, those of the event loop and those of threads; true if there are any.
+    """Running jobs; true if there are any.
 
     Attributes:
-        current: The job that the main thread runs; None between jobs.
-        began_at: Time at which the main thread began its latest job, by the monotonic clock.
-        async_jobs: The jobs that the event loop runs.
-        in_threads: The jobs that run in threads of their own.
+        current: The main thread's job.
+        began_at: Start of its latest job, by `monotonic()`.
+        async_jobs: Jobs in the event loop.
+        in_threads: Jobs in threads.
     """
 
     def __init__(self) -> None:
@@ -30,50 +30,45 @@ class RunningJobs:
         return self.current is not None or bool(self.async_jobs) or bool(self.in_threads)
 
     def begin(self, item: Item) -> None:
-        """Note a job that the main thread runs from now on."""
+        """Add the main thread's job."""
         self.began_at = monotonic()
         self.current = item
 
     def end(self) -> None:
-        """Note that the main thread runs no job."""
+        """Note that the main thread is idle."""
         self.current = None
 
     def begin_async(self, job: ClaimedJob) -> None:
-        """Note a job that the event loop runs from now on."""
+        """Add a job in the event loop."""
         self.async_jobs.add(job)
 
     def end_async(self, job: ClaimedJob) -> None:
-        """Note that the event loop does not run a job any more."""
+        """Remove a job from the event loop."""
         self.async_jobs.discard(job)
 
     def begin_in_thread(self, job: ClaimedJob) -> None:
-        """Note a job that a thread runs from now on."""
+        """Add a job in a thread."""
         self.in_threads.add(job)
 
     def end_in_thread(self, job: ClaimedJob) -> None:
-        """Note that a thread does not run a job any more."""
+        """Remove a job from the threads."""
         self.in_threads.discard(job)
 
     def interrupt(self, cause: Exception, *, stopped: bool = False) -> None:
-        """Raise an exception in all running jobs.
-
-        Args:
-            cause: The exception.
-            stopped: The worker stops: the interrupted attempts do not count.
-        """
+        """Raise an exception in all running jobs; if `stopped`, their attempts do not count."""
         attempts: list[Attempt] = [*list(self.async_jobs), *list(self.in_threads)]
         for attempt in attempts:
             attempt.interruption.order(cause, stopped=stopped)
         self.interrupt_current(cause, stopped=stopped)
 
     def interrupt_current(self, cause: Exception, *, stopped: bool = False) -> None:
-        """Raise an exception in the job of the main thread, if there is one; see `interrupt`."""
+        """Raise an exception in the main thread's job, if any; see `interrupt`."""
         current = self.current
         attempt = current.attempt if isinstance(current, PendingJob) else current
         if attempt is not None:
             attempt.interruption.order(cause, stopped=stopped)
 
     def interrupt_for_stop(self) -> None:
-        """Interrupt all running jobs because the grace period is over."""
+        """Interrupt all running jobs at the end of the grace period."""
         error = WorkerStoppedError(f"its worker (process {os.getpid()}) is stopping")
         self.interrupt(error, stopped=True)

@@ -1,7 +1,6 @@
-"""The shutdown of one worker process: who requested it, how long running jobs may take, and what comes afterwards.
+"""Shutdown of one worker process.
 
-Any thread and any signal handler may request a shutdown, and may do so again. No method needs a lock: each assigns
-attributes, and the threads that wait are notified only afterwards.
+Any thread or signal handler may request it, repeatedly. No locks: methods assign attributes, then notify threads.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from drain.workers.handover.journal import Journal
 
 
 class Shutdown:
-    """State of a process' shutdown. Other objects read the attributes and call the methods.
+    """State of a process' shutdown, read by others.
 
     Args:
-        grace_seconds: Grace period: time that running jobs have after the first `stop`.
-        journal: Place where the supervisor reads that this process wants no replacement.
+        grace_seconds: For running jobs, from the first `stop`.
+        journal: Tells the supervisor that this process wants no replacement.
 
     Attributes:
-        requested: No further job begins.
-        interrupt_at: Time at which running jobs are interrupted, by the monotonic clock.
-        is_immediate: Running jobs have no grace period, plain RQ jobs included.
-        recycled: The process ends and wants a replacement.
-        error: The exception that ended a thread of this process, if any.
+        requested: No more jobs begin.
+        interrupt_at: When running jobs are interrupted, by `monotonic()`.
+        is_immediate: Without a grace period, plain RQ jobs included.
+        recycled: The process wants a replacement.
+        error: What ended a thread of this process.
     """
 
     def __init__(self, grace_seconds: float, journal: Journal) -> None:
@@ -39,13 +38,13 @@ class Shutdown:
         self._wakeups: list[Wakeup] = []
 
     def new_wakeup(self) -> Wakeup:
-        """Make a wakeup for a thread, which is notified of the shutdown too; to be called before threads start."""
+        """Create a wakeup that shutdown notifies too; before threads start."""
         wakeup = Wakeup()
         self._wakeups.append(wakeup)
         return wakeup
 
     def stop(self) -> None:
-        """Let no further job begin; the grace period of running jobs begins with the first call."""
+        """Begin no more jobs; the first call starts the grace period."""
         if not self._has_grace_begun:
             self._has_grace_begun = True
             self.interrupt_at = min(self.interrupt_at, monotonic() + self._grace_seconds)
@@ -53,17 +52,17 @@ class Shutdown:
         self._request()
 
     def stop_now(self) -> None:
-        """Do as `stop`, and end the grace period."""
+        """Stop, and end the grace period."""
         self.interrupt_at, self.is_immediate = 0.0, True
         self.stop()
 
     def resign(self) -> None:
-        """Do as `stop`, and ask the supervisor not to start a replacement."""
+        """Stop, and ask the supervisor not to replace this process."""
         self._journal.resigned = True
         self.stop()
 
     def recycle(self) -> None:
-        """Let no further job begin, and ask for a replacement once running jobs have ended, however long they take."""
+        """Begin no more jobs; ask for a replacement once running ones have ended."""
         self.recycled = not self._has_grace_begun
         self._request()
 

@@ -1,4 +1,4 @@
-"""Answers to questions for the stack of a job: where the job is, without arguments and without source text."""
+"""Answers about where a job is, without arguments or source."""
 
 from __future__ import annotations
 
@@ -18,19 +18,13 @@ from drain.workers.process.jobs import PendingJob
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the answers within a second; further questions are left unanswered, so that a flood of them costs the
-# jobs nothing.
+# Answers per second; a flood of questions must cost the jobs nothing.
 _MOST_ANSWERS = 20
 _PERIOD_SECONDS = 1.0
 
 
 class StackAnswers:
-    """Answers questions for the stacks of the jobs of this process, in the thread that listens for RQ's commands.
-
-    Args:
-        inbox: Jobs of the process.
-        namespace: First part of our RQ ids.
-    """
+    """Answers questions for stacks, in the thread that listens for RQ's commands."""
 
     def __init__(self, inbox: Inbox, namespace: str) -> None:
         self._inbox = inbox
@@ -38,7 +32,7 @@ class StackAnswers:
         self._answered_at: deque[float] = deque(maxlen=_MOST_ANSWERS)
 
     def answer(self, client: redis.Redis, payload: Mapping[str, Any]) -> None:
-        """Answer a question, if it can be read and is about a claim of this process.
+        """Answer a readable question about a claim of this process.
 
         Raises:
             redis.RedisError: Redis does not take the answer.
@@ -55,7 +49,7 @@ class StackAnswers:
         if len(before) == before.maxlen and now - before[0] < _PERIOD_SECONDS:
             return
         before.append(now)
-        # In any case: whoever asks need not wait for nothing.
+        # Always reply, so that the caller does not time out.
         write_answer(client, self._namespace, question, self._find(question))
 
     def _find(self, question: StackQuestion) -> dict[str, Any]:
@@ -74,7 +68,7 @@ class StackAnswers:
 
 
 def _describe(attempt: Attempt) -> dict[str, Any]:
-    # The stack is of another thread, and may change while it is being read.
+    # The other thread's stack may change while read.
     try:
         stack = attempt.interruption.frames()
     except Exception as error:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""The signals that stop a worker process: their handlers, which jobs may replace, and forked children reset."""
+"""Stop signals of a worker process: jobs may replace their handlers, forked children reset them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from types import FrameType
 from drain.workers.exits import STOP_NOW
 from drain.workers.process.shutdown import Shutdown
 
-# Called after each job. The function of the module `signal` tries to make an enum of its result, which takes a
-# microsecond and fails for a function.
+# Called after each job. signal.getsignal() wraps the result in an enum, which takes a microsecond and fails for
+# functions.
 _handler_of: Callable[[int], object] = _signal.getsignal
 _SIGTERM = int(signal.SIGTERM)
 
 
 class StopSignals:
-    """The handlers of SIGTERM (stop) and of the supervisor's signal to stop now; for the main thread.
+    """Handlers of SIGTERM and the supervisor's signal to stop now; for the main thread.
 
-    systemd signals the whole cgroup and the supervisor forwards its own signal, so the handlers are idempotent.
-
-    Args:
-        shutdown: The process' shutdown, which the signals request.
+    Idempotent: systemd signals the whole cgroup, and the supervisor forwards its signal.
     """
 
     def __init__(self, shutdown: Shutdown) -> None:
@@ -41,22 +38,22 @@ class StopSignals:
         }
 
     def install(self) -> None:
-        """Handle the signals from now on, for the rest of the process' life."""
+        """Handle the signals from now on."""
         self.restore()
-        # Children that jobs fork have to end at SIGTERM, however early it comes: Python forgets a signal that comes
-        # while it tidies up after the fork, so the signals are blocked until then.
+        # Children forked by jobs must end at SIGTERM. Python drops a signal while it cleans up after a fork, so
+        # signals are blocked until then.
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_reset)
-        # A terminal sends SIGINT to all processes; the supervisor passes it on as SIGTERM.
+        # A terminal sends SIGINT to all; the supervisor passes SIGTERM on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def restore(self) -> None:
-        """Put the handlers back where a job has replaced them."""
+        """Restore handlers that a job replaced."""
         for number, handler in self._handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
 
     def restore_if_replaced(self) -> None:
-        """Do as `restore` if the handler of SIGTERM has been replaced; takes 0.1 microseconds if not."""
+        """Restore if SIGTERM's handler was replaced; otherwise 0.1 us."""
         if _handler_of(_SIGTERM) is not self._stop:
             self.restore()
 

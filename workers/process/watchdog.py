@@ -1,6 +1,6 @@
-"""The watchdog of a worker process: a thread that checks its memory, its supervisor and its RQ process.
+"""Watchdog of a worker process: checks memory, supervisor and RQ process.
 
-The watchdog also interrupts running jobs at the end of the grace period. It uses no store, so no store can delay it.
+It also interrupts jobs at the end of the grace period. It uses no store, so none can delay it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from drain.workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
-# Interval of the checks, and their interval once the process shuts down.
+# Intervals of checks, normally and during shutdown.
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
-# Interval at which a job is interrupted again that goes on after an interruption.
+# Until a job that survives an interruption gets the next.
 _AGAIN_SECONDS = 5.0
 
 
 class Watchdog:
-    """Checks the process about once a second, until `stop`.
+    """Checks the process about once a second until `stop`.
 
     Args:
-        inbox: Jobs of the process, which are interrupted at the end of the grace period.
-        shutdown: The process' shutdown, which the watchdog requests where a check fails.
-        options: Memory limit of the process.
+        inbox: Its jobs are interrupted after the grace period.
+        shutdown: Requested when a check fails.
+        options: Memory limit.
         parent: Id of the supervisor, without which the process ends.
-        plain: Plain jobs.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Watchdog:
         self._interrupt_at = 0.0
 
     def run(self) -> None:
-        """Check until `stop` is called."""
+        """Check until `stop`."""
         shutdown = self._shutdown
         while not self._has_ended:
             if not shutdown.requested:
@@ -88,7 +87,7 @@ class Watchdog:
 
 
 def memory_mb(pid: int | None = None) -> int:
-    """Read the resident memory of a process (default: this one), in megabytes; without /proc, the peak of this one."""
+    """Read the resident memory of a process in MB; without /proc, this one's peak."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
         return pages * resource.getpagesize() // 2**20

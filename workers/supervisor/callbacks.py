@@ -1,4 +1,4 @@
-"""Calls of hooks and commands about health, each in a child of its own: the supervisor has no thread."""
+"""Calls of health hooks and commands, each in a child, since the supervisor has no threads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from drain.workers.exits import DONE, STOP_SIGNALS, exit_child
 
 log = logging.getLogger(__name__)
 
-# Time after which the kernel ends the child: later than its hooks and its command have ended, or hang.
+# The kernel ends the child after its hooks and command have ended or hang.
 _CHILD_SECONDS = int(callbacks.HOOK_SECONDS)
 
 
 class Callbacks:
-    """Calls hooks and commands, one change after the other, each in a child.
+    """Calls hooks and commands, one change at a time, each in a child.
 
     Args:
-        options: Options of the process.
         in_child: Called first in each child.
     """
 
@@ -35,12 +34,12 @@ class Callbacks:
         self._pid = 0
 
     def call(self, change: HealthChange) -> None:
-        """Let a child call the hooks for this change, at the next turn."""
+        """Queue the hooks for this change."""
         if callbacks.any_for(self._options):
             self._waiting.append(change)
 
     def run_once(self) -> None:
-        """Reap the child that has ended, and start the next one; to be called at each turn."""
+        """Reap an ended child and start the next; call each turn."""
         if self._pid:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if not pid:
@@ -53,13 +52,13 @@ class Callbacks:
                     extra={"event": "health_hook_failed"},
                 )
         if self._waiting:
-            # If the system has no process left, the next turn tries again.
+            # Without a free process, the next turn retries.
             with suppress(OSError):
                 self._fork(self._waiting[0])
                 self._waiting.popleft()
 
     def close(self) -> None:
-        """End the child, if there is one: the program ends."""
+        """End the child, as the program ends."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -79,13 +78,13 @@ class Callbacks:
     def _call_in_child(self, change: HealthChange, mask: set[signal.Signals | int]) -> None:
         try:
             signal.set_wakeup_fd(-1)
-            # A second signal to stop ends it with the supervisor, which does not wait for it.
+            # A second stop signal ends it with the supervisor.
             for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
             self._in_child()
-            # The command has its own bound, and is killed with all that it has started.
+            # The command is bounded, and killed with all it started.
             callbacks.run_command(change, self._options)
             signal.alarm(_CHILD_SECONDS)
             callbacks.call_hooks(change)

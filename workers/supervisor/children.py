@@ -1,4 +1,4 @@
-"""Children of the supervisor: the signals that it handles, and what a child does with them before it begins."""
+"""Children of the supervisor: its signals, and what a child does with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def handling_signals(handler: Callable[[int, object], None]) -> Iterator[int]:
-    """Handle stop signals and SIGCHLD; yield a file descriptor that is readable after each."""
+    """Handle stop signals and SIGCHLD; yield a descriptor readable after each."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -33,12 +33,12 @@ def handling_signals(handler: Callable[[int, object], None]) -> Iterator[int]:
 
 
 def run_child(act: Callable[[], int], mask: set[signal.Signals | int]) -> NoReturn:
-    """Call a function in a child that was just forked, under this signal mask, and exit with its result."""
+    """Call a function in a child just forked, under this signal mask, and exit with its result."""
     code = FAILED
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Until the process has its own handler: no job is claimed yet.
+        # Until the process has its own handler; nothing is claimed yet.
         signal.signal(signal.SIGTERM, lambda *_: exit_child(DONE))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

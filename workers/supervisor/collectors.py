@@ -1,4 +1,4 @@
-"""The metrics of `drain work`, read from the memory that the worker processes share with the port."""
+"""Metrics of `drain work`, read from memory shared with the worker processes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from drain.workers.handover.journal import Journal, Progress
 from drain.workers.measures import memory
 from drain.workers.measures.memory import Measures
 
-# States of a claimed job in the metrics.
+# Label of a claimed job's state.
 _STATES = {Progress.CLAIMED: "waiting", Progress.RUNNING: "running", Progress.FINISHED: "finished"}
-# By the bounds of a histogram: their texts as labels.
+# Label texts by histogram bounds.
 _LABELS: dict[tuple[float, ...], tuple[str, ...]] = {
     bounds: tuple(str(floatToGoString(bound)) for bound in (*bounds, float("inf")))  # type: ignore[no-untyped-call]
     for bounds in (RUN_BUCKETS, WAIT_BUCKETS)
@@ -35,17 +35,13 @@ _LABELS: dict[tuple[float, ...], tuple[str, ...]] = {
 
 
 class JournalCollector(Collector):
-    """Metrics of the worker processes, by the numbers of their slots.
-
-    Args:
-        journals: Journals of the processes.
-    """
+    """Metrics of worker processes, by slot number."""
 
     def __init__(self, journals: Sequence[Journal]) -> None:
         self._journals = journals
 
     def collect(self) -> Iterator[Metric]:
-        """Read the metrics from the journals."""
+        """Read the journals."""
         alive = GaugeMetricFamily(*metrics.WORK_ALIVE, labels=["process"])
         cut_off = GaugeMetricFamily(*metrics.WORK_CUT_OFF, labels=["process"])
         held = GaugeMetricFamily(*metrics.WORK_HELD, labels=["process", "state"])
@@ -63,17 +59,17 @@ class JournalCollector(Collector):
 
 
 class MeasuresCollector(Collector):
-    """Metrics of jobs, summed over all processes, and measures of each process.
+    """Metrics of jobs over all processes, and of each process.
 
     Args:
-        measures: Measures of the processes, in the order of their slots.
+        measures: In slot order.
     """
 
     def __init__(self, measures: Sequence[Measures]) -> None:
         self._measures = measures
 
     def collect(self) -> Iterator[Metric]:
-        """Read the metrics from the measures."""
+        """Read the measures."""
         yield from self._processes()
         yield from self._jobs()
         build = GaugeMetricFamily(*metrics.WORK_BUILD_INFO, labels=["version", "python"])
@@ -123,7 +119,7 @@ class MeasuresCollector(Collector):
     def _rows(
         self, failures: dict[tuple[str, str, str], float]
     ) -> list[tuple[tuple[str, str], list[float], list[memory.Exemplar | None]]]:
-        """Return the numbers and exemplars of each pair, and add the failures, of all processes."""
+        """Return numbers and exemplars of each pair, and add failures, of all processes."""
         rows: dict[tuple[str, str], list[float]] = {}
         exemplars: dict[tuple[str, str], list[memory.Exemplar | None]] = {}
         for measures in self._measures:
@@ -158,7 +154,7 @@ def _buckets(
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Read the resident memory of a process; None if it has ended, or the system does not tell."""
+    """Read a process' resident memory; None if it has ended or is unreadable."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The health of `drain work`: the supervisor reports it, and the HTTP port and systemd show it."""
+"""Health of `drain work`, for its HTTP port and systemd."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from drain.workers.supervisor.callbacks import Callbacks
 if TYPE_CHECKING:
     from drain.workers.supervisor.port import Port
 
-# Upper bound of the time without a turn of the supervisor's loop, which turns once a second, and of the time without
-# any worker process.
+# Longest time without a turn of the loop, or without any worker process.
 _UNHEALTHY_SECONDS = 30.0
 _TEXT_BYTES = 1024
 _TIMES = struct.Struct("<dd")
 
 
 class Health:
-    """State of the supervisor and its worker processes; in memory shared with the process that serves the port.
+    """State of supervisor and workers, shared with the process of the port.
 
     Args:
-        journals: Journals of the worker processes.
-        options: Times of grace and recovery, and commands.
-        measures: Measures of the same processes, for the port if there is to be one.
+        measures: For the port, if there is one.
     """
 
     def __init__(
@@ -45,7 +42,7 @@ class Health:
         self._measures = [each for each in measures if each is not None]
         self._callbacks = Callbacks(options, self.release_port)
         self._stores = self._steady("stores", options.grace_seconds, options.recovery_seconds)
-        # The time without a process that is reported is long enough.
+        # Its time without a process is long enough; no extra grace.
         self._workers = self._steady("workers", 0.0, options.recovery_seconds)
         self._was_ready = False
         self._memory = mmap.mmap(-1, _TIMES.size + _TEXT_BYTES)
@@ -56,12 +53,12 @@ class Health:
         self._write("starting")
 
     def serve(self, host: str, port: int) -> None:
-        """Serve `/healthz`, `/readyz` and `/metrics` on a port, until `close`.
+        """Serve `/healthz`, `/readyz` and `/metrics` until `close`.
 
         Raises:
-            ConfigError: The address cannot be listened on.
+            ConfigError: The address cannot be used.
         """
-        # Imported here: without a port none of it is needed.
+        # Only a port needs it.
         from drain.workers.supervisor.port import Port
 
         self._port = Port(
@@ -70,7 +67,7 @@ class Health:
         self._port.keep_serving()
 
     def report_waiting(self, problem: str | None) -> None:
-        """Report why no worker process can start yet; None if nothing prevents it any more."""
+        """Report why no worker process can start yet, or None."""
         self._lived_at = monotonic()
         self._write(problem or "starting")
         self._stores.look(problem)
@@ -80,7 +77,7 @@ class Health:
             self._port.keep_serving()
 
     def report_turn(self, *, stopping: bool) -> None:
-        """Report a turn of the supervisor's loop; `stopping` if no further worker process starts."""
+        """Report a turn of the loop; `stopping` if no more processes start."""
         living = sum(journal.is_alive for journal in self._journals)
         if living:
             self._lived_at = monotonic()
@@ -90,7 +87,7 @@ class Health:
             self._notify("stopping", "STOPPING=1")
         else:
             count = formatting.count(len(self._journals), "process", "processes")
-            # From READY=1 on, systemd's watchdog expects a message from each turn.
+            # After READY=1, systemd's watchdog expects a message each turn.
             self._notify(f"{living} of {count}", *([] if self._is_ready else ["READY=1"]))
             self._is_ready = True
         systemd.notify("WATCHDOG=1")
@@ -98,18 +95,18 @@ class Health:
             self._port.keep_serving()
 
     def release_port(self) -> None:
-        """Close the port's socket in a child of the supervisor."""
+        """Close the port's socket in a child."""
         if self._port is not None:
             self._port.release()
 
     def close(self) -> None:
-        """End the process that serves the port."""
+        """End the process of the port."""
         self._callbacks.close()
         if self._port is not None:
             self._port.close()
 
     def unhealthy(self) -> str | None:
-        """Explain why `/healthz` fails; None if it succeeds."""
+        """Explain why `/healthz` fails, if it does."""
         turned, lived = _TIMES.unpack_from(self._memory)
         now = monotonic()
         if now - turned > _UNHEALTHY_SECONDS:
@@ -119,17 +116,17 @@ class Health:
         return None
 
     def unready(self) -> str | None:
-        """Explain why `/readyz` fails; None if it succeeds."""
-        # Written by the supervisor at each turn: the process that serves the port has no state of its own.
+        """Explain why `/readyz` fails, if it does."""
+        # Written by the supervisor each turn; the port's process is stateless.
         return self._memory[_TIMES.size :].rstrip(b"\0").decode(errors="replace") or None
 
     def _look(self, living: int) -> str | None:
-        """Judge the worker processes; return the problem to show, None for none."""
+        """Judge the worker processes; return the problem to show, if any."""
         self._workers.look(self._without_workers())
         problem = None
         if not any(journal.is_alive and not journal.is_cut_off for journal in self._journals):
             problem = "no worker process reaches both PostgreSQL and Redis"
-        # Without a process there is none that could say whether the stores answer.
+        # Without a process, the stores' state is unknown.
         self._stores.look(problem if living else self._stores.problem)
         self._was_ready = self._was_ready or problem is None
         return self._stores.problem if self._was_ready else problem

@@ -1,7 +1,7 @@
-"""The HTTP port of `drain work`: a child of the supervisor, which itself forks, and so runs no thread.
+"""HTTP port of `drain work`: a child of the supervisor, which forks and so has no threads.
 
-The child holds no connection to a store; it reads the memory that it shares with the supervisor and the worker
-processes. If the child dies, the supervisor starts another; the child ends with the supervisor.
+The child reads memory shared with supervisor and workers, and connects to no store. If it dies, another starts; it ends
+with the supervisor.
 """
 
 from __future__ import annotations
@@ -25,23 +25,19 @@ from drain.workers.supervisor.collectors import JournalCollector, MeasuresCollec
 
 log = logging.getLogger(__name__)
 
-# Interval at which the child checks whether the supervisor lives.
+# Between checks that the supervisor lives.
 _LOOK_SECONDS = 0.5
 
 
 class Port:
-    """A port with its socket, which listens from the beginning, and the process that serves it.
+    """Listening port, and the process that serves it.
 
     Args:
-        host: Name or address to listen on.
-        port: Port to listen on.
-        journals: Journals of the worker processes, for `/metrics`.
-        measures: Measures of the worker processes, for `/metrics`.
-        unhealthy: Reason for which `/healthz` fails; None if it succeeds.
-        unready: Reason for which `/readyz` fails; None if it succeeds.
+        journals, measures: Of the worker processes, for `/metrics`.
+        unhealthy, unready: Return why `/healthz` or `/readyz` fails, or None.
 
     Raises:
-        ConfigError: The address cannot be listened on.
+        ConfigError: The address cannot be used.
     """
 
     def __init__(
@@ -62,7 +58,7 @@ class Port:
         self._pid = 0
 
     def keep_serving(self) -> None:
-        """Start the process that serves, unless one does."""
+        """Start the serving process unless it runs."""
         if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
             log.error(
                 "the process that serves the HTTP port has ended and is replaced",
@@ -70,16 +66,16 @@ class Port:
             )
             self._pid = 0
         if not self._pid:
-            # If the system has no process left, the next turn tries again.
+            # Without a free process, the next turn retries.
             with suppress(OSError):
                 self._fork()
 
     def release(self) -> None:
-        """Close the socket in a child of the supervisor, which must not keep the port occupied."""
+        """Close the socket in a child, which must not occupy the port."""
         self._server.socket.close()
 
     def close(self) -> None:
-        """End the process that serves."""
+        """End the serving process."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -99,7 +95,7 @@ class Port:
 
 
 def _serve(server: ThreadingHTTPServer, parent: int, mask: set[signal.Signals | int]) -> None:
-    """Serve for as long as the supervisor lives."""
+    """Serve while the supervisor lives."""
     try:
         signal.set_wakeup_fd(-1)
         # The supervisor kills this process last.

@@ -1,4 +1,4 @@
-"""The ends of worker processes: which ones are replaced, after which pause, and which ones are killed."""
+"""Ends of worker processes: which are replaced, after what pause, and which are killed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Reaps worker processes that have ended, and kills those that are overdue.
+    """Reaps ended worker processes, and kills overdue ones.
 
     Args:
-        slots: Slots of the processes.
-        burst: A process that fails is not replaced.
+        burst: Do not replace a failed process.
 
     Attributes:
-        has_seen_failure: A process ended because it could not go on.
+        has_seen_failure: A process could not go on.
     """
 
     def __init__(self, slots: Sequence[WorkerSlot], *, burst: bool) -> None:
@@ -28,10 +27,10 @@ class Reaper:
         self._burst = burst
 
     def reap(self, *, stopping: bool) -> None:
-        """Reap all processes that have ended; while `stopping`, none is replaced."""
+        """Reap ended processes; while `stopping`, replace none."""
         for slot in self._slots:
             pid, status = slot.pid, slot.reap()
-            # A process that only recovered leaves nothing behind.
+            # A recovering process leaves nothing behind.
             if status is not None and not slot.is_recovering:
                 self._handle_end(slot, pid, exit_code(status), stopping=stopping)
 
@@ -48,7 +47,7 @@ class Reaper:
             self._handle_death(slot, code)
 
     def _handle_death(self, slot: WorkerSlot, code: int) -> None:
-        # Unless the journal says that the process resigned, a job has exited with this code.
+        # Unless the process resigned, a job exited with this code.
         if code == FAILED and slot.journal.resigned:
             self.has_seen_failure = True
             if self._burst:
@@ -56,10 +55,10 @@ class Reaper:
         slot.pause_after_death()
 
     def kill_overdue(self, plain_job_seconds: float) -> None:
-        """Kill processes whose time is over.
+        """Kill overdue processes.
 
         Args:
-            plain_job_seconds: Time that a process with a plain RQ job has from now on; 0 for no special treatment.
+            plain_job_seconds: Time left for a process with a plain RQ job; 0 for no exception.
         """
         for slot in self._slots:
             if slot.journal.runs_plain_job and plain_job_seconds:

@@ -1,8 +1,7 @@
-"""The process that `drain work` starts: it keeps the worker processes running, and runs no job.
+"""The process that `drain work` starts: it keeps worker processes running, and runs no job.
 
-The supervisor forks worker processes after the job modules have been imported, so that they share that memory, and
-holds no connection. Each process has a slot with a journal; the next process in the slot of a dead one recovers the
-jobs in the journal.
+It forks them after importing job modules, so that they share that memory, and has no connections. Each has a slot with
+a journal, from which the next process recovers jobs.
 """
 
 from __future__ import annotations
@@ -31,23 +30,18 @@ from drain.workers.supervisor.slot import WorkerSlot
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the time between two turns of the supervisor's loop.
 _LOOK_SECONDS = 1.0
-# SIGKILL follows this long after the grace period: four times the bound of any one request to a stalled store.
+# SIGKILL follows the grace period by four times the longest request to a stalled store.
 _KILL_SECONDS = 20.0
-# Time for a process that only recovers jobs; then it is killed.
+# Then a recovering process is killed.
 _RECOVERY_SECONDS = 10
 
 
 class Supervisor:
-    """Keeps worker processes running until a signal comes, or all have ended in a burst.
-
-    Args:
-        settings: Settings of the worker processes.
-        options: Options of the command line.
+    """Keeps worker processes running until a signal, or until all have ended in a burst.
 
     Attributes:
-        health: State for the HTTP port and systemd, which each turn of the loop updates.
+        health: Updated each turn, for the HTTP port and systemd.
     """
 
     def __init__(self, settings: Settings, options: WorkOptions) -> None:
@@ -57,7 +51,7 @@ class Supervisor:
         self.health = Health(
             [slot.journal for slot in slots], options.health, [slot.measures for slot in slots]
         )
-        # Numbers of the stop signals that came, and of those that are logged.
+        # Stop signals received, and logged.
         self._stops = self._logged_stops = 0
         self._reaper = Reaper(self._slots, burst=options.burst)
         self._pid = os.getpid()
@@ -68,7 +62,7 @@ class Supervisor:
         Raises:
             UnavailableError: A process gave up in a burst; its log says why.
         """
-        # Objects of the imported modules stay in shared memory as long as the garbage collector does not write to them.
+        # Imported objects stay in shared memory while the garbage collector leaves them alone.
         gc.collect()
         gc.freeze()
         with handling_signals(self._handle_signal) as wakeup:
@@ -102,7 +96,7 @@ class Supervisor:
             slot.signal(signal.SIGTERM if is_first else STOP_NOW)
 
     def _log_stops(self) -> None:
-        # Not in the handler, which may interrupt the writing of another log line.
+        # Not in the handler, which may interrupt another log line.
         if self._logged_stops == self._stops:
             return
         self._logged_stops = self._stops
@@ -135,7 +129,7 @@ class Supervisor:
         return Process(settings, options, slot.journal, slot.meter(), slot.death, self._pid, slot.name).run()
 
     def _recover_abandoned(self) -> None:
-        """Fork a process that recovers the jobs of a dead one, where no further worker process starts."""
+        """Fork a process that recovers a dead one's jobs where no other starts."""
         for slot in self._slots:
             if (self._stops or slot.is_retired) and slot.needs_recovery:
                 slot.prepare_recovery(_RECOVERY_SECONDS)
@@ -147,19 +141,18 @@ class Supervisor:
         return DONE
 
     def _fork(self, slot: WorkerSlot, act: Callable[[], int], *, always: bool = False) -> bool:
-        """Fork a process for a slot; return False if a stop signal came first, or the system has no process left.
+        """Fork a process for a slot; False if a stop signal came first, or no process is free.
 
         Args:
-            slot: Its slot.
             act: Called in the child; returns its exit code.
-            always: Fork after a stop signal, too.
+            always: Fork even after a stop signal.
         """
-        # A full disk, where nothing can be written, must not keep jobs from running.
+        # A full disk must not keep jobs from running.
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
         stops = self._stops
-        # Held back while the child is forked and noted, so that the handler finds the child.
+        # Blocked until the child is recorded, so that the handler finds it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             if self._stops and not always:
@@ -175,8 +168,8 @@ class Supervisor:
             if pid == 0:
                 run_child(act, mask)
             slot.fill(pid)
-            # A thread of a job module, whose mask is its own, may have received a signal meanwhile, and the handler
-            # may have found the slot empty. Its signals may come twice.
+            # A job module's thread may have received a signal meanwhile and found the slot empty. Signals may come
+            # twice.
             if self._stops > stops:
                 self._stop(slot)
         finally:
@@ -184,14 +177,14 @@ class Supervisor:
         return True
 
     def _kill_overdue(self) -> None:
-        # After the first stop signal a plain RQ job is waited for; from its end on, its process has the usual time.
+        # After the first stop signal a plain RQ job is awaited; then its process has the usual time.
         self._reaper.kill_overdue(_LOOK_SECONDS + _KILL_SECONDS if self._stops == 1 else 0.0)
 
 
 def _slots(options: WorkOptions) -> list[WorkerSlot]:
     slots = [WorkerSlot(number, _worker_name(options, number)) for number in range(1, options.processes + 1)]
     for slot in slots:
-        # Without a port nobody could read them.
+        # Without a port no one could read them.
         slot.measures = Measures() if options.metrics_port else None
     return slots
 

@@ -1,18 +1,18 @@
-"""Job-drain's tables among the migrations of an application that has Alembic.
+"""Job-drain's tables among an application's Alembic migrations.
 
     from drain.contrib.alembic import include_name, include_object
 
-in `env.py`, both passed to `context.configure`, keep `alembic revision --autogenerate` from dropping our tables. The
-import also gives the scripts an operation, which brings our tables to a version:
+In `env.py`, passed to `context.configure`, both keep `alembic revision --autogenerate` from dropping our tables. The
+import also adds an operation that brings our tables to a version:
 
     op.drain_upgrade(version=4)
 
-    filters     which tables autogenerate leaves alone
+    filters     tables that autogenerate ignores
     operations  `op.drain_upgrade`, and `op.drain_downgrade`, which refuses
-    statements  our statements on Alembic's connection, whatever its driver is
+    statements  our statements on Alembic's connection, with any driver
 
-What always holds: a version that the database has already is nothing to do. The tables change in the transaction of the
-migration, or not at all; checks of the rows that are there follow in a transaction of their own.
+A version already reached is a no-op. The tables change within the migration's transaction or not at all; checks of
+existing rows follow in one of their own.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Filters for `context.configure`: which tables autogenerate leaves alone."""
+"""Filters for `context.configure`: tables that autogenerate ignores."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from drain.database import names, schema
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-    """Return False for job-drain's tables in the database: autogenerate does not look at them, and drops none.
+    """Return False for job-drain's tables, partitions included, so that autogenerate drops none.
 
-    Partitions and side tables are among them. Where DRAIN_SCHEMA names a schema, tables of another one are not ours.
+    With DRAIN_SCHEMA set, tables of other schemas are not ours.
 
     Args:
-        name: Name of a table, or of something else, which is always included.
-        type_: Kind of it.
-        parent_names: Name of its schema, None for the default one, under `schema_name`.
+        parent_names: Schema under `schema_name`; None for the default.
     """
     return type_ != "table" or not _is_ours(name or "", parent_names.get("schema_name"))
 
@@ -33,15 +31,7 @@ def include_object(
     reflected: bool,  # noqa: ARG001, FBT001
     compare_to: Any,  # noqa: ARG001
 ) -> bool:
-    """Return False for job-drain's tables, also in the metadata of an application that reads them.
-
-    Args:
-        item: Table, or something else, which is always included.
-        name: Name of it.
-        type_: Kind of it.
-        reflected: True if it comes from the database; not used.
-        compare_to: Its counterpart; not used.
-    """
+    """Return False for job-drain's tables, even in the application's metadata."""
     return type_ != "table" or not _is_ours(name or "", item.schema)
 
 
@@ -61,5 +51,5 @@ def _default_schema() -> str | None:
     try:
         return context.get_context().dialect.default_schema_name
     except NameError:
-        # No env.py is running: the application compares by itself.
+        # Outside env.py, the application compares on its own.
         return None

@@ -1,4 +1,4 @@
-"""`op.drain_upgrade`, which brings job-drain's tables to a version, and `op.drain_downgrade`, which refuses."""
+"""`op.drain_upgrade`, and `op.drain_downgrade`, which refuses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ from drain.urls import require_schema_name
 
 @Operations.register_operation("drain_upgrade")
 class UpgradeOperation(MigrateOperation):
-    """Bring job-drain's tables to a version: nothing to do if the database has it, or a newer one.
+    """Bring job-drain's tables to a version, unless they have it or a newer one.
 
     Args:
-        version: Version of the tables afterwards.
-        since: Version of the tables before, 0 for none; needed by `alembic upgrade --sql`, which looks at no database.
-        schema: Schema of the tables, which is made if it is missing; by default the one that DRAIN_SCHEMA names, or
-            else the first of the connection's search_path.
+        since: Version before, 0 for none; needed by `alembic upgrade --sql`.
+        schema: Created if missing; default: DRAIN_SCHEMA, or the first of the search_path.
     """
 
     def __init__(self, version: int, since: int | None = None, schema: str | None = None) -> None:
@@ -43,16 +41,10 @@ class UpgradeOperation(MigrateOperation):
         since: int | None = None,
         schema: str | None = None,
     ) -> None:
-        """Bring job-drain's tables to a version, in the transaction of the migration.
-
-        Args:
-            operations: Alembic's `op`, which passes itself.
-            version: As for the class.
-            since: As for the class.
-            schema: As for the class.
+        """Bring job-drain's tables to a version within the migration's transaction; arguments as for the class.
 
         Raises:
-            CommandError: That cannot be done; Alembic prints the line.
+            CommandError: It cannot be done; Alembic prints the line.
         """
         operations.invoke(cls(version, since, schema))
 
@@ -67,22 +59,14 @@ class UpgradeOperation(MigrateOperation):
 
 @Operations.register_operation("drain_downgrade")
 class DowngradeOperation(MigrateOperation):
-    """Refuse to bring job-drain's tables to an older version.
-
-    Args:
-        version: Older version.
-    """
+    """Refuse to bring job-drain's tables to an older version."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
     @classmethod
     def drain_downgrade(cls, operations: Operations, *, version: int) -> None:
-        """Refuse, in one line that says what to do.
-
-        Args:
-            operations: Alembic's `op`, which passes itself.
-            version: As for the class.
+        """Refuse, saying what to do.
 
         Raises:
             CommandError: Always.
@@ -126,17 +110,17 @@ def _execute(operations: Operations, operation: UpgradeOperation) -> None:
 
 
 def _finish(operations: Operations, operation: UpgradeOperation, *, is_empty: bool) -> None:
-    """Execute the statements that follow after the commit, in one transaction."""
+    """Run the statements due after the commit, in one transaction."""
     rest = "\n".join(after for _, after in schema.steps(1, operation.version))
     script = f"{schema.LOCK};\n{schema.PATIENCE};\n{rest}"
     context = operations.get_context()
-    # A transaction that env.py has begun is not Alembic's to commit.
+    # A transaction begun by env.py is not Alembic's to commit.
     if is_empty or context._in_external_transaction:
         statements = Statements(operations.get_bind())
         with _in_schema(statements, operation.schema):
             statements.run(script)
         return
-    # Statements that are sent at once are one transaction.
+    # Statements sent together are one transaction.
     with context.autocommit_block():
         path = f"SET LOCAL search_path = {operation.schema};\n" if operation.schema else ""
         Statements(operations.get_bind()).run(path + script)
@@ -170,7 +154,7 @@ def _in_schema(statements: Statements, name: str | None) -> Iterator[None]:
 
 @contextmanager
 def _told_by_alembic() -> Iterator[None]:
-    """Let Alembic print our errors as its own: in one line, without a traceback."""
+    """Let Alembic print our errors as its own one-liners."""
     try:
         yield
     except DrainError as error:
@@ -186,5 +170,5 @@ def _require_version(version: int) -> None:
 
 
 def _as_ours(statements: Statements) -> Connection:
-    # What these functions use of a connection is `execute` alone.
+    # These functions use only `execute`.
     return cast(Connection, statements)

@@ -1,4 +1,4 @@
-"""Our statements on Alembic's connection, whatever its driver is, and the driver's errors as lines for people."""
+"""Our statements on Alembic's connection, with any driver, and its errors in one line."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ import sqlalchemy
 
 from drain.errors import SchemaError
 
-# SQLSTATEs of a lock that was not granted in time, of missing rights, and of a database that takes no writes.
+# SQLSTATEs of lock timeouts, missing rights and read-only databases.
 _IN_USE = {"55P03", "57014"}
 _NO_RIGHT = "42501"
 _READ_ONLY = "25006"
-# SQLSTATE of the exceptions that our own scripts raise, whose text says what to do.
+# SQLSTATE of our scripts' own exceptions.
 _RAISED = "P0001"
 
 _KEPT = ("search_path", "lock_timeout", "statement_timeout")
 
 
 class Statements:
-    """Connection of SQLAlchemy's, with what the functions of `drain.database` use of one.
-
-    Args:
-        connection: Connection on which Alembic works; its transactions are the caller's.
-    """
+    """SQLAlchemy connection with what `drain.database` needs; transactions are the caller's."""
 
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         self._connection = connection
@@ -33,7 +29,7 @@ class Statements:
     def execute(
         self, statement: str | bytes, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> sqlalchemy.CursorResult[Any]:
-        """Run one statement, whose parameters are lists of names of ours."""
+        """Run one statement; parameters are lists of our own names."""
         text = statement.decode() if isinstance(statement, bytes) else statement
         if isinstance(parameters, Mapping):
             for name, value in parameters.items():
@@ -41,12 +37,12 @@ class Statements:
         else:
             for value in parameters:
                 text = text.replace("%s", _literal(value), 1)
-        # Percent signs of ours are no placeholders.
+        # Our percent signs are not placeholders.
         return self._connection.exec_driver_sql(text, execution_options={"no_parameters": True})
 
     def run(self, script: str) -> None:
         """Run a script of several statements."""
-        # Begins the transaction, which drivers do with the first statement that SQLAlchemy sends.
+        # Drivers begin the transaction with SQLAlchemy's first statement.
         self.execute("SELECT 1")
         driver = self._connection.dialect.driver
         pooled: Any = self._connection.connection
@@ -58,13 +54,13 @@ class Statements:
             self.execute(script)
 
     def is_in_transaction(self) -> bool:
-        """Return True if what two statements do has its effect together."""
+        """Return True if statements share a transaction."""
         self.execute("SELECT set_config('drain.in_transaction', 'yes', true)")
         return bool(self.execute("SELECT current_setting('drain.in_transaction') = 'yes'").scalar_one())
 
     @contextmanager
     def kept_settings(self) -> Iterator[None]:
-        """Give the settings that our scripts change in a transaction their values back, for what comes after."""
+        """Restore settings that our scripts change in a transaction."""
         before = [self.execute(f"SELECT current_setting('{name}')").scalar_one() for name in _KEPT]
         yield
         for name, value in zip(_KEPT, before, strict=True):
@@ -74,10 +70,10 @@ class Statements:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an error of any driver that has a known reason into one line.
+    """Map any driver's known errors to one line.
 
     Raises:
-        SchemaError: The tables are in use, rights are missing, or the database takes no writes.
+        SchemaError: Tables in use, missing rights, or a read-only database.
     """
     try:
         yield
@@ -99,7 +95,7 @@ def explained() -> Iterator[None]:
 
 
 def _sqlstate(error: Exception) -> str | None:
-    # SQLAlchemy keeps the driver's error in `orig`; psycopg2 and pg8000 have the code elsewhere.
+    # SQLAlchemy keeps the driver's error in `orig`; psycopg2 and pg8000 name the code differently.
     cause = getattr(error, "orig", None) or error
     found = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if found is None and cause.args and isinstance(cause.args[0], dict):

@@ -1,8 +1,8 @@
-"""One look at the whole system for a program that watches it: `drain check`.
+"""One look at the whole system for a monitoring program: `drain check`.
 
-    reading     asks PostgreSQL and Redis, each within a bound, whatever they do
-    thresholds  levels, thresholds, and what each of them says of a look
+    reading     bounded reads of PostgreSQL and Redis
+    thresholds  levels, thresholds, and findings
     command     `drain check`
 
-What always holds: a look takes no longer than it may; it changes nothing, and needs only the rights of inspection.
+A look is bounded in time, changes nothing, and needs only inspection rights.
 """

@@ -1,4 +1,4 @@
-"""`drain check`: is all well? For Nagios, Icinga, Zabbix and scripts."""
+"""`drain check` for Nagios, Icinga, Zabbix and scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drain.formatting import seconds as seconds_of
 from drain.formatting import visible
 from drain.terminal.commandline import FiniteRange, settings_options
 
-# Upper bound of the line before the numbers: Nagios cuts what is longer, at four kilobytes.
+# Nagios cuts output at 4 kB.
 _LONGEST_TEXT = 1_000
 
 _DEFAULTS = Thresholds()
@@ -26,7 +26,7 @@ _NAMES = {level: name for name, level in _LEVELS.items()}
 
 
 class _Threshold(click.ParamType):  # type: ignore[type-arg]
-    """A threshold: `CRITICAL`, or `WARNING,CRITICAL`, of which one may be empty."""
+    """`CRITICAL`, or `WARNING,CRITICAL` with one optional."""
 
     name = "threshold"
 
@@ -57,7 +57,7 @@ class _Threshold(click.ParamType):  # type: ignore[type-arg]
 
 
 class _Command(click.Command):
-    """A command whose exit codes are those of Nagios, whatever goes wrong: 3 where nothing is known."""
+    """Command with Nagios exit codes: 3 for unknown."""
 
     def make_context(self, *args: Any, **more: Any) -> click.Context:
         try:
@@ -169,14 +169,14 @@ def check(
 
 
 def _report(verdict: Verdict, form: str) -> None:
-    """Print a verdict and exit at once: a thread that hangs in a store is not waited for."""
+    """Print a verdict and exit without waiting for a thread that hangs."""
     click.echo(json.dumps(check_json(verdict)) if form == "json" else nagios_line(verdict))
     sys.stdout.flush()
     sys.exit(int(verdict.level))
 
 
 def nagios_line(verdict: Verdict) -> str:
-    """Format a verdict: the level, what is wrong, and the numbers behind a bar."""
+    """Format the level, what is wrong, and the numbers behind a bar."""
     texts = "; ".join(finding.text for finding in verdict.findings) or _all_well(verdict)
     # A bar would begin the numbers.
     text = visible(texts).replace("|", "/")
@@ -186,7 +186,7 @@ def nagios_line(verdict: Verdict) -> str:
 
 
 def check_json(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as an object of JSON types."""
+    """Convert a verdict to an object of JSON types."""
     return {
         "level": verdict.level.name.lower(),
         "findings": [

@@ -1,4 +1,4 @@
-"""Reading within a bound: each store is asked on a thread of its own, and is not waited for beyond the bound."""
+"""Bounded reads: each store is asked on its own thread, which is abandoned if it hangs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from drain.wire import Producer
 from drain.wire.workers import Worker
 
 T = TypeVar("T")
-# Part of the time that PostgreSQL may take.
+# PostgreSQL's share of the time.
 _OF_POSTGRES = 0.7
 
 
 class _Answer(Generic[T]):
-    """Answer of a function that is called on a thread of its own, which is left behind if it hangs."""
+    """Answer of a function called on its own thread."""
 
     def __init__(self, ask: Callable[[], T]) -> None:
         self._ask = ask
@@ -45,7 +45,7 @@ class _Answer(Generic[T]):
         """Return the answer.
 
         Raises:
-            TimeoutError: There is none after this time.
+            TimeoutError: It did not come in time.
         """
         self._thread.join(max(0.0, seconds))
         if self._error is not None:
@@ -56,13 +56,7 @@ class _Answer(Generic[T]):
 
 
 def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
-    """Look once at both stores, and judge; without a URL of Redis, workers are not judged.
-
-    Args:
-        settings: Settings that name the stores.
-        thresholds: Numbers above which something is wrong.
-        seconds: Upper bound of the time that it takes.
-    """
+    """Look once at both stores and judge, within `seconds`; without a Redis URL, workers are not judged."""
     ends = monotonic() + seconds
     try:
         found = _Answer(lambda: _ask_postgres(settings, _OF_POSTGRES * seconds)).within(
@@ -116,6 +110,6 @@ def _ask_postgres(settings: Settings, seconds: float) -> System:
 
 def _ask_redis(settings: Settings, queues: list[str]) -> dict[str, list[Worker]]:
     with closing(Producer(settings.redis_url, settings.namespace)) as redis:
-        # Without a queue there is nothing to ask about, and yet Redis has to answer.
+        # Without queues Redis must answer all the same.
         redis.ping()
         return redis.crews(queues)

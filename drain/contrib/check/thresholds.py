@@ -1,4 +1,4 @@
-"""Findings of one look: what is wrong, how bad it is, and the numbers behind it."""
+"""Findings: what is wrong, how bad, and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from enum import IntEnum
 from drain.formatting import count, duration
 from drain.read.system import System
 
-# Upper bound of the queues that one finding names.
 _MOST_NAMES = 3
 
 
 class Level(IntEnum):
-    """Levels as Nagios has them; the number is the exit code."""
+    """Nagios levels, numbered as exit codes."""
 
     OK = 0
     WARNING = 1
@@ -22,18 +21,18 @@ class Level(IntEnum):
     UNKNOWN = 3
 
 
-# From the best to the worst: what is critical is so, whatever else is unknown.
+# Critical outranks unknown.
 _WORST_LAST = (Level.OK, Level.UNKNOWN, Level.WARNING, Level.CRITICAL)
 
 
 def worst(levels: Sequence[Level]) -> Level:
-    """Return the worst of these levels; OK if there is none."""
+    """Return the worst level, or OK."""
     return max(levels, key=_WORST_LAST.index, default=Level.OK)
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Numbers above which something is a warning, and critical; None for never."""
+    """Numbers above which it is a warning, or critical; None for never."""
 
     warning: float | None = None
     critical: float | None = None
@@ -52,12 +51,12 @@ class Thresholds:
     """Thresholds of a look.
 
     Attributes:
-        lag: Seconds for which a due job waits in PostgreSQL for the leader.
-        wait: Seconds for which a due job waits for a worker, in a queue that is not paused.
-        dead: Number of dead jobs.
-        unattended: Level of a queue in which jobs wait and which no worker runs.
-        failing: Level of a queue all of whose latest attempts have failed.
-        stalled: Level of a queue whose jobs wait for a worker, while none has finished for a minute.
+        lag: Seconds a due job waits for the leader.
+        wait: Seconds a due job waits for a worker, unless paused.
+        dead: Dead jobs.
+        unattended: Level for queues with waiting jobs and no worker.
+        failing: Level for queues whose latest attempts all failed.
+        stalled: Level for queues with waiting jobs and no finish for a minute.
     """
 
     lag: Threshold = Threshold(30, 120)
@@ -70,12 +69,12 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """Something wrong.
 
     Attributes:
-        name: Name for programs: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held",
-            "postgres", "redis", "schema" or "rights".
-        text: A few words for people.
+        name: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held", "postgres", "redis",
+            "schema" or "rights".
+        text: For users.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, with the unit of Nagios: "s" for seconds, "" for a count."""
+    """Number with its Nagios unit: "s", or "" for a count."""
 
     name: str
     value: float
@@ -95,14 +94,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of one look."""
+    """Result of a look."""
 
     findings: Sequence[Finding]
     figures: Sequence[Figure] = ()
 
     @property
     def level(self) -> Level:
-        """The worst level of all findings."""
+        """Worst level of all findings."""
         return worst([finding.level for finding in self.findings])
 
 
@@ -153,7 +152,7 @@ def _figures(system: System, thresholds: Thresholds) -> Iterator[Figure]:
 
 
 def _longest_wait(system: System) -> tuple[str, float]:
-    """Return the queue with the longest wait, and the wait; that of a paused queue is wanted."""
+    """Return the longest wait and its queue, ignoring paused queues."""
     waits = {name: queue.wait_seconds for name, queue in system.queues.items() if not queue.paused}
     return max(waits.items(), key=lambda pair: pair[1], default=("", 0.0))
 

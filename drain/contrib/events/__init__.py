@@ -1,10 +1,9 @@
-"""Lives of jobs, told from what the tables keep: `drain events`.
+"""Job events derived from the tables: `drain events`.
 
-    life       the events of one row, in their order: pure
-    change_feed  rows that have appeared since an earlier look
-    follower   looks again and again, and tells each event once
+    life       the events of one row, in order: pure
+    change_feed  rows that appeared since the last look
+    follower   repeated looks that report each event once
     command    `drain events`
 
-What always holds: nothing is written, and no trace is left in the database; a state that was shorter than the time
-between two looks is told from the times in the row, later and in its place.
+Nothing is written. A state shorter than the polling interval is derived later, from the times in the row.
 """

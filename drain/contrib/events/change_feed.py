@@ -1,14 +1,14 @@
-"""Rows that have appeared since an earlier look, for `drain events`: each question reads an index from where it was.
+"""Rows that appeared since the last look, each read from an index where the last look ended.
 
-All questions of one look are asked in one snapshot, so that each job is in one table. No cursor trusts a time or an id
-alone, since a transaction may commit after a later one:
+One look is one snapshot, so each job is in one table. Since a transaction may commit after a later one, no cursor
+trusts a time or id alone:
 
-    staged       ids above the highest one that was seen, and lower ones that were missing
-    delivered    delivery numbers, which one leader assigns in the order of its commits
-    claimed      all claims, of which there are no more than workers hold
-    failed       the times of failures, from some seconds before the last look
-    finished     rows of the transactions that the last snapshot did not see
-    dead         likewise, but by reading the table, for it has no such index
+    staged       ids above the highest seen, and lower ones that were missing
+    delivered    delivery numbers, which follow the leader's commits
+    claimed      all claims, no more than workers hold
+    failed       failure times, from some seconds before the last look
+    finished     rows of transactions that the last snapshot did not see
+    dead         the same, by reading the table, which has no such index
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, IS_CLAIMED, id_array
 from drain.tables.heads import heads
 
-# Row of a job in one of its tables, with the name of its state.
+# Row of any job table, with its state.
 Row = dict[str, Any]
-# Upper bound of the rows in one answer.
 PAGE = 2_000
-# Longest text of an error that is read.
 _ERROR_CHARACTERS = 500
 _ERROR = f"""pg_catalog.jsonb_build_object('type', last_error ->> 'type'::text,
     'message', pg_catalog."left"(last_error ->> 'message'::text, {_ERROR_CHARACTERS}),
@@ -74,9 +72,9 @@ SELECT found.* FROM heads, LATERAL (
     WHERE job.queue = heads.queue AND job.failed_at > %(since)s::timestamptz
     ORDER BY job.failed_at LIMIT %(page)s::bigint) AS found
 """
-# Rows of transactions that were open at the last look.
+# Transactions open at the last look.
 _FINISHED_BY = f"SELECT {_FINISHED} FROM finished_jobs WHERE finished_xid = ANY (%(xids)s::xid8[])"
-# Rows of transactions that had not begun by then.
+# Transactions that had not begun by then.
 _NEW_FINISHED = f"""
 SELECT {_FINISHED} FROM finished_jobs
 WHERE finished_jobs.finished_xid >= %(xid)s::xid8
@@ -93,21 +91,14 @@ SELECT id FROM staged_jobs WHERE id >= %(id)s::bigint UNION ALL
 SELECT id FROM inflight_jobs WHERE id >= %(id)s::bigint UNION ALL
 SELECT id FROM dead_jobs WHERE id >= %(id)s::bigint
 """
-# Upper bounds: claims at one time, dead rows of one look, and the distance of two transactions.
+# Claims, dead rows per look, and distance between transactions.
 MOST_CLAIMS = 20_000
 _MOST_DEAD = 20_000
 _LONGEST_AGE = 1_000_000_000
 
 
 class Snapshot(NamedTuple):
-    """Transactions that a look has seen.
-
-    Attributes:
-        xmin: All transactions below it had ended.
-        xmax: All transactions from it on had not begun.
-        open: Transactions between them that were open.
-        now: Time of the look, by the database's clock.
-    """
+    """Transactions that a look has seen: all below `xmin`, none from `xmax` on, and the `open` ones not."""
 
     xmin: int
     xmax: int
@@ -117,11 +108,11 @@ class Snapshot(NamedTuple):
 
 @contextmanager
 def one_snapshot(connection: Connection) -> Iterator[Snapshot]:
-    """Open a read-only transaction with one snapshot; the block asks in it."""
+    """Open a read-only snapshot for the block."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute("SET LOCAL jit = off; SET LOCAL enable_seqscan = off")
-        # A partition that is truncated after the snapshot would hide rows that have moved since.
+        # A partition truncated later would be empty in this snapshot.
         connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
         text, now = connection.execute(
             "SELECT pg_current_snapshot()::text, clock_timestamp()", binary=True
@@ -131,38 +122,38 @@ def one_snapshot(connection: Connection) -> Iterator[Snapshot]:
 
 
 def last_id(connection: Connection) -> int:
-    """Return the highest id that was given out."""
+    """Return the highest id given out."""
     number, is_used = fetch_one(connection, "SELECT last_value, is_called FROM staged_jobs_id_seq")
     return int(number) if is_used else int(number) - 1
 
 
 def known_from(connection: Connection, job_id: int) -> set[int]:
-    """Return the ids from this one on that are staged, in flight or dead."""
+    """Return ids from this one on that are staged, in flight or dead."""
     return {found for (found,) in connection.execute(_KNOWN_FROM, {"id": job_id})}
 
 
 def new_staged(connection: Connection, above: int) -> list[Row]:
-    """Read the staged jobs with an id above this one, the lowest ids first, up to a page."""
+    """Read a page of staged jobs above this id, lowest first."""
     return _rows(connection, _NEW_STAGED, {"above": above, "page": PAGE})
 
 
 def staged_among(connection: Connection, ids: Collection[int]) -> list[Row]:
-    """Read the staged jobs with one of these ids."""
+    """Read staged jobs by id."""
     return _rows(connection, _STAGED_AMONG, {"ids": id_array(ids)}) if ids else []
 
 
 def inflight_among(connection: Connection, ids: Collection[int]) -> list[Row]:
-    """Read the jobs in flight with one of these ids."""
+    """Read jobs in flight by id."""
     return _rows(connection, _INFLIGHT_AMONG, {"ids": id_array(ids)}) if ids else []
 
 
 def dead_among(connection: Connection, ids: Collection[int]) -> list[Row]:
-    """Read the dead jobs with one of these ids."""
+    """Read dead jobs by id."""
     return _rows(connection, _DEAD_AMONG, {"ids": id_array(ids)}) if ids else []
 
 
 def any_state(connection: Connection, job_id: int) -> list[Row]:
-    """Read the job with this id, its former deaths and its first failure included; empty if no table has it."""
+    """Read a job with its former deaths and first failure; empty if no table has it."""
     found: list[Row] = []
     for table, columns in _ANY_STATE.items():
         first = "NULL" if table == "staged_jobs" else "last_error -> 'first'::text"
@@ -174,28 +165,28 @@ def any_state(connection: Connection, job_id: int) -> list[Row]:
 
 
 def last_deliveries(connection: Connection) -> dict[str, int]:
-    """Return the highest delivery number of each queue in which delivered jobs wait."""
+    """Return the highest delivery number of each queue with delivered jobs."""
     return dict(connection.execute(_LAST_DELIVERIES).fetchall())
 
 
 def new_deliveries(connection: Connection, above: Mapping[str, int]) -> list[Row]:
-    """Read the delivered jobs with numbers above these, by queue, the lowest numbers first, up to a page of each."""
+    """Read a page per queue of deliveries above these numbers, lowest first."""
     parameters = {"queues": list(above), "numbers": list(above.values()), "page": PAGE}
     return _rows(connection, _NEW_DELIVERIES, parameters)
 
 
 def claims(connection: Connection) -> dict[int, int]:
-    """Return the token of each claimed job by its id."""
+    """Return the token of each claimed job."""
     return dict(connection.execute(_CLAIMED, {"most": MOST_CLAIMS}).fetchall())
 
 
 def failed_since(connection: Connection, since: datetime) -> list[Row]:
-    """Read the jobs in flight that have failed since then, up to a page of each queue."""
+    """Read jobs in flight that failed since, a page per queue."""
     return _rows(connection, _FAILED, {"since": since, "page": PAGE})
 
 
 def new_finished(connection: Connection, last: Snapshot) -> Iterator[list[Row]]:
-    """Read the finished jobs that the last snapshot did not see, page by page."""
+    """Read pages of finished jobs that the last snapshot did not see."""
     if last.open:
         yield _rows(connection, _FINISHED_BY, {"xids": [str(xid) for xid in last.open]})
     xid, job_id = str(last.xmax), 0
@@ -207,16 +198,14 @@ def new_finished(connection: Connection, last: Snapshot) -> Iterator[list[Row]]:
 
 
 def new_dead(connection: Connection, last: Snapshot, present: Snapshot, since: datetime) -> list[Row]:
-    """Read the dead jobs of the transactions that the last snapshot did not see, and some that it did.
+    """Read dead jobs of transactions that the last such snapshot did not see, and some others.
 
     Args:
-        connection: In the transaction of the present snapshot.
-        last: Snapshot of the last such look.
-        present: The present one.
-        since: Time at which the looks have begun.
+        connection: In the present snapshot.
+        since: When looking began.
     """
     age = min(present.xmax - last.xmin, _LONGEST_AGE)
-    # Read in order of place: an index would be read whole as well.
+    # In physical order: an index would be read whole too.
     connection.execute("SET LOCAL enable_seqscan = on")
     found = _rows(connection, _NEW_DEAD, {"age": age, "since": since, "most": _MOST_DEAD})
     connection.execute("SET LOCAL enable_seqscan = off")
@@ -224,11 +213,11 @@ def new_dead(connection: Connection, last: Snapshot, present: Snapshot, since: d
 
 
 def _rows(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> list[Row]:
-    # Times are read in binary: psycopg reads the texts of no DateStyle but ISO.
+    # In binary: psycopg parses time texts only in DateStyle ISO.
     with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
         return cursor.execute(statement.encode(), parameters, binary=True).fetchall()
 
 
 def ids_of(rows: Sequence[Row]) -> set[int]:
-    """Return the ids of these rows."""
+    """Return the ids of rows."""
     return {row["id"] for row in rows}

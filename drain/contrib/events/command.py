@@ -1,4 +1,4 @@
-"""`drain events`: the lives of jobs, as they happen."""
+"""`drain events`: job events, as they happen."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from drain.terminal.commandline import JOB_ID, FiniteRange, as_json_option, sett
 _STYLES = {"failed": "yellow", "interrupted": "yellow", "dead": "red", "expired": "red", "finished": "green"}
 _EVENT_WIDTH = max(map(len, ("delivered again", "interrupted", "superseded")))
 
-# Timeout of one statement, and of one look, in seconds.
 _STATEMENT_SECONDS = 30
 _LOOK_SECONDS = 60.0
 _LOCK_SECONDS = 5
 
-# Function that prints events.
 Show = Callable[[Sequence[Event]], None]
 
 
@@ -90,7 +88,7 @@ def events(
 
 
 def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, seconds: float) -> None:
-    """Look until Ctrl-C; an outage is one line on standard error when it begins, and one when it ends."""
+    """Look until Ctrl-C; an outage is one line when it begins and one when it ends."""
     is_away = False
     while True:
         try:
@@ -110,7 +108,7 @@ def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, se
 
 
 def _look(follower: Follower | JobFollower, connection: Connection, show: Show) -> bool:
-    """Look once and print; returns whether the next look may follow at once.
+    """Look once and print; return whether the next look may follow at once.
 
     Raises:
         UnknownJobError: No table has the job.
@@ -154,15 +152,10 @@ def _printer(is_wanted: Callable[[Event], bool], *, as_json: bool, with_day: boo
 
 
 def event_line(event: Event, *, with_day: bool) -> Text:
-    """Build the line of one event: time by UTC, event, id, job, and what else is known.
-
-    Args:
-        event: The event.
-        with_day: Show the day as well.
-    """
+    """Format an event: UTC time, event, id, job, and details."""
     at = event.at.astimezone(UTC)
     time = f"{at:%Y-%m-%d %H:%M:%S}" if with_day else f"{at:%H:%M:%S}"
-    # A time that no row keeps is that of the look: shown without its fraction.
+    # The time of a look is shown without its fraction.
     fraction = f".{at.microsecond // 1000:03}" if event.is_exact else "    "
     line = Text(f"{time}{fraction}  ")
     line.append(event.event.replace("_", " ").ljust(_EVENT_WIDTH), _STYLES.get(event.event))

@@ -1,7 +1,7 @@
-"""Follower of all jobs: looks at the tables again and again, and tells each event once.
+"""Follower of all jobs: polls the tables and reports each event once.
 
-One look is one read-only transaction with a few index look-ups for each queue, and the rows that are new. What is told
-is remembered for the jobs that were seen last; of a job that was forgotten meanwhile, the life is told once more.
+A look is a read-only transaction with a few index look-ups per queue, and the new rows. What was reported is
+remembered for recent jobs; others may be reported again.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ from drain.contrib.events.change_feed import Row, Snapshot
 from drain.contrib.events.life import ENDS, Event, life, now_waiting
 from drain.database.postgres import Connection
 
-# Upper bounds of what is remembered: places of jobs, and ids that are missing.
+# Jobs, and missing ids, that are remembered.
 _MOST_JOBS = 200_000
 _MOST_GAPS = 2_000
-# Upper bound of the pages of staged jobs in one look; the next look goes on.
+# Pages of staged jobs per look.
 _MOST_PAGES = 10
-# Ids that may be missing at the first look, below the highest one.
+# Ids below the highest that may be missing at the first look.
 _FIRST_GAPS = 1_000
-# Looks for which an id may be missing after all transactions have ended that could have given it out.
+# Looks an id may stay missing after all transactions that could have used it have ended.
 _GAP_LOOKS = 3
-# Time by which a failure may be committed after it was noted.
+# A failure may be committed this long after its time.
 _LATE = timedelta(seconds=15)
-# Pause between two readings of all dead jobs, as a multiple of the time that one takes.
+# Pause between readings of all dead jobs, as a multiple of the duration.
 _DEAD_PAUSE = 50
 
 
 class Follower:
-    """Remembers what it has told; a lost connection may be replaced between two looks.
+    """Reports new events; the connection may be replaced between looks.
 
     Attributes:
-        is_behind: The last look has left staged jobs to the next one.
+        is_behind: The last look left staged jobs to the next.
     """
 
-    # One thing: the cursors of one look after the other, each of which depends on the last snapshot.
+    # One thing: cursors that all depend on the last snapshot.
 
     def __init__(self) -> None:
         self.is_behind = False
         self._last: Snapshot | None = None
         self._began = datetime.max.replace(tzinfo=UTC)
-        # Highest id that was seen, and highest one of the staged jobs of this look.
+        # Highest id seen, and read among staged jobs.
         self._top = self._read_to = 0
-        # Missing ids, each with the transaction at which it was missed, and the number of looks since.
+        # Missing ids: the transaction when noticed, and looks since.
         self._gaps: dict[int, tuple[int, int]] = {}
         self._deliveries: dict[str, int] = {}
-        # Tokens of the jobs that are claimed, and the jobs that neither are nor are in flight any more.
+        # Tokens of claimed jobs, and jobs that have left flight.
         self._claims: dict[int, int] = {}
         self._left: set[int] = set()
-        # Place of the last event that was told of each job.
+        # Place of the last reported event by job.
         self._told: OrderedDict[int, tuple[datetime, int]] = OrderedDict()
         self._deaths: OrderedDict[tuple[int, datetime], None] = OrderedDict()
         self._dead_seen: Snapshot | None = None
         self._dead_at = 0.0
 
     def look(self, connection: Connection) -> list[Event]:
-        """Look once; return the events that are new, in the order of time. The first look only notes where all are."""
+        """Return new events in time order; the first look only notes positions."""
         with change_feed.one_snapshot(connection) as present:
             if self._last is None:
                 self._begin(connection, present)
@@ -113,7 +113,7 @@ class Follower:
     def _read_inflight(
         self, connection: Connection, last: Snapshot
     ) -> tuple[list[Row], list[tuple[str, Row]]]:
-        """Read the jobs in flight that may have changed, and events of theirs that no row keeps."""
+        """Read jobs in flight that may have changed, and their events that no row keeps."""
         delivered = change_feed.new_deliveries(connection, self._deliveries)
         for row in delivered:
             self._deliveries[row["queue"]] = row["delivery"]
@@ -128,7 +128,7 @@ class Follower:
         return [*delivered, *failed, *looked_up], extra
 
     def _read_dead(self, connection: Connection, present: Snapshot, seen: set[int]) -> Iterator[list[Row]]:
-        """Read the jobs that have died: those whose claim has ended at once, and all others now and then."""
+        """Read dead jobs: at once those whose claim ended, all others now and then."""
         yield change_feed.dead_among(connection, self._left - seen)
         if monotonic() < self._dead_at or self._dead_seen is None:
             return
@@ -137,15 +137,10 @@ class Follower:
         self._dead_seen = present
         self._dead_at = monotonic() + _DEAD_PAUSE * (monotonic() - began)
 
-    # --- what was told
+    # --- what was reported
 
     def _tell(self, rows: Iterable[Row], *, are_new: bool = False) -> Iterator[Event]:
-        """Yield the events of rows that were not told yet.
-
-        Args:
-            rows: Rows of jobs.
-            are_new: No row of these jobs was there at the last look, so that all of it is told, whatever its times.
-        """
+        """Yield events not reported yet; all of them if these jobs are new."""
         for row in rows:
             job_id = row["id"]
             events = life(row)
@@ -161,7 +156,7 @@ class Follower:
             self._note(job_id, max(since, events[-1].place))
 
     def _is_first_death(self, row: Row, event: Event) -> bool:
-        # A finished row is read once, in the snapshot that is the first to see it; a dead one may be read again.
+        # A finished row is read once, in the first snapshot that sees it; a dead row perhaps again.
         if row["state"] != "dead":
             return True
         key = (row["id"], event.at)
@@ -182,8 +177,8 @@ class Follower:
     # --- what is missing
 
     def _note_ids(self, seen: set[int], present: Snapshot) -> None:
-        """Note the highest id, and those below it that no table has yet."""
-        # While there are more staged jobs, only the ids up to the last one that was read are known.
+        """Note the highest id, and those below it that no table has."""
+        # With staged jobs left, only ids up to the last one read are known.
         top = self._read_to if self.is_behind else max([self._read_to, *seen])
         missing = set(range(max(self._top, top - _MOST_GAPS) + 1, top + 1)) - seen
         self._top = top
@@ -207,7 +202,7 @@ class Follower:
 
 
 def _is_deferred(row: Row) -> bool:
-    """Return True if a job waits whose attempt has neither failed nor been interrupted."""
+    """Return True if a job waits after an attempt that neither failed nor was interrupted."""
     if row["next_run_at"] is None:
         return False
     return all(event.place <= _claim(row) for event in life(row) if event.event in ("failed", "interrupted"))
@@ -218,13 +213,9 @@ def _claim(row: Row) -> tuple[datetime, int]:
 
 
 class JobFollower:
-    """Follows one job, through all tables; the first look tells its life so far.
+    """Follows one job through all tables; the first look returns its events so far.
 
-    Args:
-        job_id: Id of the job.
-
-    Attributes:
-        is_known: Some look has found the job.
+    `is_known` is set once a look has found the job.
     """
 
     def __init__(self, job_id: int) -> None:
@@ -234,7 +225,7 @@ class JobFollower:
         self._delivery: int | None = None
 
     def look(self, connection: Connection) -> list[Event]:
-        """Look once; return the events that are new, in the order of time."""
+        """Return new events in time order."""
         with change_feed.one_snapshot(connection) as present:
             rows = change_feed.any_state(connection, self._job_id)
         found: list[Event] = []

@@ -1,6 +1,6 @@
-"""Life of one job, as events in their order, from the times that its row keeps.
+"""Events of one job in order, from the times in its row.
 
-A row keeps its latest claim, its first and its latest failure; other attempts have left only their number.
+A row keeps its latest claim and its first and latest failures; other attempts only count.
 """
 
 from __future__ import annotations
@@ -10,33 +10,30 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-# Names of the events. Those that end a life:
+# Events that end a job.
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
-# All, in the order in which they may follow each other at one time.
+# In the order in which they may share a time.
 EVENTS = ("staged", "moved", "delivered_again", "claimed", "failed", "interrupted", "deferred", *sorted(ENDS))
 _DEATHS = frozenset({"dead", "cancelled", "expired"})
 _RANKS = {name: rank for rank, name in enumerate(EVENTS)}
-# Type of the error of an attempt that was interrupted since its worker had to stop.
+# Error of an attempt whose worker had to stop.
 _STOPPED = "WorkerStoppedError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event in the life of a job; a field that does not apply is None.
+    """Event of a job; fields that do not apply are None.
 
     Attributes:
-        at: Time of the event, by the database's clock.
+        at: By the database's clock.
         event: One of `EVENTS`.
-        id, job_name, queue, tag: Those of the job.
-        attempt: Number of the attempt.
-        worker: Name of the worker.
-        error: Type and first line of the error.
-        until: Time until which the job waits.
-        seconds: Time from the claim to the end.
-        reason: Reason of a death, for programs; its explanation is the error where there is no other.
-        superseded_by: Id of the job that stands for this one.
-        is_exact: False if no row keeps the time: then it is that of the look.
-        order: Time by which events are put into their order: no earlier than that of the event before.
+        error: Type and first line.
+        until: When the job's wait ends.
+        seconds: From claim to end.
+        reason: Of a death, for programs.
+        superseded_by: Id of the job that stands.
+        is_exact: False for the time of the look, if no row keeps it.
+        order: Sort time, no earlier than the previous event's.
     """
 
     at: datetime
@@ -61,7 +58,7 @@ class Event:
         return self.order, _RANKS[self.event]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields that apply, as JSON types."""
+        """Return the fields that apply as JSON types."""
         return {
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in asdict(self).items()
@@ -70,18 +67,18 @@ class Event:
 
 
 def life(row: Mapping[str, Any]) -> list[Event]:
-    """List the events that a row of any table tells of, in their order."""
+    """List the events in a row of any table, in order."""
     found = sorted(_before_the_end(row), key=lambda event: event.place)
     end = _end(row)
     if end is not None:
-        # A death has the time when its transaction began: the failure that it follows is a moment later.
+        # A death has its transaction's start time, before the failure that caused it.
         last = max([end.at, *(event.order for event in found)])
         found.append(replace(end, at=last if end.event in _DEATHS else end.at, order=last))
     return found
 
 
 def now_waiting(row: Mapping[str, Any], event: str, now: datetime) -> Event:
-    """Return an event whose time no row keeps: `delivered_again`, or `deferred`."""
+    """Return an event whose time no row keeps: `delivered_again` or `deferred`."""
     return _event(row, event, now, is_exact=False, until=row.get("next_run_at"))
 
 
@@ -91,7 +88,7 @@ def _event(row: Mapping[str, Any], event: str, at: datetime, **more: Any) -> Eve
 
 
 def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
-    # A job that gave way while it was staged was neither moved nor claimed.
+    # A job that gave way while staged was neither moved nor claimed.
     has_run = not (row.get("superseded_by") and not row["attempts"])
     later = row["scheduled_at"] if row["scheduled_at"] > row["staged_at"] else None
     yield _event(row, "staged", row["staged_at"], until=later)
@@ -110,7 +107,7 @@ def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _former_deaths(row: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield the deaths of a job that were retried since, each after its failures."""
+    """Yield earlier deaths of a retried job, each after its failures."""
     for death in row.get("history") or ():
         if isinstance(death, Mapping) and (at := _time(death.get("died_at"))):
             error = death.get("last_error")
@@ -143,7 +140,7 @@ def _failure(row: Mapping[str, Any], error: object, attempt: int) -> Event | Non
         return None
     event = "interrupted" if str(error.get("type") or "").endswith(_STOPPED) else "failed"
     claimed_at = row.get("claimed_at")
-    # A later claim has a number of its own.
+    # A later claim has its own number.
     number = attempt if claimed_at is None or at >= claimed_at else attempt - 1
     return _event(
         row,

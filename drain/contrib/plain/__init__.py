@@ -1,13 +1,13 @@
-"""Plain RQ jobs: jobs that were enqueued by RQ itself, run by a worker of RQ's own in a child of the worker process.
+"""Plain RQ jobs, run by RQ's own worker in a child of the worker process.
 
-The modules, in the order in which a job passes:
+In the order of a job's path:
 
-    handler          for `drain.workers`: checks what the options name, and starts the RQ process
-    jobs             thread of the worker process that passes each job to the RQ process
-    rq_process       the RQ process: its fork, its state for the parent, and what the child does
+    handler          for `drain.workers`: checks options, and starts the RQ process
+    jobs             thread of the worker process that passes each job on
+    rq_process       the RQ process: fork, state for the parent, work of the child
     channel          the socket between the two processes
-    channel_worker   RQ's worker, whose jobs come through the channel
+    channel_worker   RQ's worker, fed by the channel
 
-What always holds: the RQ process is forked before its parent starts a thread or opens a connection. A job that RQ has
-not begun when its process ends goes back into its list; one that RQ has begun is RQ's.
+The RQ process is forked before its parent starts threads or connections. A job that RQ has not begun when its process
+ends goes back into its list; a begun one is RQ's.
 """

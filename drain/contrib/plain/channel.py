@@ -1,9 +1,9 @@
-"""The channel between a worker process and the RQ process that it has forked: a socket, one JSON array a line.
+"""Channel between a worker process and its RQ process: a socket with one JSON array per line.
 
 To RQ:     [queue, rq id]    run this plain RQ job
-From RQ:   ["ready", name]   the last job has ended, or there was none; the name is that of RQ's worker
-           ["waits"]         RQ's worker cannot start yet: Redis is away, or refuses
-           ["bye"]           RQ's worker has been shut down
+From RQ:   ["ready", name]   the last job, if any, has ended; the name of RQ's worker
+           ["waits"]         RQ's worker cannot start: Redis is unavailable or refuses
+           ["bye"]           RQ's worker has shut down
 """
 
 from __future__ import annotations
@@ -16,29 +16,25 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-# First words of the messages from RQ.
+# First words of messages from RQ.
 READY, WAITS, BYE = "ready", "waits", "bye"
 _BYTES_AT_A_TIME = 65536
 
 
 class Channel:
-    """One end of the channel, for one thread at a time; forked children close it.
-
-    Args:
-        sock: A connected socket.
-    """
+    """One end of the channel, for one thread at a time; forked children close it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._unread = b""
-        # If a job's own children kept this end open, the other end would not learn that its process is gone.
+        # Otherwise a job's children would hide the end of its process from the other side.
         os.register_at_fork(after_in_child=sock.close)
 
     def send(self, *words: str) -> None:
         """Send one message.
 
         Raises:
-            EOFError: The other end is closed, or `end` was called here.
+            EOFError: The other end is closed, or `end` was called.
         """
         try:
             self._sock.settimeout(None)
@@ -47,7 +43,7 @@ class Channel:
             raise EOFError from error
 
     def receive(self, seconds: float) -> Sequence[str] | None:
-        """Wait for a message; return None if none comes in time.
+        """Return the next message; None if none comes in time.
 
         Raises:
             EOFError: The other end is closed.
@@ -60,7 +56,7 @@ class Channel:
         return [str(word) for word in words]
 
     def pause(self, seconds: float) -> None:
-        """Sleep; messages that come meanwhile are kept for `receive`.
+        """Sleep, keeping messages for `receive`.
 
         Raises:
             EOFError: The other end is closed.
@@ -70,7 +66,7 @@ class Channel:
             sleep(min(0.1, left))
 
     def end(self) -> None:
-        """Signal to the other end that no further message comes."""
+        """Signal that no more messages follow."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -79,7 +75,7 @@ class Channel:
         self._sock.close()
 
     def _read(self, seconds: float) -> bool:
-        """Wait for bytes; return False if none come in time."""
+        """Wait for bytes; False if none come in time."""
         try:
             self._sock.settimeout(seconds)
             read = self._sock.recv(_BYTES_AT_A_TIME)

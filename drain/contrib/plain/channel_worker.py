@@ -1,4 +1,4 @@
-"""RQ's worker in the RQ process: its loop differs from RQ's in one thing, the source of its jobs."""
+"""RQ's worker in the RQ process, which differs from RQ's own in where its jobs come from."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from drain.workers.process.rq_commands import CommandListener, replace_at_birth
 
 log = logging.getLogger(__name__)
 
-# First pause while Redis is away; each pause is twice as long as the one before.
+# First pause while Redis is unavailable; it doubles.
 _PAUSE_SECONDS = 1.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChannelWorker(CommandListener):
-    """The part of RQ's worker that differs from RQ's own.
+    """Differences from RQ's worker.
 
     Attributes:
-        channel: Source of the jobs: the channel to the worker process.
-        has_begun: This worker has waited for a job.
+        channel: Source of jobs.
+        has_begun: Has waited for a job.
         has_ended: The worker process has ended the channel.
     """
 
@@ -43,11 +43,11 @@ class ChannelWorker(CommandListener):
 
     @property
     def is_shut_down(self) -> bool:
-        """True if a signal or a command has ended the loop."""
+        """True if a signal or command has ended the loop."""
         return self._shutdown_requested_date is not None
 
     def register_birth(self) -> None:
-        """Register as RQ does; take over the name of a dead process of this machine, and change a name in use."""
+        """Register as RQ does, taking over the name of a dead local process, or changing a name in use."""
         if self._is_name_of_dead_process():
             replace_at_birth(self)
         try:
@@ -66,14 +66,14 @@ class ChannelWorker(CommandListener):
         return int(pid) == os.getpid() or not _is_alive(int(pid))
 
     def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001
-        """Do nothing: the worker process fetches no job while RQ's workers are suspended."""
+        """Do nothing: the worker process fetches no jobs while RQ's workers are suspended."""
 
     def dequeue_job_and_maintain_ttl(
         self,
         timeout: int | None,
         max_idle_time: int | None = None,  # noqa: ARG002
     ) -> tuple[Job, Queue] | None:
-        """Wait for a job from the worker process, with RQ's heartbeats; return None once the channel has ended."""
+        """Wait for a job, with RQ's heartbeats; None once the channel has ended."""
         message: Sequence[str] | None = None
         pause = _PAUSE_SECONDS
         try:
@@ -98,7 +98,7 @@ class ChannelWorker(CommandListener):
             return None
 
     def run_maintenance_tasks(self) -> None:
-        """Clean up as RQ does; a key that does not hold what RQ expects is logged, and ends nothing."""
+        """Clean up as RQ does; a key of the wrong type is logged and ends nothing."""
         try:
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
         # A signal raises StopRequested anywhere.
@@ -121,15 +121,15 @@ class ChannelWorker(CommandListener):
         self._end_if_shut_down()
 
     def _end_if_shut_down(self) -> None:
-        """Raise StopRequested where RQ's signal handler has not, or in code that catches every exception."""
+        """Raise StopRequested where RQ's signal handler did not, or was swallowed."""
         if self.is_shut_down:
             raise StopRequested
-        # RQ listens for commands a moment before it has signal handlers: until then the signal is ignored.
+        # RQ listens for commands just before it handles signals.
         if self.is_shutdown_commanded:
             self.request_stop(signal.SIGINT, None)  # type: ignore[no-untyped-call]
 
     def _load(self, queue_name: str, rq_id: str) -> tuple[Job, Queue] | None:
-        """Load a job; return None if RQ has none of this id, or cannot read it."""
+        """Load a job; None if RQ does not have it or cannot read it."""
         queue = next(queue for queue in self.queues if queue.name == queue_name)
         job = self.job_class(connection=self.connection, serializer=self.serializer)
         try:
@@ -140,20 +140,20 @@ class ChannelWorker(CommandListener):
         except Exception as error:  # noqa: BLE001
             self._discard(job, rq_id, queue, error)
             return None
-        # Some programs do not set the origin, by which RQ finds the job's registries and lists.
+        # Some programs leave out the origin, which RQ needs.
         job.origin = queue.name
         job.redis_server_version = self.get_redis_server_version()  # type: ignore[no-untyped-call]
         self.log.info("Worker %s: %s: %s (%s)", self.name, queue.name, job.description, job.id)
         return job, queue
 
     def _discard(self, job: Job, rq_id: str, queue: Queue, error: Exception) -> None:
-        """Keep the readable part of a job as a failed one, or forget its id, where RQ's worker would end."""
-        # The first field that is read; without it RQ could show nothing.
+        """Keep what is readable as a failed job, or forget the id, where RQ's worker would end."""
+        # The first field read; RQ shows nothing without it.
         is_job = isinstance(job._data, bytes)
         with self.connection.pipeline() as pipeline:
             if is_job:
                 job.origin, job._status = queue.name, JobStatus.FAILED
-                # The unreadable field would stop RQ's tools as well.
+                # The unreadable field would stop RQ's tools too.
                 pipeline.delete(job.key)
                 text = f"RQ cannot read this job: {error!r:.300}"
                 job._handle_failure(text, pipeline, worker_name=self.name)
@@ -166,7 +166,7 @@ class ChannelWorker(CommandListener):
             log.warning("RQ knows no job %.100r, queue %s forgets it", rq_id, queue.name, extra=extra)
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002
-        """Prepare as RQ does for a worker of one queue: here all jobs pass through the intermediate list."""
+        """Prepare as RQ does for a worker of one queue: all jobs pass the intermediate list."""
         super().prepare_job_execution(job, remove_from_intermediate_queue=True)
 
     def _install_signal_handlers(self) -> None:
@@ -174,23 +174,23 @@ class ChannelWorker(CommandListener):
         signal.signal(STOP_NOW, self._stop_now)
 
     def _stop_now(self, number: int, frame: FrameType | None) -> None:
-        """Begin RQ's cold shutdown; RQ itself waits for a second signal, a second after the first."""
+        """Begin RQ's cold shutdown at once; RQ would wait for a second signal."""
         self._shutdown_requested_date = _LONG_AGO
         self.request_force_stop(number, frame)
 
 
 class ForkingWorker(ChannelWorker, Worker):
-    """RQ's worker, which forks for each job."""
+    """RQ's worker that forks for each job."""
 
 
 class InlineWorker(ChannelWorker, SimpleWorker):
-    """RQ's worker that runs all jobs in its own process."""
+    """RQ's worker that runs jobs in its own process."""
 
 
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-        # In a container, a zombie that has lost its parent may never be reaped.
+        # In a container, an orphaned zombie may never be reaped.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except ProcessLookupError:
         return False

@@ -1,4 +1,4 @@
-"""Handler of plain RQ jobs, for the entry point `drain.plain_jobs`; see `drain.workers.process.plain_jobs`."""
+"""Handler of plain RQ jobs for the entry point `drain.plain_jobs`; see `drain.workers.process.plain_jobs`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from drain.workers.process.shutdown import Shutdown
 
 
 def check_options(options: PlainOptions) -> None:
-    """Import the serializer, the job class and the exception handlers, before any process is started.
+    """Import serializer, job class and exception handlers before any process starts.
 
     Raises:
-        ConfigError: One of them cannot be imported, or is of another kind.
+        ConfigError: One cannot be imported, or is of the wrong kind.
     """
     paths: list[tuple[str, str | None, Callable[[str], Any]]] = [
         ("--serializer", options.serializer, resolve_serializer),
@@ -35,7 +35,7 @@ def check_options(options: PlainOptions) -> None:
         if path:
             try:
                 load(path)
-            # A module may raise anything as it is imported.
+            # An import may raise anything.
             except Exception as error:
                 raise ConfigError(f"{option} {path!r}: {_one_line(error)}") from error
 
@@ -43,13 +43,11 @@ def check_options(options: PlainOptions) -> None:
 def start(
     redis_url: str, only_tracked: Collection[str], options: WorkOptions, name: str
 ) -> Callable[[Inbox, Shutdown, Journal, Consumer], PlainJobs]:
-    """Fork the RQ process if plain jobs run in any of the queues; to be called before any thread is started.
+    """Fork the RQ process if plain jobs run in any queue; call before starting threads.
 
     Args:
-        redis_url: URL of Redis.
-        only_tracked: Names of the queues in which no plain job runs.
-        options: Queues, and options of RQ's worker.
-        name: Name of RQ's worker.
+        only_tracked: Queues without plain jobs.
+        name: Of RQ's worker.
 
     Returns:
         See `drain.workers.process.plain_jobs.Handler`.

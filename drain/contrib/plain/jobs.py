@@ -1,4 +1,4 @@
-"""Plain RQ jobs in a worker process: a thread passes each to the RQ process, and waits for its end."""
+"""Plain RQ jobs in a worker process: a thread passes each to the RQ process and awaits its end."""
 
 from __future__ import annotations
 
@@ -18,25 +18,22 @@ from drain.workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
-# Interval at which a wait for RQ's worker checks whether this process shuts down.
+# Between checks for shutdown while waiting for RQ's worker.
 _LOOK_SECONDS = 1.0
-# Upper bound of the wait for RQ's worker at the start.
+# Longest wait for RQ's worker at the start.
 _READY_SECONDS = 5.0
-# Time for an idle RQ process to end after its channel is closed, and again after SIGTERM; then it is killed.
+# For an idle RQ process to end after its channel closes, and again after SIGTERM, before it is killed.
 _END_SECONDS = 5.0
-# Time for the RQ process to end after the signal to stop now; then it is killed.
+# For the RQ process to end after the signal to stop now, before it is killed.
 _KILL_SECONDS = 5.0
 
 
 class RQJobs:
-    """Runs plain jobs in the RQ process, alongside the tracked ones; `check` is for the watchdog.
+    """Runs plain jobs in the RQ process, alongside tracked ones; the watchdog calls `check`.
 
     Args:
-        process: The RQ process.
-        inbox: Source of the jobs.
         shutdown: The process' shutdown, which the end of the RQ process requests.
-        journal: Place where the supervisor reads that a plain job runs.
-        consumer: Connection to Redis, where the jobs were fetched from.
+        journal: Tells the supervisor that a plain job runs.
     """
 
     # One thing: its thread and the watchdog share the lock, the running job and the end of the process.
@@ -53,7 +50,7 @@ class RQJobs:
         self._shutdown = shutdown
         self._journal = journal
         self._consumer = consumer
-        # Held by the thread that receives messages.
+        # Held while receiving messages.
         self._receiving = threading.Lock()
         self._running: PoppedId | None = None
         self._has_ended_channel = self._has_warned = False
@@ -61,11 +58,11 @@ class RQJobs:
 
     @property
     def pid(self) -> int:
-        """Id of the RQ process; 0 once it has ended."""
+        """Id of the RQ process; 0 once ended."""
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait until RQ's worker is ready for jobs, or waits for Redis; at most `_READY_SECONDS`."""
+        """Wait, at most `_READY_SECONDS`, until RQ's worker is ready or waits for Redis."""
         process, until = self._process, monotonic() + _READY_SECONDS
         with self._receiving:
             try:
@@ -77,7 +74,7 @@ class RQJobs:
                 self._handle_end(process)
 
     def run(self) -> None:
-        """Run jobs, one after the other, until the process shuts down."""
+        """Run jobs one at a time until the process shuts down."""
         inbox = self._inbox
         while not self._shutdown.requested:
             job = inbox.plain.begin_next()
@@ -88,10 +85,7 @@ class RQJobs:
                 inbox.end_plain(job)
 
     def _execute(self, popped: PoppedId) -> None:
-        """Let RQ run a job, and wait for its end, however long that takes.
-
-        A job that RQ has not begun when its process ends is given back.
-        """
+        """Let RQ run a job to its end; one not begun when RQ's process ends is given back."""
         process, is_done = self._process, False
         if not process.pid:
             self._give_back(popped)
@@ -112,7 +106,7 @@ class RQJobs:
             self._give_back(popped)
 
     def _wait_for_worker(self, process: RQProcess) -> bool:
-        """Wait a moment for RQ's worker, no longer: another process may have one; return whether it is ready."""
+        """Wait only a moment for RQ's worker, since another process may have one; return whether it is ready."""
         until = monotonic() + _LOOK_SECONDS
         while not process.is_ready and not self._shutdown.requested and monotonic() < until:
             process.receive(_LOOK_SECONDS)
@@ -145,13 +139,13 @@ class RQJobs:
             self._consumer.presence.forget_worker(process.name, process.first_pid, process.queues)
 
     def check(self) -> None:
-        """Notice the end of the RQ process; end its channel and its running job as this process shuts down."""
+        """Notice the end of the RQ process; at shutdown, end its channel and job."""
         process, shutdown = self._process, self._shutdown
         if not process.pid:
             return
         if shutdown.requested and not self._has_ended_channel:
             self._has_ended_channel = True
-            # A job that was sent before this still runs.
+            # A job sent before still runs.
             process.channel.end()
         running = self._running
         if running is None:
@@ -186,7 +180,7 @@ class RQJobs:
                 self._receiving.release()
 
     def end(self) -> None:
-        """End the RQ process, which runs no job any more, and wait for it."""
+        """End the idle RQ process and wait for it."""
         process = self._process
         process.channel.end()
         with self._receiving:

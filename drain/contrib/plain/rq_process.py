@@ -1,8 +1,7 @@
-"""The RQ process: a child of a worker process, with a worker of RQ's own for plain RQ jobs.
+"""The RQ process: a child of a worker process with RQ's own worker.
 
-A worker process forks the RQ process before anything else, and sends it, one by one, the plain RQ jobs that it has
-popped from RQ's lists. Everything else is RQ's: registration, heartbeats, maintenance, abandoned jobs, commands,
-timeouts, callbacks, exception handlers, the scheduler, and the process that is forked for each job.
+Forked first, it is sent one popped plain RQ job at a time. The rest is RQ's: registration, heartbeats, maintenance,
+abandoned jobs, commands, timeouts, callbacks, exception handlers, the scheduler, and a fork per job.
 """
 
 from __future__ import annotations
@@ -30,33 +29,28 @@ from drain.workers.stores import QuietWhileAway
 
 log = logging.getLogger(__name__)
 
-# Pause before RQ's worker is started again, while Redis is away or refuses.
+# Pause before RQ's worker restarts while Redis is unavailable or refuses.
 _PAUSE_SECONDS = 1.0
 
 
 class RQProcess:
-    """The RQ process, as its parent sees it; making one forks.
+    """The RQ process as seen by its parent; creating one forks.
 
     Args:
-        redis_url: URL of Redis.
-        queues: Names of the queues whose plain jobs RQ's worker may read.
-        options: Options of RQ's worker.
-        name: Name of RQ's worker.
+        queues: Queues whose plain jobs RQ's worker may read.
 
     Attributes:
-        pid: Id of the process; 0 once it has ended.
-        first_pid: Id of the process, also once it has ended.
-        name: Name of RQ's worker, which it may have changed.
-        channel: Channel to the process.
-        queues: Names of the queues.
+        pid: 0 once ended.
+        first_pid: Kept after the end.
+        name: Of RQ's worker, which may have changed it.
         is_ready: RQ's worker is ready for a job.
         has_answered: Any message has come.
-        was_shut_down: RQ's worker was shut down by a signal or a command.
+        was_shut_down: By a signal or command.
     """
 
     def __init__(self, redis_url: str, queues: Sequence[str], options: WorkOptions, name: str) -> None:
         ours, theirs = socket.socketpair()
-        # Until the child has handlers of its own, a signal would run those of this process there.
+        # Until the child has its own handlers, a signal would run its parent's there.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         self.pid = os.fork()
         if self.pid == 0:
@@ -71,7 +65,7 @@ class RQProcess:
         self.is_ready = self.has_answered = self.was_shut_down = False
 
     def run_job(self, queue: str, rq_id: str) -> None:
-        """Send a job to RQ's worker, which is ready for it.
+        """Send a job to RQ's worker, which is ready.
 
         Raises:
             EOFError: The process has ended.
@@ -80,7 +74,7 @@ class RQProcess:
         self.channel.send(queue, rq_id)
 
     def receive(self, seconds: float) -> bool:
-        """Receive one message, if one comes in time; return whether RQ's worker is ready for the next job.
+        """Receive a message that comes in time; return whether RQ's worker is ready.
 
         Raises:
             EOFError: The process has ended.
@@ -97,13 +91,13 @@ class RQProcess:
         return self.is_ready
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
+        """Send a signal, unless ended."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def reap(self) -> str:
-        """Wait for the process, whose end of the channel is closed; return how it has ended, in words."""
+        """Wait for the process, whose channel is closed; return in words how it ended."""
         pid, self.pid = self.pid, 0
         try:
             return describe_exit(os.waitpid(pid, 0)[1])
@@ -115,15 +109,15 @@ class RQProcess:
 def _run_child(
     channel: Channel, redis_url: str, queues: Sequence[str], options: WorkOptions, name: str
 ) -> NoReturn:
-    """Work until the worker process ends the channel or is gone, or RQ's worker is shut down; never return."""
+    """Work until the channel ends or RQ's worker is shut down; never return."""
     code = FAILED
     parent = os.getppid()
     try:
-        # RQ installs its own handlers once its worker is in RQ's list; an earlier signal must not leave it there.
+        # RQ sets its handlers after registering; an earlier signal must not leave the registration behind.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.register_at_fork(after_in_child=_reset_stop_now)
-        # The worker process logs that Redis is away.
+        # The worker process logs that Redis is unavailable.
         logging.getLogger("rq.worker").addFilter(QuietWhileAway())
         random.seed()
         code = _work(channel, redis_url, queues, options, name)
@@ -147,7 +141,7 @@ def _work(channel: Channel, redis_url: str, queues: Sequence[str], options: Work
         worker = None
         try:
             worker = _make(channel, redis_url, queues, options.plain, name)
-            # RQ's signal handler raises it anywhere, also while the worker is ending by itself.
+            # RQ's signal handler may raise it even as the worker ends.
             with suppress(StopRequested):
                 worker.work(burst=options.burst, with_scheduler=options.plain.with_scheduler)
         except redis.RedisError as error:
@@ -197,7 +191,7 @@ def _make(
 
 
 def _connect(redis_url: str) -> redis.Redis:
-    """Connect as RQ's own command does; RQ's worker sets the timeouts."""
+    """Connect as RQ's command does; RQ's worker sets timeouts."""
     client = redis.Redis.from_url(redis_url)
     client.connection_pool.connection_kwargs.update(BYTES)
     return client

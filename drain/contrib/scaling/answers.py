@@ -1,7 +1,7 @@
-"""`/scale/QUEUE` on the HTTP port of `drain run`: the number of workers that a queue needs, as JSON, for an autoscaler.
+"""`/scale/QUEUE` on the HTTP port of `drain run`: the wanted workers as JSON.
 
-The leader answers from its last measurement; any other process, or a leader that has not measured the queue, asks the
-tables on a connection of its own, which is one at a time and never the leader's.
+The leader answers from its last measurement. Other processes, and queues not measured, ask the tables on a connection
+of their own, one at a time.
 """
 
 from __future__ import annotations
@@ -25,26 +25,23 @@ from drain.database import postgres, schema
 from drain.errors import DrainError
 from drain.formatting import seconds, visible
 
-# Age up to which a load is good enough for another answer, in seconds: the leader's, which costs nothing, and one that
-# was read for a request.
+# How long a load is good for further answers: the leader's, and one read for a request.
 _MEASURED_SECONDS = 6.0
 _READ_SECONDS = 2.0
-# Timeouts of a request, in seconds: for all of it, and for a statement. The port closes a connection after five.
+# Timeouts of a request and of a statement; the port closes a connection after five seconds.
 _WHOLE_SECONDS = 4.0
 _STATEMENT_SECONDS = 3
-# Bounds of the time within which a backlog is to be finished, in seconds, and of the jobs that a worker runs at once.
+# Bounds of `within` in seconds, and of `concurrency`.
 _SHORTEST, _LONGEST = 1.0, 86_400.0
 _MOST_AT_ONCE = 100_000
-# Upper bound of the queues whose loads are remembered.
 _MOST_QUEUES = 1000
 _WITHIN_FORM = "within is written as 30s, 10m or 1h, from 1s to 1d"
 
-# Status, and the object that is the body.
 Reply = tuple[int, dict[str, Any]]
 
 
 class _RefusedError(Exception):
-    """Request that cannot be answered, with its status and one sentence."""
+    """Request that cannot be answered: status and one sentence."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,35 +49,22 @@ class _RefusedError(Exception):
 
 
 class Scale:
-    """Answers of one process.
-
-    Args:
-        database_url: URL of the database.
-        clock: Clock of the age of a load.
-    """
+    """Answers of one process."""
 
     def __init__(self, database_url: str, clock: Callable[[], float] = monotonic) -> None:
         self._url = database_url
         self._clock = clock
         self._lock = Lock()
-        # By queue: its load, and until when it is good enough.
+        # Load by queue, and until when it is good.
         self._known: dict[str, tuple[Load, float]] = {}
 
     def measured(self, loads: Iterable[Load]) -> None:
-        """Remember what the leader has measured, in place of all that was known before."""
+        """Replace everything known by the leader's measurement."""
         until = self._clock() + _MEASURED_SECONDS
         self._known = {each.queue: (each, until) for each in loads}
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer a request.
-
-        Args:
-            path: Path behind `/scale/`: the name of the queue.
-            query: Text behind the question mark.
-
-        Returns:
-            Status and body.
-        """
+        """Answer a request with status and body; `path` is the queue, `query` the text after the question mark."""
         try:
             queue = _queue(path)
             within, concurrency = _read_query(query)
@@ -91,7 +75,7 @@ class Scale:
     def _load(self, queue: str) -> Load:
         found = self._remembered(queue)
         if found is None:
-            # One at a time: a hundred impatient clients cost the database as much as one.
+            # A hundred impatient clients cost the database as much as one.
             if not self._lock.acquire(timeout=_WHOLE_SECONDS):
                 raise _RefusedError(503, "the database is slow: another request is waiting for it")
             try:

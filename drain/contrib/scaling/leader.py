@@ -1,4 +1,4 @@
-"""Extension of the leader: measures the workers that each queue needs, for the metrics and for `/scale`."""
+"""Extension of the leader that measures wanted workers, for the metrics and `/scale`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ WANTED = Gauge(
 
 
 class WantedWorkers:
-    """Number of workers that each queue needs: see `drain.enqueuer.extensions.LeaderExtension`.
-
-    Args:
-        settings: Settings of the process.
-    """
+    """Wanted workers of each queue; see `drain.enqueuer.extensions.LeaderExtension`."""
 
     path = "/scale/"
 

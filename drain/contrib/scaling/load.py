@@ -1,8 +1,4 @@
-"""Load of queues: what waits, what runs, what has arrived and finished lately.
-
-The leader measures all queues that it knows, and `/scale/QUEUE` one; both read the same. Each question reads a bounded
-number of rows.
-"""
+"""Load of queues: what waits, runs, arrived and finished lately; every read is bounded."""
 
 from __future__ import annotations
 
@@ -22,14 +18,14 @@ from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUE
 from drain.tables.lanes import KINDS
 from drain.tables.rules import RulesRow
 
-# Time in which arrivals count, in seconds.
+# Window for arrivals.
 WINDOW_SECONDS = 60.0
-# Number of finished jobs from which run time and speed of a queue are estimated: the latest ones.
+# Latest finished jobs from which run time and speed are estimated.
 _SAMPLE = 100
-# Number of waiting jobs of one lane of which the time of arrival is looked at: the latest ones.
+# Latest waiting jobs per lane whose arrival times are read.
 _NEWEST = 100
-# The seconds for which a job occupies its worker are those that its worker was busy, divided by its jobs: a job that
-# was claimed among others has waited for them within its process.
+# A job's share of its worker is the time the worker was busy, divided by its jobs: jobs claimed together wait for each
+# other in the process.
 _FINISHED = f"""
 WITH latest AS (
     SELECT known.queue, job.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -49,7 +45,7 @@ SELECT queue, count(*), count(*) FILTER (WHERE due_at > now() - make_interval(se
     extract(epoch FROM sum(greatest(interval '0', finished_at - greatest(claimed_at, busy_until))) / count(*))::float8
 FROM ran GROUP BY queue
 """
-# Arrivals among the jobs that wait, by lane; the delivered ones are a lane of their own.
+# Arrivals among waiting jobs, by lane; delivered jobs are one more.
 _WAITING = f"""
 SELECT lane.queue, job.number, job.arrived, extract(epoch FROM clock_timestamp() - job.oldest)::float8
 FROM (
@@ -81,7 +77,6 @@ FROM (
     WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}) AS claimed
 WHERE queue = ANY (%(queues)s::text[]) GROUP BY queue, claimed_by
 """
-# Rules of a queue that has none.
 NO_RULES = RulesRow("")
 _HAS_FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE queue = %(queue)s)"
 
@@ -91,16 +86,12 @@ class Load:
     """Load of one queue at one instant.
 
     Attributes:
-        queue: Name of the queue.
-        waiting: Number of jobs that wait, by cause.
-        arrivals: Jobs that have come due in a second, on average over the last minute.
-        mean_seconds: Mean time from claim to finish of the latest jobs; that of the running ones if none has finished
-            within a day, and None if none runs either.
-        busy_seconds: Seconds that a worker process was busy for each of these jobs, None if none has finished: less
-            than the mean where a process runs several at once.
-        running: Jobs that run, as (number, age in seconds of the oldest) of each worker process.
-        rules: Rules of the queue.
-        is_paused: The whole queue is paused.
+        waiting: Waiting jobs by cause.
+        arrivals: Jobs that came due per second over the last minute.
+        mean_seconds: From claim to finish; of running jobs if none finished within a day, None without any.
+        busy_seconds: Busy time of a worker process per job, below the mean if it runs several at once; None if none
+            finished.
+        running: (number, age of the oldest) of the jobs of each worker process.
     """
 
     queue: str
@@ -116,12 +107,11 @@ class Load:
 def read_all(
     connection: Connection, queues: Iterable[str], waiting: Mapping[str, Waiting]
 ) -> dict[str, Load]:
-    """Read the load of these queues.
+    """Read the load of queues.
 
     Args:
-        connection: Any; with sequential scans off, so that no plan reads a whole table.
-        queues: Names of the queues.
-        waiting: Numbers of waiting jobs by queue and cause, which have been counted already.
+        connection: With sequential scans off, so that no plan reads a whole table.
+        waiting: Waiting jobs by queue and cause.
     """
     queues = list(queues)
     rules, paused = ruled.read_of(connection, queues), pauses.Pauses(pauses.read(connection))
@@ -150,7 +140,7 @@ def read_all(
 
 
 def read(connection: Connection, queue: str) -> Load | None:
-    """Read the load of one queue, in one snapshot; None if no table and no rule knows its name."""
+    """Read the load of a queue in one snapshot; None if no table or rule knows it."""
     with snapshot(connection):
         waiting = waiting_by_cause.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
@@ -165,23 +155,23 @@ def _is_known(connection: Connection, load: Load) -> bool:
 
 
 def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
-    """Compute arrivals in a second from a sample of the latest jobs.
+    """Return arrivals per second from a sample of the latest jobs.
 
     Args:
         number: Size of the sample.
-        arrived: Number of jobs in it that came due within the window.
-        oldest: Age in seconds of its oldest job.
-        most: Size of a sample that may not be all of them.
+        arrived: Those due within the window.
+        oldest: Age of the oldest.
+        most: Maximum size of a sample.
     """
     is_whole = number < most or oldest > WINDOW_SECONDS
-    # A bulk of jobs that has come in this instant says little about the next one.
+    # A bulk that came this instant says little about the next one.
     return arrived / (WINDOW_SECONDS if is_whole else max(1.0, oldest))
 
 
 def _most_arrivals(waiting: Waiting) -> float:
-    """Compute how many of the jobs that wait can have come due in a second of the window, from their numbers."""
+    """Return how many waiting jobs per second can have come due in the window."""
     numbers = [number for cause, number in waiting.items() if cause not in ("scheduled", "retrying")]
-    # Counts end at a bound, and then say nothing.
+    # A count at its bound says nothing.
     return inf if max(numbers, default=0) >= MOST else sum(numbers) / WINDOW_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""Number of workers for a load: as many as finish the backlog within a time, beside what arrives meanwhile."""
+"""Workers for a load: enough to finish the backlog in time besides new arrivals."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from typing import Any, NamedTuple
 from drain.contrib.scaling.load import Load
 from drain.formatting import count, duration, figure
 
-# Time within which the backlog is to be finished unless a request says otherwise, in seconds.
+# Default time for the backlog.
 WITHIN_SECONDS = 30.0
-# Seconds that a job is taken to run before any of its queue has.
+# Assumed run time before any job has finished.
 _UNKNOWN_SECONDS = 1.0
-# Causes for which jobs wait that workers can do something about; a pause and a time to come are not among them.
+# Causes that workers can help with, unlike pauses and times to come.
 _BACKLOG = ("due", "list_full", "queued", "limited", "rate")
-# Error of floating-point numbers, which must not cost a worker.
+# Rounding errors must not cost a worker.
 _ROUNDING = 1e-9
 
 
 class Wanted(NamedTuple):
-    """Number of workers for a queue, and what it was computed from.
+    """Wanted workers of a queue, and why.
 
     Attributes:
-        queue: Name of the queue.
-        workers: Number of workers.
-        within: Time within which the backlog is to be finished, in seconds.
-        concurrency: Number of jobs that one worker runs at once.
-        backlog: Jobs that wait for a worker, for room in a list, or behind a limit or a rate.
-        arrivals: Jobs that come due in a second.
-        run_seconds: Time for which a job occupies one of the worker's places.
-        running: Jobs that run.
-        kept: Workers that run a job for longer than `within`, and keep it.
-        bound: Rule that keeps the number below what the load asks for; None if there is none.
-        reason: Sentence for people.
+        within: Seconds in which the backlog should end.
+        concurrency: Jobs that one worker runs at once.
+        backlog: Jobs waiting for a worker, room in a list, a limit or a rate.
+        arrivals: Jobs that come due per second.
+        run_seconds: How long a job occupies a place.
+        kept: Workers that keep a job running longer than `within`.
+        bound: Rule that caps the number, if any.
+        reason: Sentence for users.
     """
 
     queue: str
@@ -48,7 +45,7 @@ class Wanted(NamedTuple):
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON types."""
+        """Convert to an object of JSON types."""
         return {
             "queue": self.queue,
             "wanted": self.workers,
@@ -65,18 +62,12 @@ class Wanted(NamedTuple):
 
 
 def wanted(load: Load, within: float = WITHIN_SECONDS, concurrency: int = 1) -> Wanted:
-    """Compute how many workers a queue needs.
-
-    Args:
-        load: Load of the queue.
-        within: Time within which the backlog is to be finished, in seconds.
-        concurrency: Number of jobs that one worker runs at once.
-    """
+    """Compute how many workers a queue needs; see `Wanted`."""
     backlog = sum(load.waiting.get(cause, 0) for cause in _BACKLOG)
     running = sum(number for number, _ in load.running)
     seconds = _run_seconds(load, concurrency)
     need = (backlog / within + load.arrivals) * seconds / concurrency
-    # More workers than jobs that are there, or come while these run, have nothing to do.
+    # More workers than jobs have nothing to do.
     jobs = backlog + running + load.arrivals * min(seconds, within)
     asked = ceil(min(need, jobs / concurrency) - _ROUNDING)
     bound, most = _bound(load, backlog, running, seconds, concurrency)
@@ -95,11 +86,10 @@ def wanted(load: Load, within: float = WITHIN_SECONDS, concurrency: int = 1) -> 
 
 
 def _run_seconds(load: Load, concurrency: int) -> float:
-    """Estimate for how long a job occupies a place of its worker.
+    """Estimate how long a job occupies a place.
 
-    Both estimates are upper bounds: the time from claim to finish holds the wait behind jobs that were claimed
-    together; the busy time of a process that runs several at once is shared among those that were there, and not among
-    those that could have been.
+    Both estimates are upper bounds: claim to finish includes waiting for jobs claimed together; busy time is shared by
+    the jobs that were there, not by all that could have been.
     """
     if load.mean_seconds is None:
         return _UNKNOWN_SECONDS
@@ -111,14 +101,14 @@ def _run_seconds(load: Load, concurrency: int) -> float:
 def _bound(
     load: Load, backlog: int, running: int, seconds: float, concurrency: int
 ) -> tuple[str | None, int]:
-    """Find the rule that lets the fewest workers be of use, and how many these are."""
+    """Find the rule that caps useful workers, and the cap."""
     rules, limits = load.rules, list[tuple[float, str]]()
     if rules.running is not None:
         limits.append((rules.running, "running"))
     if rules.bucket is not None:
         limits.append((rules.bucket.per_second * seconds, "rate"))
     if rules.ordered or rules.running_per_key is not None:
-        # Jobs behind the limit of their key start after those of their key that run or can start.
+        # Jobs behind their key's limit start after others of the key.
         limits.append((running + backlog - load.waiting.get("limited", 0), "keys"))
     if not limits:
         return None, backlog + running + ceil(load.arrivals * seconds) + 1
@@ -127,7 +117,7 @@ def _bound(
 
 
 def _kept(load: Load, within: float, concurrency: int) -> int:
-    """Count the workers that run a job for so long that the arrivals of the last minute do not speak of it."""
+    """Count workers with jobs so long that recent arrivals do not account for them."""
     long = [number for number, oldest in load.running if oldest > within]
     return min(len(long), ceil(sum(long) / concurrency))
 

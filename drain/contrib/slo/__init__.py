@@ -1,13 +1,12 @@
-"""Service level objectives: which share of the jobs starts within a time after they are due.
+"""Service level objectives: the share of jobs that start within a time after they are due.
 
-    declared    all objectives that the registered jobs and a file of rules declare
+    declared    objectives of registered jobs and of a rules file
     prometheus  recording rules and alerts for Prometheus
-    compliance  how many jobs have met an objective lately, from the tables
-    report      lines about objectives, for people
-    status      lines about objectives in `drain status`
+    compliance  recent compliance, from the tables
+    report      lines for users
+    status      lines in `drain status`
     command     `drain slo`
 
-What always holds: an objective changes nothing about a job. Prometheus works out burn rates from the workers' histogram
-`drain_work_wait_seconds`, which has a bucket at each time that an objective can name; the tables answer only for the
-last hour, and for a bounded number of jobs.
+Objectives change nothing about jobs. Prometheus computes burn rates from the histogram `drain_work_wait_seconds`, which
+has a bucket at each possible objective; the tables cover only the last hour and a bounded number of jobs.
 """

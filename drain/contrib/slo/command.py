@@ -1,4 +1,4 @@
-"""`drain slo`: service level objectives, of jobs and of queues."""
+"""`drain slo`: service level objectives of jobs and queues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ queue_file_option = click.option(
 
 
 def declaring_options(command: F) -> F:
-    """Add the options that say where objectives are declared; the command gets a list of them as `slos`."""
+    """Add options for declared objectives, passed to the command as `slos`."""
 
     def with_slos(*, jobs: str | None, queue_file: Path | None, **given: Any) -> Any:
         return command(slos=read_slos(jobs, queue_file), **given)
@@ -74,11 +74,10 @@ def read_slos(jobs: str | None, queue_file: Path | None) -> list[Slo]:
     """Read all objectives.
 
     Args:
-        jobs: Names of modules that define jobs, separated by commas; they are imported.
-        queue_file: File of rules.
+        jobs: Comma-separated modules that define jobs; they are imported.
 
     Raises:
-        DrainError: A module does not import, or the file cannot be used.
+        DrainError: A module does not import, or the file is invalid.
     """
     from drain.jobs import registry
 
@@ -117,7 +116,7 @@ def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
     drain slo rules --jobs shop.jobs --queue-file queues.toml --output slo.yml
     promtool check rules slo.yml
     """  # noqa: D301
-    # Imported here: the library of Prometheus takes some time.
+    # The library is slow to import.
     from drain.contrib.slo import prometheus
 
     if not slos:

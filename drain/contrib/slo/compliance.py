@@ -1,7 +1,7 @@
-"""Objectives in the tables: how many jobs have started in time lately, for people who have no Prometheus at hand.
+"""Recent compliance from the tables, for users without Prometheus.
 
-The latest jobs of a queue that have finished within an hour count, and those that wait now for longer than the
-objective allows. Of a job with several attempts the table has the time of the last one alone, so it does not count.
+Counts the latest jobs finished within an hour, and waiting jobs that are late. Jobs with several attempts do not count,
+since the table has only the last one's start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drain.read.snapshots import snapshot
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.lanes import KINDS
 
-# Upper bound of the rows that are read of each state, the latest of those that have finished.
+# Rows read per state, latest first.
 MOST = 10_000
 _FINISHED = f"""
 SELECT count(*), count(*) FILTER (WHERE claimed_at
@@ -42,14 +42,7 @@ WHERE since < clock_timestamp() - make_interval(secs => %(seconds)s::float8)
 
 
 class Lately(NamedTuple):
-    """Jobs of an objective in the last hour, of a bounded number of rows.
-
-    Attributes:
-        slo: The objective.
-        started: Jobs that have finished at their first attempt.
-        met: Those of them that started in time.
-        waiting: Jobs that wait now, and are late already.
-    """
+    """Jobs of an objective in the last hour, bounded: finished at the first attempt, in time, and waiting late."""
 
     slo: Slo
     started: int
@@ -58,24 +51,24 @@ class Lately(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Share in percent of the jobs that met the objective; None if none counts."""
+        """Percentage that met the objective; None without jobs."""
         number = self.started + self.waiting
         return 100 * self.met / number if number else None
 
     @property
     def burn(self) -> float | None:
-        """Speed at which the budget was spent, 1 for exactly as fast as the objective allows; None if no job counts."""
+        """Rate at which the budget was spent, 1 for just as fast as allowed; None without jobs."""
         share = self.share
         return None if share is None else (1 - share / 100) / self.slo.objective.budget
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON types."""
+        """Convert to an object of JSON types."""
         counted = {"started": self.started, "met": self.met, "waiting_late": self.waiting}
         return self.slo.as_json() | counted | {"share_percent": self.share, "burn_rate": self.burn}
 
 
 def lately(connection: Connection, slos: Sequence[Slo]) -> list[Lately]:
-    """Count the jobs of each objective, all in one snapshot."""
+    """Count the jobs of each objective in one snapshot."""
     if not slos:
         return []
     with snapshot(connection):

@@ -1,4 +1,4 @@
-"""All objectives that the registered jobs and a file of rules declare."""
+"""Objectives declared by registered jobs and a rules file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from drain.jobs.objectives import Objective
 
 
 class Slo(NamedTuple):
-    """Objective of one job or queue.
-
-    Attributes:
-        kind: Whose objective it is, a job's or a queue's.
-        name: Name of the job or the queue.
-        objective: Share and time.
-        queue: Queue of the jobs; that of the registration for a job.
-    """
+    """Objective of a job or queue; for a job, `queue` is its registered one."""
 
     kind: Literal["job", "queue"]
     name: str
@@ -26,11 +19,11 @@ class Slo(NamedTuple):
 
     @property
     def job_name(self) -> str | None:
-        """Name of the jobs that count; None for all jobs of the queue."""
+        """Name of the jobs that count; None for all in the queue."""
         return self.name if self.kind == "job" else None
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON types."""
+        """Convert to an object of JSON types."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -42,11 +35,7 @@ class Slo(NamedTuple):
 
 
 def declared(of_queues: Mapping[str, Objective]) -> list[Slo]:
-    """List all objectives: those of queues and then those of the registered jobs, each by name.
-
-    Args:
-        of_queues: Objectives of a file of rules, by the name of the queue.
-    """
+    """List objectives of queues, then of registered jobs, each by name."""
     queues = [Slo("queue", queue, objective, queue) for queue, objective in sorted(of_queues.items())]
     registered = ((name, registry.options(name)) for name in registry.names())
     jobs = [

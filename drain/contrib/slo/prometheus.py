@@ -1,8 +1,7 @@
-"""Rules for Prometheus: burn rates of objectives, and alerts on them over two windows each.
+"""Prometheus rules: burn rates of objectives, with two-window alerts.
 
-A burn rate of 1 spends the budget of an objective in exactly its period; with a period of 30 days, one of 14.4 spends
-two percent of it in an hour, and one of 6 five percent in six hours. The shorter window of an alert ends it soon after
-the cause has ended.
+A burn rate of 1 spends the budget in exactly its period; over 30 days, 14.4 spends 2 % in an hour, and 6 spends 5 % in
+six hours. The shorter window ends an alert soon after its cause.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from drain.contrib.slo.declared import Slo
 
 Value: TypeAlias = "Mapping[str, Value] | Sequence[Value] | str | int | float"
 
-# Indentation of each level.
 _STEP = "  "
 
-# Page with what to do about the alerts.
+# Runbook for the alerts.
 _RUNBOOK = "docs/operations/slo.md"
-# Jobs that have to be late within the longer window: one late job in a quiet night wakes nobody.
+# Late jobs required in the longer window, so that one at night wakes no one.
 _FEWEST_LATE = 3
-# Time for which jobs of a queue wait, and none starts, before that is an alert of its own.
+# How long jobs wait without any start before an alert of its own.
 _STANDSTILL = "5m"
 
 
@@ -30,14 +28,9 @@ class _Alert(NamedTuple):
     """Alert on a burn rate.
 
     Attributes:
-        name: Name of the alert.
         factor: Burn rate above which it fires.
-        most: Upper bound of the share of late jobs above which it fires: the budget of a low objective times the factor
-            may be more than all jobs.
-        long: Longer window.
-        short: Shorter window.
-        severity: Label of the alert.
-        words: Speed, for people.
+        most: Largest share of late jobs needed to fire: a low objective's budget times the factor may exceed all jobs.
+        words: The rate, for users.
     """
 
     name: str
@@ -49,7 +42,7 @@ class _Alert(NamedTuple):
     words: str
 
     def threshold(self, budget: float) -> float:
-        """Compute the burn rate above which the alert fires."""
+        """Return the burn rate above which the alert fires."""
         return round(min(self.factor, self.most / budget), 6)
 
 
@@ -76,7 +69,7 @@ _ALERTS = (
 
 
 def rules(slos: Sequence[Slo]) -> str:
-    """Write the rules of these objectives as a file for Prometheus."""
+    """Format the rules as a file for Prometheus."""
     groups: list[Value] = [_group(slo) for slo in slos]
     return dump({"groups": groups})
 
@@ -113,9 +106,9 @@ def _late(slo: Slo, window: str) -> str:
 
 
 def _sum(slo: Slo, function: str, window: str, *, within: bool = False) -> str:
-    """Write the sum of a counter of first starts over all workers: of all, or of those within the time."""
+    """Format the sum of first starts over all workers: all, or those in time."""
     name = f"drain_work_wait_seconds_{'bucket' if within else 'count'}"
-    # The text of a bucket is that of a Python float, as `prometheus_client` writes it.
+    # Bucket labels are Python floats, as `prometheus_client` writes them.
     of_bucket = f",le='{float(slo.objective.seconds)!r}'" if within else ""
     label = "queue" if slo.kind == "queue" else "job_name"
     return f"sum({function}({name}{{{label}={_quoted(slo.name)}{of_bucket}}}[{window}]))"
@@ -143,7 +136,7 @@ def _alert(slo: Slo, alert: _Alert) -> Value:
 
 
 def _standstill(slo: Slo) -> Value:
-    """Write the alert that no histogram can give: a job that never starts is counted by no worker."""
+    """Format the alert that no histogram can give: jobs that never start."""
     queue = _quoted(slo.name)
     started = f"{_sum(slo, 'increase', _STANDSTILL)} > 0"
     paused = f"sum(drain_waiting_jobs{{queue={queue},cause='paused'}}) > 0"
@@ -163,18 +156,18 @@ def _standstill(slo: Slo) -> Value:
 
 
 def _subject(slo: Slo) -> str:
-    # Double braces are the templates of Prometheus; a name holds what its author liked.
+    # Double braces are Prometheus templates; names may contain them.
     return f"{slo.kind} {slo.name}".replace("{{", "{ {")
 
 
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
-    # Single quotes need no escape within the double ones of YAML.
+    # Single quotes need no escape within YAML's double ones.
     return f"'{escaped}'"
 
 
 def dump(value: Mapping[str, Value]) -> str:
-    """Write a mapping, in the order of its keys; each text in quotes, so that none is read as anything else."""
+    """Format a mapping as YAML, with all texts quoted."""
     return "".join(f"{line}\n" for line in _lines(value))
 
 
@@ -194,7 +187,7 @@ def _lines(value: Mapping[str, Value] | Sequence[Value]) -> Iterator[str]:
 
 def _entry(head: str, value: Value, step: str) -> Iterator[str]:
     if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
-        # Every text of JSON is a text of YAML.
+        # Any JSON string is valid YAML.
         yield f"{head} {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
         return
     yield head

@@ -12,14 +12,14 @@ from drain.formatting import count, figure, visible
 
 
 def show_lately(found: Sequence[Lately]) -> None:
-    """Print lines about each objective: its target, the share that met it lately, and the burn rate."""
+    """Print target, recent compliance and burn rate of each objective."""
     console = Console(highlight=False, markup=False)
     for text in texts(found):
         console.print(text)
 
 
 def texts(found: Sequence[Lately]) -> Iterator[Text]:
-    """Write what is known of each objective; in red if it spends more than its budget allows."""
+    """Format each objective, in red if it overspends its budget."""
     for each in found:
         slo = each.slo
         words = f"slo {slo.kind} {visible(slo.name)}: {slo.objective}; {_words(each)}"

@@ -1,4 +1,4 @@
-"""Lines about SLOs in `drain status`: options that the command gets by the entry point `drain.options`."""
+"""SLO lines in `drain status`, through the entry point `drain.options`."""
 
 from __future__ import annotations
 

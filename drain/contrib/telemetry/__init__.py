@@ -1,11 +1,9 @@
-"""Telemetry: jobs in the tools that watch an application. Nothing here is imported unless the application asks for it.
+"""Telemetry: jobs in OpenTelemetry and Sentry, imported only on request.
 
-    opentelemetry   `DrainInstrumentor`: spans of the calls that stage, and of each attempt
-    sentry          `DrainIntegration`: exceptions of attempts, and their transactions
-    attempts        what both must know of an attempt that has raised
-    forks           processes that run one job and are gone: what waits to be sent is sent before
+    opentelemetry   `DrainInstrumentor`: spans of staging calls and attempts
+    sentry          `DrainIntegration`: exceptions and transactions of attempts
+    attempts        what both need to know of a failed attempt
+    forks           flushing in processes forked for one job
 
-Both use the hooks of `drain.hooks`; what travels from the one that stages to the worker is in the `context` of the job.
-
-What always holds: a failure to tell something never fails a job.
+Both use `drain.hooks`; traces travel in the job's `context`. A telemetry failure never fails a job.
 """

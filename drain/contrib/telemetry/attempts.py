@@ -1,4 +1,4 @@
-"""Attempts as telemetry tells of them: the trace context of a job, and what an exception means."""
+"""Attempts in telemetry: a job's trace context, and what an exception means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FAILED, DEFERRED, INTERRUPTED = "failed", "deferred", "interrupted"
 
 
 def carrier(context: str | None, *names: str) -> dict[str, str]:
-    """Read those members of a job's context that are texts and have one of these names."""
+    """Return these members of a job's context that are texts."""
     if context is None or not any(name in context for name in names):
         return {}
     read = json.loads(context)
@@ -20,7 +20,7 @@ def carrier(context: str | None, *names: str) -> dict[str, str]:
 
 
 def meaning(error: BaseException) -> str:
-    """Return what the exception of an attempt means: it failed, it will go on later, or it was interrupted."""
+    """Return whether an exception means failure, a later attempt, or interruption."""
     errors = _errors()
     if isinstance(error, (errors.Defer, errors.RateLimited)):
         return DEFERRED
@@ -30,16 +30,16 @@ def meaning(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return the error that is reported for a failed attempt."""
+    """Return the error to report for a failed attempt."""
     failure: BaseException = _errors().failure_of(error)
     return failure
 
 
 def is_last(error: BaseException) -> bool:
-    """Return whether the running job is dead once this error has ended its attempt."""
+    """Return True if the running job is dead after this error."""
     return bool(import_module("drain.workers.execution.attempt").is_last(error))
 
 
 def _errors() -> Any:
-    # Imported by name: the modules of `drain` do not depend on `workers`.
+    # By name: `drain` does not depend on `workers`.
     return import_module("drain.workers.errors")

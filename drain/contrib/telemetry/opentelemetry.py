@@ -1,11 +1,11 @@
-"""OpenTelemetry: a producer span for each call that stages, and a consumer span for each attempt.
+"""OpenTelemetry: a producer span per staging call, and a consumer span per attempt.
 
     from drain.contrib.telemetry.opentelemetry import DrainInstrumentor
 
     DrainInstrumentor().instrument()
 
-`opentelemetry-instrument` finds the instrumentor by itself. Names and attributes are those of the semantic conventions
-for messaging. The trace context travels as `traceparent`, `tracestate` and `baggage` in the context of the job.
+`opentelemetry-instrument` finds the instrumentor. Names follow the semantic conventions for messaging. The trace
+context travels as `traceparent`, `tracestate` and `baggage` in the job's context.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from drain import hooks
 from drain.contrib.telemetry import attempts, forks
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.30.0"
-# Upper bound of the time for which a forked process waits until its spans are sent.
+# How long a forked process waits for its spans to be sent.
 _FLUSH_MILLISECONDS = 2000
 
 _traces = TraceContextTextMapPropagator()
@@ -47,12 +47,12 @@ _baggage = W3CBaggagePropagator()
 
 
 class DrainInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Instrumentor of job-drain; its methods are `instrument(tracer_provider=None)` and `uninstrument()`."""
+    """Instrumentor of job-drain: `instrument(tracer_provider=None)` and `uninstrument()`."""
 
     _telemetry: _Telemetry | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """List no requirement: the instrumentor comes with what it instruments."""
+        """Return no requirements."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -71,14 +71,14 @@ class DrainInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 class _Telemetry:
-    """Hooks that make spans with one tracer."""
+    """Hooks that create spans with one tracer."""
 
     def __init__(self, provider: trace.TracerProvider | None) -> None:
         self.tracer = trace.get_tracer("drain", _version(), provider, schema_url=_SCHEMA)
         self._provider = provider
 
     def begin(self, name: str, queue: str, *, many: bool) -> tuple[Span, Any]:
-        """Begin the span of a call that stages, the parent of what the driver's instrumentation sees."""
+        """Begin the span of a staging call, parent of the driver's spans."""
         del many
         span_name, attributes = _of_producer(name, queue)
         span = self.tracer.start_span(span_name, kind=SpanKind.PRODUCER, attributes=attributes)
@@ -97,11 +97,11 @@ class _Telemetry:
         span.end()
 
     def inject(self, name: str, args: object, kwargs: object, context: dict[str, Any]) -> None:
-        """Write the current trace context into the context of a job, unless the application has."""
+        """Write the trace context into a job's context, unless the application has."""
         del name, args, kwargs
         current = trace.get_current_span().get_span_context()
         if current.is_valid and "traceparent" not in context:
-            # As the propagator writes it, which would take five times as long.
+            # What the propagator writes, five times as fast.
             context["traceparent"] = (
                 f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
             )
@@ -114,18 +114,18 @@ class _Telemetry:
             context["baggage"] = ",".join(filter(None, [given, added.get("baggage")]))
 
     def process(self, job: Any) -> _Attempt:
-        """Return the context manager that makes the span of an attempt."""
+        """Return the context manager for the span of an attempt."""
         return _Attempt(self, job)
 
     def flush(self) -> None:
-        """Send what waits to be sent."""
+        """Send pending spans."""
         provider: Any = self._provider or trace.get_tracer_provider()
         if hasattr(provider, "force_flush"):
             provider.force_flush(_FLUSH_MILLISECONDS)
 
 
 class _Attempt:
-    """Span of one attempt: a child of the producer's span at first, and a new root with a link to it at a retry."""
+    """Span of an attempt: a child of the producer's span, or at a retry a root linked to it."""
 
     __slots__ = ("_job", "_span", "_telemetry", "_token")
 
@@ -162,7 +162,7 @@ class _Attempt:
 
 
 def _parent_of(job: Any) -> tuple[Context, list[Link]]:
-    """Return the context that the span of an attempt begins in, and the links of the span."""
+    """Return the parent context and the links of an attempt's span."""
     carrier = attempts.carrier(job.context, "traceparent", "tracestate", "baggage")
     if not carrier:
         return Context(), []
@@ -174,7 +174,7 @@ def _parent_of(job: Any) -> tuple[Context, list[Link]]:
     return own, [Link(producer)]
 
 
-# An application stages the same few jobs again and again.
+# Applications stage the same few jobs.
 @lru_cache(maxsize=500)
 def _of_producer(name: str, queue: str) -> tuple[str, Mapping[str, str]]:
     return f"send {queue}", _attributes("send", name, queue)
@@ -195,7 +195,7 @@ def _fail(span: Span, error: BaseException) -> None:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     span.set_attribute("error.type", name)
     span.set_status(Status(StatusCode.ERROR))
-    # The text of an exception is made by its class, which may raise.
+    # An exception's text comes from its class, which may raise.
     with suppress(Exception):
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))

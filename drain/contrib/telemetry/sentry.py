@@ -1,12 +1,12 @@
-"""Sentry: the exceptions of attempts, a transaction for each attempt, and a span for each call that stages.
+"""Sentry: exceptions and transactions of attempts, and spans of staging calls.
 
     import sentry_sdk
     from drain.contrib.telemetry.sentry import DrainIntegration
 
     sentry_sdk.init(dsn=..., integrations=[DrainIntegration()])
 
-An exception is sent once, by whatever worker the job runs. The trace travels as `sentry-trace` and `baggage` in the
-context of the job, beside the time at which it was staged.
+An exception is sent once, whichever worker runs the job. The trace travels as `sentry-trace` and `baggage` in the job's
+context, with the time of staging.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from drain.contrib.telemetry import attempts, forks
 
 _ORIGIN = "auto.queue.drain"
 _STAGED_AT = "sentry-staged-at"
-# Origin of the transaction that Sentry's own integration begins for a job of `rq worker`.
+# Transaction begun by Sentry's own RQ integration.
 _RQ_ORIGIN = "auto.queue.rq"
 _RECORDER = "drain.workers.execution.recorder"
-# Upper bound of the time for which a forked process waits until its events are sent.
+# How long a forked process waits for its events to be sent.
 _FLUSH_SECONDS = 2.0
-# Jobs whose last exceptions were sent, the latest last: the log line of the death would be a second event.
+# Jobs whose exception was sent: the log line of the death would repeat it.
 _MOST_SENT = 1000
 _HIDDEN = "[Filtered]"
 _sent: OrderedDict[int, None] = OrderedDict()
@@ -51,8 +51,7 @@ class DrainIntegration(Integration):
     """Sentry's integration of job-drain.
 
     Args:
-        retries: Send the exception of each failed attempt, as a warning if the job will be tried again. False: only
-            that of an attempt after which the job is dead.
+        retries: Send every attempt's exception, as a warning if a retry follows; False sends only the last one's.
     """
 
     identifier = "drain"
@@ -64,12 +63,12 @@ class DrainIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        """Let this integration alone send what belongs to a tracked job."""
+        """Suppress events of tracked jobs sent by others."""
         add_global_event_processor(_without_repetitions)
 
 
 def _install_hooks() -> None:
-    """Register hooks, which do nothing while no client has the integration."""
+    """Register hooks, inert without a client that has the integration."""
     hooks.around(_Attempt)
     hooks.on_stage(_inject)
     if _producer not in hooks.producers:
@@ -81,7 +80,7 @@ def _integration() -> Any:
 
 
 class _Producer:
-    """Span of a call that stages, where the application has a transaction."""
+    """Span of a staging call within a transaction."""
 
     def begin(self, name: str, queue: str, *, many: bool) -> Any:
         """Begin the span."""
@@ -108,7 +107,7 @@ _producer = _Producer()
 
 
 def _inject(name: str, args: object, kwargs: object, context: dict[str, Any]) -> None:
-    """Write the current trace into the context of a job."""
+    """Write the current trace into a job's context."""
     del name, args, kwargs
     if _integration() is None:
         return
@@ -116,7 +115,7 @@ def _inject(name: str, args: object, kwargs: object, context: dict[str, Any]) ->
         headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
         if "sentry-trace" in headers:
             context.setdefault("sentry-trace", headers["sentry-trace"])
-        # OpenTelemetry's baggage has the same name: members of both stand side by side.
+        # OpenTelemetry uses the same header: keep both.
         members = [context.get("baggage"), headers.get("baggage")]
         if any(members):
             context["baggage"] = ",".join(filter(None, members))
@@ -124,7 +123,7 @@ def _inject(name: str, args: object, kwargs: object, context: dict[str, Any]) ->
 
 
 class _Attempt:
-    """Scope and transaction of one attempt; sends what the attempt raises."""
+    """Scope and transaction of an attempt; sends its exception."""
 
     __slots__ = ("_integration", "_job", "_span", "_stack")
 
@@ -158,7 +157,7 @@ class _Attempt:
             span.set_data("messaging.destination.name", job.queue)
             span.set_data("messaging.message.id", str(job.id))
             span.set_data("messaging.message.retry.count", job.attempt - 1)
-            # At a retry the time since the staging says nothing of the queue.
+            # At a retry, time since staging is not latency.
             if staged_at is not None and job.attempt == 1:
                 span.set_data("messaging.message.receive.latency", (time() - float(staged_at)) * 1000)
 
@@ -181,7 +180,7 @@ class _Attempt:
             self._span.set_status("aborted")
             return
         self._span.set_status("internal_error")
-        # What a job raises after its transaction has finished it is not tried again either.
+        # After its transaction finished, a job is not retried.
         is_last = attempts.is_last(error) or job.finished
         if not (is_last or self._integration.retries):
             return
@@ -219,14 +218,14 @@ def _about(job: Any) -> dict[str, Any]:
 
 
 def _drop_transaction_of_rq() -> None:
-    """Let the transaction that Sentry's integration of RQ has begun for this job go unsent: there is one of its own."""
+    """Leave the transaction of Sentry's RQ integration unsent; the job has its own."""
     outer = sentry_sdk.get_current_scope().transaction
     if outer is not None and getattr(outer, "origin", None) == _RQ_ORIGIN:
         outer.sampled = False
 
 
 def _without_repetitions(event: Any, hint: Any) -> Any:
-    """Drop an event that tells of a tracked job what was sent already, or is sent as a line of the log."""
+    """Drop an event of a tracked job that was sent already, or follows as a log line."""
     if _integration() is None or not hint:
         return event
     error = (hint.get("exc_info") or (None, None))[1]
