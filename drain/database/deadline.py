@@ -15,7 +15,7 @@ from drain.database.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# Shorter than most limits, so that setting one rarely wakes the thread.
+# Shorter than most limits, so that setting one rarely wakes the thread: a thread switch per job.
 _IDLE_SECONDS = 5.0
 
 

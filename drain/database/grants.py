@@ -6,7 +6,8 @@
     operator      `drain queue`: edits queue rules, pauses and resumes
     inspection    `drain status`, `list`, `show` and `audit`: read-only
 
-All else is the owner's. Daily partitions are accessed through finished_jobs and need no grants.
+All else is the owner's: `drain init`, `dead retry`, `dead discard`, bulk commands. Daily partitions are read through
+finished_jobs and need no grants.
 """
 
 from __future__ import annotations

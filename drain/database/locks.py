@@ -1,6 +1,7 @@
 """All advisory locks, by name.
 
-The numbers never change, since versions run side by side during an upgrade. `schema.sql` repeats some.
+The numbers never change, since versions run side by side during an upgrade. `schema.sql` repeats some;
+tests/unit/test_locks.py compares them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MAKE_DAYS = Lock(_FIRST, "4")
 ARCHIVE = Lock(_FIRST, "6")
 # Shared by bulk staging transactions.
 BULK_STAGING = Lock(_FIRST, "7")
-# Held by a bulk task while it copies, one per place.
+# Held by a bulk task while it copies, one per place, named by format().
 BULK_PLACE = Lock(_FIRST + 5, "hashtext('{name}')")
 # Held while a bulk run is driven; by run id.
 BULK_RUN = Lock(_FIRST + 6, "hashtext(%s)")

@@ -162,7 +162,7 @@ def check(connection: Connection) -> None:
 def check_once(connection: Connection) -> None:
     """Call `check` once per database in this process and its forks.
 
-    Programs keep running during an upgrade: their forks and new connections must not be refused.
+    The previous version's programs keep running during an upgrade: their forks and new connections must not be refused.
     """
     if not was_checked(connection):
         check(connection)

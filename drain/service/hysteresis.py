@@ -24,7 +24,7 @@ class HealthOptions:
         grace_seconds: How long a store may fail before it is reported.
         recovery_seconds: Time without failure that ends one.
         queue_grace_seconds: How long a queue may fail repeatedly before hooks are called.
-        on_unhealthy, on_recovery: Shell commands, if any.
+        on_unhealthy, on_recovery: Shell commands; empty for none.
     """
 
     grace_seconds: float = 10.0

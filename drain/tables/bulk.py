@@ -56,7 +56,7 @@ def try_to_run(connection: Connection, run_id: str) -> bool:
 
 
 def begin(connection: Connection, run_id: str, plan: str | None) -> None:
-    """Note the beginning of a run; raise a StageError if the id is invalid."""
+    """Note the beginning of a run that has staged nothing; raise a StageError if the id is invalid."""
     try:
         connection.execute(_BEGIN, (run_id, plan))
     except errors.IntegrityError as error:
@@ -103,7 +103,7 @@ def staging(
         connection: In autocommit mode, holding the lock of a begun run.
         names: CSV columns; those with defaults must not be null.
         before: Jobs staged earlier by the run.
-        rows_per_second: Rate of due times; None for at once.
+        rows_per_second: Rate at which rows come due after the commit; None for at once.
 
     Raises:
         StageError: A row breaks a rule, or the run was staged elsewhere; nothing is staged.

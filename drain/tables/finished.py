@@ -146,7 +146,8 @@ def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
 def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
     """Drop, unarchived, the oldest day before the last `keep`; None without one, or if the archive lock is taken.
 
-    Call in autocommit mode, at read committed; `keep` is at least 1: today and yesterday stay.
+    Call in autocommit mode, at read committed; `keep` is at least 1: today and yesterday stay. Rows in `OTHER` are
+    deleted by thousands.
 
     Raises:
         psycopg.errors.LockNotAvailable: The table is in use.

@@ -101,11 +101,12 @@ def finish_and_commit(
     """Commit the finish with the open transaction, or roll back both.
 
     Args:
+        connection: In the transaction; with any search_path if from `postgres.connect`.
         waits: Wait for the disk, as the session says. Otherwise a server crash may undo the commit until
             `undone_by_crash` is called.
 
     Returns:
-        False if the claim is stale; everything is rolled back.
+        False if the claim is stale or used up; everything is rolled back.
 
     Raises:
         psycopg.Error: Everything is rolled back; after an OperationalError, the commit is in doubt.

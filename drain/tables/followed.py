@@ -43,7 +43,7 @@ class FollowedTable(Generic[T]):
         self.now: datetime | None = None
 
     def look(self, connection: Connection) -> Mapping[Any, T | None]:
-        """Read changes, in autocommit mode; return changed rows as they were, or None if new."""
+        """Read changes, in autocommit mode; return changed and deleted rows as they were, None for new ones."""
         seen, found = self._read(connection, self._since)
         if len(self.rows.keys() | found.keys()) != seen.number:
             seen, found = self._read(connection, None)

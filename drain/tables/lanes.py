@@ -151,7 +151,7 @@ _LANE = itemgetter(0, 2)
 def read_due(
     connection: Connection, heads: Sequence[Head], *, leave: Sequence[int] = (), skip_locked: bool = False
 ) -> dict[Lane, list[DueJob]]:
-    """Read the first rows of each lane, in a repeatable-read transaction.
+    """Read the first rows of each lane, by `priority, id`, in a repeatable-read transaction.
 
     Later statements fail if a row was changed. `skip_locked` locks each row, so use it only after hitting a lock.
     """
