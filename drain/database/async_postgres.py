@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL for `async def` jobs: as those of `postgres`, but the event loop waits for them."""
+"""Async PostgreSQL connections, as in `postgres`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ async def connect(
     kind: type[Kind],
     settings: Mapping[str, str] = postgres.NEVER_COMPILE,
 ) -> Kind:
-    """Open a connection in autocommit mode; see `postgres.connect`.
-
-    Raises:
-        ConfigError: The URL cannot be read.
-        UnavailableError: The server cannot be reached, or refuses.
-    """
+    """Open a connection in autocommit mode, as `postgres.connect` does."""
     with postgres.reachable(database_url):
         connection = await _dial(database_url, application_name, settings, kind)
     try:

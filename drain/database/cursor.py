@@ -1,10 +1,8 @@
-"""Cursors whose BEGIN and COMMIT travel with the first and the last statement of a transaction.
+"""Cursors that send BEGIN and COMMIT with a transaction's first and last statement.
 
-psycopg sends each by itself and waits for its answer. Measured for a job of one UPDATE: a BEGIN by itself takes 20 us
-of processor time here, and as many in the server, of 285 that the job costs all processes; a COMMIT takes the same.
-psycopg's pipeline mode costs more than the exchange that it saves. So these cursors use libpq's for a single statement,
-by methods that psycopg does not promise to keep. In other versions of psycopg than those that were tried, the cursors
-are psycopg's.
+Of 285 us of CPU for a job of one UPDATE, each of them would otherwise take 20 here and 20 in the server, measured.
+psycopg's pipeline mode costs more than it saves, so libpq's is used, through private methods of psycopg; untested
+versions of psycopg keep its own cursors.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 
-# A later version may have them elsewhere.
+# These may move in later versions.
 with suppress(ImportError):
     from psycopg._preparing import Prepare
     from psycopg.generators import execute
@@ -35,12 +33,9 @@ _COMMIT = b"COMMIT"
 
 
 class _Beginning(Base):
-    """Sends the BEGIN of its connection together with the statement that begins the transaction.
+    """Sends BEGIN along; after a COMMIT in SQL, calls the connection's `refuse_commit`."""
 
-    After a COMMIT in SQL it calls `refuse_commit` of its connection.
-    """
-
-    # True while a statement is on its way that begins a transaction, or that the commit follows.
+    # True while a transaction's first or last statement executes.
     _begins = _commits = False
 
     def _execute_gen(
@@ -60,15 +55,14 @@ class _Beginning(Base):
         try:
             yield from super()._execute_gen(query, params, prepare=prepare, binary=binary)
         finally:
-            # A statement whose parameters do not fit is not sent, and the cursor's next one may be a COPY or a stream,
-            # whose transaction psycopg has to begin.
+            # Nothing is sent if parameters do not fit; psycopg sends BEGIN for a COPY that follows.
             self._begins = self._commits = False
 
     def _start_query(self, query: Query | None = None) -> PQGen[None]:
         if not self._begins:
             yield from super()._start_query(query)
             return
-        # As psycopg's own, but for the transaction, which is begun with the statement.
+        # As psycopg's own, without its BEGIN.
         connection = self._conn
         try:
             connection._autocommit = True
@@ -86,7 +80,7 @@ class _Beginning(Base):
         connection, pgconn = self._conn, self._pgconn
         prepared, name = self._get_prepared(pgq, prepare)
         if prepared is Prepare.SHOULD or (prepared is Prepare.NO and not pgq.params):
-            # Prepared in an exchange of its own; or it may be several statements, which go in no extended message.
+            # Preparing takes its own exchange, as several statements do.
             if begins:
                 yield from connection._exec_command(connection._get_tx_start_command())
             yield from super()._maybe_prepare_gen(pgq, prepare=prepare, binary=binary)
@@ -105,7 +99,7 @@ class _Beginning(Base):
                 # The server skips it if the statement fails.
                 pgconn.send_query_params(_COMMIT, None)
         finally:
-            # A statement that cannot be sent, as one of 65,536 parameters, leaves the transaction begun.
+            # If it cannot be sent (65,536 parameters), the transaction is still open.
             pgconn.pipeline_sync()
             answers = yield from self._answers()
         results = answers[int(begins)]
@@ -124,7 +118,6 @@ class _Beginning(Base):
                 connection.refuse_commit()
 
     def _answers(self) -> PQGen[list[list[PGresult]]]:
-        """Read the results of each statement of the pipeline, and leave the pipeline."""
         answers: list[list[PGresult]] = []
         try:
             while True:
@@ -135,7 +128,7 @@ class _Beginning(Base):
                     break
                 answers.append(results)
         except psycopg.OperationalError:
-            # A server that ends the session says why in place of an answer, and answers nothing else.
+            # A server that ends the session gives its reason last.
             for results in answers:
                 self._check_results(results)
             raise
@@ -152,7 +145,7 @@ class BeginningAsyncCursor(_Beginning, psycopg.AsyncCursor[Any]):
 
 
 _IS_TRIED = psycopg.__version__.rpartition(".")[0] in _TRIED
-# For connections that are not in autocommit mode.
+# For connections outside autocommit mode.
 TransactionCursor: type[psycopg.Cursor[Any]] = BeginningCursor if _IS_TRIED else psycopg.Cursor
 AsyncTransactionCursor: type[psycopg.AsyncCursor[Any]] = (
     BeginningAsyncCursor if _IS_TRIED else psycopg.AsyncCursor
@@ -162,11 +155,7 @@ AsyncTransactionCursor: type[psycopg.AsyncCursor[Any]] = (
 def execute_and_commit(
     connection: psycopg.Connection[Any], statement: LiteralString, parameters: Params
 ) -> None:
-    """Execute a statement, and commit the open transaction unless it fails; in one exchange if possible.
-
-    Raises:
-        psycopg.Error: The statement or the commit has failed. The transaction has still to be rolled back.
-    """
+    """Execute a statement and commit, in one exchange if possible; the caller rolls back."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningCursor):
         cursor._commits = True
@@ -179,7 +168,7 @@ def execute_and_commit(
 async def execute_and_commit_async(
     connection: psycopg.AsyncConnection[Any], statement: LiteralString, parameters: Params
 ) -> None:
-    """Do as `execute_and_commit`, on an async connection."""
+    """Do as `execute_and_commit`, asynchronously."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningAsyncCursor):
         cursor._commits = True

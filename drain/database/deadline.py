@@ -1,4 +1,4 @@
-"""Time limits of blocks, kept by one thread for all: a limit costs two writes to a dict, and no thread of its own."""
+"""Time limits for blocks, kept by one thread; each costs two dict writes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from drain.database.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the thread's sleep. Shorter than most limits, so that setting one does not wake the thread: that would
-# be a switch of threads for each job.
+# Shorter than most limits, so that setting one rarely wakes the thread: a thread switch per job.
 _IDLE_SECONDS = 5.0
 
 
@@ -31,10 +30,9 @@ class _Watch:
         self._has_failed = False
 
     def wake_by(self, time: float) -> None:
-        """Make sure that the thread wakes by this time."""
         if self._thread is None:
             self._start()
-        # The thread sets `_wakes_at` when it runs, and begins with a look at all limits.
+        # The thread sets `_wakes_at` before it checks all limits.
         if time < self._wakes_at:
             self._wakeup.notify()
 
@@ -46,7 +44,7 @@ class _Watch:
             try:
                 thread.start()
             except RuntimeError as error:
-                # A statement without a time limit is better than none.
+                # Better no time limit than no statement.
                 if not self._has_failed:
                     log.warning(
                         "no time limit is kept until a thread can be started: %s",
@@ -60,10 +58,10 @@ class _Watch:
     def _run(self) -> None:
         while True:
             now = monotonic()
-            # From here on, setting an earlier limit wakes this thread.
+            # From here on, an earlier limit wakes this thread.
             self._wakes_at = now + _IDLE_SECONDS
             for number, (time, act) in list(self.limits.items()):
-                # Taken out once: by the block, if it ended in time, or else here.
+                # Popped once: by the block if it ended in time, or else here.
                 if time <= now and self.limits.pop(number, None) is not None:
                     _act(act)
                 elif time > now:
@@ -74,7 +72,7 @@ class _Watch:
 def _act(act: Callable[[], object]) -> None:
     try:
         act()
-    # Of any kind: all other limits need this thread.
+    # All other limits need this thread.
     except Exception:
         log.exception(
             "the action at the end of a time limit has failed", extra={"event": "time_limit_failed"}
@@ -89,7 +87,7 @@ def _start_over() -> None:
     _watch = _Watch()
 
 
-# A forked child has none of its parent's threads.
+# Threads do not survive a fork.
 os.register_at_fork(after_in_child=_start_over)
 
 
@@ -104,16 +102,12 @@ def limited(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 
 def call_at(time: float, act: Callable[[], object]) -> Callable[[], object]:
-    """Call `act` in another thread once `time` has come, by the monotonic clock.
+    """Call `act`, which must not block, in another thread at this monotonic time.
 
-    Raises nothing, even if no thread can be started: then `act` waits until a later call has started one.
-
-    Args:
-        time: Time of the call.
-        act: Function that must not wait. Its exceptions are logged.
+    Never raises: if no thread can start, `act` waits until a later call starts one.
 
     Returns:
-        Function that cancels the call, unless `act` is being called already.
+        Function that cancels the call unless it has begun.
     """
     watch = _watch
     number = next(watch.numbers)

@@ -1,13 +1,13 @@
-"""Rights of each role, as data; `roles` makes SQL of it.
+"""Rights of each role, as data; `roles` turns them into SQL.
 
-    application   stages: inserts the columns that are its own, and reads the id
-    enqueuer      `drain run`: drains, delivers again, truncates, has the daily partitions made
-    worker        `drain work` and `rq worker`: claims, and records outcomes
-    operator      `drain queue`: edits the rules of queues, pauses and resumes
-    inspection    `drain status`, `list`, `show` and `audit`: reads everything, writes nothing
+    application   stages: inserts its own columns, reads the id
+    enqueuer      `drain run`: drains, redelivers, truncates
+    worker        `drain work` and `rq worker`: claims, records outcomes
+    operator      `drain queue`: edits queue rules, pauses and resumes
+    inspection    `drain status`, `list`, `show` and `audit`: read-only
 
-All else is the owner's: `drain init`, `dead retry` and `dead discard`, and the bulk commands. Daily partitions are
-reached through finished_jobs, so those of days to come need no grants.
+All else is the owner's: `drain init`, `dead retry`, `dead discard`, bulk commands. Daily partitions are read through
+finished_jobs and need no grants.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TITLES = {
     "operator": "people and applications that edit rules and schedules, cancel and move jobs.",
     "inspection": "`drain status`, `list`, `show` and `audit`.",
 }
-# Columns of `staged_jobs` that applications give. The others are set by defaults, the enqueuer and a retry.
+# Columns of `staged_jobs` that applications set; defaults, the enqueuer and retries set the others.
 STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds"
 )
-# Columns of `crons` that are given when a job is scheduled; and those of a schedule that `@job` declares.
+# Columns of `crons` set when a job is scheduled, and by `@job`.
 SCHEDULED = "name, job_name, cron, timezone, missed, job_args, job_kwargs, options, declared"
 DECLARED = "name, job_name, cron, timezone, missed, options, declared"
 # Columns of the index `staged_jobs_in_lanes`.
@@ -48,7 +48,7 @@ _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
 
 
 class Grant(NamedTuple):
-    """Privileges on objects of one kind, as GRANT spells them, and what they are for."""
+    """Privileges on objects of one kind, as in GRANT, and their reason."""
 
     reason: str
     privileges: str

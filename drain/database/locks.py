@@ -1,8 +1,7 @@
-"""Advisory locks: all of them by name, and the calls that take one for a session.
+"""All advisory locks, by name.
 
-An advisory lock is two numbers that PostgreSQL attaches no meaning to, so every program of ours has to know the same
-ones. They never change: programs of two versions work side by side during an upgrade. The functions of `schema.sql`
-spell theirs themselves; tests/unit/test_locks.py compares both.
+The numbers never change, since versions run side by side during an upgrade. `schema.sql` repeats some;
+tests/unit/test_locks.py compares them.
 """
 
 from __future__ import annotations
@@ -17,12 +16,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Lock(NamedTuple):
-    """Numbers of an advisory lock; `str()` spells them as the two arguments of a lock function.
-
-    Attributes:
-        first: A literal.
-        second: SQL: a literal, or the hash of a name, for a lock that exists once for each name.
-    """
+    """Advisory lock; `second` is SQL: a literal, or the hash of a name."""
 
     first: int
     second: str
@@ -34,43 +28,36 @@ class Lock(NamedTuple):
 # "jobd" in ASCII.
 _FIRST = 0x6A6F6264
 
-# Held by the leader's session for as long as it leads.
+# Held by the leader's session.
 LEADER = Lock(_FIRST, "1")
-# Held by the leader while it sleeps. Each transaction that stages tries for a share of it, in `drain_wake_enqueuer`.
+# Held by the sleeping leader; staging tries for a share, in `drain_wake_enqueuer`.
 ASLEEP = Lock(_FIRST, "2")
-# Held by the transaction that applies the schema or a migration.
+# Held while the schema or a migration is applied.
 SCHEMA = Lock(_FIRST, "3")
-# Held by the transaction that makes partitions of `finished_jobs`, in `drain_make_days_of`.
+# Held while partitions of `finished_jobs` are created, in `drain_make_days_of`.
 MAKE_DAYS = Lock(_FIRST, "4")
-# Held by the session of `drain archive`, and by the transaction of `drain_drop_old_day_of`.
+# Held by `drain archive` and the transaction of `drain_drop_old_day_of`.
 ARCHIVE = Lock(_FIRST, "6")
-# Shared by the transactions that stage by the million.
+# Shared by bulk staging transactions.
 BULK_STAGING = Lock(_FIRST, "7")
-# Held by a task of a bulk run while it copies: one lock for each of a few places, whose name Python's format() puts in.
+# Held by a bulk task while it copies, one per place, named by format().
 BULK_PLACE = Lock(_FIRST + 5, "hashtext('{name}')")
-# Held by the session that drives a bulk run; the parameter is the id of the run.
+# Held while a bulk run is driven; by run id.
 BULK_RUN = Lock(_FIRST + 6, "hashtext(%s)")
-# Held by the session of `drain reconcile`; the parameter is the name of the job.
+# Held by `drain reconcile`; by job name.
 RECONCILE = Lock(_FIRST + 7, "hashtext(%s)")
 
 
 def try_lock(connection: Connection, lock: Lock, *names: Any) -> bool:
-    """Take a lock for as long as the session lives; False if another session has it.
-
-    Args:
-        connection: Connection of the session.
-        lock: Constant of this module.
-        names: Parameter of the lock, if it has one.
-    """
+    """Take a session lock; False if another session holds it."""
     (taken,) = fetch_one(connection, f"SELECT pg_try_advisory_lock({lock})", names)
     return bool(taken)
 
 
 def lock_for_command(connection: Connection, lock: Lock, *names: Any) -> bool:
-    """Take a lock as `try_lock` does, and wait a moment for a session that is ending.
+    """Take a session lock, but wait briefly for a session that is ending.
 
-    The server still has the locks of a command just after its process has exited: of two commands in a script, the
-    second would sometimes find the first at work.
+    The server may hold a command's locks just after its process exits.
     """
     deadline = monotonic() + _ENDING_SECONDS
     while not (taken := try_lock(connection, lock, *names)) and monotonic() < deadline:
@@ -79,5 +66,5 @@ def lock_for_command(connection: Connection, lock: Lock, *names: Any) -> bool:
 
 
 def unlock(connection: Connection, lock: Lock) -> None:
-    """Give a lock of the session back."""
+    """Release a session lock."""
     connection.execute(f"SELECT pg_advisory_unlock({lock})".encode())

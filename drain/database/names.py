@@ -1,4 +1,4 @@
-"""Names of our tables, indexes, sequences and functions, and check that no one else has them."""
+"""Names of job-drain's objects, and a check for foreign ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(
 )
 _LATER = re.compile(r"finished_jobs_\d{8}")
 _SCHEMA = "SELECT current_schema()"
-# Query for an object of another owner under a name of ours, or under that of a daily partition, which is made later.
+# Finds foreign objects under our names, or those of future daily partitions.
 _FOREIGN_OBJECT = r"""
 WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
@@ -28,7 +28,7 @@ UNION ALL SELECT 'type', typname::text FROM pg_type JOIN ours ON typnamespace = 
 WHERE typname = ANY (%(names)s::name[]) AND typrelid = 0
 ORDER BY name LIMIT 1
 """
-# Query for job-drain's tables in another schema of the database.
+# Finds job-drain's tables in another schema.
 _ELSEWHERE = """
 SELECT nspname::text FROM pg_class JOIN pg_namespace AS home ON home.oid = relnamespace
 WHERE relname = 'drain_schema'::name AND relkind = 'r'::"char" AND nspname <> current_schema()
@@ -38,25 +38,24 @@ ORDER BY 1 LIMIT 1
 
 
 def names_in(script: str) -> list[str]:
-    """List the names of all objects that a script creates."""
+    """List the objects that a script creates."""
     return [name for _, name in _NAME.findall(script)]
 
 
 def tables_in(script: str) -> list[str]:
-    """List the names of the tables that a script creates."""
+    """List the tables that a script creates."""
     return [name for kind, name in _NAME.findall(script) if kind == "TABLE"]
 
 
 def is_made_later(table: str) -> bool:
-    """Return True if programs make tables of this name: daily partitions."""
+    """Return True for daily partitions, which programs create."""
     return bool(_LATER.fullmatch(table))
 
 
 def require_only(connection: Connection) -> None:
-    """Raise unless no other schema of this database has job-drain's tables.
+    """Raise a SchemaError if another schema has job-drain's tables.
 
-    Raises:
-        SchemaError: One has. Locks and notifications have no schema: one of two enqueuers would never lead.
+    Locks and notifications span schemas: one of two enqueuers would never lead.
     """
     found = connection.execute(_ELSEWHERE).fetchone()
     if found is not None:
@@ -67,11 +66,7 @@ def require_only(connection: Connection) -> None:
 
 
 def require_free(connection: Connection, names: Sequence[str]) -> None:
-    """Raise unless no object in the first schema of the search_path has one of these names.
-
-    Raises:
-        SchemaError: One has, or there is no such schema.
-    """
+    """Raise a SchemaError if the search_path's first schema is missing or has such names."""
     (schema,) = postgres.fetch_one(connection, _SCHEMA)
     if schema is None:
         raise SchemaError(
@@ -85,7 +80,7 @@ def require_free(connection: Connection, names: Sequence[str]) -> None:
 
 
 def not_ours(what: str, why: str) -> SchemaError:
-    """Build the error about an object under a name of ours that is not ours."""
+    """Build the error about a foreign object under our name."""
     return SchemaError(
         f"the {what} is not job-drain's ({why}), and was left alone: choose a schema for job-drain alone, "
         "and name it with --schema, or DRAIN_SCHEMA=jobs for each program"

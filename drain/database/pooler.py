@@ -1,12 +1,7 @@
-"""Check that a connection has a session of the server to itself, as the leader's lock and LISTEN need it.
+"""Check that a connection keeps its server session.
 
-PgBouncer and similar poolers give a client a session for as long as it is connected (session mode), or for one
-transaction or one statement at a time. In the latter two modes the lock stays with a session that goes to the next
-client: several would lead, or none would until the pooler is restarted.
-
-No pooler says which mode it is in. So a few more connections are opened beside the one in question. In session mode
-each of them has a session of its own, and always the same one. In the other modes two of them share one, or one of them
-gets several. It takes more than two, since there may be several poolers behind one address.
+In transaction or statement mode, a pooler gives the session with the leader's lock to other clients: several
+processes lead, or none. No pooler reports its mode, so further connections are compared.
 """
 
 from __future__ import annotations
@@ -18,24 +13,18 @@ from drain.database import postgres, url
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
 
-# Number of connections that are opened beside the one in question.
+# More than two: several poolers may share an address.
 _WITNESSES = 8
-# Timeout for the first answer of a witness: longer than a pooler takes to open one more session.
+# Longer than a pooler takes to open a session.
 _WAIT_SECONDS = 1.0
 
 
 def require_own_session(connection: Connection, database_url: str) -> None:
-    """Raise unless the connection keeps its session for as long as it lives.
-
-    Sends nothing where no pooler stands between program and server.
-
-    Args:
-        connection: New, from `postgres.connect`.
-        database_url: URL that the connection was opened with.
+    """Raise unless the connection keeps its session; a no-op without a pooler.
 
     Raises:
         ConfigError: A pooler shares sessions.
-        UnavailableError, psycopg.OperationalError: The pooler has no session left.
+        UnavailableError, psycopg.OperationalError: It has no session left.
     """
     if not postgres.is_pooled(connection):
         return
@@ -56,8 +45,7 @@ def _has_own_session(connection: Connection, database_url: str) -> bool:
             answer = thread.submit(postgres.backend_pid, witness)
             questions.callback(_withdraw, witness, answer)
             if not _arrives(answer):
-                # The pool has no session left. If sessions are shared, this connection is now behind the witness in the
-                # queue for one, so that the witness has its answer first.
+                # The pool is exhausted. If it shares sessions, this one now queues behind the witness.
                 unchanged = postgres.backend_pid(connection) == pids[connection]
                 if not _arrives(answer):
                     return unchanged

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL in which every wait has an upper bound, and errors that never show a password."""
+"""PostgreSQL connections with bounded waits and errors without passwords."""
 
 from __future__ import annotations
 
@@ -21,26 +21,22 @@ from drain.errors import ConfigError, UnavailableError
 Connection = psycopg.Connection[Any]
 AnyConnection = psycopg.BaseConnection[Any]
 
-# Setting of all sessions. Our statements find few rows each, and none is worth compiling; but where statistics are
-# missing or old, a server with JIT, as packages have it, compiles them: measured, 0.4 to 1.4 s for each statement.
+# Without statistics, a server with JIT compiles even small statements: 0.4 to 1.4 s each, measured.
 NEVER_COMPILE = {"jit": "off"}
-# SQLSTATEs of a server that ends a session or a transaction by a timeout, or accepts no writes for now. For psycopg
-# these are no OperationalErrors.
+# Server timeouts and read-only mode, not OperationalErrors for psycopg.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
-# Timeout for the first answer on a new connection: a pooler may have no session left.
+# A pooler may have no free session.
 FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
-# Schema of our tables on the search_path, quoted where necessary; null if it has none.
+# Quoted schema of our tables on the search_path, or NULL.
 HOME: LiteralString = """
 SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
 WHERE oid = pg_catalog.to_regclass('drain_state')::pg_catalog.oid"""
-# First question on a new connection.
 SESSION: LiteralString = f"SELECT pg_backend_pid(), ({HOME})"
 
-# Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
-# ends.
+# Connections to a pooler that may share the session.
 _pooled: WeakSet[AnyConnection] = WeakSet()
 _homes: WeakKeyDictionary[AnyConnection, str] = WeakKeyDictionary()
 
@@ -52,19 +48,11 @@ def connect(
     settings: Mapping[str, str] = NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode: transactions begin where the code says so.
-
-    Through a pooler no statement is prepared, so that nothing stays behind in the session.
-
-    Args:
-        database_url: URL of the database.
-        application_name: Name that the server shows for the session.
-        settings: As for `dial`.
-        kind: Class of the connection.
+    """Open a connection in autocommit mode; through a pooler, prepare no statements.
 
     Raises:
-        ConfigError: The URL cannot be read.
-        UnavailableError: The server cannot be reached, or refuses.
+        ConfigError: The URL is invalid.
+        UnavailableError: The server is unreachable or refuses.
     """
     connection = dial(database_url, application_name, settings=settings, kind=kind)
     try:
@@ -86,18 +74,15 @@ def dial(
     settings: Mapping[str, str] = NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode, and send no statement on it.
+    """Open a connection in autocommit mode without sending a statement.
 
     Args:
-        database_url: URL of the database.
-        application_name: Name that the server shows for the session.
-        settings: Settings of the session. They travel with the first message, so they cost no exchange. A pooler that
-            refuses them gets none, since its other clients would inherit them.
-        kind: Class of the connection.
+        settings: Sent in the startup message, unless a pooler refuses them: if set later, they would leak to its
+            other clients.
 
     Raises:
-        ConfigError: The URL cannot be read.
-        UnavailableError: The server cannot be reached, or refuses.
+        ConfigError: The URL is invalid.
+        UnavailableError: The server is unreachable or refuses.
     """
     with reachable(database_url):
         if settings and refusals.takes_settings(database_url):
@@ -119,7 +104,7 @@ def _connect(text: str, kind: type[Connection]) -> Connection:
 
 @contextmanager
 def readable_host() -> Iterator[None]:
-    """Turn the error of a host that has no name of a host into one of ours."""
+    """Raise a ConfigError for an invalid host."""
     try:
         yield
     except UnicodeError:
@@ -133,57 +118,47 @@ def _require_schema(connection: Connection, database_url: str) -> None:
 
 
 def backend_pid(connection: Connection) -> int:
-    """Ask for the process id of the server's session that this connection has now."""
+    """Query the process id of the current server session."""
     (pid,) = fetch_one(connection, BACKEND_PID)
     return int(pid)
 
 
 def detect_pooler(connection: AnyConnection, pid: int) -> None:
-    """Find out whether a pooler stands between program and server, and remember it for this connection.
-
-    Args:
-        connection: Any, also one of the application.
-        pid: Process id that a statement on it has just returned.
-    """
-    # PostgreSQL names the same process id in its first message. A pooler sends that message itself, with a number of
-    # its own.
+    """Detect a pooler, given the process id that a statement just returned."""
+    # PostgreSQL's startup message has the same id; a pooler makes up its own.
     if pid != connection.info.backend_pid:
         _pooled.add(connection)
 
 
 def note_session(connection: AnyConnection, pid: int, home: str | None) -> None:
-    """Remember the answer to `SESSION` for a new connection."""
+    """Remember the answer to `SESSION`."""
     detect_pooler(connection, pid)
     note_home(connection, home)
 
 
 def note_home(connection: AnyConnection, home: str | None) -> None:
-    """Remember the answer to `HOME`, before anything changes the search_path."""
+    """Remember the answer to `HOME`, before the search_path changes."""
     _homes[connection] = home or ""
 
 
 def home_of(connection: AnyConnection) -> str:
-    """Return the schema of our tables, for `within`; an empty text if it is not known."""
+    """Return the schema of our tables, for `within`; '' if unknown."""
     return _homes.get(connection, "")
 
 
 def is_pooled(connection: AnyConnection) -> bool:
-    """Return True if another client may have its session between two transactions, as far as is known."""
+    """Return True if a detected pooler may share the session."""
     return connection in _pooled
 
 
 def mark_session_as_own(connection: Connection) -> None:
-    """Remember that this connection keeps its session, although a pooler stands between program and server."""
+    """Record that the pooler leaves this connection its session."""
     _pooled.discard(connection)
 
 
 @contextmanager
 def reachable(database_url: str) -> Iterator[None]:
-    """Turn psycopg's errors of a lost, refused or timed-out connection into an error of one line.
-
-    Raises:
-        UnavailableError: In place of psycopg's own error; also for a server that accepts no writes for now.
-    """
+    """Raise an UnavailableError for lost, refused, timed-out or read-only connections."""
     try:
         yield
     except psycopg.Error as error:
@@ -194,7 +169,7 @@ def reachable(database_url: str) -> Iterator[None]:
 
 
 def unavailable(error: BaseException, database_url: str) -> UnavailableError:
-    """Turn a driver's error about an unavailable server into one of ours: one line, without the password."""
+    """Build a one-line UnavailableError without the password."""
     return UnavailableError(
         f"PostgreSQL at {describe(database_url)} cannot be used: {without_password(error, database_url)}"
     )
@@ -202,9 +177,9 @@ def unavailable(error: BaseException, database_url: str) -> UnavailableError:
 
 @contextmanager
 def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
-    """Open a transaction at this isolation level: committed at the end of the block, rolled back if it raises.
+    """Commit a transaction at the end of the block; roll back if it raises.
 
-    It begins with the first statement: where `cursor.TransactionCursor` is the connection's, in the same exchange.
+    BEGIN is sent with the first statement if the cursor can.
     """
     connection.isolation_level = isolation
     connection.autocommit = False
@@ -222,20 +197,17 @@ def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> It
 
 @contextmanager
 def time_limit(connection: AnyConnection, seconds: float) -> Iterator[None]:
-    """Break the connection if the block takes longer: for a server that accepts and never answers.
+    """Break the connection, with an OperationalError, if the block takes longer.
 
-    The server's own timeouts cannot help there, and TCP sees nothing wrong.
-
-    Raises:
-        psycopg.OperationalError: From within the block, as for any lost connection.
+    For a server that never answers, which neither TCP nor server timeouts detect.
     """
     with limited(seconds, partial(break_off, connection)):
         yield
 
 
 def break_off(connection: AnyConnection) -> None:
-    """End a connection from another thread: a thread that waits on it gets an OperationalError."""
-    # The descriptor belongs to libpq, which closes it: a copy is shut down.
+    """Shut down a connection from another thread; its waits raise OperationalError."""
+    # libpq owns the descriptor, so shut down a copy.
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 
@@ -243,18 +215,12 @@ def break_off(connection: AnyConnection) -> None:
 def limit_session(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
-    """Limit the session: its statements, its waits for locks, and its pauses; and turn JIT off.
+    """Set timeouts and keepalives for the session, and disable JIT; not through a pooler, which shares it.
 
-    The server notices within some ten seconds that our machine is gone, and releases the session's locks.
-
-    Sets nothing through a pooler, where other clients would inherit it; there only `time_limit` limits a wait.
+    The server detects a dead client within about ten seconds and releases its locks.
 
     Args:
-        connection: In autocommit mode.
-        statement_seconds: Timeout for a statement.
-        lock_seconds: Timeout for a wait for a lock.
-        idle_seconds: Timeout for a pause between two statements; 0 for none outside of a transaction, and that of a
-            statement within one.
+        idle_seconds: Timeout between statements; 0 for none, but `statement_seconds` within a transaction.
     """
     if is_pooled(connection):
         return
@@ -266,7 +232,7 @@ def limit_session(
 
 
 def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
-    """Return the settings of a session: the timeouts of `limit_session`, and no JIT."""
+    """Return session settings for these timeouts, without JIT."""
     return NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
@@ -279,7 +245,7 @@ def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds:
 
 
 def fails_for_any_row(error: psycopg.Error) -> bool:
-    """Return True if the same statement would fail for any row: a lost connection, a missing table, no rights."""
+    """Return True if the statement would fail for any row."""
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return True
     state = error.sqlstate or ""

@@ -1,4 +1,4 @@
-"""Statements in an application's or a job's transaction, with the schema of our tables before their names."""
+"""Schema-qualified statements for transactions of applications and jobs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,28 @@ from drain.urls import require_schema_name
 
 
 def qualified(statement: str) -> str:
-    """Return the statement with the schema that DRAIN_SCHEMA names before our tables and functions, if it names one.
-
-    Raises:
-        ConfigError: That cannot be the name of a schema.
-    """
+    """Qualify our tables and functions with DRAIN_SCHEMA; raise a ConfigError if invalid."""
     home = os.environ.get(VARIABLES["schema"], "").strip()
     if home:
         require_schema_name(home)
     return within(home, statement)
 
 
-# The same few statements are sent again and again.
 @lru_cache(maxsize=500)
 def within(home: str, statement: str) -> str:
-    """Do the same with a schema as `postgres.home_of` returns it; an empty one leaves the statement as it is."""
+    """Qualify with a schema from `postgres.home_of`; empty changes nothing."""
     return _pattern().sub(lambda name: f"{home}.{name[0]}", statement) if home else statement
 
 
 def prepare() -> None:
-    """Read the names of our tables, so that processes forked from here on need not."""
+    """Read the names of our tables before forking."""
     _pattern()
 
 
 @cache
 def _pattern() -> re.Pattern[str]:
     tables = "|".join(names.tables_in(schema.text()))
-    # A table stands behind one of these words; where it qualifies a column, it stays as it is.
+    # A table name follows one of these; column qualifiers stay.
     table = rf"(?:(?<=\bFROM\s)|(?<=\bINTO\s)|(?<=\bUPDATE\s)|(?<=\bJOIN\s))(?:{tables})\b"
     function = r"(?<![\w.])drain_\w+(?=\()"
     return re.compile(f"{table}|{function}")

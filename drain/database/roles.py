@@ -1,7 +1,4 @@
-"""Roles with the rights that `grants` lists, and no others: the SQL that `drain roles` prints.
-
-All are roles without login: a login role is granted those that it needs.
-"""
+"""SQL of `drain roles`: roles without login, with exactly the rights in `grants`."""
 
 from __future__ import annotations
 
@@ -18,20 +15,20 @@ from drain.database.grants import GRANTS, TITLES
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, SchemaError
 
-# Characters of a role's name: none can end the text of a DO block.
+# None of these characters can end a DO block.
 _NAME = re.compile(r"[^\W\d][\w.@-]*")
 _LONGEST_NAME_BYTES = 63
 
 
 class Statement(NamedTuple):
-    """One statement, without its semicolon, and the reason for it."""
+    """SQL without its semicolon, and its reason."""
 
     sql: str
     reason: str
 
 
 class Owned(NamedTuple):
-    """Table, sequence or function of ours: `kind` as ALTER spells it, the name qualified and quoted."""
+    """Table, sequence or function: `kind` as in ALTER, `name` qualified and quoted."""
 
     kind: str
     name: str
@@ -40,13 +37,11 @@ class Owned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Place of our tables in a database, and their owner.
+    """Schema, owner and objects of job-drain in a database.
 
     Attributes:
-        schema: Name of the schema.
-        owner: Role that owns `staged_jobs`.
-        owner_is_superuser: True if that role is a superuser, with whose rights `drain_make_days()` then runs.
-        objects: All tables, sequences and functions whose owner can be changed.
+        owner_is_superuser: `drain_make_days()` runs with superuser rights.
+        objects: All whose owner can be changed.
     """
 
     schema: str
@@ -58,17 +53,14 @@ class Installation:
 def statements(
     installation: Installation, names: Mapping[str, str], owner: str | None = None
 ) -> list[Statement]:
-    """List the statements that make these roles and give them their rights; they may be executed repeatedly.
-
-    To be executed in one transaction, which begins with `SETTINGS`.
+    """List repeatable statements that create and grant roles, for a transaction after `SETTINGS`.
 
     Args:
-        installation: Result of `installation_of`.
-        names: Name of each wanted role, by the keys of `DEFAULT_NAMES`.
-        owner: Role that becomes the owner of everything of ours; None changes no owner.
+        names: Role names, by the keys of `DEFAULT_NAMES`.
+        owner: New owner of our objects, if any.
 
     Raises:
-        ConfigError: A name is not one that a role could have.
+        ConfigError: A role's name is invalid.
     """
     wanted = dict.fromkeys([*names.values(), *([owner] if owner else ())])
     for name in wanted:
@@ -80,13 +72,12 @@ def statements(
     ]
 
 
-# Settings of the transaction: no object in another schema is found in the place of PostgreSQL's own, and transactions
-# that stage do not wait long behind a lock.
+# Objects in other schemas must not shadow PostgreSQL's; staging must not wait long behind a lock.
 SETTINGS = ("SET LOCAL search_path = pg_catalog, pg_temp", "SET LOCAL lock_timeout = '2s'")
 
 
 def script(installation: Installation, found: Iterable[Statement]) -> str:
-    """Build a script for psql: one transaction, each statement under the comment that explains it."""
+    """Build a psql script, with reasons as comments."""
     lines = [f"-- Rights on job-drain's tables in the schema {quoted(installation.schema)}. Safe to repeat."]
     lines += [*_advice(installation), "BEGIN;", *(f"{setting};" for setting in SETTINGS)]
     for reason, group in groupby(found, attrgetter("reason")):
@@ -98,11 +89,7 @@ def apply(connection: Connection, found: Iterable[Statement]) -> None:
     """Execute the statements in one transaction.
 
     Args:
-        connection: In autocommit mode, of a superuser, or of the owner of schema and tables who may create roles.
-        found: Result of `statements`.
-
-    Raises:
-        psycopg.Error: Nothing has been changed.
+        connection: Of a superuser, or an owner with CREATEROLE.
     """
     with connection.transaction():
         for sql in (*SETTINGS, *(statement.sql for statement in found)):
@@ -121,9 +108,8 @@ FROM pg_catalog.pg_class AS job
     JOIN pg_catalog.pg_roles AS owner ON owner.oid = job.relowner
 WHERE job.oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
 """
-# Query for our tables, with partitions, and for our functions. A sequence that belongs
-# to a column goes with its table. An object under a name of ours is not ours unless the owner or a superuser has made
-# it: a SECURITY DEFINER function of another role would get the rights of its new owner.
+# A column's sequence follows its table. Objects made by others than owner and superusers are left out: a SECURITY
+# DEFINER function would get the new owner's rights.
 _OBJECTS = """
 WITH staged AS (
     SELECT relnamespace AS home, relowner AS owner FROM pg_catalog.pg_class
@@ -153,11 +139,7 @@ ORDER BY 1, 2
 
 
 def installation_of(connection: Connection) -> Installation:
-    """Find our tables by the search_path of the connection, and their owner.
-
-    Raises:
-        SchemaError: There are no tables of ours.
-    """
+    """Find our tables on the search_path; raise a SchemaError without any."""
     found = connection.execute(_HOME).fetchone()
     if found is None:
         raise SchemaError("the database has no job-drain schema; run `drain init` first")
@@ -183,7 +165,6 @@ def _create(name: str) -> Statement:
 
 
 def _schema_statements(installation: Installation, owner: str | None) -> Iterator[Statement]:
-    """List the statements about the schema and its owner."""
     schema, role = quoted(installation.schema), quoted(owner or installation.owner)
     yield Statement(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}", "The owner makes a partition a day.")
     for kind, name, present in installation.objects if owner else ():
@@ -200,7 +181,7 @@ def _schema_statements(installation: Installation, owner: str | None) -> Iterato
 def _grants(schema: str, role: str, name: str) -> Iterator[Statement]:
     yield Statement(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(name)}", f"For {TITLES[role]}")
     for grant in GRANTS[role]:
-        # A comma separates objects, but for the commas within the parentheses of a function.
+        # Commas separate objects, except within a function's parentheses.
         objects = [grant.objects] if grant.kind == "FUNCTION" else grant.objects.split(", ")
         places = ", ".join(f"{quoted(schema)}.{each}" for each in objects)
         yield Statement(f"GRANT {grant.privileges} ON {grant.kind} {places} TO {quoted(name)}", grant.reason)

@@ -1,4 +1,4 @@
-"""Schema of the database: installed from `schema.sql` or the migrations, and checked by every program."""
+"""Database schema: installed from `schema.sql` or migrations, and checked."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from drain.errors import SchemaError
 
 VERSION = 6
 
-# Timeout of an installation.
 _LONGEST_SECONDS = 300
 
-# Statement that lets one installation pass at a time: two would collide on "IF NOT EXISTS", which looks before it
-# locks. psql would print the result of a SELECT.
+# "IF NOT EXISTS" looks before it locks: two installations would collide. psql prints nothing for DO.
 LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
-# Timeout for a lock: all later users of the table wait behind the one that waits for its lock.
+# Later users of a table queue behind a waiting lock.
 PATIENCE = "SET LOCAL lock_timeout = '2s'"
-# Line of a migration behind which stand statements that may take long, and be repeated: they begin after the commit.
+# Statements below may be slow and repeated; they follow the commit.
 _AFTER = "-- After the commit:\n"
 
 _LOOK = """
@@ -37,7 +35,7 @@ _UNVALIDATED = """
 SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
         ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
 """
-# Databases that had the right version when this process first looked.
+# Databases that this process or a parent has checked.
 _checked: set[frozenset[tuple[str, str]]] = set()
 
 _GUARD = """
@@ -56,31 +54,23 @@ $guard$;
 
 
 def text() -> str:
-    """Read the newest version of the whole schema, `schema.sql`."""
+    """Read the newest schema, `schema.sql`."""
     return _source("schema.sql").read_text(encoding="utf-8")
 
 
 def script(version: int = VERSION, since: int = 0) -> str:
-    """Build a script for psql that does the same as `drain init`.
+    """Build a psql script equivalent to `drain init`.
 
-    The script changes nothing in a database with another version than `since`.
-
-    Args:
-        version: Version of the database afterwards.
-        since: Version of the database before; 0 for none.
+    It fails in a database with another version than `since`, 0 for none.
 
     Raises:
-        SchemaError: There are no such versions, or the second is not the older one.
+        SchemaError: A version is unknown, or `version` is not the newer one.
     """
     return "\n".join(f"BEGIN;\n{block}COMMIT;\n" for block in blocks(version, since))
 
 
 def blocks(version: int, since: int) -> list[str]:
-    """List the transactions of `script`, each without BEGIN and COMMIT.
-
-    Raises:
-        SchemaError: As `script`.
-    """
+    """List the transactions of `script`, without BEGIN and COMMIT."""
     if not 1 <= version <= VERSION or not 0 <= since <= VERSION:
         wrong = version if not 1 <= version <= VERSION else since
         raise SchemaError(f"there is no version {wrong} of the schema; this program knows 1 to {VERSION}")
@@ -96,18 +86,14 @@ def blocks(version: int, since: int) -> list[str]:
 
 
 def install(database_url: str) -> int:
-    """Apply the schema in one transaction, or the migrations that an older one lacks.
+    """Apply the schema, or the missing migrations, in one transaction; return its version.
 
-    Statements that may take long, and make no other session wait, follow in a second transaction; if that is
-    interrupted, the next call executes them.
-
-    Returns:
-        Version of the database now. If it was that already, nothing was touched.
+    Slow statements that block no session follow in a second one; if interrupted, the next call runs them. Nothing is
+    touched if the version was current.
 
     Raises:
-        UnavailableError: The database cannot be reached.
-        SchemaError: The database has a newer schema, or another owner's tables under our names, or an encoding that
-            checks nothing; it accepts no writes; its tables are in use; or the role may not create or change them.
+        UnavailableError: The database is unreachable.
+        SchemaError: Newer schema, names taken, SQL_ASCII, read-only, tables in use, or missing rights.
     """
     connection = postgres.connect(database_url, "drain init")
     with (
@@ -119,7 +105,7 @@ def install(database_url: str) -> int:
             if own := urls.schema_of(database_url):
                 make(connection, own)
             found = version_before(connection)
-            # Executed only if needed: even "IF NOT EXISTS" locks the tables, and sessions that stage would wait.
+            # Only if needed: even "IF NOT EXISTS" takes locks that block staging.
             for step, _ in steps(found, VERSION):
                 connection.execute(step.encode())
         if is_unfinished(connection):
@@ -132,28 +118,20 @@ def install(database_url: str) -> int:
 
 
 def make(connection: Connection, name: str) -> None:
-    """Make the schema for our tables, unless it is there: a role without the right to make one may then go on."""
+    """Create the schema if missing, which alone needs the right."""
     (exists,) = postgres.fetch_one(connection, f"SELECT to_regnamespace('{name}') IS NOT NULL")
     if not exists:
         connection.execute(f"CREATE SCHEMA {name}".encode())
 
 
 def path_to(name: str) -> str:
-    """Build the lines of a script for psql that lead to a schema of its own.
-
-    Raises:
-        ConfigError: That cannot be the name of a schema.
-    """
+    """Build psql lines that create and select a schema; raise a ConfigError if invalid."""
     urls.require_schema_name(name)
     return f"CREATE SCHEMA IF NOT EXISTS {name};\nSET search_path = {name};\n"
 
 
 def version(connection: Connection) -> int | None:
-    """Read the version of the schema in this database; None if it has none.
-
-    Raises:
-        SchemaError: `drain_schema` is not ours, or empty.
-    """
+    """Read the schema version, if any; raise a SchemaError if `drain_schema` is foreign or empty."""
     exists, is_ours = postgres.fetch_one(connection, _LOOK)
     if not exists:
         return None
@@ -166,11 +144,7 @@ def version(connection: Connection) -> int | None:
 
 
 def check(connection: Connection) -> None:
-    """Raise unless the database has exactly the schema that this program knows.
-
-    Raises:
-        SchemaError: The database has no schema, an older or a newer one, or an encoding that checks nothing.
-    """
+    """Raise a SchemaError unless the schema has this program's version, and no SQL_ASCII."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -186,27 +160,22 @@ def check(connection: Connection) -> None:
 
 
 def check_once(connection: Connection) -> None:
-    """Call `check`, unless this process, or one that it was forked from, has done so before.
+    """Call `check` once per database in this process and its forks.
 
-    An upgrade takes place while programs run, and each version works with the programs of the one before: until they
-    are replaced, neither their forked children nor their new connections may be refused.
-
-    Raises:
-        SchemaError: As `check`.
+    The previous version's programs keep running during an upgrade: their forks and new connections must not be refused.
     """
     if not was_checked(connection):
         check(connection)
 
 
 def was_checked(connection: Connection) -> bool:
-    """Return True if this process, or one that it was forked from, has found the right version in this database."""
+    """Return True if this process or a parent has called `check`."""
     return _database_of(connection) in _checked
 
 
 def _database_of(connection: Connection) -> frozenset[tuple[str, str]]:
-    """Return the parameters of a connection that name its database."""
     parameters = connection.info.get_parameters()
-    # Sessions in one database differ in their purpose and their settings.
+    # These differ within a database.
     return frozenset(
         (name, value) for name, value in parameters.items() if name not in ("application_name", "options")
     )
@@ -214,12 +183,8 @@ def _database_of(connection: Connection) -> frozenset[tuple[str, str]]:
 
 @contextmanager
 def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
-    """Open a transaction that one caller at a time passes through.
-
-    Raises:
-        SchemaError: The database refused it; `otherwise` says what holds then.
-    """
-    # At read committed, statements behind the lock see the commit of the caller before.
+    """Serialize callers; raise SchemaErrors that end with `otherwise`."""
+    # At read committed, later statements see the previous caller's commit.
     try:
         with postgres.transaction(connection, IsolationLevel.READ_COMMITTED):
             connection.execute(LOCK)
@@ -240,7 +205,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
 
 
 def version_before(connection: Connection) -> int:
-    """Read the version of the database; 0 for none, after a check that our names are free."""
+    """Read the version; 0 for none, if our names are free."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -253,13 +218,13 @@ def version_before(connection: Connection) -> int:
 
 
 def is_unfinished(connection: Connection) -> bool:
-    """Return True if a check of the rows from before an upgrade is missing."""
+    """Return True if constraints await validation after an upgrade."""
     (unvalidated,) = postgres.fetch_one(connection, _UNVALIDATED, (names.names_in(text()),))
     return bool(unvalidated)
 
 
 def steps(since: int, to: int) -> list[tuple[str, str]]:
-    """List the scripts from one version to another, each with the statements that follow after its commit."""
+    """List the scripts between versions, each with its after-commit statements."""
     if since == 0 and to == VERSION:
         return [(text(), "")]
     files = [next(_source("migrations").glob(f"{number:04}_*.sql")) for number in range(since + 1, to + 1)]

@@ -1,4 +1,4 @@
-"""The wakeup of one thread: other threads, signal handlers and interrupted jobs may end its wait."""
+"""Wakeups of a waiting thread."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from queue import Empty, SimpleQueue
 
 
 class Wakeup:
-    """Wakes one waiting thread.
+    """Wakeup of one thread, by other threads, signal handlers and interrupted jobs.
 
-    `notify` needs no lock: a signal handler may call it, and an exception that a signal raises inside of it does no
-    harm. The lock of a threading.Event could stay locked.
+    `notify` takes no lock, which could stay locked if interrupted.
     """
 
     def __init__(self) -> None:
         self._notices: SimpleQueue[None] = SimpleQueue()
 
     def notify(self) -> None:
-        """Let `wait` return, now or at its next call."""
+        """End the current or next `wait`."""
         if self._notices.empty():
             self._notices.put(None)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for `notify`; return False if the timeout (default: none) passes first."""
+        """Wait for `notify`; return False on timeout (default: none)."""
         try:
             self._notices.get(timeout=seconds)
         except Empty:

@@ -1,10 +1,10 @@
-"""Answers of a long-running process to the programs that watch it.
+"""Interfaces between a long-running process and its monitors.
 
     http        `/metrics` for Prometheus, `/healthz` and `/readyz` for probes
-    versions    versions of the running program
-    hysteresis  a failure is reported after a grace, and is over after a time without one
-    callbacks   hooks and commands that are called for a change of health
-    systemd     `READY=1`, `STATUS=…` and the watchdog, for a unit of `Type=notify`
+    versions    versions of job-drain and Python
+    hysteresis  grace before a failure is reported or over
+    callbacks   health hooks and commands
+    systemd     `READY=1`, `STATUS=…` and watchdog
 
-What always holds: a watcher that is slow, absent or hostile never delays a job.
+A slow, missing or hostile monitor never delays a job.
 """

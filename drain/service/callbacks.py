@@ -1,4 +1,4 @@
-"""Calls of hooks and commands about health: whatever one of them does, the process goes on."""
+"""Calls of health hooks and commands, whose failures are only logged."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from drain.service.hysteresis import HealthOptions
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the time for the hooks of one change, and for its command, in seconds.
+# Timeouts per change.
 HOOK_SECONDS = 30.0
 COMMAND_SECONDS = 30.0
-# Upper bound of the changes that wait for the hooks of earlier ones.
+# Changes that wait for the hooks of earlier ones.
 MOST_WAITING = 100
-# Upper bound of the threads of hooks that were left behind because they did not end.
+# Threads left behind because their hooks hang.
 _MOST_LEFT = 10
 
 
 def any_for(options: HealthOptions) -> bool:
-    """Return True if any hook or command is to be called."""
+    """Return True if any hook or command is configured."""
     return bool(
         health.unhealthy_hooks or health.recovery_hooks or options.on_unhealthy or options.on_recovery
     )
 
 
 def call_hooks(change: HealthChange) -> None:
-    """Call the hooks for one change, one after the other; what one of them raises is logged."""
+    """Call the hooks for one change in order."""
     for hook in health.recovery_hooks if change.is_recovery else health.unhealthy_hooks:
         try:
             hook(change)
@@ -49,7 +49,7 @@ def call_hooks(change: HealthChange) -> None:
 
 
 def run_command(change: HealthChange, options: HealthOptions) -> None:
-    """Run the command for one change in a shell, with the change in its environment; one that hangs is killed."""
+    """Run the shell command for one change, with a timeout."""
     command = options.on_recovery if change.is_recovery else options.on_unhealthy
     if not command:
         return
@@ -75,7 +75,7 @@ def _wait_for(process: subprocess.Popen[bytes]) -> str | None:
     try:
         code = process.wait(COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
-        # The shell, and what it has started.
+        # The shell and its children.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return f"did not end within {COMMAND_SECONDS:g} s, and was killed"
@@ -83,11 +83,7 @@ def _wait_for(process: subprocess.Popen[bytes]) -> str | None:
 
 
 class Callbacks:
-    """Thread that calls hooks and commands, one change after the other.
-
-    Args:
-        options: Options of the process.
-    """
+    """Thread that calls hooks and commands, one change at a time."""
 
     def __init__(self, options: HealthOptions) -> None:
         self._options = options
@@ -96,7 +92,7 @@ class Callbacks:
         self._left: list[threading.Thread] = []
 
     def call(self, change: HealthChange) -> None:
-        """Let the thread call the hooks for this change; returns at once."""
+        """Queue this change for the thread; return at once."""
         if not any_for(self._options):
             return
         try:
@@ -120,7 +116,7 @@ class Callbacks:
         if len(self._left) >= _MOST_LEFT:
             self._log_left_out(change)
             return
-        # A thread cannot be ended: one that hangs is left behind.
+        # Threads cannot be killed.
         thread = threading.Thread(target=call_hooks, args=[change], name="health hook", daemon=True)
         try:
             thread.start()

@@ -1,4 +1,4 @@
-"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and what else it is given."""
+"""HTTP port for `/metrics`, `/healthz`, `/readyz` and other given paths."""
 
 from __future__ import annotations
 
@@ -19,28 +19,24 @@ from prometheus_client.exposition import choose_encoder
 from drain.errors import ConfigError, PortTakenError
 from drain.formatting import visible
 
-# Upper bounds for clients: connections that have not sent a request, and answers at a time that are not for probes.
+# Connections without a request; concurrent answers, without probes'.
 _UNREAD = 64
 _ANSWERS = 32
 _REQUEST_BYTES = 16_384
-# Time for a request to come, and for its answer to be taken, in seconds.
 _REQUEST_SECONDS = 1.0
 _ANSWER_SECONDS = 5.0
-# Time between two searches for connections that take too long, in seconds.
 _CHECK_SECONDS = 0.5
 _PROBES = ("/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The content of the answers.
+    """Content of the answers.
 
     Attributes:
-        unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
-        unready: Called for /readyz; returns None for ready, or the reason why not.
-        metrics: Called for /metrics with the header Accept of the request; returns the metrics and their content type.
-        more: Called for paths that begin so, with the rest of the path and the text behind the question mark; return
-            status and JSON.
+        unhealthy, unready: Return the reason, or None.
+        metrics: Takes the Accept header; returns metrics and content type.
+        more: By path prefix: take path suffix and query; return status and JSON.
     """
 
     unhealthy: Callable[[], str | None]
@@ -50,7 +46,7 @@ class Answers:
 
 
 class _Head:
-    """Head of a request, of which a bounded number of bytes is read."""
+    """Request head of bounded size."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -64,26 +60,25 @@ class _Head:
 
 
 class _Server(ThreadingHTTPServer):
-    """Closes connections that take too long; a probe never waits for what other clients hold.
+    """Closes slow connections, and always answers probes.
 
-    A probe sends its request at once, so the connection that has been silent for longest makes room for a new one. An
-    answer to a probe takes no time, so only the others are counted.
+    Probes send requests at once, so the longest silent connection makes room; their answers are quick, so not counted.
     """
 
     daemon_threads = True
-    # Of the default, 5, a burst of connections leaves no place for a probe.
+    # The default, 5, leaves probes no place in a burst.
     request_queue_size = 128
 
     def __init__(self, address: tuple[Any, ...], family: socket.AddressFamily, handler: type) -> None:
         self.address_family = family
-        # Deadlines, in the order of the connections' arrival.
+        # Deadlines, in order of arrival.
         self._unread: dict[socket.socket, float] = {}
         self._answered: dict[socket.socket, float] = {}
         self._answers = threading.BoundedSemaphore(_ANSWERS)
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # HTTPServer.server_bind asks the name service for the name of the address, which may take a minute.
+        # HTTPServer's reverse DNS lookup may take a minute.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -95,7 +90,7 @@ class _Server(ThreadingHTTPServer):
 
     @contextmanager
     def answering(self, request: Any, *, is_probe: bool) -> Iterator[bool]:
-        """Let a request that has come be answered; gives False if too many others are."""
+        """Let a request be answered; yield False if too many are."""
         self._answered[request] = monotonic() + _ANSWER_SECONDS
         self._unread.pop(request, None)
         is_counted = not is_probe and self._answers.acquire(blocking=False)
@@ -121,31 +116,29 @@ class _Server(ThreadingHTTPServer):
 
 
 def _cut(request: socket.socket) -> None:
-    """End a connection: its thread then reads the end, or fails to write."""
+    """Shut down a connection: its thread reads EOF or fails."""
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Listen, and serve clients on a thread of its own until `shutdown()`; arguments and errors as for `listen`."""
+    """Listen, and serve in a thread until `shutdown()`."""
     server = listen(host, port, answers)
     threading.Thread(target=server.serve_forever, args=[_CHECK_SECONDS], name="http", daemon=True).start()
     return server
 
 
 def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Listen on a port; clients are served by `serve_forever()`, in this process or in a fork of it.
+    """Listen on a port; call `serve_forever()` here or in a fork.
 
-    A client has a second for a request of at most 16 KiB, and five to take the answer. Of 64 connections without a
-    request the oldest makes room for a new one. Beyond 32 answers at a time only probes are answered.
+    Clients have one second for a request of at most 16 KiB, and five to take the answer. Of 64 connections without a
+    request, the oldest makes room. Beyond 32 concurrent answers, only probes are answered.
 
     Args:
-        host: Name or address to listen on, IPv4 or IPv6; of the addresses of a name, an IPv4 one if there is any.
-        port: Port to listen on.
-        answers: Content of the answers.
+        host: Name or IP address; IPv4 is preferred.
 
     Raises:
-        ConfigError: The address cannot be listened on; a PortTakenError if another program does.
+        ConfigError: Cannot listen there; PortTakenError if taken.
     """
     try:
         family, address = _address(host, port)
@@ -166,7 +159,6 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
 
         def setup(self) -> None:
             super().setup()
-            # Bounds the size of a request.
             self.head = self.rfile = _Head(self.rfile)  # type: ignore[arg-type, assignment]
 
         def version_string(self) -> str:
@@ -202,10 +194,7 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
 
 
 def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
-    """Return what writes the metrics of a registry: for `Answers.metrics`.
-
-    The text format of Prometheus; or OpenMetrics, which alone has exemplars, for a client that accepts it.
-    """
+    """Return a writer of metrics: Prometheus' text format, or OpenMetrics, with exemplars, if accepted."""
 
     def expose(accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
@@ -215,7 +204,6 @@ def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]
 
 
 def _reply(target: str, accept: str, answers: Answers) -> tuple[int, bytes, str]:
-    """Build an answer: status, body and content type."""
     path, _, query = target.partition("?")
     if path == "/metrics":
         return (200, *answers.metrics(accept))

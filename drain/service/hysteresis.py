@@ -1,4 +1,4 @@
-"""Steady health: a failure is reported after a grace, and is over only after a time without any failure."""
+"""Damped health: failures are reported, and end, after some time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from drain.health import HealthChange
 
 log = logging.getLogger(__name__)
 
-# Function that is called for each change.
 Changed = Callable[[HealthChange], None]
 
 
 @dataclass(frozen=True, slots=True)
 class HealthOptions:
-    """Options of the health of a process.
+    """Health options of a process.
 
     Attributes:
-        grace_seconds: Time for which a store may fail before the process reports it.
-        recovery_seconds: Time without a failure after which it is over.
-        queue_grace_seconds: Time for which a queue may fail again and again before the hooks hear of it.
-        on_unhealthy: Command for the shell, run at each report of a failure; empty for none.
-        on_recovery: Command for the shell, run when a reported failure is over; empty for none.
+        grace_seconds: How long a store may fail before it is reported.
+        recovery_seconds: Time without failure that ends one.
+        queue_grace_seconds: How long a queue may fail repeatedly before hooks are called.
+        on_unhealthy, on_recovery: Shell commands; empty for none.
     """
 
     grace_seconds: float = 10.0
@@ -37,18 +35,14 @@ class HealthOptions:
 
 
 class Steady:
-    """State of one thing that may fail; `look` may be called from several threads.
+    """State of one thing that may fail; thread-safe.
 
-    A failure begins at the first problem, and ends after `recovery` seconds without one: a store that comes and goes
-    is one failure, which is reported once it has lasted for longer than `grace`.
+    A failure begins at the first problem, is reported after `grace` seconds, and ends after `recovery` seconds without
+    one: flapping is one failure.
 
     Args:
-        what: Name of the thing, as in `HealthChange.what`.
-        process: Kind of the process.
-        grace: Time for which a failure is not reported, in seconds.
-        recovery: Time without a problem after which a failure is over, in seconds.
-        changed: Called for each report, and for the end of each reported failure.
-        clock: Monotonic clock, in seconds.
+        what, process: As in `HealthChange`.
+        changed: Called for each report, and its end.
     """
 
     def __init__(
@@ -72,16 +66,11 @@ class Steady:
 
     @property
     def problem(self) -> str | None:
-        """Latest problem of a reported failure; None while none is reported."""
+        """Latest problem of a reported failure, or None."""
         return self._latest if self._reported else None
 
     def look(self, problem: str | None, what: str = "") -> None:
-        """Take in the present problem, None for none; to be called again and again while time passes.
-
-        Args:
-            problem: One line for people.
-            what: Name of the thing that fails now, if it is another one.
-        """
+        """Record the current one-line problem, if any; `what` overrides the name. Call regularly."""
         with self._lock:
             at = (self._clock(), datetime.now(UTC))
             if problem is None:

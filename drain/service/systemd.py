@@ -1,4 +1,4 @@
-"""Notifications to systemd, for a unit of `Type=notify`; without one they do nothing."""
+"""Notifications to systemd for `Type=notify`; no-ops elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as `READY=1` or `STATUS=…` to systemd; errors are ignored, since a job matters more."""
+    """Send lines such as `READY=1` to systemd; ignore errors."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

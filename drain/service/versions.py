@@ -9,7 +9,7 @@ from importlib import metadata
 
 @cache
 def versions() -> tuple[str, str]:
-    """Return the versions of job-drain, empty in a checkout that was not installed, and of Python."""
+    """Return the versions of job-drain ('' if not installed) and Python."""
     try:
         own = metadata.version("job-drain")
     except metadata.PackageNotFoundError:

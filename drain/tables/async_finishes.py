@@ -35,7 +35,7 @@ async def finish_and_commit(
 
 
 async def is_finished(connection: Connection, claim: Fenced) -> bool:
-    """Return True, durably, if this claim finished the job within the last day."""
+    """Return True, durably, if this claim finished within the last day."""
     return await _answer(connection, IS_FINISHED, claim)
 
 

@@ -1,6 +1,6 @@
-"""Bulk runs: each has an id, one session at a time, and stages its jobs once.
+"""Bulk runs: each has an id, runs in one session at a time, and stages its jobs once.
 
-A run is noted in `bulk_runs` when it begins; each of its transactions notes how far it has come.
+Each transaction records the progress in `bulk_runs`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from drain.database.postgres import Connection
 from drain.errors import StageError
 from drain.tables import staged
 
-# Characters of a row shown in an error message.
+# Of a row in an error message.
 _SHOWN_CHARACTERS = 200
 _CANCEL_SECONDS = 5.0
 _FIND = "SELECT rows, plan, position, committed_at IS NOT NULL FROM bulk_runs WHERE run_id = %s"
-# A run that has staged nothing does not use up its id.
+# Ids of runs that staged nothing may be reused.
 _BEGIN = """
 INSERT INTO bulk_runs (run_id, rows, plan, committed_at) VALUES (%s, 0, %s, NULL) ON CONFLICT (run_id) DO UPDATE
 SET plan = excluded.plan, begun_at = excluded.begun_at, committed_at = NULL WHERE bulk_runs.rows = 0
@@ -36,13 +36,7 @@ _COPY = SQL("COPY {table} ({columns}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')")
 
 
 class Noted(NamedTuple):
-    """Note on a run.
-
-    Attributes:
-        rows: Jobs staged so far.
-        plan: Description of the jobs, if noted.
-        position: Where a run of several commits continues; None at its beginning and end.
-    """
+    """Note on a run: jobs staged, their description, and where to continue, if anywhere."""
 
     rows: int
     plan: str | None
@@ -51,22 +45,18 @@ class Noted(NamedTuple):
 
 
 def find(connection: Connection, run_id: str) -> Noted | None:
-    """Return the note on a run; None if it never began."""
+    """Return the note on a run, if it ever began."""
     found = connection.execute(_FIND, (run_id,)).fetchone()
     return None if found is None else Noted._make(found)
 
 
 def try_to_run(connection: Connection, run_id: str) -> bool:
-    """Take the run's session lock; False if another session has it."""
+    """Take the run's session lock; False if held elsewhere."""
     return locks.lock_for_command(connection, locks.BULK_RUN, run_id)
 
 
 def begin(connection: Connection, run_id: str, plan: str | None) -> None:
-    """Note that a run has begun; one that has staged jobs keeps its note.
-
-    Raises:
-        StageError: The id cannot be used.
-    """
+    """Note the beginning of a run that has staged nothing; raise a StageError if the id is invalid."""
     try:
         connection.execute(_BEGIN, (run_id, plan))
     except errors.IntegrityError as error:
@@ -74,17 +64,12 @@ def begin(connection: Connection, run_id: str, plan: str | None) -> None:
 
 
 def forget(connection: Connection, run_id: str) -> None:
-    """Delete the note of a run that ended without staging."""
+    """Delete the note of a run that staged nothing."""
     connection.execute(_FORGET, (run_id,))
 
 
 class Copying:
-    """COPY in progress.
-
-    Attributes:
-        rows: Rows copied so far.
-        position: Where the run continues after this commit; None if it is complete.
-    """
+    """COPY in progress: rows so far, and the `position` to continue from after the commit, if any."""
 
     def __init__(self, connection: Connection, copy: Copy) -> None:
         self._connection = connection
@@ -93,11 +78,11 @@ class Copying:
         self._copy = copy
 
     def write(self, chunk: bytes, rows: int) -> None:
-        """Copy some rows of CSV; Ctrl-C ends it at once."""
+        """Copy rows of CSV; Ctrl-C ends it at once."""
         try:
             self._copy.write(chunk)
         except (KeyboardInterrupt, SystemExit):
-            # Otherwise the server first reads everything still unsent.
+            # Otherwise the server first reads all unsent data.
             self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
             raise
         self.rows += rows
@@ -115,17 +100,17 @@ def staging(
     """Stage and note what the block copies, in one transaction.
 
     Args:
-        connection: In autocommit mode, holding the lock of a run that has begun.
-        names: Columns of the CSV; those with a default must not be null.
-        before: Jobs that the run has staged already.
-        rows_per_second: Rate at which the rows come due after the commit; None for at once.
+        connection: In autocommit mode, holding the lock of a begun run.
+        names: CSV columns; those with defaults must not be null.
+        before: Jobs staged earlier by the run.
+        rows_per_second: Rate at which rows come due after the commit; None for at once.
 
     Raises:
-        StageError: A row breaks a rule of `staged_jobs`, or the run was staged elsewhere; nothing is staged.
+        StageError: A row breaks a rule, or the run was staged elsewhere; nothing is staged.
     """
     with _explained(before, rows_per_second), connection.transaction():
         staged.announce_bulk(connection)
-        # These due times count from the commit, which is unknown until the last row is there.
+        # Due times count from the commit, unknown before the last row.
         waits = rows_per_second is not None or not {"scheduled_at", "quiet_seconds"}.isdisjoint(names)
         table = staged.put_aside(connection, names) if waits else "staged_jobs"
         columns = SQL(", ").join(map(Identifier, names))
@@ -145,7 +130,6 @@ def staging(
 
 @contextmanager
 def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
-    """Turn an error about a row into a StageError."""
     done = f"no more than {before:,} jobs were staged" if before else "nothing was staged"
     try:
         yield
@@ -167,7 +151,7 @@ def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
 
 
 def broken_rule(error: errors.IntegrityError) -> str:
-    """Return the violated constraint, or the column that must not be null."""
+    """Return the violated constraint or NOT NULL column."""
     if error.diag.constraint_name:
         return error.diag.constraint_name.replace("_", " ")
     return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"

@@ -1,9 +1,7 @@
-"""Cancellations: jobs move to `dead_jobs` with the reason 'cancelled'.
+"""Cancellations: jobs move to `dead_jobs`.
 
-Staged rows come first, then rows in flight: under read committed, the second statement finds what the leader moves in
-between. A running job gets a higher token, which fences off its worker's outcome. Its claim moves to
-`cancelled_claims`, where it keeps its place until the worker confirms the end or the lease expires.
-
+Staged rows first: at read committed, the second statement finds rows moved in flight meanwhile. A raised token fences
+off the worker. Its claim keeps its place, in `cancelled_claims`, until it confirms the end or the lease expires.
 Rows are locked in id order, as everywhere.
 """
 
@@ -22,7 +20,7 @@ _VALUES = ", ".join(
     "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
     for column in JOB.split(", ")
 )
-# The latest request that gave way to a cancelled job is staged again as a new job, due now, unless selected too.
+# The latest request that gave way to a cancelled job is staged again, due now, unless selected too.
 _REQUESTED = REQUEST.removeprefix("id, ")
 _STAGE_REQUESTS = f"""
     INSERT INTO staged_jobs ({_REQUESTED})
@@ -61,7 +59,6 @@ WITH chosen AS (
 ), requests AS ({_STAGE_REQUESTS})
 SELECT id, lease_expires_at IS NOT NULL FROM gone
 """
-# Jobs of `ids` that have ended, with 'dead' or 'finished'.
 WHEREABOUTS = """
 SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 UNION ALL
@@ -80,12 +77,12 @@ SELECT EXISTS (
 
 
 def staged_statement(selection: Selection) -> str:
-    """Build the statement that cancels staged jobs; its rows are the id, and false."""
+    """Build the statement that cancels staged jobs, returning id and false."""
     return _CANCEL_STAGED.format(rows=selection.condition, requests=selection.whole_condition)
 
 
 def inflight_statement(selection: Selection) -> str:
-    """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had it."""
+    """Build the statement that cancels jobs in flight, returning id and whether claimed."""
     return _CANCEL_INFLIGHT.format(rows=selection.condition, requests=selection.whole_condition)
 
 
@@ -96,26 +93,26 @@ def is_cancelled(connection: Connection, claim: Fenced) -> bool:
 
 
 def confirm_end(connection: Connection, claim: Fenced) -> bool:
-    """Confirm that this claim's attempt has ended; return True if the job was cancelled since."""
+    """Confirm that the attempt ended; return whether the job was cancelled."""
     confirm_ends(connection, [claim])
     return is_cancelled(connection, claim)
 
 
 def confirm_ends(connection: Connection, claims: Sequence[Fenced]) -> None:
-    """Confirm that the attempts of these claims of one process have ended, which frees their places."""
+    """Confirm that these attempts of one process ended."""
     connection.execute(CONFIRM_ENDS, of_many(claims))
 
 
 def prune(connection: Connection) -> None:
-    """Delete claims whose lease has expired."""
+    """Delete cancelled claims with expired leases."""
     connection.execute(_PRUNE)
 
 
 def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
-    """Cancel staged jobs; return each id, and whether a worker had it.
+    """Cancel staged jobs; return each id, and whether claimed.
 
     Raises:
-        psycopg.errors.SerializationFailure: A scheduled row has just come due; call again.
+        psycopg.errors.SerializationFailure: A scheduled row came due; call again.
     """
     return connection.execute(staged_statement(selection), selection.parameters()).fetchall()
 
@@ -126,6 +123,6 @@ def cancel_inflight(connection: Connection, selection: Selection) -> list[tuple[
 
 
 def whereabouts(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
-    """Map those of the jobs that have ended to 'dead' or 'finished'."""
+    """Map ended jobs to 'dead' or 'finished'."""
     rows = connection.execute(WHEREABOUTS, {"ids": id_array(ids)})
     return dict(rows.fetchall())

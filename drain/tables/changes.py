@@ -1,6 +1,6 @@
 """Changes of waiting jobs: another queue, priority or time.
 
-A delivered, unclaimed row is called back: no claim finds it until the leader delivers it again. Claimed rows stay.
+Delivered, unclaimed rows cannot be claimed until redelivered; claimed rows stay.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from drain.tables.selections import Selection
 
 
 class Change(NamedTuple):
-    """Change of waiting jobs; None leaves a value as it is.
-
-    `priority` affects staged jobs only; before `run_at` the job does not run.
-    """
+    """Change of waiting jobs; None keeps a value, `priority` is for staged jobs."""
 
     queue: str | None = None
     priority: int | None = None
@@ -26,7 +23,7 @@ class Change(NamedTuple):
 
     @property
     def reaches_deliveries(self) -> bool:
-        """True if the change affects jobs in flight."""
+        """True if jobs in flight change."""
         return self.queue is not None or self.run_at is not None
 
 
@@ -48,16 +45,16 @@ FROM inflight_jobs WHERE {{rows}}
 
 
 def count(connection: Connection, selection: Selection) -> Counted:
-    """Count the jobs of a selection in one snapshot."""
+    """Count selected jobs in one snapshot."""
     with connection.transaction():
-        # Lock before the snapshot: a partition truncated later would be empty in it.
+        # Lock before the snapshot: a partition truncated afterwards would look empty.
         connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
         return Counted._make(
             fetch_one(connection, _COUNT.format(rows=selection.condition), selection.parameters())
         )
 
 
-# A matured row keeps its mark unless its time changes: the mark decides its partition.
+# A matured row keeps its mark, and so its partition, unless its time changes.
 _OF_STAGED = {
     "new_queue": "queue = %(new_queue)s",
     "new_priority": "priority = %(new_priority)s",
@@ -80,7 +77,7 @@ WHERE id = ANY (ARRAY (
     SELECT id FROM inflight_jobs WHERE {rows} AND lease_expires_at IS NULL ORDER BY id FOR UPDATE))
 RETURNING id
 """
-# No trigger fires when a change makes a row due.
+# No trigger fires if a change makes a row due.
 _WAKE = "SELECT pg_notify('staged_jobs', '')"
 
 
@@ -88,17 +85,14 @@ def change_staged(connection: Connection, selection: Selection, change: Change) 
     """Change staged jobs; return their ids.
 
     Raises:
-        psycopg.errors.SerializationFailure: A scheduled row has just come due; call again.
-        psycopg.IntegrityError: A CHECK of the schema refuses the change.
+        psycopg.errors.SerializationFailure: A scheduled row came due; call again.
+        psycopg.IntegrityError: A CHECK refuses the change.
     """
     return _change(connection, _CHANGE_STAGED, _OF_STAGED, selection, change)
 
 
 def change_inflight(connection: Connection, selection: Selection, change: Change) -> list[int]:
-    """Change unclaimed jobs in flight; return their ids.
-
-    Call after `change_staged`, so that rows moved meanwhile are found.
-    """
+    """Change unclaimed jobs in flight, after `change_staged`; return their ids."""
     return _change(connection, _CHANGE_INFLIGHT, _OF_INFLIGHT, selection, change)
 
 

@@ -1,7 +1,6 @@
-"""Claims: an unclaimed job in flight becomes one worker's until its lease expires.
+"""Claims: a delivery of a job becomes one worker's until its lease expires.
 
-A claim names the current delivery of its row. A row waiting for its next attempt cannot be claimed, even when due,
-until the leader delivers it under a new number. `claim_many` leaves jobs whose history matters to `claim`.
+A row waiting for its next attempt, even a due one, must be redelivered first.
 """
 
 from __future__ import annotations
@@ -31,20 +30,17 @@ _DEFAULT_LIMITS = Limits()
 
 
 class Claim(NamedTuple):
-    """Job that belongs to one worker while its lease holds.
+    """Job held by one worker under a lease.
 
     Attributes:
-        job_args, job_kwargs, context: JSON texts, as staged.
+        job_args, job_kwargs, context: JSON as staged.
         attempts: Claims that count, including this one.
-        max_attempts: From the row or else the registration; 0 for no limit.
-        timeout_seconds: From the row or else the registration.
-        fencing_token: Token without which the job cannot be finished.
+        max_attempts: 0 for no limit.
         lease_expires_at: By the database's clock.
-        expired: `expires_at` passed before the first claim: bury the job instead of running it.
-        failed_before: The previous attempt failed, as its worker recorded.
-        salt: Random value from staging; None for rows older than schema version 2.
-        worker: Name of the claiming process.
-        waited_seconds: Time since the job was due; None unless this is its first start.
+        expired: `expires_at` passed before the first claim: bury the job.
+        failed_before: The previous attempt failed and was recorded.
+        salt: Random value from staging; None before schema version 2.
+        waited_seconds: Time since due; None unless this is the first start.
     """
 
     id: int
@@ -69,20 +65,20 @@ class Claim(NamedTuple):
 
     @property
     def is_spent(self) -> bool:
-        """True if the last allowed attempt ended with its worker: bury the job instead of running it.
+        """True if the last attempt died with its worker: bury the job.
 
-        A failed job was promised this attempt, even if its limit was lowered since.
+        After a recorded failure the next attempt is granted, even if the limit was lowered since.
         """
         return 0 < self.max_attempts < self.attempts and not self.failed_before
 
 
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 _WAITED = f"date_part('epoch', clock_timestamp() - {finite('greatest(scheduled_at, staged_at)')})"
-# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, since the row decides which
-# applies; names as hex of their UTF-8, for databases whose encoding lacks some characters.
+# The row decides whether the registration, sent as {name: [max_attempts, timeout_seconds, lease_seconds]}, applies.
+# Names are in hex, as the database's encoding may lack characters.
 #
-# set_config() makes this commit durable: a crash must not let the next claim reuse its token. A worker forked for one
-# job sends no other statement before, hence the schema version and the backend's pid.
+# set_config() makes the commit durable: after a crash, no claim may reuse its token. A forked worker has no earlier
+# statement to return schema version and backend pid.
 CLAIM = f"""
 WITH found AS (
     SELECT id,
@@ -134,20 +130,16 @@ def claim(
     version: int | None = None,
     again: bool = False,
 ) -> Claim | None:
-    """Claim one job; None if it is claimed, waits, was delivered again, has ended, or does not match.
+    """Claim one job; None if it cannot be claimed or does not match.
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
-        worker: Name of the claiming process.
-        limits: Limits by job name; other names get the defaults.
-        delivery: Claim only this delivery; None, for calls by hand, for any.
-        queue: Claim only a job of this queue.
-        installation: Claim only a job of the database with this UUID.
-        version: Claim only under this schema version.
-        again: An earlier call got no answer: a claim of this worker counts as its answer.
+        limits: By job name; others get the defaults.
+        delivery, queue, installation, version: Required values; None for any.
+        again: After a lost answer: accept this worker's claim as its own.
 
     Raises:
-        psycopg.DataError: The row has a number that cannot grow, such as the largest token.
+        psycopg.DataError: A number of the row, such as the token, cannot grow.
     """
     parameters = {
         "id": job_id,
@@ -160,7 +152,7 @@ def claim(
         "again": again,
         **Limits()._asdict(),
     }
-    # In binary: psycopg parses time texts only in DateStyle ISO, and by then the claim is committed.
+    # In binary: psycopg parses text timestamps only in DateStyle ISO, and would fail after the commit.
     row = connection.execute(CLAIM, parameters, binary=True).fetchone()
     if row is None:
         return None
@@ -168,8 +160,8 @@ def claim(
     return Claim._make(row[:-1])
 
 
-# Claims unclaimed, unexpired jobs that are new or whose last attempt failed on its own: they need no look at history.
-# An attempt in a batch counts when it ends (`batched`): if the worker dies, it is unknown which jobs had begun.
+# Jobs whose history does not matter. An attempt in a batch counts when it ends (`batched`): if the worker dies, it is
+# unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
 _THESE_DELIVERIES = these_rows(deliveries="delivery")
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
@@ -210,19 +202,15 @@ def claim_many(
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
-    """Claim in one statement those of these jobs that may be claimed together.
+    """Claim new and failed jobs in one statement, in this order; see `left_to_claim` for others.
 
     Args:
         connection: In autocommit mode.
-        deliveries: Delivery number by job id; this worker holds none of the jobs.
-        worker, limits, queue, again: As for `claim`.
-        alone: The only job, which begins at once: its attempt counts from now on.
-
-    Returns:
-        Claims in the order of `deliveries`; see `left_to_claim` for the rest.
+        deliveries: By job id; this worker holds none of them.
+        alone: A single job that begins at once, so its attempt counts now.
 
     Raises:
-        psycopg.DataError: A row has a number that cannot grow; nothing is claimed.
+        psycopg.DataError: A number of a row cannot grow; nothing is claimed.
     """
     leases = {
         _hex(name): each.lease_seconds
@@ -254,7 +242,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits], worker: str) -> 
             own.timeout_seconds if row[9] is None else row[9],
             own.lease_seconds,
             *row[10:12],
-            # Expired jobs, and those whose worker died in the last attempt, are not claimed in a batch.
+            # Expired jobs, and those whose worker died, are not claimed in a batch.
             *(False, False, row[12], worker),
             *row[13:],
         )
@@ -264,7 +252,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits], worker: str) -> 
 def left_to_claim(
     connection: Connection, deliveries: Mapping[int, int], queue: str | None = None
 ) -> set[int]:
-    """Return the jobs whose delivery is current and that no worker holds."""
+    """Return the jobs of current deliveries that no worker holds."""
     ids, numbers = id_array(deliveries), id_array(deliveries.values())
     parameters = {"ids": ids, "deliveries": numbers, "queue": queue}
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
@@ -277,7 +265,7 @@ FROM inflight_jobs WHERE {THIS_CLAIM} AND NOT {NOT_CLAIMED}
 
 
 def read_claim(connection: Connection, fence: Fenced, limits: Mapping[str, Limits]) -> Claim | None:
-    """Read a claim made before; None unless it is still current."""
+    """Read an earlier claim; None if it is stale."""
     row = connection.execute(READ_CLAIM, of_one(fence), binary=True).fetchone()
     return None if row is None else _claim_of(row, limits, fence.worker)
 

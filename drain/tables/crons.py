@@ -1,7 +1,4 @@
-"""Schedules, and the job that the leader stages at each tick.
-
-A job and the next tick are written in one transaction, so each tick has one job.
-"""
+"""Schedules; a job and the next tick are written in one transaction, so each tick has one job."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from drain.database.postgres import Connection, fetch_one
 
 _TYPES = {"job_args": "jsonb", "job_kwargs": "jsonb", "options": "jsonb", "declared": "boolean"}
 _GIVEN = {column: _TYPES.get(column, "text") for column in SCHEDULED.split(", ") if column != "name"}
-# A schedule declared by `@job` has no arguments.
+# Schedules declared by `@job` have no arguments.
 _DECLARED = {column: _GIVEN[column] for column in DECLARED.split(", ") if column != "name"}
 
 
 def _replace(columns: Iterable[str]) -> str:
-    # Ticks computed for another line or zone are void.
+    # Ticks of another line or zone are void.
     return f"""{", ".join(f"{column} = excluded.{column}" for column in columns)},
         error = NULL, changed_at = clock_timestamp(), next_tick_at = CASE
             WHEN (crons.cron, crons.timezone) = (excluded.cron, excluded.timezone) THEN crons.next_tick_at END"""
@@ -33,7 +30,7 @@ def _differs(columns: Iterable[str], other: str) -> str:
     return f"({ours}) IS DISTINCT FROM ({others})"
 
 
-# An application's schedule replaces one of the same name; a pause stays.
+# Replaces a schedule of the same name; a pause stays.
 PUT = f"""
 INSERT INTO crons (name, {", ".join(_GIVEN)})
 VALUES (%(name)s, {", ".join(f"CAST(%({column})s AS {kind})" for column, kind in _GIVEN.items())})
@@ -42,8 +39,7 @@ RETURNING name
 """
 TAKE_AWAY = "DELETE FROM crons WHERE name = CAST(%(name)s AS text) RETURNING name"
 
-# An unchanged schedule is not written, so processes starting together do not block each other. An application's own
-# schedule is left alone.
+# Unchanged schedules are not written, so processes starting together do not block; an application's stay.
 _DECLARE = f"""
 INSERT INTO crons ({DECLARED})
 SELECT {DECLARED}
@@ -57,15 +53,12 @@ RETURNING name
 
 
 def declare(connection: Connection, schedules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write schedules declared by `@job` that differ; return the names of those changed.
-
-    Pauses, and applications' schedules of the same name, stay.
-    """
+    """Write changed schedules of `@job`; return their names. Pauses stay."""
     return [name for (name,) in connection.execute(_DECLARE, (json.dumps(list(schedules)),))]
 
 
 class DueSchedule(NamedTuple):
-    """Schedule with a due tick; `next_tick_at` is None if the leader has to compute it."""
+    """Schedule with a due tick; `next_tick_at` is None until computed."""
 
     name: str
     cron: str
@@ -80,7 +73,7 @@ _SECONDS_TO_NEXT_TICK = """
 SELECT coalesce(extract(epoch FROM next_tick_at - clock_timestamp())::float8, 0)
 FROM crons WHERE NOT paused AND error IS NULL ORDER BY next_tick_at NULLS FIRST LIMIT 1
 """
-# Skips a schedule that another transaction is changing.
+# Skips schedules that another transaction is changing.
 _READ_DUE = """
 SELECT name, cron, timezone, missed, next_tick_at, changed_at, now() FROM crons
 WHERE NOT paused AND error IS NULL AND (next_tick_at IS NULL OR next_tick_at <= now())
@@ -90,13 +83,13 @@ ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 
 def seconds_to_next_tick(connection: Connection) -> float | None:
-    """Return the seconds until the next tick, by the database's clock; None without one."""
+    """Return the seconds until the next tick, if any."""
     row: tuple[float] | None = connection.execute(_SECONDS_TO_NEXT_TICK).fetchone()
     return None if row is None else row[0]
 
 
 def read_due(connection: Connection, limit: int, names: Sequence[str] | None = None) -> list[DueSchedule]:
-    """Read and lock schedules whose tick is due or unknown, of `names` or of all."""
+    """Read and lock schedules with a due or unknown tick."""
     parameters = {"limit": limit, "names": None if names is None else list(names)}
     return [
         DueSchedule._make(map(_in_utc, row)) for row in connection.execute(_READ_DUE, parameters, binary=True)
@@ -104,11 +97,10 @@ def read_due(connection: Connection, limit: int, names: Sequence[str] | None = N
 
 
 def _in_utc(value: Any) -> Any:
-    # Datetimes of one zone compare by wall time, which repeats when summer time ends.
+    # In one zone, datetimes compare by wall time, which repeats when summer time ends.
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-# The rows meet it where `crons` is the schedule and `tick.at` the tick.
 _TAG = "'cron:' || crons.name"
 _VALUES = {
     "job_name": "job_name",
@@ -150,9 +142,9 @@ class Ticks(NamedTuple):
 
 
 def stage(connection: Connection, schedules: Sequence[Ticks]) -> dict[str, int]:
-    """Stage a job for each tick; return the last id by schedule.
+    """Stage a job for each tick; return each schedule's last id.
 
-    Call in the transaction of `read_due`, before `move_on`.
+    Call between `read_due` and `move_on` in one transaction.
 
     Raises:
         psycopg.DataError, psycopg.IntegrityError: A job cannot be staged.
@@ -164,7 +156,7 @@ def stage(connection: Connection, schedules: Sequence[Ticks]) -> dict[str, int]:
 
 
 def move_on(connection: Connection, schedules: Sequence[Ticks], ids: Mapping[str, int]) -> None:
-    """Set the next ticks, in the transaction of `stage`, which returned `ids`."""
+    """Set the next ticks, in the transaction of `stage`."""
     rows = [
         (each.name, each.next, each.ticks[-1] if each.ticks else None, ids.get(each.name))
         for each in schedules
@@ -183,22 +175,22 @@ SELECT {", ".join(_VALUES.values())} FROM (SELECT now()) AS tick (at), crons WHE
 
 
 def stage_now(connection: Connection, name: str) -> int | None:
-    """Stage an extra job of a schedule now; return its id, or None without such a schedule."""
+    """Stage an extra job of a schedule; return its id, if any."""
     row: tuple[int] | None = connection.execute(_STAGE_NOW, (name,)).fetchone()
     return None if row is None else row[0]
 
 
-# The leader waits for no other transaction.
+# The leader waits for no transaction.
 _UNLOCKED = "WHERE name IN (SELECT name FROM crons WHERE {} FOR UPDATE SKIP LOCKED)"
 
 
 def refuse(connection: Connection, name: str, error: str) -> None:
-    """Note why a schedule cannot stage; it has no ticks until changed, or tried by another leader."""
+    """Note why a schedule cannot stage; it stops until changed or another leader tries."""
     connection.execute(f"UPDATE crons SET error = %s {_UNLOCKED.format('name = %s')}", (error, name))
 
 
 def try_again(connection: Connection) -> None:
-    """Clear errors: another leader may know a time zone or have more rights."""
+    """Clear errors: a new leader may know the zone or have rights."""
     connection.execute(f"UPDATE crons SET error = NULL {_UNLOCKED.format('error IS NOT NULL')}")
 
 
@@ -209,7 +201,7 @@ def pause(connection: Connection, names: Sequence[str]) -> list[str]:
 
 
 def resume(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Resume schedules, skipping missed ticks; return the names that were paused."""
+    """Resume schedules without their missed ticks; return the names resumed."""
     statement = (
         "UPDATE crons SET paused = false, next_tick_at = NULL, changed_at = clock_timestamp() "
         "WHERE name = ANY (%s) AND paused RETURNING name"
@@ -218,7 +210,7 @@ def resume(connection: Connection, names: Sequence[str]) -> list[str]:
 
 
 def remove(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Delete schedules; return the deleted names. Staged jobs stay."""
+    """Delete schedules, but not staged jobs; return the deleted names."""
     statement = "DELETE FROM crons WHERE name = ANY (%s) RETURNING name"
     return [name for (name,) in connection.execute(statement, (list(names),))]
 
@@ -233,13 +225,13 @@ _PAGE = "SELECT * FROM crons WHERE %(after)s::text IS NULL OR name > %(after)s O
 
 
 def page(connection: Connection, limit: int, after: str | None = None) -> list[dict[str, Any]]:
-    """Read up to `limit` schedules by name, after this one."""
+    """Read the next `limit` schedules by name."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute(_PAGE, {"after": after, "limit": limit}).fetchall()
 
 
 def one(connection: Connection, name: str) -> dict[str, Any] | None:
-    """Read a schedule; None if it does not exist."""
+    """Read a schedule, or None."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute("SELECT * FROM crons WHERE name = %s", (name,)).fetchone()
 
@@ -252,12 +244,12 @@ _REFUSED = "SELECT name FROM crons WHERE NOT paused AND error IS NOT NULL"
 
 
 def overdue(connection: Connection, seconds: float) -> set[str]:
-    """Return the schedules with a tick older than this that is not staged."""
+    """Return schedules with an unstaged tick older than this."""
     return {name for (name,) in connection.execute(_OVERDUE, (seconds,))}
 
 
 def refused(connection: Connection) -> set[str]:
-    """Return the schedules whose jobs cannot be staged."""
+    """Return schedules whose jobs cannot be staged."""
     return {name for (name,) in connection.execute(_REFUSED)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import JOB
 
-# Bounds of a retry rate in jobs per second; at the slowest, ten thousand jobs take four months.
+# Jobs per second; at the slowest, ten thousand take four months.
 SLOWEST, FASTEST = 0.001, 10_000.0
 
 _SELECTED = """
@@ -18,8 +18,8 @@ _SELECTED = """
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
 """
-# Values of a revived row: fresh attempts, the same id, and the cause of death in its history. A past expiry is dropped,
-# since a user wants the job now. A token that `staged_jobs` refuses was never claimed, so it is replaced.
+# Fresh attempts, the same id, the cause of death in the history. A past expiry is dropped: a user wants the job now.
+# Tokens that `staged_jobs` refuses were never claimed, so they are replaced.
 _REVIVED = {column: column for column in JOB.split(", ")} | {
     "matured_at": "now()",
     # A cancelled job's requests were staged again.
@@ -32,7 +32,7 @@ _REVIVED = {column: column for column in JOB.split(", ")} | {
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
         'attempts', attempts, 'last_error', last_error))""",
 }
-# A job whose id `staged_jobs` refuses stays dead and blocks no other.
+# Jobs whose ids `staged_jobs` refuses stay dead without blocking others.
 REVIVE = f"""
 WITH revived AS (
     DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
@@ -42,7 +42,7 @@ OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_REVIVED.values())}
 FROM revived
 """
-# Revived at a rate: each row is due a moment after the previous one.
+# Each row comes due a moment after the previous one.
 _SPREAD = _REVIVED | {
     "scheduled_at": "due.at",
     "matured_at": "NULL",
@@ -68,7 +68,7 @@ COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of dead jobs that meet all given criteria; without any, all."""
+    """Dead jobs that meet all given criteria; without any, all."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -82,7 +82,7 @@ class Selection:
 
 
 def count(connection: Connection, selection: Selection) -> int:
-    """Count the dead jobs of a selection."""
+    """Count selected dead jobs."""
     cursor = connection.execute(COUNT_DEAD, selection.parameters())
     return int(cursor.fetchall()[0][0])
 
@@ -93,11 +93,7 @@ def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 
 def revive(connection: Connection, selection: Selection, per_second: float | None = None) -> int:
-    """Stage dead jobs again under their ids; return their number.
-
-    Args:
-        per_second: Rate at which they come due, in id order; None for at once.
-    """
+    """Stage dead jobs again under their ids, in id order at a rate if given; return how many."""
     if per_second is None:
         return connection.execute(REVIVE, selection.parameters()).rowcount
     parameters = {**selection.parameters(), "per_second": per_second}
@@ -105,5 +101,5 @@ def revive(connection: Connection, selection: Selection, per_second: float | Non
 
 
 def discard(connection: Connection, selection: Selection) -> int:
-    """Delete dead jobs permanently; return their number."""
+    """Delete dead jobs permanently; return how many."""
     return connection.execute(DISCARD, selection.parameters()).rowcount

@@ -1,7 +1,7 @@
-"""The fence of a claim, unique across histories of the database.
+"""Fence of a claim, unique across histories of the database.
 
-After a failover that lost transactions, or in a restored copy, ids and tokens repeat: for another row, with another
-salt, or for another claim, by another process. A process never claims a job that it still holds.
+After a lossy failover or in a restored copy, ids and tokens repeat, but with another salt or process. A process never
+claims a job it holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Fenced(Protocol):
 
     @property
     def id(self) -> int:
-        """Id of the job."""
+        """Job id."""
 
     @property
     def fencing_token(self) -> int:
@@ -26,7 +26,7 @@ class Fenced(Protocol):
 
     @property
     def salt(self) -> int | None:
-        """Random value from staging; None for rows older than schema version 2."""
+        """Random value from staging; None before schema version 2."""
 
     @property
     def worker(self) -> str:
@@ -42,13 +42,13 @@ class Fence(NamedTuple):
     worker: str
 
 
-# `drain_finish` has the first one too. A claim that was undone keeps its fence; `claimed_at` shows it.
+# As in `drain_finish`. Undone claims keep their fence; `claimed_at` shows them.
 THIS_CLAIM = """id = %(id)s AND fencing_token = %(token)s
     AND salt IS NOT DISTINCT FROM %(salt)s::bigint AND claimed_by = %(worker)s"""
 THESE_CLAIMS = (
     f"{these_rows(tokens='fencing_token', salts='coalesce(salt, -1)')} AND claimed_by = %(worker)s::text"
 )
-# `finished_jobs` has no salt: the asking process still holds the job, so it claims no other with its id.
+# `finished_jobs` has no salt; the process holds the job, so it claims no other with this id.
 FINISHED_BY_THIS_CLAIM = "id = %(id)s AND fencing_token = %(token)s AND finished_by = %(worker)s"
 FINISHED_BY_THESE_CLAIMS = f"{these_rows(tokens='fencing_token')} AND finished_by = %(worker)s::text"
 
@@ -59,12 +59,8 @@ def of_one(claim: Fenced) -> dict[str, Any]:
 
 
 def of_many(claims: Iterable[Fenced]) -> dict[str, str]:
-    """Return the parameters for claims of one process.
-
-    Raises:
-        ValueError: The claims are of several processes.
-    """
-    # Sorted by id, so that statements locking the same rows do not deadlock.
+    """Return the parameters for claims of one process, or raise a ValueError."""
+    # In id order, to prevent deadlocks.
     ids, tokens, salts = [], [], []
     workers = set()
     for claim in sorted(claims, key=_id_of):

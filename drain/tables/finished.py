@@ -10,7 +10,7 @@ from psycopg import Rollback
 from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 
-# Holds the rows of days without a partition.
+# Rows of days without a partition.
 OTHER = "finished_jobs_other"
 
 _MAKE_DAYS = "SELECT drain_make_days(%s::integer)"
@@ -38,7 +38,7 @@ SELECT coalesce(
     (SELECT count(*) FROM finished_jobs WHERE finished_at >= %(begin)s AND finished_at < %(end)s))
 """
 _DROPPED = "SELECT dropped_before, dropped_up_to FROM drain_state"
-# Spells times as drain_checksum_of_late does.
+# As drain_checksum_of_late.
 _SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
 # One statement counts exactly what it deletes.
 _DELETE_LATE = """
@@ -52,46 +52,46 @@ SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
 FROM pg_current_snapshot() AS seen
 """
-# For an operator, after a dump from a server with higher transaction ids was loaded.
+# For an operator, after loading a dump from a server with higher transaction ids.
 ADOPT = "UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Day(NamedTuple):
-    """Day, and the table of its rows: its partition or `OTHER`."""
+    """Day, and the table of its rows: a partition or `OTHER`."""
 
     partition: str
     date: date
 
 
 class Checksum(NamedTuple):
-    """Count and order-independent checksum of a day's rows."""
+    """Count and order-independent checksum."""
 
     rows: int
     value: int
 
 
 class Dropped(NamedTuple):
-    """Dropped day and its number of jobs, estimated if large."""
+    """Dropped day and number of jobs, estimated if large."""
 
     date: date
     jobs: int
 
 
 def try_to_archive(connection: Connection) -> bool:
-    """Take the session lock of `drain archive`; False if another session has it."""
+    """Take the session lock of `drain archive`; False if held elsewhere."""
     return locks.lock_for_command(connection, locks.ARCHIVE)
 
 
 def may_be_late(connection: Connection) -> bool:
-    """Return False if all rows are in the partitions of their days; needs no right on them."""
+    """Return False if all rows are in their days' partitions; needs no right on these."""
     (found,) = fetch_one(connection, _MAY_BE_LATE)
     return bool(found)
 
 
 def make_days(connection: Connection, ahead: int) -> int:
-    """Create missing partitions of today and `ahead` more days; return how many."""
+    """Create missing partitions of today and `ahead` days; return how many."""
     (made,) = fetch_one(connection, _MAKE_DAYS, (ahead,))
     return int(made)
 
@@ -102,14 +102,14 @@ def days(connection: Connection) -> list[Day]:
 
 
 def today(connection: Connection) -> date:
-    """Return today by the database's clock, in UTC."""
+    """Return the UTC date by the database's clock."""
     found: date
     (found,) = fetch_one(connection, _TODAY)
     return found
 
 
 def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
-    """List past days in PostgreSQL, oldest first, without the last `keep`; includes days in `OTHER`."""
+    """List past days, oldest first, without the last `keep`; includes `OTHER`."""
     end = today(connection) - timedelta(days=keep)
     closed = [day for day in days(connection) if day.date < end]
     closed += [Day(OTHER, late) for (late,) in connection.execute(_LATE_DAYS, (end,))]
@@ -117,23 +117,22 @@ def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
 
 
 def checksum(connection: Connection, day: Day) -> Checksum:
-    """Return count and checksum of a day, in the open snapshot."""
+    """Return a day's count and checksum in the open snapshot."""
     if day.partition == OTHER:
         return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
     return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
 
 
 def size(connection: Connection, day: Day) -> int:
-    """Return the bytes of the table with a day's rows."""
+    """Return the bytes of a day's table."""
     (found,) = fetch_one(connection, _SIZE, (day.partition,))
     return int(found)
 
 
 def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
-    """Drop a day, or delete its rows from `OTHER`; False if the rows differ from `expected`.
+    """Drop a day, or its rows in `OTHER`; False if they differ from `expected`.
 
-    Args:
-        connection: In autocommit mode, at read committed.
+    Call in autocommit mode, at read committed.
 
     Raises:
         psycopg.errors.LockNotAvailable: The partition is in use.
@@ -145,13 +144,10 @@ def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
 
 
 def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
-    """Drop the oldest past day beyond the last `keep`, unarchived; None if there is none.
+    """Drop, unarchived, the oldest day before the last `keep`; None without one, or if the archive lock is taken.
 
-    Rows in `OTHER` are deleted some thousand at a time. None also while `try_to_archive`'s lock is held elsewhere.
-
-    Args:
-        connection: In autocommit mode, at read committed.
-        keep: At least 1: today and yesterday always stay.
+    Call in autocommit mode, at read committed; `keep` is at least 1: today and yesterday stay. Rows in `OTHER` are
+    deleted by thousands.
 
     Raises:
         psycopg.errors.LockNotAvailable: The table is in use.
@@ -161,9 +157,9 @@ def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
 
 
 def count_jobs(connection: Connection, day: Day) -> int:
-    """Count a day's jobs; from 64 MB on, the planner's estimate."""
+    """Count a day's jobs; above 64 MB, estimate."""
     begin = datetime(day.date.year, day.date.month, day.date.day, tzinfo=UTC)
-    # `OTHER` holds many days, so its size says nothing about one.
+    # `OTHER` holds many days: its size is not a day's.
     partition = None if day.partition == OTHER else day.partition
     given = {"partition": partition, "begin": begin, "end": begin + timedelta(days=1)}
     (jobs,) = fetch_one(connection, _JOBS_OF_DAY, given)
@@ -171,31 +167,25 @@ def count_jobs(connection: Connection, day: Day) -> int:
 
 
 def dropped_up_to(connection: Connection) -> tuple[date | None, int]:
-    """Return the day before which days were dropped unarchived, and their highest id; None and 0 if none were."""
+    """Return the day before which days were dropped unarchived, or None, and their highest id."""
     before, up_to = fetch_one(connection, _DROPPED)
     return before, int(up_to or 0)
 
 
 def next_transaction(connection: Connection) -> int:
-    """Return the xmax of a new snapshot, a lower bound of `finished_xid` for later transactions.
-
-    Open transactions may be lower; the snapshot does not see their rows either.
-    """
+    """Return a new snapshot's xmax, a lower bound of unseen `finished_xid`, open transactions aside."""
     (number,) = fetch_one(connection, _NEXT_TRANSACTION)
     return int(number)
 
 
 def visible_transactions(connection: Connection) -> tuple[datetime, int, list[int]]:
-    """Return time, xmax and open transactions of the open repeatable-read snapshot.
-
-    It sees all transactions below xmax except the open ones.
-    """
+    """Return time, xmax and open transactions of this repeatable-read snapshot."""
     seconds, xmax, unseen = fetch_one(connection, _SEEN)
     return datetime.fromtimestamp(seconds, UTC), int(xmax), list(unseen)
 
 
 def clock(connection: Connection) -> float:
-    """Return the database's clock, in seconds since 1970."""
+    """Return the database's clock, in Unix seconds."""
     (seconds,) = fetch_one(connection, _CLOCK)
     return float(seconds)
 

@@ -1,8 +1,4 @@
-"""Finishes: a job with a current claim moves from `inflight_jobs` to `finished_jobs`.
-
-Workers finish jobs one at a time, many in one statement, or in the job's own transaction; such a commit waits for the
-disk, or is made durable later with many others.
-"""
+"""Finishes: claimed jobs move to `finished_jobs`, one or many, or in the job's own transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ _CALL = "drain_finish(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::jsonb)"
 _WITHOUT_WAIT = "set_config('synchronous_commit', 'off', true)"
 FINISH_ONCE = f"SELECT {_CALL}"
 FINISH_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, {_CALL}"
-# After a failed statement the server commits nothing, so COMMIT is pipelined: two round trips instead of three.
+# On failure nothing is committed, so COMMIT is pipelined: two round trips, not three.
 FINISH_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
 FINISH_OR_FAIL_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, 1 / {_CALL}::integer"
 FINISH_MANY = f"""
@@ -39,7 +35,7 @@ WITH done AS (
 )
 SELECT id FROM recorded
 """
-# Results as {"id": result}. Separate, so that jobs without a result pay nothing.
+# {"id": result}. Separate, so that jobs without a result pay nothing.
 FINISH_MANY_WITH_RESULTS = f"""
 WITH done AS (
     DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
@@ -49,8 +45,8 @@ WITH done AS (
 )
 SELECT id FROM recorded
 """
-# Makes earlier commits of any session durable: WAL is sequential, and the message makes this transaction write, and so
-# wait for the disk. Asking for the xid first makes a replica report that it is read-only, not an internal error.
+# Makes earlier commits durable: WAL is sequential, and the message makes this transaction wait for the disk. With the
+# xid first, a replica reports that it is read-only, not an internal error.
 _FLUSH = """
 set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
     pg_current_xact_id(), pg_logical_emit_message(true, 'drain', '')"""
@@ -75,51 +71,45 @@ SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
 
 
 def finish(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
-    """Finish the job if the claim is current.
+    """Finish the job, in autocommit mode; False if the claim is stale.
 
-    Args:
-        connection: In autocommit mode.
-        result: JSON to keep, if any.
-
-    Returns:
-        True if this claim finished the job, so the call may be repeated after a lost answer.
+    Repeatable after a lost answer: True also if this claim finished it before.
     """
-    # The first statement touches one partition only; the second is rarely needed.
+    # The first statement touches one partition; the second is rarely needed.
     return finish_once(connection, claim, result) or is_finished(connection, claim)
 
 
 def finish_once(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
-    """Finish the job; return True only if this very call did."""
+    """Finish the job; return True only if this call did."""
     (finished,) = fetch_one(connection, FINISH_ONCE, finish_parameters(claim, result))
     return bool(finished)
 
 
 def finish_parameters(claim: Fenced, result: str | None) -> tuple[object, ...]:
-    """Return the parameters of a call of `drain_finish`."""
+    """Return the parameters of `drain_finish`."""
     return claim.id, claim.fencing_token, claim.salt, claim.worker, result
 
 
 def finish_or_fail(connection: AnyConnection, *, waits: bool) -> str:
-    """Return the statement of `finish_and_commit`, which divides by zero if the claim is stale."""
+    """Return a statement that divides by zero if the claim is stale."""
     return within(home_of(connection), FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT)
 
 
 def finish_and_commit(
     connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
-    """Commit the finish together with the writes of the open transaction, or roll back both.
+    """Commit the finish with the open transaction, or roll back both.
 
     Args:
-        connection: In the transaction; any search_path if `postgres.connect` opened it.
+        connection: In the transaction; with any search_path if from `postgres.connect`.
         waits: Wait for the disk, as the session says. Otherwise a server crash may undo the commit until
-            `undone_by_crash` has made it durable.
-        result: JSON to keep, if any.
+            `undone_by_crash` is called.
 
     Returns:
-        False if the claim is stale or used up, and everything is rolled back.
+        False if the claim is stale or used up; everything is rolled back.
 
     Raises:
-        psycopg.Error: Everything is rolled back. After an OperationalError, the commit is in doubt.
+        psycopg.Error: Everything is rolled back; after an OperationalError, the commit is in doubt.
     """
     try:
         execute_and_commit(
@@ -135,28 +125,20 @@ def finish_and_commit(
 
 
 def add_result(connection: Connection, claim: Fenced, result: str) -> bool:
-    """Add the result of a job finished in its transaction within the last day.
-
-    Returns False if this claim did not finish the job, or a crash undid it.
-    """
+    """Add a result to this claim's finish of the last day; False without one."""
     return connection.execute(ADD_RESULT, {**of_one(claim), "result": result}).rowcount > 0
 
 
 def finish_many(
     connection: Connection, claims: Sequence[Fenced], results: Mapping[int, str] | None = None
 ) -> set[int]:
-    """Finish the jobs whose claims are current, in one statement.
-
-    Args:
-        connection: In autocommit mode.
-        claims: Of one process.
-        results: JSON results by job id.
+    """Finish jobs with current claims of one process, in autocommit mode.
 
     Returns:
-        Ids finished by this very call; ask `finish` about the others.
+        Ids finished by this call; ask `finish` about the others.
 
     Raises:
-        psycopg.IntegrityError: An id is finished already; nothing is recorded.
+        psycopg.IntegrityError: An id was finished before; nothing is recorded.
     """
     given = of_many(claims)
     if not results:
@@ -170,25 +152,21 @@ def finish_many(
 
 
 def undone_by_crash(connection: Connection, claims: Sequence[Fenced]) -> set[int]:
-    """Make commits durable that did not wait for the disk; return the ids whose finish a crash undid.
+    """Make commits of the last day durable; return the ids whose finish a crash undid.
 
-    No crash undoes the other finishes afterwards. An undone job is in flight again, perhaps claimed by another worker,
-    and nothing of its transaction is left.
-
-    Args:
-        connection: In autocommit mode.
-        claims: Of one process, finished by `finish_and_commit` within the last day.
+    Those are in flight again, perhaps reclaimed, and their transactions are lost. Call in autocommit mode, with
+    claims of one process.
     """
     *_, lasting = fetch_one(connection, LASTING, of_many(claims))
     return {claim.id for claim in claims}.difference(lasting)
 
 
 def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
-    """Map ids to True if finished within the last day, under any token; False if in flight."""
+    """Return by id True if finished within the last day, False if in flight."""
     return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 
 def is_finished(connection: Connection, claim: Fenced) -> bool:
-    """Return True, durably, if this claim finished the job within the last day."""
+    """Return True, durably, if this claim finished within the last day."""
     *_, finished = fetch_one(connection, within(home_of(connection), IS_FINISHED), of_one(claim))
     return bool(finished)

@@ -1,6 +1,6 @@
-"""Small tables in the leader's memory: each look reads the rows changed since the last.
+"""Small tables in the leader's memory; each look reads only changes.
 
-A row is read again if its transaction may have been open at the last look. After a delete, all rows are.
+A row is read again if its transaction may have been open at the last look; after a delete, all rows are.
 """
 
 from __future__ import annotations
@@ -33,16 +33,7 @@ class _Seen(NamedTuple):
 
 
 class FollowedTable(Generic[T]):
-    """Rows of a table as of the last look.
-
-    Args:
-        columns: SQL, the primary key first.
-        row_of: Builds a row from the values.
-
-    Attributes:
-        rows: By primary key.
-        now: Database time of the last look.
-    """
+    """Rows of a table by primary key, the first of `columns`, and the database's time, at the last look."""
 
     def __init__(self, table: str, columns: str, row_of: Callable[[Any], T]) -> None:
         self._statement = _READ.format(table=table, columns=columns)
@@ -52,11 +43,7 @@ class FollowedTable(Generic[T]):
         self.now: datetime | None = None
 
     def look(self, connection: Connection) -> Mapping[Any, T | None]:
-        """Read changes, in autocommit mode.
-
-        Returns:
-            Changed, new and deleted rows as they were before, by primary key; None for a new row.
-        """
+        """Read changes, in autocommit mode; return changed and deleted rows as they were, None for new ones."""
         seen, found = self._read(connection, self._since)
         if len(self.rows.keys() | found.keys()) != seen.number:
             seen, found = self._read(connection, None)

@@ -1,15 +1,14 @@
-"""Loose index scans: one look-up per queue, however many rows follow."""
+"""Loose index scans: one look-up per queue, however long."""
 
 from __future__ import annotations
 
 
 def heads(table: str, condition: str, *order: str, by: str = "queue") -> str:
-    """Return a WITH clause whose `heads` has the first row of each queue.
+    """Return a WITH clause whose `heads` has the first row for each value of `by`.
 
     Args:
-        condition: That of a partial index, and conditions on index columns before `by`.
-        order: Index columns behind `by`, which are selected too.
-        by: Column whose distinct values are found.
+        condition: Of a partial index, or on index columns before `by`.
+        order: Further index columns.
     """
     columns = ", ".join((by, *order))
     return f"""

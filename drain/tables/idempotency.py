@@ -1,18 +1,18 @@
 """Idempotency keys: staging again under a key returns the first job.
 
-`drain_stage_once` runs with the owner's rights: applications can neither read nor change keys.
+`drain_stage_once` runs as the owner: applications cannot access keys.
 """
 
 from __future__ import annotations
 
 from drain.database.postgres import Connection
 
-# Stages the JSON object `job` unless the key is known. Returns the id, negative for a job that was there before.
+# Returns the id of the JSON object `job`; negative if known.
 STAGE_ONCE = (
     "SELECT drain_stage_once(CAST(%(idempotency_key)s AS text), CAST(%(seconds)s AS double precision), "
     "CAST(%(job)s AS jsonb))"
 )
-# An hour of slack: drain_stage_once reads a key twice and must find it again.
+# An hour of slack: drain_stage_once reads a key twice.
 _EXPIRED = "expires_at <= now() - interval '1 hour'"
 DELETE_EXPIRED = f"""
 DELETE FROM idempotency_keys WHERE {_EXPIRED} AND idempotency_key = ANY (ARRAY (
@@ -21,5 +21,5 @@ DELETE FROM idempotency_keys WHERE {_EXPIRED} AND idempotency_key = ANY (ARRAY (
 
 
 def delete_expired(connection: Connection, most: int) -> int:
-    """Delete up to `most` keys that expired an hour ago; return how many."""
+    """Delete up to `most` keys expired for an hour; return how many."""
     return connection.execute(DELETE_EXPIRED, (most,)).rowcount

@@ -1,4 +1,4 @@
-"""The INSERT of one job or many, for `drain.jobs.executors`."""
+"""INSERTs of jobs, for `drain.jobs.executors`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 ARGUMENTS = "arguments"
-# The third item of an element holds the job's own keys.
 _OWN = {
     "key": "item -> 2 ->> 'key'",
     "unique_key": "item -> 2 ->> 'unique_key'",
@@ -26,25 +25,20 @@ _TYPES = {
 }
 
 
-# Applications use the same few options again and again.
 @lru_cache(maxsize=500)
 def insert_one(columns: tuple[str, ...]) -> str:
-    """Build the INSERT of one row of `staged_jobs`; the schema fills in missing columns.
-
-    Args:
-        columns: Our own constants, never an application's input.
-    """
+    """Build the INSERT of one staged job; `columns` must be constants, never input."""
     values = _values(columns, {})
     return f"INSERT INTO staged_jobs ({', '.join(values)}) VALUES ({', '.join(values.values())}) RETURNING id"
 
 
 @lru_cache(maxsize=500)
 def insert_many(columns: tuple[str, ...], *, own_keys: bool) -> str:
-    """Build the INSERT of a row per element `[args, kwargs]` of the JSON array `arguments`, ids in that order.
+    """Build the INSERT of a row per element `[args, kwargs]` of the JSON array `arguments`, ids in order.
 
     Args:
-        columns: Shared by all rows; our own constants.
-        own_keys: Each element has a third item, the row's own keys.
+        columns: Constants.
+        own_keys: Elements have a third item, the row's own keys.
     """
     values = {"job_args": "item -> 0", "job_kwargs": "item -> 1"} | _values(columns, _OWN if own_keys else {})
     return (

@@ -1,6 +1,6 @@
 """Due rows of a queue with rules: heads of keys and lanes, and the rows that follow.
 
-All statements scan an index from a given place on, so that no scan steps over drained rows under an old snapshot.
+Scans start from a place, so that they skip drained rows under an old snapshot.
 """
 
 # One thing: statements about due rows that share conditions and pauses.
@@ -16,12 +16,11 @@ from drain.tables import lanes
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
 from drain.tables.staged import DueJob, Place
 
-# Paused job names, or keys and names, are skipped. `pairs` joins a key and a name by a line feed, which names lack.
+# `pairs` joins key and name by a line feed, which names lack.
 _NOT_PAUSED = """job_name <> ALL (%(names)s::text[])
         AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])"""
 _WITH_KEY = f"{DUE} AND key IS NOT NULL AND queue = %(queue)s"
 
-# One look-up per key, up to the limit.
 HEADS = f"""
 WITH RECURSIVE heads AS (
     (SELECT key, priority, id FROM staged_jobs_ready
@@ -35,7 +34,7 @@ WITH RECURSIVE heads AS (
 )
 SELECT key, priority, id FROM heads LIMIT %(limit)s
 """
-# One look-up per lane, or per priority of each lane.
+# One look-up per lane, or per lane and priority.
 LANES = f"""
 WITH RECURSIVE kinds AS (
     SELECT pg_catalog.unnest(%(kinds)s::integer[]) AS kind
@@ -65,7 +64,7 @@ LATERAL (
         AND (priority, id) > (wanted.after_priority, wanted.after_id) AND {_NOT_PAUSED}
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
-# The key's next row, of any priority.
+# The key's next row of any priority.
 _FOLLOWING = (
     "pg_catalog.lead(priority) OVER (ORDER BY priority, id), pg_catalog.lead(id) OVER (ORDER BY priority, id)"
 )
@@ -73,10 +72,10 @@ _BEHIND_FIRST = f"""(
     SELECT true FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s
         AND priority > (SELECT min(priority) FROM firsts)
     ORDER BY priority, id LIMIT 1)"""
-# Most queues have one priority, and skip the second look-up: 17 instead of 26 us per admission.
+# Most queues have one priority and skip the second look-up: 17, not 26 us per admission.
 _HAS_PRIORITIES = f"({_BEHIND_FIRST % lanes.URGENT_WITH_KEY} OR {_BEHIND_FIRST % lanes.PATIENT_WITH_KEY})"
-# The first row of each priority of each key, even if paused: a paused row holds those behind it. Read from the start of
-# the key: late commits, moves and unmatured due rows may come first. IS TRUE makes the planner hash the keys.
+# Even paused rows, which hold those behind them. From each key's start: late commits, moves and unmatured rows may come
+# first. IS TRUE makes the planner hash the keys.
 FIRST_OF_KEYS = f"""
 WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS MATERIALIZED (
     SELECT first.* FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
@@ -99,7 +98,6 @@ WHERE scheduled_at <= now() AND queue = %(queue)s
     AND (key IN (SELECT * FROM pg_catalog.unnest(%(keys)s::text[]))) IS TRUE
 GROUP BY key
 """
-# The next rows of each lane, up to a priority.
 READ_LANES = f"""
 SELECT wanted.number, job.priority, job.id, job.due_at
 FROM unnest(%(kinds)s::integer[], %(priorities)s::integer[], %(ids)s::bigint[], %(up_to)s::integer[],
@@ -113,12 +111,11 @@ LATERAL (
         AND {_NOT_PAUSED} AND coalesce(key, '') <> ALL (%(keys)s::text[])
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
-# Current rows; one that moved to another queue is missing.
+# Excludes rows moved to another queue.
 READ_ROWS = """
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority, key, unique_key
 FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
 """
-# Rows of all queues above an id, and the first of each key and priority of this queue among them.
 RECENT = f"""
 WITH recent AS MATERIALIZED (
     SELECT id, queue, key, priority, {LANE_KIND} AS kind, job_name FROM staged_jobs_ready
@@ -133,8 +130,7 @@ WITH recent AS MATERIALIZED (SELECT id, queue FROM staged_jobs_ready WHERE id > 
 SELECT queue, max(id) FROM recent GROUP BY queue
 """
 _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
-# Keys held by a dead job or by waiting retries, with the lowest id of these. One look-up per key each; OFFSET keeps
-# the planner from doing it twice.
+# Keys of dead jobs or waiting retries. OFFSET keeps the planner from doing look-ups twice.
 HELD_KEYS = """
 SELECT key, is_dead, waiting FROM (
     SELECT wanted.key, %(dead)s AND coalesce((
@@ -155,14 +151,14 @@ SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND queue = %s FO
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Rows of a queue to skip: `names` of jobs, `pairs` of key and name, and, in reads of lanes, `keys`."""
+    """Rows to skip: job `names`, `pairs` of key and name, and, in lanes, `keys`."""
 
     names: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()
     keys: Sequence[str] = ()
 
     def parameters(self) -> dict[str, list[str]]:
-        """Return the parameters of the statements."""
+        """Return the statement parameters."""
         pairs = [f"{key}\n{name}" for key, name in self.pairs]
         return {"names": list(self.names), "pairs": pairs}
 
@@ -172,7 +168,7 @@ class Paused:
 
 
 class Head(NamedTuple):
-    """First row of a key or lane, or of a priority in it, or a lower bound of its place."""
+    """First row of a key or lane, or a lower bound."""
 
     kind: int
     key: str | None
@@ -181,7 +177,7 @@ class Head(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Up to `most` rows of a key or lane after a place; for lanes, up to the priority `up_to`."""
+    """Up to `most` rows of a key or lane after a place; `up_to` a priority."""
 
     key: str
     after: Place
@@ -191,7 +187,7 @@ class Wanted(NamedTuple):
 
 
 def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paused: Paused) -> list[Head]:
-    """Return the first row of up to `limit` keys after `key`, in key order."""
+    """Return the first rows of up to `limit` keys after `key`."""
     parameters = {"queue": queue, "key": key, "limit": limit, **paused.parameters()}
     return [Head(0, *row) for row in connection.execute(HEADS, parameters, binary=True)]
 
@@ -199,7 +195,7 @@ def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paus
 def heads_of_lanes(
     connection: Connection, queue: str, kinds: Sequence[int], paused: Paused, *, each: bool, limit: int
 ) -> list[Head]:
-    """Return the first row of each lane, or of each priority of it."""
+    """Return the first row of each lane, or of its priorities."""
     parameters = {
         "each": each,
         "limit": limit,
@@ -214,7 +210,7 @@ def heads_of_lanes(
 def read_keys(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[Place]]:
-    """Return the places of the next rows of each wanted key, by `priority, id`."""
+    """Return the places of each key's next rows."""
     parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
     found: list[list[Place]] = [[] for _ in wanted]
     for number, priority, id_ in connection.execute(READ_KEYS, parameters, binary=True).fetchall():
@@ -223,12 +219,7 @@ def read_keys(
 
 
 class First(NamedTuple):
-    """Due row with the lowest id of its key.
-
-    Attributes:
-        is_ready: False if it has not matured.
-        following: Place of the next row, if any.
-    """
+    """Due row with the lowest id of its key, `is_ready` if matured; `following` is the next row's place."""
 
     priority: int
     id: int
@@ -237,7 +228,6 @@ class First(NamedTuple):
 
 
 def _earlier(one: First, other: First) -> First:
-    """Return the row with the lower id, followed perhaps by the other."""
     first, second = (one, other) if one.id < other.id else (other, one)
     if first.following and first.following[1] <= second.id:
         return first
@@ -245,7 +235,7 @@ def _earlier(one: First, other: First) -> First:
 
 
 def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> dict[str, First]:
-    """Return the due row with the lowest id of each key, of any priority, paused or not, in one snapshot."""
+    """Return each key's due row with the lowest id, even if paused."""
     found: dict[str, First] = {}
     parameters = {"queue": queue, "keys": list(keys)}
     rows = connection.execute(FIRST_OF_KEYS, parameters, binary=True)
@@ -259,7 +249,7 @@ def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> di
 def read_lanes(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[tuple[Place, float]]]:
-    """Return the places of the next rows of each wanted lane, and since when they are due."""
+    """Return the places and due times of each lane's next rows."""
     parameters = _parameters(queue, wanted, paused) | {
         "kinds": id_array(each.kind for each in wanted),
         "up_to": id_array(each.up_to for each in wanted),
@@ -272,7 +262,7 @@ def read_lanes(
 
 
 def read_rows(connection: Connection, queue: str, ids: Iterable[int]) -> dict[int, DueJob]:
-    """Read staged rows of a queue by id; missing ones are left out."""
+    """Read staged rows of a queue by id, without missing ones."""
     rows = connection.execute(READ_ROWS, (id_array(ids),), binary=True).fetchall()
     return {row[0]: DueJob._make(row) for row in rows if row[1] == queue}
 
@@ -290,7 +280,7 @@ def _parameters(queue: str, wanted: Sequence[Wanted], paused: Paused) -> dict[st
 def recent(
     connection: Connection, queue: str, after: int, limit: int, paused: Paused
 ) -> tuple[list[Head], int]:
-    """Return the first row of each key and priority among the next `limit` rows of all queues, and the last id read.
+    """Return the first row per key and priority of the next `limit` rows, and the last id.
 
     A hint only: it misses lower ids that commit later.
     """
@@ -300,7 +290,7 @@ def recent(
 
 
 def recent_queues(connection: Connection, after: int, limit: int) -> tuple[set[str], int]:
-    """Return the queues of the next `limit` rows of all, and the last id read."""
+    """Return the queues of the next `limit` rows, and the last id."""
     found = dict(connection.execute(RECENT_QUEUES, {"after": after, "limit": limit}, binary=True).fetchall())
     return set(found), max(found.values(), default=after)
 
@@ -314,11 +304,9 @@ def last_id(connection: Connection) -> int:
 def held_keys(
     connection: Connection, queue: str, keys: Sequence[str], *, dead: bool, waiting: bool
 ) -> dict[str, int | None]:
-    """Return the held keys of a queue, each with the lowest id that waits for a retry, or None if a dead job holds it.
+    """Return held keys, each with its lowest waiting retry, or None if a dead job holds it.
 
-    Args:
-        dead: Dead jobs, unless cancelled, hold their keys.
-        waiting: Waiting retries hold higher ids of their keys.
+    Dead jobs, unless cancelled, hold their keys if `dead`; waiting retries hold higher ids if `waiting`.
     """
     parameters = {"queue": queue, "keys": list(keys), "dead": dead, "waiting": waiting}
     rows = connection.execute(HELD_KEYS, parameters, binary=True)
@@ -326,5 +314,5 @@ def held_keys(
 
 
 def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:
-    """Lock staged rows of a queue; return their ids, without those locked elsewhere or moved."""
+    """Lock staged rows; return the ids not locked elsewhere or moved."""
     return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids), queue))}

@@ -1,4 +1,4 @@
-"""Notes from one leader to the next: `drain_state` and two sequences."""
+"""Notes from leader to leader: `drain_state` and two sequences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LOST = SchemaError("drain_state has lost its only row; schema.sql says how to p
 
 
 class Progress(NamedTuple):
-    """Last delivery number, and the number up to which all are pushed."""
+    """Last delivery number, and that up to which all are pushed."""
 
     last_delivery: int
     pushed_up_to: int
 
 
 def record_leader(connection: Connection, leader: str) -> Progress:
-    """Record the new leader; return the progress of those before."""
+    """Record the new leader; return earlier progress."""
     statement = "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp()"
     if not connection.execute(statement, (leader,)).rowcount:
         raise _LOST
@@ -27,7 +27,7 @@ def record_leader(connection: Connection, leader: str) -> Progress:
 
 
 def installation(connection: Connection) -> UUID:
-    """Return the id that distinguishes this database's jobs from any other's."""
+    """Return the id of this database's jobs, unique among databases."""
     row: tuple[UUID] | None = connection.execute(
         "SELECT installation FROM drain_state WHERE only_row"
     ).fetchone()
@@ -37,14 +37,14 @@ def installation(connection: Connection) -> UUID:
 
 
 def identity(connection: Connection) -> tuple[str, str]:
-    """Return the installation, and a readable name, which identify this database in Redis."""
+    """Return installation and readable name, as used in Redis."""
     info = connection.info
     return str(installation(connection)), f"{info.dbname} on {info.host or 'localhost'}:{info.port}"
 
 
 def progress(connection: Connection) -> Progress:
-    """Return the progress of the leaders so far."""
-    # In this order, as both may grow meanwhile: the watermark must not exceed the number.
+    """Return the leaders' progress so far."""
+    # In this order: both may grow, and the watermark must not exceed the number.
     (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
     (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
     return Progress(last_delivery, pushed_up_to)
@@ -57,5 +57,5 @@ SELECT setval('drain_last_delivery'::regclass, %(last_delivery)s::bigint),
 
 
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
-    """Record the last delivery number and the watermark, at once and regardless of a rollback."""
+    """Record both numbers at once, even if the transaction rolls back."""
     connection.execute(RECORD_PROGRESS, {"last_delivery": last_delivery, "pushed_up_to": pushed_up_to})

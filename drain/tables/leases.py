@@ -22,11 +22,7 @@ RETURNING id, lease_expires_at
 
 
 def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, datetime]:
-    """Restart leases, expired ones too, unless the job was claimed again; one statement per length.
-
-    Returns:
-        End of each lease by id, without stale or undone claims and jobs awaiting a retry.
-    """
+    """Restart leases, even expired ones; return their ends by id, without lost claims."""
     extended: dict[int, datetime] = {}
     for lease_seconds in {claim.lease_seconds for claim in claims}:
         alike = [claim for claim in claims if claim.lease_seconds == lease_seconds]
@@ -35,8 +31,8 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
     return extended
 
 
-# Restores the row from before its batch claim: new, or failed. A job paused since is called back, or another worker
-# would start it; so is one of a queue with a rate, or it would begin without a token. The last condition: not released.
+# Restores a row from before its batch claim. A job paused since is called back, not to be started; so is one of a
+# queue with a rate, which needs a token. The last condition: not released.
 _HAS_RATE = (
     "EXISTS (SELECT FROM queues WHERE queues.queue = job.queue AND coalesce(rate, rate_per_key) IS NOT NULL)"
 )
@@ -53,7 +49,7 @@ RETURNING id, queue, delivery
 
 
 class Released(NamedTuple):
-    """Job whose claim was undone; it waits under its previous delivery number."""
+    """Job of an undone claim, waiting under its previous delivery."""
 
     id: int
     queue: str
@@ -61,10 +57,10 @@ class Released(NamedTuple):
 
 
 def release(connection: Connection, claims: Sequence[Fenced]) -> list[Released]:
-    """Undo `claim_many` claims of one process whose jobs have not begun; return those that were current."""
+    """Undo batch claims of one process, not begun; return the current ones."""
     released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, of_many(claims))}
     if len(released) < len(claims):
-        # Cancelled jobs among the rest have not begun either.
+        # Cancelled jobs have not begun either.
         cancellations.confirm_ends(connection, claims)
     return [released[claim.id] for claim in claims if claim.id in released]
 

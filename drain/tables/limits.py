@@ -1,4 +1,4 @@
-"""Limits of a claim: from the job's registration, or the defaults."""
+"""Limits of a claim, from the job's registration or defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_LEASE_SECONDS = 30.0
 
 
 class Limits(NamedTuple):
-    """Limits of a job's claims: attempts (0 for no limit), seconds per attempt, and lease without a heartbeat."""
+    """Attempts (0 for no limit), and seconds of an attempt and of a lease."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS

@@ -1,6 +1,6 @@
 """Outcomes of claims other than a finish: the job dies, or waits for its next attempt.
 
-Each is recorded under its claim's fence; a stale claim changes nothing. Docstrings say which may be repeated.
+A stale claim changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def retry_later(connection: Connection, claim: Fenced, wait_seconds: float, erro
     return connection.execute(RETRY_LATER, parameters).rowcount == 1
 
 
-# Repeatable after a lost answer: without the lease, no attempt is subtracted again. Tokens only grow.
+# Repeatable: without the lease, no attempt is subtracted again.
 DEFER = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
@@ -46,22 +46,22 @@ WHERE {THIS_CLAIM}
 
 
 def defer(connection: Connection, claim: Fenced, when: float | datetime) -> bool:
-    """Undo the claim until a time or for some seconds; False if the claim is stale.
+    """Undo the claim until a time or for some seconds; False if it is stale.
 
-    The attempt counts only if the job was redelivered after its lease expired.
+    The attempt counts only if redelivered after an expired lease.
     """
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {**of_one(claim), "until": until, "wait": wait}
     return connection.execute(DEFER, parameters).rowcount == 1
 
 
-# Shown as the reason of the pause.
+# Reason of the pause.
 RATE_LIMITED = "rate limited"
 SLOW_DOWN = f"{DEFER.rstrip()}\nRETURNING queue, key\n"
 
 
 def slow_down(connection: Connection, claim: Fenced, when: float | datetime) -> bool:
-    """Defer the job and pause its key, or without one its queue, in one transaction; repeatable."""
+    """Defer the job and pause its key, or else its queue; repeatable."""
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {**of_one(claim), "until": until, "wait": wait}
     with connection.transaction():
@@ -72,7 +72,7 @@ def slow_down(connection: Connection, claim: Fenced, when: float | datetime) -> 
     return row is not None
 
 
-# Repeatable like DEFER. `failed_at` stays: a deploy does not mean that a queue's target is down.
+# Repeatable like DEFER. `failed_at` stays: a deploy is not a failure.
 INTERRUPT = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
@@ -92,11 +92,9 @@ MOST_INTERRUPTIONS = 20
 def interrupt(
     connection: Connection, claim: Fenced, wait_seconds: float, error: Mapping[str, str]
 ) -> int | None:
-    """Release a job whose worker had to stop; the attempt does not count.
+    """Release a job whose worker must stop; the attempt does not count.
 
-    Returns:
-        How often this happened to the job; None, with nothing changed, if the claim is stale or `MOST_INTERRUPTIONS` is
-        reached.
+    Return how often this happened; None if the claim is stale or after `MOST_INTERRUPTIONS`.
     """
     parameters = {
         **of_one(claim),
@@ -133,17 +131,16 @@ def bury_claimed(
     error: Mapping[str, str] | None = None,
     ran: bool = True,
 ) -> bool:
-    """Move a claimed job to `dead_jobs`.
+    """Move a claimed job to `dead_jobs`; repeatable.
 
     Args:
         reason: One of those in `schema.sql`.
         explanation: Sentence for users.
-        error: Of this attempt; None keeps the previous one.
-        ran: False if the claim was made only to bury the job.
+        error: None keeps the previous attempt's.
+        ran: False if claimed only to be buried.
 
     Returns:
-        True if the job is dead under this token, so the call may be repeated; after a lossy failover perhaps by another
-        claim.
+        True if dead under this token; after a lossy failover, perhaps by another claim.
     """
     parameters = {
         **of_one(claim),
@@ -167,7 +164,7 @@ SELECT {JOB}, attempts, last_error, 'unreadable', %(explanation)s FROM given_up
 
 
 def bury_unclaimable(connection: Connection, job_id: int, explanation: str) -> bool:
-    """Bury a job whose row makes every claim fail; False if it is gone or claimed."""
+    """Bury a job whose every claim fails; False if gone or claimed."""
     parameters = {"id": job_id, "explanation": explanation}
     return connection.execute(BURY_UNCLAIMABLE, parameters).rowcount == 1
 
@@ -176,5 +173,5 @@ RECORD_STALE = "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outco
 
 
 def record_stale(connection: Connection, claim: Fenced, outcome: str) -> None:
-    """Record an outcome that a stale claim reported."""
+    """Record an outcome refused because its claim was stale."""
     connection.execute(RECORD_STALE, (claim.id, claim.fencing_token, claim.worker, outcome))

@@ -1,6 +1,6 @@
-"""Pauses: rows of `queue_pauses`, which hold the jobs that match everything they name.
+"""Pauses: rows of `queue_pauses`, which hold the jobs that match all they name.
 
-An indefinite pause and one with an end may coexist. Parameters are `%(name)s`, as `drain.jobs.executors` needs.
+An indefinite pause and a timed one may coexist. `drain.jobs.executors` needs parameters as `%(name)s`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from drain.tables.followed import FollowedTable
 class Pause(NamedTuple):
     """Row of `queue_pauses`; a queue, name or key of None matches all.
 
-    Attributes:
-        until: End; None for indefinite.
-        reason: Sentence for users.
-        paused_by: Database role or worker.
+    `until` is None if indefinite; `reason` is a sentence for users, `paused_by` a database role or worker.
     """
 
     queue: str | None
@@ -46,8 +43,7 @@ SELECT {_COLUMNS} FROM queue_pauses
 WHERE {_HOLDS}
 ORDER BY paused_at, number
 """
-# Until a time, for some seconds, or indefinitely. An existing pause is extended, never shortened; a past time is a
-# no-op.
+# A pause is only extended; a past time is a no-op.
 PAUSE = f"""
 INSERT INTO queue_pauses (queue, job_name, key, until, reason, paused_by)
 SELECT wanted.* FROM (
@@ -67,8 +63,8 @@ WHERE queue IS NOT DISTINCT FROM CAST(%(queue)s AS text)
 RETURNING until IS NULL OR until > clock_timestamp()
 """
 _PRUNE = "DELETE FROM queue_pauses WHERE until <= clock_timestamp()"
-# Condition on a row aliased `job`. Each of the eight possible pauses is one look-up in `queue_pauses_once`, where ''
-# stands for what a pause leaves open. With `= ANY` on three columns, PostgreSQL 15 read all pauses of a queue per row.
+# Each of eight possible pauses of the row `job` is one look-up in `queue_pauses_once`, where '' matches all.
+# With `= ANY` on three columns, PostgreSQL 15 read all of a queue's pauses per row.
 IS_PAUSED = """EXISTS (
     SELECT FROM (VALUES (job.queue), ('')) AS in_queue (name), (VALUES (job.job_name), ('')) AS of_job (name),
         (VALUES (coalesce(job.key, '')), ('')) AS with_key (name)
@@ -85,17 +81,17 @@ def read(connection: Connection) -> list[Pause]:
 
 
 def rows_of(rows: Iterable[Any]) -> list[Pause]:
-    """Convert rows of `READ` to pauses."""
+    """Convert rows of `READ`."""
     return [Pause._make(row) for row in rows]
 
 
 def longest_first(pauses: Iterable[Pause]) -> list[Pause]:
-    """Sort by end, latest first; among equal ends, oldest first."""
+    """Sort by end, latest first, then oldest first."""
     return sorted(pauses, key=lambda pause: pause.until or _NEVER, reverse=True)
 
 
 def prune(connection: Connection) -> int:
-    """Delete ended pauses; return their number."""
+    """Delete ended pauses; return how many."""
     return connection.execute(_PRUNE).rowcount
 
 
@@ -108,7 +104,7 @@ def pause_for(
     reason: str,
     paused_by: str,
 ) -> None:
-    """Pause a key, or the queue if `key` is None, until a time or for some seconds."""
+    """Pause a key, or else the queue, until a time or for some seconds."""
     until, seconds = (when, None) if isinstance(when, datetime) else (None, when)
     parameters = {
         "queue": queue,
@@ -130,10 +126,9 @@ class Pauses:
         self._queues = frozenset(
             pause.queue for pause in pauses if pause.job_name is None and pause.key is None
         )
-        # None stands for all queues.
+        # None: all queues.
         self._names: dict[str | None, set[str]] = {}
         self._keys: dict[str | None, dict[str, datetime | None]] = {}
-        # By key and name.
         self._both: dict[str | None, set[tuple[str, str]]] = {}
         for pause in pauses:
             self._add(pause)
@@ -161,21 +156,21 @@ class Pauses:
         return name in self._queues
 
     def job_names(self, queue: str) -> frozenset[str]:
-        """Return the job names paused in the queue."""
+        """Return the job names paused in this queue."""
         return frozenset(self._names.get(None, ())) | frozenset(self._names.get(queue, ()))
 
     def keys(self, queue: str) -> Mapping[str, datetime | None]:
-        """Return the keys paused in the queue, each with its end, or None."""
+        """Return the keys paused in this queue, with their ends."""
         everywhere, here = self._keys.get(None, {}), self._keys.get(queue, {})
         both = {key: _later(everywhere[key], here[key]) for key in everywhere.keys() & here.keys()}
         return everywhere | here | both
 
     def pairs(self, queue: str) -> frozenset[tuple[str, str]]:
-        """Return the pairs of key and job name paused in the queue."""
+        """Return the pairs of key and name paused in this queue."""
         return frozenset(self._both.get(None, ())) | frozenset(self._both.get(queue, ()))
 
     def names_any(self, queue: str) -> bool:
-        """Return True if some, not all, jobs of the queue may be paused, so that each row must be checked."""
+        """Return True if each row must be checked."""
         kinds = (self._names, self._keys, self._both)
         return any(where in kind for where in (None, queue) for kind in kinds)
 
@@ -194,16 +189,13 @@ class Pauses:
 
     @property
     def queues(self) -> frozenset[str] | None:
-        """Queues named by pauses; None if a pause applies to all queues."""
+        """Queues with pauses; None if a pause applies to all queues."""
         names = [pause.queue for pause in self._pauses]
         return None if None in names else frozenset(name for name in names if name is not None)
 
 
 class FollowedPauses:
-    """Pauses in memory; each look reads changes, on the leader's connection.
-
-    `pauses` stays the same object until a pause begins, changes or ends.
-    """
+    """Pauses in memory; `pauses` is the same object until one changes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

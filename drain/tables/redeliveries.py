@@ -1,6 +1,6 @@
-"""Redeliveries: jobs in flight get a new delivery number, or die because RQ gave them up.
+"""Redeliveries: jobs in flight get a new delivery number, or die if RQ gave them up.
 
-A delivered job under a pause is called back: it waits, and no claim finds it. Paused jobs are not redelivered.
+Paused jobs are called back if delivered, so that no claim finds them, and not redelivered.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from drain.database.postgres import Connection
 from drain.tables.columns import DEAD, DELIVERED, JOB, id_array
 from drain.tables.pauses import IS_PAUSED
 
-# Stands for no bound.
 CENTURY_SECONDS = 3.2e9
 
 
 class Redelivered(NamedTuple):
-    """Job with a new delivery number; `claims` are those made before."""
+    """Job with a new delivery number, and its earlier claims."""
 
     id: int
     queue: str
@@ -28,8 +27,7 @@ class Redelivered(NamedTuple):
     claims: int
 
 
-# All redeliveries, with their condition and order. Rows locked by a worker are skipped. Conditions use now(), since
-# clock_timestamp() cannot be searched in an index.
+# Skips locked rows. now(), since an index cannot be searched for clock_timestamp().
 _REDELIVER = """
 WITH due AS (
     SELECT id, delivery AS previous_delivery FROM inflight_jobs AS job
@@ -44,7 +42,7 @@ RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, nu
     job.fencing_token
 """
 _RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
-# Chosen earlier by the queue's rules; meanwhile a job may have moved or been paused. Matches by id alone.
+# The job may have moved or been paused since.
 _CHOSEN = {
     "condition": "id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now() AND queue = %(queue)s",
     "order": "id",
@@ -60,7 +58,7 @@ _UNCLAIMED = {
 REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
     _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _CHOSEN, _LEASES, _UNCLAIMED)
 )
-# Variants for when pauses exist; otherwise no row pays for the check.
+# Used only while pauses exist, so that otherwise no row pays.
 (
     REDELIVER_RETRIES_BUT_PAUSED,
     REDELIVER_CHOSEN_BUT_PAUSED,
@@ -75,7 +73,7 @@ REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
 def redeliver_retries(
     connection: Connection, last_delivery: int, limit: int, *, queue: str, but_paused: bool = False
 ) -> list[Redelivered]:
-    """Renumber up to `limit` due retries of a queue from `last_delivery + 1`, without paused ones if `but_paused`."""
+    """Renumber due retries of a queue from `last_delivery + 1`."""
     statement = REDELIVER_RETRIES_BUT_PAUSED if but_paused else REDELIVER_RETRIES
     return _redeliver(connection, statement, last_delivery, limit, queue=queue)
 
@@ -83,7 +81,7 @@ def redeliver_retries(
 def redeliver_chosen(
     connection: Connection, last_delivery: int, ids: Collection[int], *, queue: str, but_paused: bool = False
 ) -> list[Redelivered]:
-    """Renumber those of these jobs that are still due in this queue, as `redeliver_retries` does."""
+    """Renumber these jobs if still due in this queue."""
     statement = REDELIVER_CHOSEN_BUT_PAUSED if but_paused else REDELIVER_CHOSEN
     return _redeliver(connection, statement, last_delivery, len(ids), ids=id_array(ids), queue=queue)
 
@@ -97,7 +95,7 @@ def redeliver_leases(
     but: Collection[str] = (),
     but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber up to `limit` jobs whose lease expired `within` the last seconds, except of the queues `but`."""
+    """Renumber jobs whose lease expired `within` seconds, except of queues `but`."""
     statement = REDELIVER_LEASES_BUT_PAUSED if but_paused else REDELIVER_LEASES
     return _redeliver(connection, statement, last_delivery, limit, within=within, but=list(but))
 
@@ -112,7 +110,7 @@ def redeliver_unclaimed(
     up_to: int,
     but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber up to `limit` unclaimed jobs of a queue with numbers in (`above`, `up_to`]."""
+    """Renumber unclaimed jobs of a queue with numbers in (`above`, `up_to`]."""
     statement = REDELIVER_UNCLAIMED_BUT_PAUSED if but_paused else REDELIVER_UNCLAIMED
     return _redeliver(connection, statement, last_delivery, limit, queue=queue, above=above, up_to=up_to)
 
@@ -125,7 +123,7 @@ def _redeliver(
     return sorted((Redelivered._make(row) for row in rows), key=lambda job: job.delivery)
 
 
-# A job called back is due again as soon as no pause applies. Rows locked by a claiming worker are skipped; they start.
+# Due again once no pause applies. Rows locked by a claim are skipped; they start.
 _CALL_BACK = """
 WITH paused AS (
     SELECT id FROM inflight_jobs AS job
@@ -153,25 +151,23 @@ CALL_BACK_LEASES = _CALL_BACK.format(
 
 
 def call_back(connection: Connection, limit: int, queues: Collection[str] | None) -> int:
-    """Call back up to `limit` delivered, unclaimed jobs under pauses; return their number.
+    """Call back delivered, unclaimed, paused jobs, at read committed; return how many.
 
-    Args:
-        connection: At read committed.
-        queues: Queues that pauses name; None if one applies to all.
+    `queues` are those that pauses name; None if one applies to all.
     """
     statement = CALL_BACK if queues is None else CALL_BACK_OF_QUEUES
     return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
 
 
 def call_back_all(connection: Connection, limit: int, queues: Collection[str]) -> int:
-    """Call back up to `limit` delivered, unclaimed jobs of these queues; return their number."""
+    """Call back delivered, unclaimed jobs of these queues; return how many."""
     return connection.execute(CALL_BACK_ALL, {"limit": limit, "queues": list(queues)}).rowcount
 
 
 def call_back_leases(
     connection: Connection, limit: int, *, queues: Collection[str] = (), within: float = CENTURY_SECONDS
 ) -> list[int]:
-    """Call back up to `limit` jobs with expired leases, paused or of `queues`; return their ids."""
+    """Call back jobs with expired leases, paused or of `queues`; return ids."""
     parameters = {"limit": limit, "queues": list(queues), "within": within}
     rows = connection.execute(CALL_BACK_LEASES, parameters)
     return [job_id for (job_id,) in rows]

@@ -1,6 +1,6 @@
 """Rules of queues: rows of `queues`, read by the leader.
 
-Parameters are `%(name)s`, and JSON travels as text, as `drain.jobs.executors` needs.
+`drain.jobs.executors` needs parameters as `%(name)s`, and JSON as text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from drain.database.postgres import Connection
 from drain.tables.followed import FollowedTable
 
-# Units of a rate in seconds, as in `10/min`.
+# Units of a rate, in seconds.
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class RulesRow(NamedTuple):
-    """Row of `queues`; `schema.sql` documents the columns. With an `error` the leader holds the queue."""
+    """Row of `queues`, see `schema.sql`; an `error` holds the queue."""
 
     queue: str
     running: int | None = None
@@ -40,12 +40,12 @@ class RulesRow(NamedTuple):
 
     @property
     def bucket(self) -> Bucket | None:
-        """The queue's token bucket; None without a rate."""
+        """The queue's token bucket, if any."""
         return self._bucket(self.rate)
 
     @property
     def bucket_of_key(self) -> Bucket | None:
-        """The token bucket of each key; None without such a rate."""
+        """Token bucket of each key, if any."""
         return self._bucket(self.rate_per_key)
 
     def _bucket(self, rate: str | None) -> Bucket | None:
@@ -64,7 +64,7 @@ class Bucket(NamedTuple):
 
 
 def burst_of(burst: int | None, per_second: float) -> int:
-    """Return how many jobs may begin at once after a quiet time; by default one second's worth, at least one."""
+    """Return the burst, by default one second's worth."""
     return burst or max(1, ceil(per_second))
 
 
@@ -86,7 +86,7 @@ _READ_SOME = f"SELECT {_COLUMNS} FROM queues ORDER BY error IS NULL, queue LIMIT
 _READ_OF = f"SELECT {_COLUMNS} FROM queues WHERE queue = ANY (%(queues)s::text[]) ORDER BY queue"
 READ = f"SELECT {_COLUMNS} FROM queues WHERE queue = %(queue)s"
 DELETE = "DELETE FROM queues WHERE queue = %(queue)s RETURNING queue"
-# Skips a row that another session is changing.
+# Skips rows that another session is changing.
 NOTE_ERRORS = """
 UPDATE queues SET error = noted.error FROM unnest(%(queues)s::text[], %(errors)s::text[]) AS noted (name, error)
 WHERE queue = noted.name AND queue = ANY (ARRAY (
@@ -95,23 +95,23 @@ WHERE queue = noted.name AND queue = ANY (ARRAY (
 
 
 def read(connection: Connection, *, most: int | None = None) -> dict[str, RulesRow]:
-    """Read all rules by queue, up to `most` rows, held queues first."""
+    """Read up to `most` rules by queue, held queues first."""
     return {row.queue: row for row in map(row_of, connection.execute(_READ_SOME, {"most": most}))}
 
 
 def read_of(connection: Connection, queues: Iterable[str]) -> dict[str, RulesRow]:
-    """Read the rules of these queues, by queue."""
+    """Read the rules of these queues."""
     rows = connection.execute(_READ_OF, {"queues": list(queues)})
     return {row.queue: row for row in map(row_of, rows)}
 
 
 def followed() -> FollowedTable[RulesRow]:
-    """Return all rules as a followed table, not read yet."""
+    """Return all rules as a followed table, not yet read."""
     return FollowedTable("queues", _COLUMNS, row_of)
 
 
 def note_errors(connection: Connection, errors: Mapping[str, str | None]) -> None:
-    """Record by queue why the leader cannot follow its rules; None if it does."""
+    """Record why rules cannot be followed; None if they can."""
     connection.execute(NOTE_ERRORS, {"queues": list(errors), "errors": list(errors.values())})
 
 
@@ -122,11 +122,7 @@ def row_of(values: Collection[Any]) -> RulesRow:
 
 
 def insert(columns: Collection[str]) -> str:
-    """Build the statement that inserts rules unless the queue has a row; returns a row if it did.
-
-    Args:
-        columns: Names of rules, also the parameters; `weights` as JSON text.
-    """
+    """Build the INSERT of rules, `weights` as JSON text; it returns a row unless one exists."""
     names = _in_order(columns)
     values = ", ".join(map(_value, names))
     return f"""
@@ -136,9 +132,9 @@ ON CONFLICT (queue) DO NOTHING RETURNING queue
 
 
 def update(columns: Collection[str]) -> str:
-    """Build the statement that changes rules of an existing row; returns a row if it did.
+    """Build the UPDATE of rules; it returns a row if one exists.
 
-    Concurrent changes of different rules both apply; CHECKs refuse one that contradicts the other.
+    Concurrent changes of different rules both apply, unless a CHECK fails.
     """
     changes = ", ".join(f"{name} = {_value(name)}" for name in _in_order(columns))
     return (

@@ -1,8 +1,7 @@
 """Running jobs of a queue with limits, and recent starts.
 
-A job runs while it is delivered or claimed. The leader remembers the ids it admitted and asks by primary key which
-still run, so dead row versions cost nothing. A job cancelled while claimed runs until its worker confirms the end or
-its lease expires (`cancelled_claims`).
+Jobs run while delivered or claimed; if cancelled, until the worker confirms or the lease expires (`cancelled_claims`).
+The leader asks by primary key which admitted jobs still run, so dead row versions cost nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from drain.tables.columns import DELIVERED, id_array
 from drain.tables.keyed import Paused
 
 _KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
-# Names no column but the id: only the primary key fits.
+# Names only the id, so that only the primary key fits.
 STILL_RUNNING = f"""
 SELECT coalesce(pg_catalog.array_agg(id), '{{}}'), ARRAY ({_KEYS_OF_CANCELLED})
 FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
 WHERE queue = %(queue)s AND next_run_at IS NULL
 """
-# One snapshot, so a job that changes state is in exactly one of them.
+# One snapshot, so that a moving job appears exactly once.
 IN_FLIGHT = f"""
 SELECT id, key FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s
 UNION ALL
@@ -38,7 +37,7 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
 """
-# The waiting retry with the lowest id of each key, and whether it is due and unpaused.
+# Each key's lowest waiting retry, and whether it is due and unpaused.
 FIRST_RETRIES = """
 SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT id, next_run_at <= now() AND job_name <> ALL (%(names)s::text[])
@@ -47,10 +46,10 @@ SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::te
     WHERE queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL
     ORDER BY id LIMIT 1) AS first
 """
-# Claims of ended jobs: tokens also count deferrals, cancellations and giving way.
+# Tokens also count deferrals, cancellations and giving way.
 CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
 CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
-# Recent starts. Only a job's last claim has a time, and all its claims count: better to underuse a rate than exceed it.
+# Only the last claim has a time, but all count: better to underuse a rate than exceed it.
 BEGUN = f"""
 WITH ended AS (
     SELECT key, {CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
@@ -74,12 +73,12 @@ SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::big
     UNION ALL
     SELECT dropped_before::timestamp AT TIME ZONE 'UTC' FROM drain_state) AS bounds
 """
-# From a delivery on, so as not to step over dead rows.
+# From a delivery on, to skip dead rows.
 UNCLAIMED = f"""
 SELECT id, coalesce(key, ''), fencing_token, delivery FROM inflight_jobs
 WHERE {DELIVERED} AND queue = %(queue)s AND delivery >= %(since)s
 """
-# Number of claims and time of the last: of a dead job its end, of a revived one now.
+# Dead jobs: at their end. Revived jobs: now.
 LAST_CLAIMS = f"""
 SELECT id, claims, extract(epoch FROM coalesce(at, now()))::float8 FROM (
     SELECT id, fencing_token AS claims, claimed_at AS at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
@@ -95,27 +94,27 @@ _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Unclaimed(NamedTuple):
-    """Delivered, unclaimed job: its key or '', and the claims before this delivery."""
+    """Delivered, unclaimed job: its key or '', and earlier claims."""
 
     key: str
     claims: int
 
 
 class LastClaim(NamedTuple):
-    """Number of a job's claims, and the last one's time since 1970, or that of the job's end."""
+    """Number of a job's claims, and Unix time of the last or the end."""
 
     number: int
     at: float
 
 
 def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[str]]:
-    """Return which of the jobs still run, and the keys ('' for none) of cancelled jobs that keep a place."""
+    """Return jobs still running, and keys or '' of cancelled ones still counted."""
     still, cancelled = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
     return still, cancelled
 
 
 def in_flight(connection: Connection, queue: str) -> list[tuple[int | None, str]]:
-    """Return the running jobs with their keys or ''; a cancelled job that keeps its place has no id."""
+    """Return running jobs with key or ''; cancelled ones without id."""
     rows = connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)
     return [(job_id, key or "") for job_id, key in rows]
 
@@ -127,7 +126,7 @@ def due_retries(
     paused: Paused,
     leave_keys: Collection[str],
 ) -> list[tuple[int, str]]:
-    """Return up to `limit` due retries of a queue, earliest first, with their keys or ''."""
+    """Return up to `limit` due retries, earliest first, with key or ''."""
     parameters = {"queue": queue, "limit": limit, "keys": list(leave_keys), **paused.parameters()}
     rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
@@ -136,16 +135,16 @@ def due_retries(
 def first_retries(
     connection: Connection, queue: str, keys: Collection[str], paused: Paused
 ) -> dict[str, tuple[int, bool]]:
-    """Return the waiting retry with the lowest id of each key, and whether it may begin."""
+    """Return each key's lowest waiting retry, and whether it may begin."""
     parameters = {"queue": queue, "keys": list(keys), **paused.parameters()}
     rows = connection.execute(FIRST_RETRIES, parameters, binary=True).fetchall()
     return {key: (job_id, may_begin) for key, job_id, may_begin in rows}
 
 
 def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:
-    """Count recent starts by key ('' for none); return also the seconds covered.
+    """Count recent starts by key or ''; return also the seconds covered.
 
-    Reads only the latest finished jobs, and retention may have dropped some.
+    Only the latest finished jobs are read, and retention drops some.
     """
     parameters = {"queue": queue, "seconds": seconds, "limit": limit}
     counts: dict[str | None, int] = dict(connection.execute(BEGUN, parameters).fetchall())
@@ -155,23 +154,19 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
 
 
 def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, Unclaimed], int]:
-    """Return delivered, unclaimed jobs by id, and the delivery to continue from.
-
-    Args:
-        since: Result of the previous look, or 0.
-    """
+    """Return delivered, unclaimed jobs by id, and the next `since`."""
     rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
     found = {job_id: Unclaimed(key, claims) for job_id, key, claims, _ in rows}
     return found, min((delivery for *_, delivery in rows), default=since)
 
 
 def last_claims(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, LastClaim]:
-    """Return the last claims of those jobs that some table still has; finished ones within `seconds` only."""
+    """Return last claims, of finished jobs within `seconds` only."""
     rows = connection.execute(LAST_CLAIMS, {"ids": id_array(ids), "seconds": seconds})
     return {job_id: LastClaim(number, at) for job_id, number, at in rows}
 
 
 def clock(connection: Connection) -> float:
-    """Return the database's clock, in seconds since 1970."""
+    """Return the database's clock, in Unix seconds."""
     (seconds,) = fetch_one(connection, _CLOCK)
     return float(seconds)

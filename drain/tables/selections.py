@@ -1,4 +1,4 @@
-"""Selections of waiting or running jobs, as conditions on staged rows and rows in flight."""
+"""Selections of waiting or running jobs, as SQL conditions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import id_array
 
-# Jobs changed per transaction, to keep locks short.
+# Jobs per transaction, to keep locks short.
 SLICE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Jobs that match all given criteria; None matches any. `whole` is the selection that a slice is part of."""
+    """Jobs that match all criteria; None matches any. A slice has a `whole`."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -53,7 +53,7 @@ class Selection:
 
 
 def slices(connection: Connection, table: str, selection: Selection) -> Iterator[Selection]:
-    """Scan a table once and yield slices of a selection by id; the criteria still apply to each slice."""
+    """Scan a table once; yield slices of a selection by id."""
     ids = array("q")
     statement = f"COPY (SELECT id FROM {table} WHERE {selection.condition} ORDER BY id) TO STDOUT"
     with connection.cursor() as cursor, cursor.copy(statement, selection.parameters()) as rows:

@@ -1,4 +1,4 @@
-"""Staged jobs: bulk inserts, and moves in flight by the leader; applications use `inserts`."""
+"""Staged jobs: bulk inserts, and the leader's moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import JOB, id_array
 from drain.tables.leader_progress import RECORD_PROGRESS
 
-# `(priority, id)`: the order within a lane.
+# `(priority, id)`, the order in a lane.
 Place: TypeAlias = tuple[int, int]
 START: Place = (-(2**31), -(2**63))
 LAST_PRIORITY = 2**31 - 1
@@ -28,7 +28,7 @@ MATURE_THESE = _MATURE.format(which="id = ANY (%s::bigint[])")
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Mark up to `limit` due scheduled rows as matured, for `lanes.read_due`; return how many."""
+    """Mark due scheduled rows as matured; return how many."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
@@ -38,7 +38,7 @@ def mature_these(connection: Connection, ids: Iterable[int]) -> None:
 
 
 class DueJob(NamedTuple):
-    """Due row as the leader needs it; `expired` if its `expires_at` has passed."""
+    """Due row as the leader needs it; `expired` after its `expires_at`."""
 
     id: int
     queue: str
@@ -55,7 +55,7 @@ class DueJob(NamedTuple):
         return self.priority, self.id
 
 
-# Batches name exact ids: `id <= last` would delete a lower id that commits later, unread.
+# Exact ids: `id <= last` would delete lower ids that commit later, unread.
 MOVE = f"""
 WITH moved AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
@@ -75,14 +75,13 @@ def move(
     *,
     commits: bool = False,
 ) -> None:
-    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in this order.
+    """Move exactly these rows to `inflight_jobs`, numbered in order from `last_delivery + 1`.
 
-    The numbers are recorded as used, whatever rolls back; doing so here saves one of five round trips of a small batch.
+    The numbers count as used even after a rollback. Recording them here saves one of five round trips of a small batch.
 
     Args:
         connection: In the transaction that read the rows.
-        last_delivery: Highest number used so far.
-        pushed_up_to: Watermark to record; None if everything before these rows is pushed.
+        pushed_up_to: Watermark to record; None for `last_delivery`.
         commits: Commit in the same round trip.
     """
     numbers = {
@@ -98,7 +97,7 @@ def move(
 
 
 class Forwardable(NamedTuple):
-    """Row that leaves for Redis in forward mode; arguments as JSON text."""
+    """Row for Redis in forward mode; arguments as JSON text."""
 
     id: int
     queue: str
@@ -116,17 +115,14 @@ DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
-    """Read these rows for forward mode, in this order."""
+    """Read these rows in this order."""
     cursor = connection.execute(READ_FORWARDABLE, (id_array(ids),))
     rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
     return [rows[id_] for id_ in ids]
 
 
 def delete_forwarded(connection: Connection, ids: Sequence[int]) -> None:
-    """Delete exactly these rows, whose jobs go to Redis alone.
-
-    Push them before committing: a crash in between leaves the rows.
-    """
+    """Delete exactly these rows; push them before the commit, so that a crash keeps them."""
     connection.execute(DELETE_FORWARDED, (id_array(ids),))
 
 
@@ -140,7 +136,7 @@ SELECT {JOB}, %(reason)s, %(explanation)s FROM given_up
 
 
 def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: str) -> int:
-    """Move exactly these rows to `dead_jobs`; return how many there were."""
+    """Move exactly these rows to `dead_jobs`; return how many."""
     parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     return connection.execute(BURY, parameters).rowcount
 
@@ -150,17 +146,17 @@ _TRY_BULK_LOCK = f"SELECT pg_try_advisory_xact_lock({locks.BULK_STAGING})"
 
 
 def announce_bulk(connection: Connection) -> None:
-    """Announce a bulk transaction, so that the leader's scans skip its rows."""
+    """Make the leader's scans skip this bulk transaction's rows."""
     connection.execute(_SHARE_BULK_LOCK)
 
 
 def is_bulk_under_way(connection: Connection) -> bool:
-    """Return True if an announced bulk transaction is open; call in a transaction."""
+    """Return True during an announced bulk transaction; call in a transaction."""
     (is_free,) = fetch_one(connection, _TRY_BULK_LOCK)
     return not is_free
 
 
-# Three partitions take turns of five seconds. The idle one is neither current nor next, so staging never waits for it.
+# They rotate every five seconds. The idle one is neither current nor next, so staging never waits for it.
 IDLE_PARTITION = (
     "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
 )
@@ -172,22 +168,21 @@ WHERE pg_relation_size(name::regclass) > %s
 
 
 def truncate_idle(connection: Connection, larger_than: int) -> int:
-    """Truncate the idle ready partition if empty, unused and larger than this; return 1 if so, else 0.
+    """Truncate the idle partition if empty, unused and larger than this; return 1 or 0.
 
     Call in autocommit mode, at read committed.
     """
     return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
 
 
-# Values for columns that are not nullable.
+# For columns that are not nullable.
 IF_NULL = {"job_args": "[]", "job_kwargs": "{}", "queue": "default", "priority": 0}
-# Session-local, so it is gone with the transaction.
 _ASIDE = "pg_temp.drain_bulk"
 _PUT_ASIDE = (
     f"CREATE TEMPORARY TABLE {_ASIDE} ON COMMIT DROP AS SELECT {{names}} FROM staged_jobs WITH NO DATA"
 )
 _DUE = "coalesce({scheduled_at}, now()) + make_interval(secs => coalesce({quiet_seconds}, 0))"
-# Counts from the statement, since the transaction may have copied for hours.
+# From the statement's start: copying may have taken hours.
 _SPREAD = """
 greatest({due}, statement_timestamp()
     + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
@@ -204,11 +199,7 @@ def put_aside(connection: Connection, names: Sequence[str]) -> str:
 def insert_put_aside(
     connection: Connection, names: Sequence[str], *, rows_per_second: float | None = None
 ) -> None:
-    """Stage the rows of the temporary table, in its transaction.
-
-    Args:
-        rows_per_second: Rate at which they come due from now on; None for at once.
-    """
+    """Stage the rows of the temporary table, in its transaction, due at a rate if given."""
     values = {name: Identifier(name).as_string() for name in names}
     given = {name: values.get(name, "NULL") for name in ("scheduled_at", "quiet_seconds")}
     due = _DUE.format(**given)

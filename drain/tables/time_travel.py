@@ -1,7 +1,4 @@
-"""Virtual time for `drain.contrib.testing`: waiting times shifted within a test's transaction.
-
-Nothing else calls this.
-"""
+"""Virtual time for `drain.contrib.testing`, within a test's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ def _earlier(*columns: str) -> str:
     return ", ".join(f"{column} = {column} - %(by)s::interval" for column in columns)
 
 
-# A row's columns move together, so it stays in its partition.
+# Columns move together, so rows stay in their partitions.
 _STAGED = _earlier("staged_at", "scheduled_at", "matured_at", "expires_at")
 _IN_FLIGHT = _earlier(
     *("staged_at", "scheduled_at", "expires_at", "moved_at"),
@@ -31,7 +28,7 @@ WITH staged AS (
 )
 UPDATE crons SET {_CRONS}
 """
-# Only this transaction's finished jobs: the table may hold millions.
+# Only this transaction's finished jobs, as there may be millions.
 SHIFT_REST = f"""
 WITH paused AS (
     UPDATE queue_pauses SET {_earlier("until", "paused_at")}
@@ -49,13 +46,13 @@ _CLOCK = "SELECT now(), clock_timestamp()"
 
 
 def clock(connection: Connection) -> tuple[datetime, datetime]:
-    """Return the transaction's start and the current time, by the database's clock."""
+    """Return the transaction's start and current time, by the database."""
     began, now = fetch_one(connection, _CLOCK)
     return began, now
 
 
 def shift(connection: Connection, by: timedelta) -> None:
-    """Make the times of waiting and running jobs, and of schedules, earlier by this; later if negative."""
+    """Make the times of waiting and running jobs and schedules earlier."""
     connection.execute(SHIFT, {"by": by})
 
 
@@ -70,7 +67,7 @@ def shift_staged(connection: Connection, ids: Sequence[int], by: timedelta) -> N
 
 
 def make_due(connection: Connection, job_id: int) -> bool:
-    """Make a job's next attempt due; False if it awaits none."""
+    """Make a job's next attempt due; False without one."""
     return connection.execute(_MAKE_DUE, (job_id,)).rowcount == 1
 
 

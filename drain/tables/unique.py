@@ -1,7 +1,7 @@
-"""Waiting jobs with a unique key: those that give way end in `finished_jobs`, with the id of the one that stands.
+"""Waiting jobs with a unique key; those that give way end in `finished_jobs`, with the id that stands.
 
-Waiting means staged and due, delivered and unclaimed, or between attempts. Rows locked elsewhere are skipped: they are
-being claimed or changed.
+Waiting means staged and due, delivered and unclaimed, or between attempts. Locked rows are being claimed or changed, so
+they are skipped.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Scope: TypeAlias = tuple[str, str]
 
 
 class Candidate(NamedTuple):
-    """Waiting job among those of a unique key.
+    """Waiting job with a unique key.
 
     Attributes:
         keep: `last` or `first`; None means `first`.
         state: `inflight`, `ready`, or `scheduled`.
-        quiet_seconds: Time without another job of the key before it runs.
-        seconds_left: Rest of that time; at most 0 if over.
-        was_claimed: Claimed before; after an expired lease that worker may still run it.
-        expires_at: Expiry of an unclaimed job, in seconds since 1970.
+        quiet_seconds: Required time without another job of the key.
+        seconds_left: Rest of that time, or at most 0.
+        was_claimed: After an expired lease that worker may still run it.
+        expires_at: Unix time; only for unclaimed jobs.
     """
 
     id: int
@@ -53,7 +53,7 @@ _STAGED = """
         AND coalesce(job.expires_at > now(), true) {condition}
     ORDER BY job.id DESC LIMIT %(most)s)
 """
-# A job about to expire stands for no other.
+# A job about to expire cannot stand for others.
 READ_CANDIDATES = f"""
 SELECT wanted.number::integer, found.*
 FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS wanted (job_name, unique_key, number),
@@ -72,12 +72,9 @@ FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS w
 def read_candidates(
     connection: Connection, scopes: Sequence[Scope], most: int
 ) -> Mapping[Scope, list[Candidate]]:
-    """Read the waiting jobs of each scope, in a batch's transaction.
+    """Read each scope's waiting jobs, in a batch's transaction.
 
-    Includes scheduled jobs with a quiet time, excludes expired jobs.
-
-    Args:
-        most: Upper bound per key of ready and of scheduled jobs, highest ids first.
+    Includes jobs in their quiet time, not expired ones; up to `most` each of ready and scheduled, highest ids first.
     """
     names, keys = zip(*scopes, strict=True)
     found: dict[Scope, list[Candidate]] = {scope: [] for scope in scopes}
@@ -94,7 +91,7 @@ SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR
 
 
 def lock(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Lock rows of waiting jobs; return the ids not locked elsewhere."""
+    """Lock waiting jobs; return the ids not locked elsewhere."""
     if not ids:
         return set()
     parameters = (id_array(ids),)
@@ -118,16 +115,12 @@ SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
 
 
 def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Move locked staged jobs to finished as superseded; return how many.
-
-    Args:
-        stands: Id of the job that stands, by locked id.
-    """
+    """Finish locked staged jobs; `stands` maps each to the id that stands."""
     return _supersede(connection, SUPERSEDE_STAGED, stands)
 
 
 def supersede_in_flight(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Move locked jobs in flight to finished as superseded, as `supersede_staged` does."""
+    """Finish locked jobs in flight as superseded."""
     return _supersede(connection, SUPERSEDE_IN_FLIGHT, stands)
 
 
@@ -180,14 +173,14 @@ RETURNING job.id
 
 
 class Stand(NamedTuple):
-    """Values that a standing job takes over: the highest id, and a time before which it must not expire, if any."""
+    """Values that a standing job takes over: highest id, earliest expiry."""
 
     latest: int
     expires_at: float | None
 
 
 def stand(connection: Connection, stands: Mapping[int, Stand]) -> set[int]:
-    """Let waiting jobs stand for others; return the ids that still wait, the only ones others may give way to."""
+    """Let waiting jobs stand for others; return those still waiting, to which others may give way."""
     if not stands:
         return set()
     parameters = {
@@ -207,7 +200,7 @@ RETURNING id
 
 
 def fence(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Raise the tokens of waiting jobs in flight, fencing off earlier claims; return the ids that still wait."""
+    """Fence off earlier claims of waiting jobs in flight; return those still waiting."""
     return {id_ for (id_,) in connection.execute(FENCE, (id_array(ids),))} if ids else set()
 
 
@@ -218,5 +211,5 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
 
 
 def read_shared(connection: Connection, most: int) -> list[Scope]:
-    """Return up to `most` unique keys shared by several waiting jobs in flight."""
+    """Return unique keys of several waiting jobs in flight."""
     return connection.execute(READ_SHARED, (most,)).fetchall()

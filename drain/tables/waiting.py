@@ -1,4 +1,4 @@
-"""The oldest waiting jobs, and the next one due, in a few index look-ups each."""
+"""Oldest waiting jobs and next due ones, by index look-ups."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, finite
 from drain.tables.heads import heads
 
-# Failures since the last finish that make a queue failing: its target is down or its code broken.
+# A queue with as many failures since its last finish has a broken target or code.
 FAILURES_IN_A_ROW = 5
-# Since when an unclaimed job in flight waits for a worker: when first due, or the last known time of a later attempt.
+# Since when a job in flight waits for a worker: due time, or last known time of a later attempt.
 WAITS_SINCE = finite("""CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END""")
 _OLDEST_DELIVERIES = f"""{heads("inflight_jobs", f"{DELIVERED} AND queue > %(after)s::text", "delivery")}
@@ -27,7 +27,6 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
     ORDER BY job.delivery LIMIT 1) AS oldest
 """
 NEXT_ATTEMPTS = heads("inflight_jobs", "next_run_at IS NOT NULL", "next_run_at")
-# Seconds for which the first due retry of each queue has been due.
 DUE_RETRIES = f"""{NEXT_ATTEMPTS}
 SELECT queue, date_part('epoch', clock_timestamp() - {finite("next_run_at")})
 FROM heads WHERE next_run_at <= clock_timestamp()
@@ -51,11 +50,7 @@ SELECT least(
 
 
 def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | None:
-    """Return the seconds until the next scheduled row is due, by the database's clock; None without one.
-
-    Args:
-        if_due: Upper bound while a row is due already, such as one locked elsewhere.
-    """
+    """Return the seconds until the next scheduled row is due, if any; at most `if_due` while a locked one is."""
     (seconds,) = fetch_one(connection, NEXT_SCHEDULED, (if_due,))
     return None if seconds is None else float(seconds)
 
@@ -63,19 +58,19 @@ def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | 
 def oldest_deliveries(
     connection: Connection, after: str = "", limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """Return the lowest delivery number of each queue after this name with unclaimed jobs."""
+    """Return the lowest unclaimed delivery number of queues after this name."""
     rows = connection.execute(_OLDEST_DELIVERIES, {"after": after, "limit": limit})
     return [(queue, delivery) for queue, delivery in rows]
 
 
 def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the lowest delivery number from the given one on, for each of these queues with unclaimed jobs."""
+    """Return each queue's lowest unclaimed delivery from its bound on."""
     rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
     return [(queue, delivery) for queue, delivery in rows]
 
 
 class Retrying(NamedTuple):
-    """Queue with retries: `due` if one is, `failing` after `FAILURES_IN_A_ROW` failures since its last finish."""
+    """Queue with retries: any `due`; `failing` after `FAILURES_IN_A_ROW` without a finish."""
 
     queue: str
     due: bool
