@@ -156,7 +156,7 @@ def is_bulk_under_way(connection: Connection) -> bool:
     return not is_free
 
 
-# They rotate every five seconds. The idle one is neither current nor next, so staging never waits for it.
+# Partitions rotate every five seconds. The idle one is neither current nor next, so staging never waits for it.
 IDLE_PARTITION = (
     "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
 )
