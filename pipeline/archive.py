@@ -1,10 +1,10 @@
-"""Archive: closed days of `finished_jobs` go to Parquet, and then their rows leave Postgres.
+"""Archive: closed days of `finished_jobs` go to Parquet, then leave Postgres.
 
-For each day, one after the other: rows that its files lack are written, or the whole day is written again if its files
-are many; every row that Postgres has is looked for in the files, where it has to be exactly once and unchanged; the
-files get their names, and those that they replace are removed; and the day's partition is dropped, if it still holds
-exactly these rows. So if a process dies on the way, repeating the command completes the archive, whether nothing, a
-part or all of a day was written before. Late rows, whose day had no partition any more, are added in the same way.
+For each day: rows that its files lack are written, or the whole day if its files are many; every row in Postgres must
+be
+in the files exactly once and unchanged; files get their names, and replaced ones are removed; the partition is dropped
+if it still holds exactly these rows. Repeating the command completes an interrupted archive. Late rows, whose
+partition is gone, are added the same way.
 """
 
 from __future__ import annotations
@@ -36,32 +36,28 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Timeout for a statement: the checksum of a day with hundreds of millions of rows takes hours.
+# The checksum of hundreds of millions of rows takes hours.
 _STATEMENT_SECONDS = 6 * 3600
-# Timeout for a lock, other than the partition's.
 _LOCK_SECONDS = 60
-# Upper bound of attempts to archive one day: each fails if rows were added between the comparison and the drop.
+# Per day; an attempt fails if rows were added between comparison and drop.
 _TRIES = 5
-# Pause between two attempts to lock a partition.
 _PAUSE_SECONDS = 0.5
-# Timeout for locking a partition that other transactions use.
+# How long to wait for transactions that use the partition.
 PATIENCE_SECONDS = 30.0
 
 
 class NotArchivedError(DrainError):
-    """A day stays in Postgres as it is; the text says why."""
+    """A day stays in Postgres, as the text explains."""
 
 
 @dataclass(frozen=True)
 class Archived:
-    """Result of archiving one day.
+    """Result of archiving one UTC day.
 
     Attributes:
-        day: By UTC.
-        rows: Number of rows that Postgres had, and that the archive has now.
-        late: True if the rows were late, without a partition of their day.
-        seconds: Duration of the archiving.
-        problem: Reason why the day is still in Postgres; None if it is not.
+        rows: Rows of Postgres now in the archive.
+        late: Rows without a partition of their day.
+        problem: Why the day is still in Postgres, if it is.
     """
 
     day: date
@@ -73,11 +69,11 @@ class Archived:
 
 @contextmanager
 def exclusive(database_url: str) -> Iterator[Connection]:
-    """Connect, and hold the archive's lock while the block runs.
+    """Connect and hold the archive's lock during the block.
 
     Raises:
-        DrainError: Another process archives this database, or job-drain's schema is missing in it.
-        UnavailableError: The database cannot be reached, or the connection is lost.
+        DrainError: Another process archives this database, or the schema is missing.
+        UnavailableError: The database is unavailable.
     """
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
@@ -90,7 +86,7 @@ def exclusive(database_url: str) -> Iterator[Connection]:
 
 
 def count_rows(database_url: str, keep: int = 0) -> dict[date, int]:
-    """Count the rows of each day that would be archived, the oldest day first."""
+    """Count the rows of each day to archive, oldest first."""
     connection = postgres.connect(database_url, "drain archive")
     counts: dict[date, int] = {}
     with connection, postgres.reachable(database_url):
@@ -108,14 +104,12 @@ def run(
     keep: int = 0,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[Archived]:
-    """Archive all closed days, the oldest first; yields the result of each.
+    """Archive closed days, oldest first, and yield each result.
 
     Args:
-        database_url: Database with the job tables.
-        archive: Path of the archive; see `drain.pipeline.history`.
-        session: Makes the Spark session; called only if there is anything to write.
-        keep: Number of the latest closed days that stay in Postgres.
-        report: Receives a line at each step.
+        session: Creates the Spark session, if there is anything to write.
+        keep: Latest closed days that stay in Postgres.
+        report: Receives a line per step.
 
     Raises:
         DrainError: No further day can be archived.
@@ -130,22 +124,19 @@ def run(
             return days.archive(started(), order)
 
         work = Archiver(connection, database_url, archive, write, report)
-        # Once, and not for each day: the archive cannot be reached.
+        # Fails once, rather than for each day, if the archive is unavailable.
         Archive(archive).exists()
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
 
 
 class Archiver:
-    """Archiver of closed days, one at a time.
+    """Archives closed days, one at a time.
 
     Args:
-        connection: Connection that holds the archive's lock, so that no other process archives what it drops; see
-            `exclusive`.
-        database_url: URL of the same database.
-        path: Path of the archive.
-        write: Writes and compares the files of a day; see `drain.pipeline.days.archive`.
-        report: Receives a line at each step.
+        connection: Holds the archive's lock; see `exclusive`.
+        write: See `drain.pipeline.days.archive`.
+        report: Receives a line per step.
     """
 
     def __init__(
@@ -163,17 +154,13 @@ class Archiver:
         self._report = report
 
     def close(self, day: Day, patience: float = PATIENCE_SECONDS) -> Archived:
-        """Archive a day, and remove it from Postgres.
+        """Archive a day and remove it from Postgres; a problem of the day is in the result.
 
         Args:
-            day: Day that is over.
-            patience: Timeout in seconds for transactions that use the partition.
-
-        Returns:
-            The result; a problem of this day is in it, and not raised, since the next day may be in order.
+            patience: Seconds to wait for transactions that use the partition.
 
         Raises:
-            UnavailableError: The database cannot be reached, or the connection is lost.
+            UnavailableError: The database is unavailable.
         """
         began = monotonic()
         rows, problem = 0, None
@@ -193,14 +180,14 @@ class Archiver:
     def _close(self, day: Day, patience: float) -> int:
         for _ in range(_TRIES):
             archived = self._complete(day)
-            # After the instant: its locks would keep the partition from being dropped.
+            # After the instant, whose locks would prevent the drop.
             if self._drop(day, archived, patience):
                 return archived.rows
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
     def _complete(self, day: Day) -> Checksum:
-        """Let the files of a day have all of its rows, and check that they do; returns the checksum of the rows."""
-        # Of a process that died; no other one is at work on this archive.
+        """Complete the files of a day and check them; return the checksum of the rows."""
+        # Left by a dead process; no other one uses this archive.
         files.remove_unused(self._archive, day.date)
         with history.instant(self._database_url) as instant:
             expected = finished.checksum(instant.connection, day)
@@ -216,7 +203,7 @@ class Archiver:
         return expected
 
     def _commit(self, day: Day, expected: Checksum, answer: Answer, run: str) -> None:
-        """Give the files of an answer their names, if they have exactly the rows of Postgres."""
+        """Name the files of an answer if they have exactly Postgres' rows."""
         found = answer.comparison
         if not found.equal or found.rows != expected.rows:
             files.remove(self._archive, [file.path for file in answer.written])
@@ -228,7 +215,7 @@ class Archiver:
             )
         if answer.written:
             files.add_to_day(self._archive, day.date, answer.written, run, whole=answer.whole)
-        # Before the older files are removed, and after it, so that a power cut neither loses nor doubles rows.
+        # Both before and after removing older files: a power cut must neither lose nor double rows.
         files.flush(self._archive, day.date)
         if answer.replaced:
             files.remove(self._archive, answer.replaced)

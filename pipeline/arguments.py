@@ -1,4 +1,4 @@
-"""Columns of a row as the JSON arguments of a job."""
+"""Columns of a row as a job's JSON arguments."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from drain.pipeline.rejects import shown
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# Lengths of the text around the value of an object {"v":…}.
+# Text around the value in {"v":…}.
 _BEFORE, _AFTER = len('{"v":'), len("}")
-# Upper bound of the bytes of a job's arguments, as in the schema, which counts a blank after each comma and colon too.
+# As in the schema, which also counts a blank after each comma and colon.
 _LONGEST_BYTES = 1024 * 1024
-# A NUL in JSON, and not a backslash before the text u0000.
+# A NUL in JSON, unlike a backslash before the text u0000.
 _NUL, _IS_NUL = r"\u0000", r"(?<!\\)(\\\\)*\\u0000"
 
 
 def positional(columns: Sequence[Column]) -> Column:
-    """Make a JSON array of these values, each with its own type: numbers stay numbers, structs become objects."""
+    """Build a JSON array of values with their own types."""
     from pyspark.sql import functions as f
 
-    # All elements of a Spark array have one type, so each value is written as its own object {"v":…} and cut out.
+    # A Spark array has one type, so each value is cut out of its own object {"v":…}.
     objects = [f.to_json(f.struct(column.alias("v")), JSON) for column in columns]
     values = [f.substr(text, f.lit(_BEFORE + 1), f.length(text) - (_BEFORE + _AFTER)) for text in objects]
     return f.concat(f.lit("["), f.concat_ws(",", *values), f.lit("]"))
 
 
 def keyword(columns: Mapping[str, Column]) -> Column:
-    """Make a JSON object of these values, by name."""
+    """Build a JSON object of values by name."""
     from pyspark.sql import functions as f
 
     if not columns:
@@ -39,7 +39,7 @@ def keyword(columns: Mapping[str, Column]) -> Column:
 
 
 def refusal(args: Column, kwargs: Column) -> Column:
-    """Say why PostgreSQL would refuse these arguments; null if it takes them."""
+    """Return why PostgreSQL would refuse these arguments, or null."""
     from pyspark.sql import functions as f
 
     has_nul = [text.contains(_NUL) & text.rlike(_IS_NUL) for text in (args, kwargs)]

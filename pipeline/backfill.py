@@ -1,7 +1,6 @@
-"""Backfill: a job is staged for each row of a source, all of them in one commit.
+"""Backfill: a job per row of a source, all in one commit.
 
-If a process dies before the commit, nothing has been staged, and repeating the command with the same run id stages
-everything. After the commit, repeating it stages nothing more.
+Repeating the command with the same run id stages everything if the process died before the commit, and nothing after.
 """
 
 from __future__ import annotations
@@ -25,30 +24,26 @@ if TYPE_CHECKING:
 
     from drain.database.postgres import Connection
 
-# Number of jobs that a preview shows.
 SHOWN = 10
-# What to do with a row whose argument is null, the default first.
+# For rows with a null argument; the first is the default.
 ON_NULL = ("fail", "skip", "stage")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs that a backfill stages, and from which rows.
+    """Jobs that a backfill stages.
 
     Attributes:
-        source: Source of the rows; each becomes one job.
-        job_name: Name of all the jobs.
-        args: Columns that become positional arguments, in this order.
-        kwargs: Keyword arguments, each with the column that it is taken from.
-        queue: Queue of the jobs.
-        priority: Priority of the jobs: lower runs first; applications' own jobs have 0.
-        tag: Note for people on where the jobs come from.
-        where: Condition in Spark's SQL; rows that do not fulfil it are left out.
-        run_id: Identifier of the run. A run that has been staged stages nothing more.
-        rows_per_second: Number of jobs that come due in each second; None: all at once.
-        commit_every: Number of rows after which to commit; None: all in one commit.
-        limits: When to pause between two commits.
-        on_null: What to do with a row whose argument is null: `fail`, `skip` it, or `stage` it.
+        args: Columns of positional arguments, in order.
+        kwargs: Column of each keyword argument.
+        priority: Lower runs first; applications' jobs have 0.
+        tag: Origin of the jobs, for operators.
+        where: Condition in Spark's SQL.
+        run_id: A run that was staged stages nothing more.
+        rows_per_second: Jobs due per second; None for all at once.
+        commit_every: Rows per commit; None for one commit.
+        limits: When to pause between commits.
+        on_null: For a row with a null argument: `fail`, `skip` or `stage`.
     """
 
     source: Source
@@ -68,13 +63,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs that a run would stage.
-
-    Attributes:
-        jobs: Number of jobs.
-        duplicates: Number of jobs that have the arguments of another one.
-        shown: Arguments of the first ten, as JSON.
-    """
+    """Jobs that a run would stage; `duplicates` have the arguments of others, `shown` are ten arguments as JSON."""
 
     jobs: int
     duplicates: int
@@ -82,10 +71,10 @@ class Preview:
 
 
 def preview(spark: SparkSession, plan: Plan, refused: Rejects) -> Preview:
-    """Count the jobs that a run would stage; the source is read once.
+    """Count the jobs of a run, reading the source once.
 
     Raises:
-        DrainError: The source cannot be read, lacks a column of the plan, or has too many rejects.
+        DrainError: The source is unreadable, lacks a column, or has too many rejects.
     """
     with explained(), rejects.kept(_checked(spark, plan)) as rows:
         refused.take(rows)
@@ -103,18 +92,16 @@ def run(
     *,
     refused: Rejects | None = None,
 ) -> staging.Result:
-    """Stage the jobs. When it returns, all of them have been committed, now or before.
+    """Stage the jobs; on return all are committed, now or before.
 
     Args:
-        database_url: Database that the jobs are staged in.
-        plan: Jobs to stage.
-        session: Makes the Spark session; called only if the run was not staged before.
-        report: Receives the progress as a line, twice a second.
-        refused: What becomes of rows that cannot be staged; None: the first one fails the run.
+        session: Creates the Spark session, unless the run was staged before.
+        report: Receives progress twice a second.
+        refused: Where unusable rows go; None fails the run at the first.
 
     Raises:
-        DrainError: Nothing was staged, and the text says why.
-        KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
+        DrainError: Nothing was staged, as the text explains.
+        KeyboardInterrupt: SIGINT; either nothing or everything is staged.
     """
 
     def check(connection: Connection) -> None:
@@ -141,7 +128,7 @@ def run(
 
 
 def _description(plan: Plan) -> str:
-    """Describe all that decides which jobs a run stages."""
+    """Describe everything that decides which jobs a run stages."""
     given = {
         **plan.source.description(),
         "where": plan.where,
@@ -157,11 +144,11 @@ def _description(plan: Plan) -> str:
 
 
 def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
-    """Make a row for each job, with REASON and RECORD for those that cannot be staged."""
+    """Build a row per job, with REASON and RECORD for unusable ones."""
     from pyspark.sql import functions as f
 
     rows = plan.source.checked(spark)
-    # A reject has no values that a condition could be true for.
+    # Rejects have no values to test.
     rows = rows.where(f.col(REASON).isNotNull() | f.expr(plan.where)) if plan.where else rows
     positional = [_column(rows, name) for name in plan.args]
     named = {name: _column(rows, column) for name, column in plan.kwargs.items()}
@@ -192,7 +179,7 @@ def _by_name(rows: DataFrame) -> dict[str, Column]:
 
 
 def _nulls(columns: Mapping[str, Column]) -> Column:
-    """Give the reason for refusing a row: the first argument that is null."""
+    """Return why a row is refused: its first null argument."""
     from pyspark.sql import functions as f
 
     nothing = f.lit(None).cast("string")
@@ -206,7 +193,7 @@ def _nulls(columns: Mapping[str, Column]) -> Column:
 
 
 def _column(rows: DataFrame, name: str) -> Column:
-    # A field of a struct is spelled author.name.
+    # A struct's field is spelled author.name.
     columns = _by_name(rows)
     if name.partition(".")[0] not in columns:
         raise ConfigError(f"the source has no column {name!r}; it has {', '.join(columns)}")

@@ -1,8 +1,7 @@
-"""Class data of Spark's JVM: an archive of parsed classes, which a start maps instead of loading 16,000 classes again.
+"""Class data of Spark's JVM: an archive of parsed classes, mapped instead of loading 16,000 classes.
 
-The first session of a user makes the archive as its JVM ends, in the background; it takes 170 MB, and saves a third of
-the processor time of each later start. Everything that decides which archive fits is part of its name, and a JVM that
-does not accept an archive works without it.
+A user's first JVM writes it as it ends, in the background: 170 MB that save a third of each later start's processor
+time. Its name covers everything that decides whether it fits; a JVM that rejects it works without.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from hashlib import sha256
 from pathlib import Path
 from time import time
 
-# Variables that change the class path or the memory layout of the JVM.
+# Change the JVM's class path or memory layout.
 _VARIABLES = (
     *("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "YARN_CONF_DIR"),
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS"),
 )
-# Settings of Spark's that change them.
+# Settings that do so.
 _SETTINGS = ("spark.driver.defaultJavaOptions", "spark.driver.extraClassPath", "spark.driver.memory")
-# Characters that have a meaning in an option of the JVM's, or in Spark's list of such options.
+# Special in JVM options, or in Spark's list of them.
 _SPECIAL = frozenset('":\\\n')
-# Archives and remains that no session has used for this long are removed.
+# Then unused archives and remains are removed.
 _UNUSED_SECONDS = 30 * 24 * 3600
 
 
@@ -33,9 +32,8 @@ class Archive:
     """Archive of a session.
 
     Attributes:
-        options: Options of the JVM.
-        new: File that the JVM writes as it ends, whose name without the last suffix is the archive's; None: there is an
-            archive, which the JVM reads.
+        options: Of the JVM.
+        new: File that the JVM writes as it ends, the archive's name with a suffix; None to read an existing one.
     """
 
     options: str
@@ -43,14 +41,8 @@ class Archive:
 
 
 def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | None:
-    """Choose the archive of a JVM that is going to be started; None if this user can have none.
-
-    Args:
-        program: Path of the Java program.
-        spark: Directory of Spark.
-        settings: Spark's settings by name.
-    """
-    # RuntimeError: this user has no home directory, as in a container that runs under any id; or links in a circle.
+    """Choose the archive for a JVM about to start; None if this user can have none."""
+    # RuntimeError: no home directory, as in containers with arbitrary ids, or circular links.
     with suppress(OSError, RuntimeError):
         directory = _directory()
         if directory is None:
@@ -66,12 +58,12 @@ def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | 
 
 
 def _archive(option: str, path: Path, new: Path | None) -> Archive:
-    # The JVM would say on standard output why it accepts no archive, or leaves out a class.
+    # Silences the JVM's remarks on standard output.
     return Archive(f'"-XX:{option}={path}" -Xlog:disable', new)
 
 
 def _directory() -> Path | None:
-    """Make the directory of the archives; None if others could put code there, or if no option can name it."""
+    """Create the directory of the archives; None if others could write there, or no option can name it."""
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "job-drain").absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.stat()

@@ -1,4 +1,4 @@
-"""Spark in a process of its own, which `drain archive --follow` starts to close days, and which ends afterwards."""
+"""Spark in a process of its own, started by `drain archive --follow` to close days."""
 
 from __future__ import annotations
 
@@ -22,19 +22,16 @@ from drain.pipeline.session import BRIEF, require, session
 
 
 class Closer:
-    """Writer of closed days, with the interface of `drain.pipeline.days.archive`.
+    """Writes closed days, like `drain.pipeline.days.archive`.
 
-    Its process only writes hidden files, so it changes nothing if it outlives this one for a moment.
-
-    Args:
-        spark: Arguments of `drain.pipeline.session.session`.
+    Its process only writes hidden files, so it is harmless if it briefly outlives this one.
 
     Raises:
         DrainError: Spark is not installed.
     """
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
-        # Now, and not at midnight.
+        # Now rather than at midnight.
         require()
         self._spark = dict(spark)
         self._process: subprocess.Popen[str] | None = None
@@ -44,7 +41,7 @@ class Closer:
         """Execute an order.
 
         Raises:
-            DrainError: The order failed, or `end` was called.
+            DrainError: It failed, or `end` was called.
         """
         with subprocess.Popen(
             [sys.executable, "-m", "drain.pipeline.closing"],
@@ -58,7 +55,7 @@ class Closer:
             self._process = process
             if self._ended:
                 self.end()
-            # Not as an argument: other users of this machine could read the password. Closing it would end the process.
+            # Not an argument, which would show the password. Closing stdin would end the process.
             with suppress(BrokenPipeError):
                 given = json.dumps({"spark": self._spark, "order": asdict(order)})
                 os.write(cast("IO[str]", process.stdin).fileno(), f"{given}\n".encode())
@@ -70,14 +67,14 @@ class Closer:
         return Answer(written, comparison=Comparison(**answer.pop("comparison")), **answer)
 
     def end(self) -> None:
-        """End the process, and start no other one."""
+        """End the process and start no other."""
         self._ended = True
         if self._process is not None:
             self._process.terminate()
 
 
 def main() -> None:
-    """Execute the order on standard input, and write the answer to standard output."""
+    """Execute the order on standard input, and answer on standard output."""
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

@@ -1,11 +1,9 @@
-"""Comparison of two sides key by key, in one pass: missing, different, deleted and up-to-date rows.
+"""Comparison of two sides by key in one pass: missing, different, deleted and equal rows.
 
-This is a full outer join on the key, made by grouping the rows of both sides: so a repeated key is seen as such, and
-its rows do not multiply. Only the differences are kept, on disk, so that callers can read them more than once.
+A full outer join by grouping, so repeated keys are noticed and do not multiply. Differences are kept on disk.
 
-The target is read, whole, before the source: a row of the target that the source lacks was deleted at the source, or
-never was there, and is not merely newer than the read of the source. A document that is saved between the two reads
-is counted as missing in the target, though its own job is under way.
+The target is read before the source, so a row that the source lacks was deleted or never existed. A document saved in
+between counts as missing, though its own job is under way.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ DELETED = "deleted at source"
 SAME = "up to date"
 REASONS = (MISSING, DIFFERENT, DELETED, SAME)
 
-# Reasons why the sides cannot be compared.
+# Why the sides cannot be compared.
 _NO_KEY = "no key"
 _REPEATED = "repeated"
 
@@ -42,12 +40,11 @@ class Comparison:
     """Result of a comparison.
 
     Attributes:
-        counts: Number of keys for each of `REASONS`.
-        changed: Number of keys for each compared column whose values differ, by the column's name.
-        skipped: Number of rows without a key that were left out, by side: `source` and `target`.
-        differences: Rows of `key_0`, `key_1`, …, `reason` and `changed`, one for each key that is not up to date; with
-            a version also `source_version` and `target_version`. `changed` lists the compared columns that differ, and
-            is null unless the key is on both sides. The rows can be read any number of times.
+        counts: Keys by `REASONS`.
+        changed: Keys with a different value, by column.
+        skipped: Rows without a key, by side.
+        differences: Rows of `key_0`, `key_1`, …, `reason` and `changed`, the differing columns of keys on both sides;
+            with a version also `source_version` and `target_version`. Readable repeatedly.
     """
 
     counts: Mapping[str, int]
@@ -60,17 +57,14 @@ class Comparison:
 def compared(
     source: DataFrame, target: DataFrame, columns: Columns, *, skip_null: bool = False
 ) -> Iterator[Comparison]:
-    """Compare the two sides; the result is on disk while the block runs.
+    """Compare two sides; the result is on disk during the block.
 
     Args:
-        source: Rows of the source of truth.
-        target: Rows that have to follow it.
-        columns: Columns to compare.
-        skip_null: Leave out rows with null in a column of the key; otherwise they are an error.
+        skip_null: Skip rows with null in the key; otherwise they are an error.
 
     Raises:
         ConfigError: A column is missing, or of another type on the other side.
-        DrainError: A row has no key, or two rows of one side have the same; the text names an example.
+        DrainError: A row has no key, or a side repeats one; the text has an example.
     """
     from pyspark.sql import functions as f
 
@@ -97,12 +91,7 @@ def compared(
 
 
 def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
-    """Explain why too many keys would be deleted; None if they are few enough.
-
-    Args:
-        counts: Number of keys by reason.
-        most: Upper bound; see `most_deletes`.
-    """
+    """Explain why too many keys would be deleted, if so; `most` as for `most_deletes`."""
     deleted = counts[DELETED]
     keys = deleted + counts[DIFFERENT] + counts[SAME]
     if deleted <= most_deletes(most, keys):
@@ -114,11 +103,7 @@ def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
 
 
 def most_deletes(text: str, keys: int) -> int:
-    """Work out how many of a target's keys may be deleted.
-
-    Args:
-        text: Number of keys, such as 500, or percentage of the target's, such as 1%.
-        keys: Number of the target's keys.
+    """Return how many of a target's keys may be deleted: a number such as 500, or a percentage such as 1%.
 
     Raises:
         ConfigError: The text is neither.
@@ -131,7 +116,7 @@ def most_deletes(text: str, keys: int) -> int:
 
 
 def _sums(found: DataFrame, name: str) -> dict[str, int]:
-    """Count the keys for each value of a column."""
+    """Count keys by the values of a column."""
     from pyspark.sql import functions as f
 
     rows = found.groupBy(name).agg(f.sum("keys").alias("keys")).collect()
@@ -139,13 +124,13 @@ def _sums(found: DataFrame, name: str) -> dict[str, int]:
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
-    """Keep the rows on disk, from their first use until the stack ends."""
+    """Keep rows on disk from first use until the stack ends."""
     from pyspark import StorageLevel
 
     kept = rows.persist(StorageLevel.DISK_ONLY)
 
     def forget() -> None:
-        # If Spark has died, the error is raised by the call that needed it.
+        # If Spark has died, the call that needed it raises.
         with suppress(Exception):
             kept.unpersist()
 
@@ -154,7 +139,7 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
 
 
 def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFrame:
-    """Group by key: the number of rows on each side, and each side's values."""
+    """Group by key: row counts and values of each side."""
     from pyspark.sql import functions as f
 
     names, of_source = key_names(columns), f.col("is_source")
@@ -166,7 +151,7 @@ def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFram
     return (
         target.withColumn("is_source", f.lit(False))  # noqa: FBT003  (a literal of Spark's)
         .unionByName(source.withColumn("is_source", f.lit(True)))  # noqa: FBT003
-        # Without it each task would first group its own rows, where equal keys are rare: work without effect.
+        # Otherwise each task first groups its own rows, where keys rarely repeat.
         .repartition(*names)
         .groupBy(*names)
         .agg(f.count_if(of_source).alias("source_rows"), f.count_if(~of_source).alias("target_rows"), *values)
@@ -194,7 +179,7 @@ def _classified(groups: DataFrame, columns: Columns) -> DataFrame:
 
 
 def _differing(columns: Columns) -> Column:
-    """List the compared columns whose values differ."""
+    """List the compared columns that differ."""
     from pyspark.sql import functions as f
 
     named = [
@@ -205,7 +190,7 @@ def _differing(columns: Columns) -> Column:
 
 
 def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Collapse up-to-date keys into one row with their count, so that only the differences are kept."""
+    """Collapse equal keys into one row with their count."""
     from pyspark.sql import functions as f
 
     is_different = f.col("reason") != SAME
@@ -214,7 +199,7 @@ def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def _rows_without_key(found: DataFrame) -> dict[str, int]:
-    """Count the rows of each side that have null in a column of the key."""
+    """Count the rows of each side with null in the key."""
     sums = found.where(found.reason == _NO_KEY).groupBy().sum(*_COUNTED).collect()[0]
     return {"source": sums[0] or 0, "target": sums[1] or 0}
 
@@ -230,7 +215,7 @@ def _refuse_repeated_keys(found: DataFrame, counted: Mapping[str, int], columns:
     from pyspark.sql import functions as f
 
     if _REPEATED in counted:
-        # As text written by Spark: Python has no time after the year 9999.
+        # Text from Spark: Python lacks years beyond 9999.
         key = [f.col(name).cast("string").alias(name) for name in key_names(columns)]
         (example,) = found.where(found.reason == _REPEATED).select(*key, *_COUNTED).limit(1).collect()
         raise DrainError(

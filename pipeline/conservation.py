@@ -1,7 +1,4 @@
-"""Conservation: every job that an application says it has committed is in exactly one place.
-
-The application's list of job ids is compared with the four tables and the archive, all as of one instant.
-"""
+"""Conservation: every job that an application has committed is in exactly one place, in tables or archive."""
 
 from __future__ import annotations
 
@@ -26,19 +23,12 @@ REASONS = {
     "doubled": "in more than one place, or more than once in one",
     "unknown": "in a table or in the archive, and not in the list",
 }
-# Upper bound of the ids that a finding names.
 SAMPLES = 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of breach, and the jobs that it concerns.
-
-    Attributes:
-        reason: One of `REASONS`.
-        count: Number of jobs.
-        ids: The lowest of their ids, at most `SAMPLES`.
-    """
+    """Kind of breach; `ids` are the lowest `SAMPLES`."""
 
     reason: str
     count: int
@@ -50,10 +40,10 @@ class Report:
     """Result of a comparison.
 
     Attributes:
-        expected: Number of different jobs in the list.
-        found: Number of jobs by place; jobs newer than the list are not counted. If days have been dropped unarchived,
-            `dropped` counts listed jobs that are in no place and may have been in those days.
-        findings: Breaches; empty if there are none.
+        expected: Distinct jobs in the list.
+        found: Jobs by place, without jobs newer than the list. `dropped` counts missing ones that may have been in days
+            dropped unarchived.
+        findings: Breaches.
     """
 
     expected: int
@@ -66,7 +56,7 @@ class Report:
         return not self.findings
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON's types, for programs."""
+        """Convert to an object of JSON types."""
         return {
             "ok": self.ok,
             "expected": self.expected,
@@ -86,19 +76,16 @@ def check(
 ) -> Report:
     """Compare a list of job ids with the tables.
 
-    Jobs with a higher id than any in the list were staged after it was written, and are left out. A query on the
-    same database is asked about the same instant as the tables; any other list is read before that instant.
+    Jobs newer than the list are left out. A query on the same database is read at the same instant as the tables; any
+    other list before.
 
     Args:
-        spark: Session with the data sources registered.
-        database_url: Database with the job tables.
-        expected: List of job ids.
-        key: Column of the list with the ids that `stage` returned.
-        archive: Path of the archive; without it, jobs of archived days count as lost.
-        where: Condition that the jobs in the list fulfil, in SQL that Postgres and Spark both understand.
+        key: Column with the ids that `stage` returned.
+        archive: Without it, jobs of archived days count as lost.
+        where: Condition on listed jobs, in SQL common to Postgres and Spark.
 
     Raises:
-        DrainError: The list, a table or the archive cannot be read.
+        DrainError: The list, a table or the archive is unreadable.
     """
     with explained(), _listed(spark, database_url, expected, key) as (instant, listed):
         highest = listed.agg({"id": "max"}).first()
@@ -176,7 +163,7 @@ def _report(listed: DataFrame, places: DataFrame, dropped_up_to: int) -> Report:
     return Report(
         expected=sum(group.listed for group in groups),
         found=found,
-        # Reading the ids repeats the join, which costs nothing in the usual case of no breach.
+        # Repeats the join, but only for breaches.
         findings=[Finding(name, count, _lowest(judged, name)) for name, count in wrong.items() if count],
     )
 

@@ -1,12 +1,10 @@
-"""COPY of the rows of a DataFrame into `staged_jobs`: Spark's tasks encode them, and the driver copies.
+"""COPY of a DataFrame's rows into `staged_jobs`: Spark's tasks encode, the driver copies.
 
-A row of the result of a query comes from the one attempt of a task that Spark has accepted, so a task that is repeated
-or killed half-way adds nothing. The session that copies holds the lock of the run: once another driver has the lock,
-nothing of this one is under way.
+Each result row comes from the one accepted attempt of a task, so repeated or killed tasks add nothing. The copying
+session holds the run's lock: once another driver has it, nothing of this one is under way.
 
-A run in several commits ends each with a partition, and notes how many partitions are done. Those of files are the same
-each time; other rows are divided by their values. An unfinished partition is read again as a whole, whatever a
-condition finds in it by then.
+A run of several commits ends each with a partition, and notes how many are done. Partitions of files are stable; other
+rows are divided by value. An unfinished partition is read again as a whole.
 """
 
 from __future__ import annotations
@@ -41,18 +39,16 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
     from drain.pipeline.runs import Run
 
-# Timeout for a statement: the COPY of hundreds of millions of rows takes hours.
+# The COPY of hundreds of millions of rows takes hours.
 _STATEMENT_SECONDS = 12 * 3600
-# Timeout for a lock.
 _LOCK_SECONDS = 60
-# Time after which a run that commits several times does so, whatever the number of its rows.
+# Then a run of several commits commits, however few its rows.
 _TRANSACTION_SECONDS = 20.0
-# Beginning of the name of a directory for encoded rows; the driver's process id follows.
+# Directory for encoded rows, followed by the driver's pid.
 _DIRECTORY = "drain-copy-"
-# Interval between two reports.
 _REPORT_SECONDS = 0.5
-# A partition is copied once all of it has been encoded. Rows in partitions of any size are shuffled into this many; in
-# one commit, Spark joins small ones again.
+# A partition is copied once encoded. Rows of partitions of any size are shuffled into this many; for one commit, Spark
+# joins small ones again.
 _PARTS = 256
 _SMALL = {"spark.sql.files.maxPartitionBytes": "2m"}
 _JOINED = _SMALL | {
@@ -60,19 +56,19 @@ _JOINED = _SMALL | {
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(_PARTS),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
-# The number of partitions must not depend on the machine that the run goes on with.
+# The number of partitions must not depend on the machine.
 _REPEATABLE = _SMALL | {"spark.sql.files.minPartitionNum": "1"}
 
 
 class Place(NamedTuple):
-    """Place where a run goes on: the first partition that is not done, and what the partitions are made of."""
+    """Where a run continues: the first unfinished partition, and what partitions consist of."""
 
     part: int = 0
     source: str = ""
 
 
 class Chunk(NamedTuple):
-    """Part of the input of COPY."""
+    """Part of COPY's input."""
 
     part: int
     rows: int
@@ -81,12 +77,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """Progress at one moment.
-
-    Attributes:
-        rows: Number of rows copied so far.
-        seconds: Seconds since copying began.
-    """
+    """Progress: rows copied, and seconds since the start."""
 
     rows: int
     seconds: float
@@ -108,20 +99,19 @@ def stage(
     """Stage a job for each row of a DataFrame.
 
     Args:
-        connection: In autocommit mode; it holds the lock of the run, which has begun.
-        jobs: Rows with columns of `staged_jobs`.
-        run: The run; in one transaction, unless it says otherwise.
-        is_divided: The rows come from files that Spark divides into small partitions.
-        report: Receives the progress as a line, twice a second.
-        pause: Called between two commits, with the rows and the duration of the one before.
+        connection: In autocommit mode, holding the lock of a run that has begun.
+        jobs: Columns of `staged_jobs`.
+        is_divided: From files that Spark divides into small partitions.
+        report: Receives progress twice a second.
+        pause: Called between commits with the previous one's rows and seconds.
 
     Returns:
-        Number of jobs that the run has staged, now and before.
+        Jobs staged by the run, now and before.
 
     Raises:
         ConfigError: A column is missing or unknown.
-        StageError: A row breaks a rule of `staged_jobs`; nothing was staged, or nothing after the last commit.
-        KeyboardInterrupt: SIGINT arrived; of a commit too, either nothing is left or all of it.
+        StageError: A row breaks a rule of `staged_jobs`; nothing is staged after the last commit.
+        KeyboardInterrupt: SIGINT; each commit is complete or undone.
     """
     names = columns.stageable(jobs.schema)
     noted = bulk.find(connection, run.run_id)
@@ -134,7 +124,7 @@ def stage(
         place = _resumed(noted.position, place, run.run_id)
     chunks = _chunks(jobs, place, is_divided=is_divided, several=several)
     report("reading the source")
-    # Until there is a row, no transaction is open: Spark may work for an hour before.
+    # No transaction is open until the first row: Spark may work for an hour.
     following = next(chunks, None)
     postgres.limit_session(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
     copied, began, reported_at = 0, monotonic(), 0.0
@@ -177,7 +167,7 @@ def _resumed(position: str, start: Place, run_id: str) -> Place:
 
 
 def _fingerprint(jobs: DataFrame) -> str:
-    """Identify the files that the rows come from, as they are divided into partitions; "" if they are not files."""
+    """Identify the rows' files and their partitions; "" without files."""
     divided = _files_of(attrgetter("_jdf")(jobs).queryExecution().toRdd())
     if divided is None:
         return ""
@@ -189,7 +179,7 @@ def _fingerprint(jobs: DataFrame) -> str:
 
 
 def _files_of(rdd: Any) -> Sequence[Any] | None:
-    """Return Spark's FilePartition for each partition of an RDD, also of rows that are kept; None if there are none."""
+    """Return Spark's FilePartition of each partition, through caches; None without files."""
     while True:
         parts = list(rdd.partitions())
         if all(part.getClass().getSimpleName() == "FilePartition" for part in parts):
@@ -202,20 +192,20 @@ def _files_of(rdd: Any) -> Sequence[Any] | None:
 
 @contextmanager
 def dividing(spark: SparkSession, *, several: bool) -> Iterator[None]:
-    """Let sources that are read in the block be divided as `stage` needs it, for one commit or for several."""
+    """Divide sources read in the block as `stage` needs, for one or several commits."""
     with temporarily(spark, _REPEATABLE if several else _JOINED):
         yield
 
 
 def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -> Iterator[Chunk]:
-    """Encode the rows in Spark's tasks; the next partition is encoded while one is copied."""
+    """Encode rows in Spark's tasks, the next partition while one is copied."""
     from drain.pipeline import encoding
 
     with ExitStack() as stack:
         if not is_divided:
-            # By their values, so that a task that is repeated sends each row to the same partition.
+            # By value, so that a repeated task sends each row to the same partition.
             jobs = jobs.repartition(_PARTS, *jobs.columns) if several else jobs.repartition(*jobs.columns)
-        # Spark keeps the whole result of a task in the JVM's memory.
+        # Spark keeps a task's whole result in the JVM's memory.
         directory = None
         if _is_local(jobs.sparkSession):
             _remove_left()
@@ -223,14 +213,14 @@ def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -
             directory = Path(stack.enter_context(TemporaryDirectory(prefix=name)))
         encoder = encoding.Encoder(staged.IF_NULL, directory)
         encoded = jobs.mapInArrow(encoder, encoding.CHUNK).rdd
-        # Partition by partition, and not by toLocalIterator(), which would begin with the first one again.
+        # toLocalIterator() would begin with the first partition.
         encode = partial(jobs.sparkSession.sparkContext.runJob, encoded, list)
         pool = stack.enter_context(ThreadPoolExecutor(1))
         parts = encoded.getNumPartitions()
         ahead = pool.submit(encode, [place.part]) if place.part < parts else None
         for part in range(place.part, parts):
             found, ahead = ahead, pool.submit(encode, [part + 1]) if part + 1 < parts else None
-            # Before the COPY ends with the error: PostgreSQL takes no more than 10,000 bytes of its text.
+            # Before COPY reports it: PostgreSQL cuts such texts at 10,000 bytes.
             with explained():
                 rows = found.result() if found else []
             for row in rows:
@@ -238,7 +228,7 @@ def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -
 
 
 def _remove_left() -> None:
-    """Remove the directories of drivers that were killed."""
+    """Remove directories of killed drivers."""
     for left in Path(gettempdir()).glob(f"{_DIRECTORY}*"):
         pid = left.name.removeprefix(_DIRECTORY).partition("-")[0]
         # Another driver may be removing it.

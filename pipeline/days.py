@@ -1,6 +1,6 @@
-"""Files of one day of the archive: completed or replaced by Spark, and compared with the rows in Postgres.
+"""Files of one archived day: completed or replaced by Spark, and compared with Postgres.
 
-What this module writes keeps its hidden name, so that a process that dies here, or whose parent dies, changes nothing.
+Everything written here keeps its hidden name, so dying changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Size in Postgres of the rows that one task writes, as one file or more: zstd leaves about a tenth of it.
+# Rows per task by size in Postgres; zstd leaves about a tenth.
 _TASK_BYTES = 1024 * 1024 * 1024
 
 
@@ -30,13 +30,11 @@ class Order:
     """Day to archive.
 
     Attributes:
-        database_url: Database with the job tables.
-        snapshot: Exported snapshot, which stays open until the answer.
-        archive: Path of the archive.
-        day: Day by UTC, such as 2026-11-20.
-        run: Letters and digits that no other order has.
-        size: Size of its rows in Postgres, in bytes.
-        late: Postgres has late rows alone, and no longer the day.
+        snapshot: Exported snapshot, open until the answer.
+        day: UTC, such as 2026-11-20.
+        run: Letters and digits, unique to the order.
+        size: Bytes of its rows in Postgres.
+        late: Postgres has only late rows of the day.
     """
 
     database_url: str
@@ -50,14 +48,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Count of rows in Postgres, and of those that are not in the files exactly once and unchanged.
-
-    Attributes:
-        rows: Number of rows in Postgres.
-        missing: Number of rows that are in no file.
-        doubled: Number of rows that are in the files more than once.
-        different: Number of rows that are in the files once, with another content.
-    """
+    """Rows in Postgres, and those missing, doubled or different in the files."""
 
     rows: int
     missing: int
@@ -66,7 +57,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True if each row is in the files exactly once, unchanged."""
+        """True if each row is in the files once, unchanged."""
         return not (self.missing or self.doubled or self.different)
 
 
@@ -75,10 +66,10 @@ class Answer:
     """Result of an order.
 
     Attributes:
-        written: New files, under their hidden names.
-        whole: The new files have the whole day, and replace all others.
-        replaced: Paths of the files that they replace.
-        comparison: Comparison of Postgres with the files, the new ones included and the replaced ones not.
+        written: New files, under hidden names.
+        whole: They hold the whole day and replace all others.
+        replaced: Paths of replaced files.
+        comparison: Of Postgres with new and remaining files.
     """
 
     written: list[Written]
@@ -88,10 +79,10 @@ class Answer:
 
 
 def archive(spark: SparkSession, order: Order) -> Answer:
-    """Write the rows of a day that its files lack, or the whole day if its files are many or have rows twice.
+    """Write what a day's files lack, or the whole day if they are many or repeat rows.
 
     Raises:
-        DrainError: Postgres or a file cannot be read, or a file cannot be written.
+        DrainError: Postgres or a file is unreadable, or a file cannot be written.
     """
     place = Archive(order.archive)
     with explained(), place.explained():
@@ -129,7 +120,7 @@ def _read(
 def _only_in(
     spark: SparkSession, place: Archive, before: Sequence[File], rows: DataFrame
 ) -> DataFrame | None:
-    """Read the rows that the files have and Postgres lacks, as after a restore of the database."""
+    """Read rows that files have and Postgres lacks, as after a restore."""
     if not before:
         return None
     there = history.read_files(spark, place, before, COLUMNS)
@@ -137,14 +128,14 @@ def _only_in(
 
 
 def within(day: date) -> str:
-    """Return the condition in SQL on the rows of a day."""
+    """Return the SQL condition on the rows of a day."""
     return f"finished_at >= '{day} 00:00:00+00' AND finished_at < '{day + timedelta(days=1)} 00:00:00+00'"
 
 
 def are_scattered(given: Sequence[File]) -> bool:
-    """Return whether fewer files would do, but for those that were written together when the day was closed."""
+    """Return True if fewer files would do, apart from those written together at the close."""
     if any(file.span for file in given):
-        # Not in order, whatever their size.
+        # Unordered, whatever their size.
         return True
     generations = [file.generation for file in given if file.generation]
     whole = max((each for each in generations if each[1] == "whole"), default=None)
@@ -153,7 +144,7 @@ def are_scattered(given: Sequence[File]) -> bool:
 
 
 def write(rows: DataFrame, order: Order, size: int) -> list[Written]:
-    """Write rows of a day to hidden files, in order within each; `size` is that of the rows in Postgres, in bytes."""
+    """Write a day's rows, of `size` bytes in Postgres, to hidden files, each in order."""
     tasks = 1 + size // _TASK_BYTES
     divided = rows.repartition(1) if tasks == 1 else rows.repartitionByRange(tasks, *ORDER)
     task = partial(_write, order.archive, order.day, order.run)
@@ -162,7 +153,7 @@ def write(rows: DataFrame, order: Order, size: int) -> list[Written]:
 
 
 def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of one task; yields the files, which count only if Spark takes the task's result."""
+    """Write one task's rows; files count only if Spark takes the result."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -176,7 +167,7 @@ def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) 
 
 
 def compare(rows: DataFrame, archived: DataFrame) -> Comparison:
-    """Compare rows of Postgres with the files, which may have other rows too."""
+    """Compare Postgres' rows with the files, which may have more."""
     from pyspark.sql import functions as f
 
     truth = rows.select("id", _checksum(rows).alias("truth"))
@@ -199,5 +190,5 @@ def compare(rows: DataFrame, archived: DataFrame) -> Comparison:
 def _checksum(rows: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
-    # The hash skips nulls, and ('a', null) must differ from (null, 'a').
+    # The hash skips nulls, but ('a', null) must differ from (null, 'a').
     return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])

@@ -1,4 +1,4 @@
-"""Rows as the CSV that PostgreSQL's COPY reads, in Spark's Python processes: this module imports little."""
+"""Rows as CSV for COPY, in Spark's Python processes, hence few imports."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ import pyarrow.compute
 import pyarrow.csv
 from pyspark import TaskContext
 
-# Schema of Spark's result: a part of the input of COPY, or the file that has it, with its partition and its rows.
+# Spark's result: part of COPY's input, or its file, with partition and rows.
 CHUNK = "part int, rows bigint, text binary, file string"
 _SCHEMA = pa.schema(
     [("part", pa.int32()), ("rows", pa.int64()), ("text", pa.binary()), ("file", pa.string())]
 )
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
-# COPY distinguishes a quoted empty text from null, which has no quotes.
+# In COPY, quoted empty text is not null.
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of the rows of a partition, for Spark's `mapInArrow`.
+    """Encodes a partition's rows, for `mapInArrow`.
 
     Attributes:
-        defaults: By column, the value in place of null.
-        directory: Directory on the machine of both driver and tasks, for texts that need not go through the JVM; None:
-            there is none.
+        defaults: Value for null, by column.
+        directory: Shared by driver and tasks on one machine, for texts that bypass the JVM.
     """
 
     defaults: Mapping[str, object]
@@ -66,6 +65,6 @@ class Encoder:
 
 
 def _in_years(times: pa.Array) -> pa.Array:
-    """Lower times to one that PostgreSQL refuses: of years above 65,535 the writer would make early ones."""
+    """Replace years above 65,535, which the writer would make early, by a time that PostgreSQL refuses."""
     latest = pa.scalar(_LATEST, times.type)
     return pyarrow.compute.if_else(pyarrow.compute.greater(times, latest), latest, times)

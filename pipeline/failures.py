@@ -1,4 +1,4 @@
-"""Errors of Spark, each explained in one line."""
+"""Errors of Spark in one line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from drain.errors import DrainError
 from drain.pipeline import interruption, jvm
 from drain.pipeline.lake.files import DATE
 
-# job-drain's own error in another process of Spark: it arrives as the last line of a traceback.
+# Our own error from another process: the last line of a traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# Reason that a row was refused for.
+# Why a row was refused.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# What some messages mean, by pattern, with its groups in the text.
+# Meaning of messages, by pattern; may use its groups.
 _MEANINGS = {
     r"\bjava\.lang\.OutOfMemoryError: (.+)": (
         "Spark ran out of memory ({0}): give it more, such as --conf spark.driver.memory=2g"
@@ -50,12 +50,12 @@ _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MU
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an exception of Spark's into a DrainError with one line that says what went wrong.
+    """Turn Spark's exceptions into a DrainError of one line.
 
     Raises:
-        DrainError: Spark failed, or its JVM was killed; it replaces Spark's exception.
-        KeyboardInterrupt: SIGINT cancelled Spark's jobs; see `drain.pipeline.interruption`.
-        SystemExit: SIGTERM or SIGHUP cancelled Spark's jobs.
+        DrainError: Spark failed, or its JVM was killed.
+        KeyboardInterrupt: SIGINT; see `drain.pipeline.interruption`.
+        SystemExit: SIGTERM or SIGHUP.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -63,19 +63,19 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        # An interruption is no failure of one day: after a DrainError the archive would go on with the next.
+        # After a DrainError, the archive would continue with the next day.
         interruption.check()
         jvm.check(error)
         raise DrainError(explanation(str(error))) from error
 
 
 def stored(text: str) -> str:
-    """Name objects in a text by the URL of their store, and not by that of `drain.pipeline.gateway`."""
+    """Replace the gateway's URLs in a text by the store's."""
     return _SERVED.sub(r"\1://", text)
 
 
 def explanation(text: str) -> str:
-    """Find the line of Spark's message that says what went wrong; "Spark: no reason" if there is none."""
+    """Return the line of Spark's message that explains it, or "Spark: no reason"."""
     ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
         return str(ours[-1])

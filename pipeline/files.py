@@ -1,4 +1,4 @@
-"""Files of the archive: written under hidden names through PyArrow, and then given their names."""
+"""The archive's files: written hidden, through PyArrow, then named."""
 
 from __future__ import annotations
 
@@ -19,35 +19,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = tuple(columns.TABLES["finished_jobs"])
-# Order of the rows within a row group, and within a file that a closed day consists of.
+# Order within a row group, and within files of a closed day.
 ORDER = ("queue", "finished_at")
-# Maximum size of a file, about. Object stores serve parts of large files, and scans are slow with many small ones.
+# Approximate maximum: stores serve parts of large files, and many small ones are slow.
 FILE_BYTES = 128 * 1024 * 1024
-# Size of a row group in memory.
 _GROUP_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Written:
-    """File that is complete, under its hidden name.
-
-    Attributes:
-        path: Path in the archive's file system.
-        rows: Number of rows.
-    """
+    """Complete file under its hidden name."""
 
     path: str
     rows: int
 
 
 class Writer:
-    """Writer of one hidden file, which is removed unless `finish` is called.
-
-    Args:
-        archive: Archive.
-        day: Day of the rows.
-        name: Name that no other file of the day has.
-    """
+    """Writes one hidden file, removed unless `finish` is called; `name` is unique within the day."""
 
     def __init__(self, archive: Archive, day: date | str, name: str) -> None:
         import pyarrow.parquet as pq
@@ -65,12 +53,7 @@ class Writer:
         self._parquet = pq.ParquetWriter(self._sink, self.schema, compression="zstd")
 
     def add(self, batch: pa.RecordBatch, *, sort: bool = False) -> bool:
-        """Append rows; returns whether a row group was written.
-
-        Args:
-            batch: Rows with all columns of `finished_jobs`.
-            sort: Sort each row group; otherwise the rows come in order.
-        """
+        """Append rows, sorting each row group if asked; return whether one was written."""
         self._group.append(batch)
         self._bytes += batch.nbytes
         if self._bytes < _GROUP_BYTES:
@@ -80,7 +63,7 @@ class Writer:
 
     @property
     def size(self) -> int:
-        """Size of the file so far."""
+        """Bytes so far."""
         return int(self._sink.tell())
 
     def finish(self, *, sort: bool = False) -> Written:
@@ -111,7 +94,7 @@ class Writer:
 def write(
     archive: Archive, day: date | str, name: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Written]:
-    """Write rows that are in order into as many hidden files as they fill."""
+    """Write ordered rows into as many hidden files as needed."""
     writer: Writer | None = None
     try:
         for number, batch in enumerate(batches):
@@ -130,7 +113,7 @@ def write(
 
 
 def give_names(archive: Archive, names: Sequence[tuple[Written | File, str]]) -> None:
-    """Give hidden files their names, in this order; on this machine's disk they are synced first."""
+    """Name hidden files in this order, syncing local ones first."""
     if archive.is_local:
         for file, _ in names:
             _sync(Path(file.path))
@@ -141,14 +124,11 @@ def give_names(archive: Archive, names: Sequence[tuple[Written | File, str]]) ->
 def add_to_day(
     archive: Archive, day: date | str, written: Sequence[Written], run: str, *, whole: bool
 ) -> None:
-    """Let hidden files become files of a closed day.
+    """Add hidden files to a closed day.
 
     Args:
-        archive: Archive.
-        day: Day.
-        written: Files.
-        run: Letters and digits that no other call has used.
-        whole: The files replace all numbered files of the day, and those of its hours.
+        run: Letters and digits, unique to the call.
+        whole: They replace all numbered and hourly files of the day.
     """
     numbers = [file.generation[0] for file in archive.all_files(day) if file.generation]
     stem = f"{'whole' if whole else 'added'}-{max(numbers, default=0) + 1:06}"
@@ -157,7 +137,7 @@ def add_to_day(
 
 
 def remove(archive: Archive, paths: Iterable[str]) -> None:
-    """Remove files, and directories of queues that become empty."""
+    """Remove files, and emptied queue directories."""
     for path in paths:
         archive.system.delete_file(path)
         directory = Path(path).parent
@@ -166,16 +146,15 @@ def remove(archive: Archive, paths: Iterable[str]) -> None:
 
 
 def remove_unused(archive: Archive, day: date | str) -> None:
-    """Remove the files of a day that do not count: replaced ones, and those of a process that died."""
+    """Remove replaced files of a day, and those of dead processes."""
     files = archive.all_files(day)
     remove(archive, [file.path for file in set(files) - set(current(files))])
 
 
 def flush(archive: Archive, day: date | str) -> None:
-    """Flush the files of a day to this machine's disk; does nothing if the archive is elsewhere.
+    """Flush a day's files to local disk, if they are there.
 
-    The operating system may hold files and their names in memory only. A power cut after the day's partition was
-    dropped would lose the rows.
+    A power cut after dropping the partition would lose what the operating system holds in memory.
     """
     written = Path(archive.directory(day))
     if not archive.is_local or not written.exists():

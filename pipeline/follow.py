@@ -1,7 +1,7 @@
-"""Continuous archive: finished jobs go to the files a few seconds after they finish, and Spark starts to close days.
+"""Continuous archive: finished jobs go to files within seconds; Spark only closes days.
 
-Following needs no Spark and little memory: rows are read in the order of their transactions, and each batch is a file.
-A thread closes the days that are over, with Spark in a process of its own; meanwhile nothing is written for them.
+Rows are read in transaction order, each batch a file, in little memory. A thread closes past days with Spark in another
+process; meanwhile nothing is written for them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ from drain.tables.finished import Day
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Name of the connections in pg_stat_activity.
+# Name in pg_stat_activity.
 _APPLICATION = "drain archive follow"
-# Interval between two batches, unless more rows than fit into one are waiting.
+# Between batches, unless more rows wait than fit into one.
 _BATCH_SECONDS = 2.0
-# Interval between two attempts to close days.
 _CLOSE_SECONDS = 60.0
 _MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of some transactions.
+    """Batch of transactions.
 
     Attributes:
-        rows: Number of rows, those of days that are being closed included.
+        rows: Including those of days being closed.
         behind: Seconds since the last of these jobs finished.
     """
 
@@ -54,10 +53,8 @@ class Plan:
     """Source and destination of a continuous archive.
 
     Attributes:
-        database_url: Database with the job tables.
-        archive: Path of the archive; see `drain.pipeline.lake`.
-        keep: Number of closed days that stay in Postgres after they have been archived.
-        max_rows: Upper bound of the rows of a batch, unless one transaction has more.
+        keep: Archived days that stay in Postgres.
+        max_rows: Rows per batch, unless one transaction has more.
     """
 
     database_url: str
@@ -76,19 +73,18 @@ def run(
     on_day: Callable[[Archived], None] = lambda _day: None,
     report: Callable[[str], None] = lambda _step: None,
 ) -> None:
-    """Archive finished jobs until `stop` is set, and then return after the current batch.
+    """Archive finished jobs until `stop`, returning after the current batch.
 
     Args:
-        plan: Source and destination.
-        write: Writes and compares the files of a closed day; see `drain.pipeline.days.archive`. A thread calls it.
-        stop: Event that ends the archive; any thread and any signal handler may set it.
-        end: Lets `write` return or fail soon.
-        on_batch: Called with each batch that has been written.
-        on_day: Called with the result for each closed day.
-        report: Receives a line at each step.
+        write: See `drain.pipeline.days.archive`; called by a thread.
+        stop: May be set by any thread or signal handler.
+        end: Makes `write` return or fail soon.
+        on_batch: Called with each batch written.
+        on_day: Called with each closed day's result.
+        report: Receives a line per step.
 
     Raises:
-        DrainError: The archive has failed. Nothing is lost: the next run continues where this one ended.
+        DrainError: The archive failed; the next run continues here.
     """
     with exclusive(plan.database_url) as lock:
         follower = Follower(plan, lock, write, on_day, report)
@@ -110,14 +106,13 @@ def run(
 
 
 class Follower:
-    """Writer of batches, which lets a thread close days.
+    """Writes batches, and lets a thread close days.
 
     Args:
-        plan: Source and destination.
-        lock: Connection that holds the archive's lock; see `drain.pipeline.archive.exclusive`.
-        write: Writes and compares the files of a closed day.
-        on_day: Called with the result for each closed day; once for the same problem of a day.
-        report: Receives a line at each step.
+        lock: Holds the archive's lock; see `drain.pipeline.archive.exclusive`.
+        write: Writes and compares a closed day's files.
+        on_day: Called with each result, once per problem of a day.
+        report: Receives a line per step.
     """
 
     def __init__(
@@ -141,12 +136,12 @@ class Follower:
         self._close_at = 0.0
         since = min([day.date for day in finished.days(lock)], default=finished.today(lock))
         with self._archive.explained():
-            # Reports a bucket that does not exist.
+            # Fails on a missing bucket.
             self._archive.exists()
             self._hours = Hours(self._archive, since, finished.next_transaction(lock))
 
     def run_once(self) -> Batch | None:
-        """Write the next batch; None if there is nothing new."""
+        """Write the next batch; None if nothing is new."""
         plan, start = self._plan, self._hours.position
         end = transactions.latest(self._connection, start, plan.max_rows)
         if end == start:
@@ -167,12 +162,12 @@ class Follower:
         return Batch(rows, finished.clock(self._connection) - latest / 1e6)
 
     def merge(self, until: float) -> None:
-        """Merge files of hours that are over, until the monotonic clock shows `until`, and at least a little."""
+        """Merge files of past hours until this `monotonic()` time, and at least a little."""
         with self._archive.explained():
             self._hours.merge(finished.clock(self._connection), until)
 
     def close_days_if_due(self) -> None:
-        """Let a thread close days, if a minute has passed since the last time, and report what it has closed.
+        """Close days in a thread at most once a minute, and report results.
 
         Raises:
             UnavailableError: The thread has lost the database.
@@ -192,7 +187,7 @@ class Follower:
                 self._thread.start()
 
     def close(self) -> None:
-        """Stop, with no file half written; a day that is being closed stays as it is."""
+        """Stop, leaving neither half a file nor a half-closed day."""
         self._is_ended = True
         self._hours.close()
         if self._thread is not None:
@@ -207,7 +202,7 @@ class Follower:
             with postgres.reachable(self._plan.database_url):
                 for day in days:
                     if not self._is_ended:
-                        # Without patience: the transactions that use the partition now have ended a minute from now.
+                        # Without patience: the next try is a minute away.
                         self._results.append(self._archiver.close(day, patience=0))
         except Exception as error:  # noqa: BLE001  (raised by the thread that looks at the results)
             self._failure = error
@@ -221,7 +216,7 @@ class Follower:
 
     def _report(self, day: Archived) -> None:
         if day.problem is None:
-            # A problem that comes back after a success is a new one.
+            # After a success, a problem is new again.
             self._reported = {(other, problem) for other, problem in self._reported if other != day.day}
         elif (day.day, day.problem) in self._reported:
             return

@@ -1,8 +1,7 @@
-"""Object stores for Spark's own readers, without jars: a WebHDFS server in the driver, on PyArrow's file systems.
+"""Object stores for Spark's readers, without jars: a WebHDFS server in the driver, on PyArrow's file systems.
 
-Spark has a client for WebHDFS, but none for S3. So each rule of `drain.pipeline.lines` holds for objects too, files are
-read in parts and in parallel, and none is copied to a disk. Executors read through the driver. Decision record 0011 has
-why.
+Spark has a client for WebHDFS but not for S3. So `drain.pipeline.lines` applies to objects too, read in parts, in
+parallel, and without copies, through the driver. See decision record 0011.
 """
 
 from __future__ import annotations
@@ -26,20 +25,19 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
     from pyspark.sql import SparkSession
 
-# Size of an answer in bytes, and its parts.
+# Size in bytes, and parts.
 _Answer: TypeAlias = tuple[int, Iterable[bytes]]
 
-# First part of a path that WebHDFS serves.
 _ROOT = "/webhdfs/v1/"
-# Bytes of the first request for a part of an object, and of the largest: a footer is small, a text is read to its end.
+# First request for a part, and the largest: footers are small, texts are read to the end.
 _FIRST_BYTES, _MOST_BYTES = 128 * 1024, 8 * 1024 * 1024
-# Block size; Spark divides texts at its multiples.
+# Spark divides texts at multiples of a block.
 _BLOCK_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """Objects that are served under one token: those at a prefix, and below it."""
+    """Objects served under one token: a prefix and below."""
 
     system: FileSystem
     scheme: str
@@ -50,10 +48,10 @@ _shared: dict[str, _Shared] = {}
 
 
 def reachable(spark: SparkSession, path: str, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """Return the path and options with which Spark can read a source; they are unchanged if it has a driver.
+    """Return path and options by which Spark can read a source, unchanged if it has a driver.
 
     Raises:
-        ConfigError: Nothing is at the path, or the store refuses access or cannot be reached.
+        ConfigError: Nothing is there, or the store refuses or is unavailable.
     """
     if not stores.is_object_store(path) or _has_driver(spark, path):
         return path, options
@@ -69,7 +67,7 @@ def reachable(spark: SparkSession, path: str, options: Mapping[str, str]) -> tup
 
 
 def _has_driver(spark: SparkSession, path: str) -> bool:
-    """Return whether Spark itself can open such a URL, as with Hadoop's jars for S3 on its class path."""
+    """Return True if Spark can open the URL, as with Hadoop's S3 jars."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark.sparkContext._jvm
@@ -82,47 +80,47 @@ def _has_driver(spark: SparkSession, path: str) -> bool:
 
 
 def _serve(spark: SparkSession, shared: _Shared) -> str:
-    """Serve objects to the executors of a session; returns the URL of the root of their store."""
+    """Serve objects to a session's executors; return the URL of their store's root."""
     conf = spark.sparkContext.getConf()
     host = str(conf.get("spark.driver.host"))
     port = _port(str(conf.get("spark.driver.bindAddress", host)))
     token = secrets.token_hex(16)
     _shared[token] = shared
-    # `drain.pipeline.failures` turns it back into the URL of the store.
+    # `drain.pipeline.failures` maps it back.
     return f"webhdfs://{host}:{port}/{token}/{shared.scheme}"
 
 
 @cache
 def _port(address: str) -> int:
-    """Start the server at an address of this machine; returns its port."""
+    """Start the server at an address of this machine; return its port."""
     server = _Server((address, 0), _Handler)
     threading.Thread(target=server.serve_forever, name="object stores", daemon=True).start()
     return int(server.server_address[1])
 
 
-# Not an HTTPServer, which asks DNS for its own name.
+# HTTPServer would ask DNS for its own name.
 class _Server(ThreadingTCPServer):
     daemon_threads = True
-    # Tasks connect at the same time.
+    # Tasks connect simultaneously.
     request_queue_size = 128
 
     def handle_error(self, *_: object) -> None:
-        """Ignore errors: Spark closes connections within a file, and reports what it could not read."""
+        """Ignore errors: Spark closes connections early, and reports its own failures."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """WebHDFS, as far as Spark reads with it.
+    """WebHDFS as far as Spark reads it.
 
-    Answers have no Content-Type: Spark's client would parse it with a class that Spark does not have.
+    No Content-Type, which Spark's client would parse with a class that it lacks.
     """
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Log no request."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Answer one request of Spark's."""
+        """Answer a request."""
         url = urlsplit(self.path)
         token, _, rest = unquote(url.path).removeprefix(_ROOT).partition("/")
         path = rest.partition("/")[2].rstrip("/")

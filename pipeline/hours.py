@@ -1,4 +1,4 @@
-"""Files of days that are not closed: one for each batch of finished jobs, merged when their hour is over."""
+"""Files of open days: one per batch, merged once their hour is over."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ if TYPE_CHECKING:
 _EPOCH = date(1970, 1, 1)
 _HOUR_SECONDS = 3600
 _DAY_SECONDS = 86_400
-# Time without a new file after which an hour that is over is merged.
+# A past hour is merged after this long without new files.
 _QUIET_SECONDS = 60.0
-# Rows that a merge reads at a time.
 _ROWS = 8_192
 
 
 class Hours:
-    """Files that `drain archive --follow` has written, and their position in the order of transactions.
+    """Files written by `drain archive --follow`, and their position in transaction order.
 
-    The names of the files hold the position, so there is no other record of it that could disagree with them. A batch
-    with rows of two days has two files: a process that dies between their names leaves the older day incomplete until
-    it is closed.
+    File names are the only record of the position. A batch across two days has two files; dying between their names
+    leaves the older day incomplete until it is closed.
 
     Args:
-        archive: Archive.
-        since: First day that is in Postgres.
-        next_transaction: Number that no transaction has reached yet.
+        since: First day in Postgres.
+        next_transaction: Not reached by any transaction yet.
     """
 
     def __init__(self, archive: Archive, since: date, next_transaction: int) -> None:
@@ -43,8 +40,7 @@ class Hours:
         self._hours: defaultdict[tuple[date, int], list[File]] = defaultdict(list)
         self._written_at: dict[tuple[date, int], float] = {}
         self._merging: tuple[date, Iterator[None]] | None = None
-        # Days whose rows are left to their close, as those before `since` are: they have been closed, or their files
-        # come from another server or from an earlier version.
+        # Days left to their close, like those before `since`: closed, or from another server or version.
         self._left: set[date] = set()
         for day in map(date.fromisoformat, archive.days()):
             if day >= since:
@@ -63,7 +59,7 @@ class Hours:
                 self._hours[day, span.hour].append(file)
 
     def leave(self, days: Collection[date]) -> None:
-        """Write nothing more for these days, because they are being closed."""
+        """Write nothing more for these days, which are being closed."""
         self._left.update(days)
         if self._merging and self._merging[0] in days:
             self._end_merge()
@@ -71,11 +67,7 @@ class Hours:
             del self._hours[day, hour]
 
     def write(self, batches: Iterable[pa.RecordBatch], end: int) -> int:
-        """Write the rows of the transactions after `position`, up to `end`.
-
-        Returns:
-            The time of the latest row, in microseconds since 1970; 0 without rows.
-        """
+        """Write rows of transactions in (`position`, `end`]; return the latest row's microseconds, or 0."""
         writers: dict[date, Writer] = {}
         latest: dict[date, int] = {}
         overall = 0
@@ -93,19 +85,14 @@ class Hours:
                 writer.discard()
             raise
         spans = {day: Span(_hour(at), self.position, end) for day, at in latest.items()}
-        # Of the latest day first: the next one to be closed is completed soonest.
+        # Latest day first: the next to be closed is completed soonest.
         for day in sorted(done, reverse=True):
             self._add(day, done[day], spans[day])
         self.position = end
         return overall
 
     def merge(self, now: float, until: float) -> None:
-        """Merge files of hours that are over: at least a little, and no more when the monotonic clock shows `until`.
-
-        Args:
-            now: Time by the database's clock, in seconds since 1970.
-            until: Reading of the monotonic clock.
-        """
+        """Merge files of past hours until a `monotonic()` time, and at least a little; `now` is the database's time."""
         while True:
             if self._merging is None:
                 found = self._due(now)
@@ -118,7 +105,7 @@ class Hours:
                 return
 
     def close(self) -> None:
-        """Stop, with no file half written."""
+        """Stop, leaving no half-written file."""
         self._end_merge()
 
     def _end_merge(self) -> None:
@@ -135,7 +122,7 @@ class Hours:
         return None
 
     def _merged(self, day: date, hour: int) -> Iterator[None]:
-        """Merge the files of an hour into one; yields between two pieces of work."""
+        """Merge an hour's files, yielding between steps."""
         parts = list(self._hours[day, hour])
         spans = [file.span for file in parts if file.span]
         writer = Writer(self._archive, day, f"merged-{hour:02}")
@@ -150,7 +137,7 @@ class Hours:
             raise
         self._hours[day, hour] = [file for file in self._hours[day, hour] if file not in parts]
         self._add(day, done, Span(hour, min(span.start for span in spans), max(span.end for span in spans)))
-        # One by one: an object store takes a minute for all of them. A day that is closed meanwhile removes the rest.
+        # Singly: an object store takes a minute for all. Closing the day removes the rest.
         for file in parts:
             files.remove(self._archive, [file.path])
             yield
@@ -164,7 +151,7 @@ class Hours:
 
 
 def _by_day(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[date, int, pa.RecordBatch]]:
-    """Divide rows by their day; yields it with the time of its latest row, in microseconds since 1970."""
+    """Divide rows by day; yield each with its latest time in microseconds."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

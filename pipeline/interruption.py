@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while Spark starts and works: Spark's jobs are cancelled, and the command ends."""
+"""Signals during Spark's start and work: jobs are cancelled, and the command ends."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from drain.pipeline import jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Interval between two cancellations of Spark's jobs.
+# Between cancellations of Spark's jobs.
 _CANCEL_SECONDS = 0.2
-# Grace period from the first signal until the JVM is ended.
+# From the first signal until the JVM is ended.
 _GRACE_SECONDS = 3.0
 
-# Signals received since the session was entered.
+# Since the session was entered.
 _received: list[int] = []
-# Set while the driver does work of its own, which no thread could cancel.
+# Set during the driver's own work, which no thread could cancel.
 _own_work = threading.Event()
 
 
 @contextmanager
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
-    """Enter a session; from then on the first signal cancels Spark's jobs, and a second one ends the block at once.
+    """Enter a session in which the first signal cancels Spark's jobs, and a second ends the block.
 
-    While the session starts, the first signal ends the start, as it does work within `at_once`. Work of Spark's that
-    cannot be cancelled has a few seconds to end, and is then reported as done; after them the JVM is ended, if this
-    call has started it. A signal that was ignored stays ignored, as SIGHUP is under nohup.
+    During the session's start and within `at_once`, the first signal ends the block. Work that cannot be cancelled
+    gets a few seconds, then the JVM is ended if this call started it. Ignored signals stay ignored, such as SIGHUP
+    under nohup.
 
     Raises:
-        KeyboardInterrupt: SIGINT arrived; it replaces the exception of the cancelled job.
-        SystemExit: SIGTERM or SIGHUP arrived; with exit code 143 or 129, and also in place of the job's exception.
+        KeyboardInterrupt: SIGINT, in place of the job's exception.
+        SystemExit: SIGTERM or SIGHUP, with 143 or 129.
     """
     if threading.current_thread() is not threading.main_thread():
         with session as spark:
@@ -54,7 +54,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
     def cancel(number: int, _frame: object) -> None:
         _received.append(number)
         if len(_received) == 1:
-            # In threads: the main thread may be in the middle of a call to the JVM, and cannot begin another one.
+            # In threads: the main thread may be within a call to the JVM.
             for act in (partial(_cancel, spark), partial(_end, ours)):
                 threading.Thread(target=act, args=(ended,), name="interruption", daemon=True).start()
         if len(_received) > 1 or _own_work.is_set():
@@ -65,7 +65,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
     try:
         with session as spark:
             ours = None if running else jvm.running()
-            # Spark has replaced the handler of SIGINT by its own.
+            # Spark has replaced SIGINT's handler.
             _handle(handled, cancel)
             try:
                 yield spark
@@ -82,11 +82,11 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Let the first signal end the block: for the driver's own work, such as a statement.
+    """Let the first signal end the block: for the driver's own work.
 
     Raises:
-        KeyboardInterrupt: SIGINT arrived, in the block or before it.
-        SystemExit: SIGTERM or SIGHUP arrived, in the block or before it.
+        KeyboardInterrupt: SIGINT, in or before the block.
+        SystemExit: SIGTERM or SIGHUP, in or before the block.
     """
     _own_work.set()
     try:
@@ -97,11 +97,11 @@ def at_once() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise if a signal has been received; for code that continues after a failure.
+    """Raise for a received signal, in code that continues after failures.
 
     Raises:
-        KeyboardInterrupt: SIGINT was received first.
-        SystemExit: SIGTERM or SIGHUP was received first.
+        KeyboardInterrupt: SIGINT came first.
+        SystemExit: SIGTERM or SIGHUP came first.
     """
     if _received:
         _raise(_received[0])
@@ -113,14 +113,14 @@ def _handle(numbers: Iterable[int], handler: Callable[[int, object], None]) -> N
 
 
 def _cancel(spark: SparkSession, ended: threading.Event) -> None:
-    # Repeatedly, since another job may begin after a cancellation.
+    # Another job may begin after a cancellation.
     while not ended.wait(_CANCEL_SECONDS):
         with suppress(Exception):
             spark.sparkContext.cancelAllJobs()
 
 
 def _end(ours: jvm.Process | None, ended: threading.Event) -> None:
-    # Spark cannot cancel a job that it still plans, which takes seconds if the job reads a Python data source.
+    # Spark cannot cancel a job in planning, which takes seconds with Python data sources.
     if ours is not None and not ended.wait(_GRACE_SECONDS):
         jvm.end(ours)
 

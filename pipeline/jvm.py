@@ -1,10 +1,8 @@
 """Spark's JVM, which never outlives the process that started it.
 
-Spark alone does not ensure that: a JVM that is still starting when its driver ends does not notice, and a working one
-finishes its work first. So the JVM is started into the process group of a guard, a shell that reads a pipe of which
-only the driver holds the other end. However the driver ends, by SIGKILL too, the guard then sends SIGTERM to the group,
-and SIGKILL a few seconds later. Only a JVM that saves its class data, after all of its work, has longer and may outlive
-its driver.
+Spark alone does not ensure this: a starting JVM does not notice its driver's end, and a working one finishes first. So
+it runs in the process group of a guard, a shell reading a pipe held by the driver. However the driver ends, the guard
+sends SIGTERM, then SIGKILL. Only a JVM saving class data, after its work, has longer.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ if TYPE_CHECKING:
 
 Process: TypeAlias = subprocess.Popen[bytes]
 
-# Grace period from SIGTERM to SIGKILL.
+# From SIGTERM to SIGKILL.
 _END_SECONDS = 3
-# Grace period of a JVM that saves its class data, which takes 15 s of processor time on Java 17.
+# For saving class data: 15 s of processor time on Java 17.
 _SAVE_SECONDS = 600
-# Time from a broken connection to the JVM until the end of its process.
+# From a broken connection to the end of the JVM's process.
 _NOTICE_SECONDS = 2
-# Script of the guard. Lines that it reads: the file for the class data, the JVM's process, and that the work has ended
-# well. Spark's Python workers end with the JVM: each reads from the JVM, or from a worker that the JVM has started.
+# The guard reads: the class data's file, the JVM's pid, and that the work ended well. Spark's Python workers end with
+# the JVM that they read from.
 _GUARD = f"""
 trap '' HUP INT TERM
 turns={_END_SECONDS * 10}
@@ -52,21 +50,20 @@ done
 kill -s KILL 0
 """
 
-# JVM that `started` has started, at most one.
+# At most one, by `started`.
 _running: list[Process] = []
 
 
 @contextmanager
 def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iterator[None]:
-    """Start the JVM for the sessions of this process; it has ended when the block ends.
+    """Start the JVM for this process' sessions, ended with the block.
 
     Args:
-        settings: Spark's settings by name, including those that the JVM itself starts with.
-        class_data: File that the JVM writes as it ends; see `drain.pipeline.class_data`. A block that ends without an
-            exception does not wait for it.
+        settings: Of Spark, including those that the JVM starts with.
+        class_data: Written by the ending JVM, which a successful block does not await; see `drain.pipeline.class_data`.
 
     Raises:
-        PySparkException: The JVM ended before it accepted a connection.
+        PySparkException: The JVM ended before accepting a connection.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -78,7 +75,7 @@ def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iter
     try:
         if class_data is not None:
             os.write(write, f"new {class_data}\n".encode())
-        # Nobody reads the end of this process' output before a JVM that saves its class data has closed it.
+        # A JVM saving class data would hold this process' output open.
         kwargs = {"process_group": guard.pid, "stdout": subprocess.DEVNULL}
         gateway = launch(SparkConf().setAll(list(settings.items())), kwargs)
         os.write(write, f"jvm {gateway.proc.pid}\n".encode())
@@ -100,22 +97,22 @@ def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iter
 
 def _wait(gateway: Any, guard: Process) -> None:
     if gateway is not None:
-        # Until it is waited for it is a zombie, which the guard would mistake for a live process.
+        # The guard would mistake a zombie for a live process.
         gateway.proc.wait()
         gateway.shutdown()
     guard.wait()
 
 
 def running() -> Process | None:
-    """Return the JVM that `started` has started in this process, if any."""
+    """Return this process' JVM from `started`, if any."""
     return _running[-1] if _running else None
 
 
 def check(error: BaseException) -> None:
-    """Raise if an error is due to the end of the JVM that `started` has started.
+    """Raise if an error is due to the end of our JVM.
 
     Raises:
-        DrainError: The JVM has ended; the text says how, and what to do.
+        DrainError: It ended; the text says how, and what to do.
     """
     process = running()
     if process is None:
@@ -133,7 +130,7 @@ def _is_broken_connection(error: BaseException) -> bool:
 
 
 def _ending(code: int) -> str:
-    # Java ends with 143 after a SIGTERM, as a shell reports it.
+    # After SIGTERM, Java exits with 143 as a shell would.
     number = -code if code < 0 else code - 128
     if number == signal.SIGKILL:
         return (
@@ -148,7 +145,7 @@ def _ending(code: int) -> str:
 
 
 def end(process: Process) -> None:
-    """End a JVM while its block still runs: calls that wait for its answer fail with a Py4JError."""
+    """End a JVM during its block; pending calls fail with Py4JError."""
     process.terminate()
     try:
         process.wait(_END_SECONDS)

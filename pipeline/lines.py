@@ -1,4 +1,4 @@
-"""CSV and JSON lines: each row as its file has it, or with the reason why it cannot be used."""
+"""CSV and JSON lines: each row as in its file, or with the reason why it is unusable."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Formats that are text.
 FORMATS = ("csv", "json")
-# Mode in which a line that cannot be read is a reject; any other mode is left to Spark.
+# Mode in which unreadable lines are rejects; others are Spark's.
 _STRICT = "FAILFAST"
 _LINE = "_drain_line"
-# Character that Spark puts in the place of bytes that the encoding does not have.
+# Spark's substitute for undecodable bytes.
 _REPLACEMENT = "\ufffd"
-# Names of PostgreSQL's types that Spark does not know.
+# PostgreSQL types that Spark does not know.
 _TYPES = {
     "text": "string",
     "uuid": "string",
@@ -34,44 +33,39 @@ _TYPES = {
     "float8": "double",
     "timestamptz": "timestamp",
 }
-# What follows an object that is not the last thing in its line, or is in an array or in a text.
+# What follows an object that is not last in its line, or within an array or text.
 _NOT_LAST = r"\}\s*(,\s*\{|[^\s,\]}])"
-# Half of a surrogate pair, behind an even number of backslashes.
+# Half a surrogate pair, after an even number of backslashes.
 _HALF = r"(?i)(?<!\\)(?:\\\\)*(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f])"
-# Numbers of JSON, without their signs. Its texts may have what looks like one. No pattern repeats a group: Java's stack
-# overflows on a long text.
+# Unsigned JSON numbers, also within texts. No pattern repeats a group: Java's stack overflows on long texts.
 _NUMBER = r"\d[\d.]*(?:[eE][+-]?\d+)?"
 _ESCAPE, _TEXT = r"\\.", '"[^"]*"'
-# What a number has that a column of floats cannot hold, and few others have. Integers of 38 digits are decimals.
+# Numbers that do not fit a float column, and few others. Integers of 38 digits are decimals.
 _LARGE = r"\d{39}|[eE]\+?\d{3}"
 _FLOATS = re.compile("float|double")
-# Name and first word of the type of each column; the rest of decimal(10, 2) matches nothing.
+# Name and first word of each column's type.
 _COLUMN = re.compile(r"((?:^|,)\s*(?:\w+|`[^`]+`)\s+)(\w+)")
-# Options that say which files are read.
+# Options that select files.
 _OF_FILES = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "linesep")
 
 
 def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str], columns: str) -> DataFrame:
-    """Return the rows with the columns REASON and RECORD of `drain.pipeline.rejects`.
+    """Return rows with REASON and RECORD of `drain.pipeline.rejects`.
 
     Args:
-        spark: Session.
-        format_: `csv` or `json`.
-        path: Path of the files.
-        options: Options of the format.
-        columns: Names and types such as `id bigint, zip text`; empty for none. Other columns of a CSV are strings;
-            JSON then has no others.
+        columns: Names and types such as `id bigint, zip text`, or empty. Other CSV columns are strings; JSON has no
+            others.
 
     Raises:
-        ConfigError: `columns` cannot be read, or names a missing column.
-        DrainError: A quoted field has a newline, which only `multiLine` can read.
+        ConfigError: `columns` is invalid, or names a missing column.
+        DrainError: A quoted field has a newline, which needs `multiLine`.
     """
     from pyspark.sql import functions as f
 
     strict = options["mode"] == _STRICT
     given = dict(options) | ({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _LINE} if strict else {})
     if format_ == "json" and _encoding(options):
-        # Spark demands it for other encodings than its own.
+        # Spark demands it for other encodings.
         given = {"lineSep": "\n"} | given
     reader = spark.read.format(format_).options(**given)
     types = _types(columns)
@@ -85,7 +79,7 @@ def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str
     if strict and _LINE not in schema.names:
         schema = schema.add(_LINE, "string")
     rows = reader.schema(schema).load(path)
-    # Spark adds columns of partitions to the schema that it is given.
+    # Spark adds partition columns to a given schema.
     names = [name for name in rows.columns if name != _LINE]
     raw = {name: rows[f"`{name}`"] for name in names}
     typed = dict(raw)
@@ -122,7 +116,7 @@ def _types(columns: str) -> StructType | None:
 
 
 def _read_as(types: StructType) -> StructType:
-    """Return the types that JSON is read with: Spark would round a decimal, which is cast from its text instead."""
+    """Return the types to read JSON with: decimals as text, since Spark would round them."""
     from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
     return StructType(
@@ -140,23 +134,23 @@ def _check_names(types: StructType | None, names: list[str]) -> None:
 
 
 def _cast(column: Column, name: str, kind: str) -> tuple[Column, Column]:
-    """Cast a text; the second column is the reason why it cannot be cast."""
+    """Cast a text; the second column says why it cannot be cast."""
     from pyspark.sql import functions as f
 
-    # An empty field, quoted or not, is text only in a column of texts.
+    # An empty field, even quoted, is text only in a text column.
     value = column if kind == "string" else f.nullif(column, f.lit(""))
     typed = value.try_cast(kind)
     refused = value.isNotNull() & typed.isNull()
     if kind.startswith("decimal"):
-        # A cast rounds: no digit but 0 may follow those of the scale. A double is exact enough for an exponent.
+        # A cast rounds: only zeros may follow the scale. A double is exact enough for exponents.
         scale = kind.rpartition(",")[2].rstrip(")")
         refused = refused | value.rlike(rf"\.\d{{{scale}}}\d*[1-9]\d*\s*$")
         refused = refused | (typed.cast("double") != value.try_cast("double"))
     elif kind in ("float", "double"):
-        # A number that is too large becomes infinity.
+        # Too large a number becomes infinity.
         refused = refused | (value.rlike(r"\d") & typed.cast("string").contains("Infinity"))
     elif kind == "date":
-        # A cast ignores all that follows a space.
+        # A cast ignores everything after a space.
         refused = refused | value.contains("BC")
     words = f.concat(f.lit(f"column {name} holds "), shown(value), f.lit(f", which is not {kind}"))
     return typed, f.when(refused, words)
@@ -168,7 +162,7 @@ def _undecodable(columns: list[Column], options: Mapping[str, str]) -> Column:
     text = f.concat_ws("", *(column.cast("string") for column in columns))
     named = _encoding(options) or "UTF-8"
     words = f"bytes that are not valid {named}: name the encoding, such as --option encoding=latin1, in "
-    # A malformed line of JSON keeps its bytes.
+    # A malformed JSON line keeps its bytes.
     undecodable = text.contains(_REPLACEMENT) | ~f.is_valid_utf8(text)
     return f.when(undecodable, f.concat(f.lit(words), shown(f.make_valid_utf8(text))))
 
@@ -178,7 +172,7 @@ def _encoding(options: Mapping[str, str]) -> str:
 
 
 def _refuse_open_quotes(spark: SparkSession, path: str, options: Mapping[str, str]) -> None:
-    """Refuse lines with an odd number of quotes: Spark would read them as rows, without a word."""
+    """Refuse lines with an odd number of quotes, which Spark would read as rows."""
     from pyspark.sql import functions as f
 
     by_name = {name.lower(): value for name, value in options.items()}
@@ -201,10 +195,10 @@ def _refuse_open_quotes(spark: SparkSession, path: str, options: Mapping[str, st
 def _refuse_lines_that_change(
     spark: SparkSession, path: str, options: Mapping[str, str], schema: StructType
 ) -> None:
-    """Refuse lines that Spark would read as something else.
+    """Refuse lines that Spark would silently change.
 
-    Of several objects it ignores all but the first, and half of a surrogate pair becomes a question mark. In a column
-    of floats a number that is too large becomes infinity, and a large integer loses digits.
+    It ignores all but the first of several objects, and replaces half surrogate pairs. In float columns, large numbers
+    become infinity and large integers lose digits.
     """
     from pyspark.sql import functions as f
 

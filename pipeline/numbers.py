@@ -1,4 +1,4 @@
-"""Exact numbers of different types, which are equal if their values are: 1.10 is 1.1."""
+"""Exact numbers of different types, equal by value: 1.10 is 1.1."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-# Digits of the largest value of each integer type.
+# Digits of each integer type's maximum.
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-# Most digits of a decimal of Spark's, before and after the point.
+# Of Spark's decimals, before and after the point.
 _MOST_DIGITS = 38
-# Java's pattern for a number without an exponent and without zeros at its end.
+# Java's pattern without exponent and trailing zeros.
 _PLAIN = "0." + "#" * _MOST_DIGITS
-# A number as text, without an exponent: as PostgreSQL writes `numeric`.
+# A number without exponent, as PostgreSQL writes `numeric`.
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)$"
 
 
 def common_type(one: DataType, other: DataType) -> str | None:
-    """Name the narrowest type that holds all values of two types.
-
-    Returns None if no type is wide enough, or if one of the two is not an exact number: an integer or a decimal.
-    """
+    """Return the narrowest type for all values of two exact types; None if there is none."""
     ours, theirs = _shape(one), _shape(other)
     if ours is None or theirs is None:
         return None
@@ -33,31 +30,24 @@ def common_type(one: DataType, other: DataType) -> str | None:
 
 
 def are_comparable_as_text(one: DataType, other: DataType) -> bool:
-    """Check that `as_text` can compare two types by value."""
+    """Return True if `as_text` can compare two types by value."""
     if _shape(one) and _shape(other):
         return True
     return {one.typeName(), other.typeName()} == {"decimal", "string"}
 
 
 def as_text(column: Column, kind: DataType) -> Column:
-    """Spell numbers so that equal values have equal texts.
-
-    A text that is not a number, or has an exponent, stays as it is.
-
-    Args:
-        column: Integers, decimals or texts.
-        kind: Type of the column.
-    """
+    """Spell numbers so that equal values have equal texts; other texts stay."""
     from pyspark.sql import functions as f
 
     if kind.typeName() == "decimal":
-        # Not a cast, which writes 1E-7 unless ANSI is on.
+        # A cast writes 1E-7 unless ANSI is on.
         return f.call_function("format_number", column, f.lit(_PLAIN))
     return _shortest(column) if kind.typeName() == "string" else column.cast("string")
 
 
 def _shape(kind: DataType) -> tuple[int, int] | None:
-    """Return the digits before and after the point of a type's longest value; None if it is not an exact number."""
+    """Return the digits of a type before and after the point; None if inexact."""
     from pyspark.sql.types import DecimalType
 
     if isinstance(kind, DecimalType):

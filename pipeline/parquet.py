@@ -1,4 +1,4 @@
-"""Timestamps of nanoseconds in Parquet, as pandas writes them: Spark reads them as numbers."""
+"""Nanosecond timestamps in Parquet, as pandas writes; Spark reads them as numbers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Kinds of nanoseconds, each by its path in the file's schema, below a column.
+# Kinds of nanoseconds by path in a file's schema.
 _Kinds: TypeAlias = Mapping[tuple[str, ...], str]
 
 _NANOSECONDS = "TIMESTAMP(NANOS,"
 
 
 def in_microseconds(rows: DataFrame) -> DataFrame:
-    """Convert nanoseconds to timestamps of microseconds, rounded down, also within structs and lists.
+    """Convert nanoseconds to microsecond timestamps, rounded down, in structs and lists too.
 
-    A column that has them elsewhere is left out, as in a map: its numbers would be taken for others.
+    Columns with them elsewhere, as in maps, are left out: their numbers would be taken for others.
     """
     if not any("bigint" in field.dataType.simpleString() for field in rows.schema):
         return rows
@@ -34,13 +34,13 @@ def in_microseconds(rows: DataFrame) -> DataFrame:
 
 
 def _nanoseconds(rows: DataFrame) -> _Kinds:
-    """Find the nanoseconds in the file that Spark has taken the schema from."""
+    """Find the nanoseconds in the file that Spark took the schema from."""
     files = rows.inputFiles()
     if not files:
         return {}
     jvm = attrgetter("_jvm.org.apache")(rows.sparkSession)
     conf = rows.sparkSession._jsc.hadoopConfiguration()
-    # Spark names it as a URI: a space in a file's name is %20.
+    # Spark gives a URI, with %20 for spaces.
     path = jvm.hadoop.fs.Path(attrgetter("_jvm.java.net.URI")(rows.sparkSession)(files[0]))
     reader = jvm.parquet.hadoop.ParquetFileReader.open(
         jvm.parquet.hadoop.util.HadoopInputFile.fromPath(path, conf)
@@ -56,7 +56,7 @@ def _nanoseconds(rows: DataFrame) -> _Kinds:
 
 
 def _below(kinds: _Kinds, *names: str | None) -> _Kinds:
-    """Cut these names off the paths that begin with them; None stands for any name."""
+    """Strip these names from paths that begin with them; None is any name."""
     return {
         path[len(names) :]: kind
         for path, kind in kinds.items()
@@ -65,7 +65,7 @@ def _below(kinds: _Kinds, *names: str | None) -> _Kinds:
 
 
 def _converted(column: Column, type_: DataType, kinds: _Kinds) -> Column:
-    """Convert the nanoseconds at these paths; raises KeyError if there is no number at one of them."""
+    """Convert the nanoseconds at these paths; KeyError if one is not a number."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, LongType, StructType
 
@@ -78,7 +78,7 @@ def _converted(column: Column, type_: DataType, kinds: _Kinds) -> Column:
         ]
         return f.when(column.isNotNull(), f.struct(*fields))
     if isinstance(type_, ArrayType):
-        # The file has two groups for a list: list.element.
+        # Lists are two groups: list.element.
         below = _below(kinds, None, None)
         return f.transform(column, lambda item: _converted(item, type_.elementType, below))
     if not isinstance(type_, LongType):
@@ -89,7 +89,7 @@ def _converted(column: Column, type_: DataType, kinds: _Kinds) -> Column:
 def _timestamp(nanoseconds: Column, kind: str) -> Column:
     from pyspark.sql import functions as f
 
-    # Whole numbers only: a double would round.
+    # A double would round.
     down = nanoseconds - f.pmod(nanoseconds, f.lit(1000))
     at = f.timestamp_micros(f.call_function("div", down, f.lit(1000)))
     return at if kind.endswith("true)") else at.cast("timestamp_ntz")

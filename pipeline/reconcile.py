@@ -1,18 +1,13 @@
-"""Reconcile: a source of truth is compared with a target, and a job staged for each difference, all in one commit.
+"""Reconcile: compare a source of truth with a target, and stage a job per difference in one commit.
 
-A corrective job gets the key alone. It has to bring the target to what the source holds when the job *runs*, and the
-job for a deleted row has to check that the source still lacks the row. Then three things do no harm: both sides
-change while they are compared, a difference is the work of a job under way, or a job runs twice.
+A corrective job gets only the key. It must bring the target to what the source holds when it *runs*, and a delete job
+must check that the source still lacks the row. Then concurrent changes, pending jobs and repeated runs are harmless.
 
-A key is left out if such a job waits already: same name, same arguments, staged or in flight, due now or later. A
-claimed job does not count as waiting: it may have read the source before the change that makes the difference. A job
-that may expire does not count either. Jobs on queues in forward mode are invisible once they were pushed, and are
-staged again.
+Keys whose job already waits, staged or in flight, are left out. Claimed jobs do not count, as they may have read the
+source too early; nor do jobs that may expire. Pushed jobs in forward mode are invisible, and staged again.
 
-Waiting jobs are looked up *after* both sides have been read. A job that waits then starts later still, and sees at
-least what the comparison saw. A job looked up before could run while the sides are being read; a change after that
-run, which a reconcile is meant to find, would be left out because of a job that has already run. The worst case of
-the lookup afterwards is a superfluous job.
+Waiting jobs are looked up *after* both sides are read, so such a job starts later and sees at least as much. One found
+before could run during the reads, and hide a change after its run. The worst case is a superfluous job.
 """
 
 from __future__ import annotations
@@ -45,35 +40,31 @@ if TYPE_CHECKING:
 
     from drain.pipeline.history import Instant
 
-# Condition on jobs that certainly run: a job that may expire does not, and corrective jobs have no keyword arguments.
+# Jobs certain to run: a job that may expire is not, and corrective jobs have no keyword arguments.
 _WILL_RUN = "job_kwargs = '{}'::jsonb AND expires_at IS NULL"
-# Condition on waiting jobs, for each table that holds some.
+# Waiting jobs by table.
 _WAITING = {"staged_jobs": _WILL_RUN, "inflight_jobs": f"{_WILL_RUN} AND lease_expires_at IS NULL"}
 
 
-# Most keys that a run deletes by default. A source that is empty or was cut short lacks more of them, as a rule.
+# An empty or truncated source usually lacks more keys.
 MAX_DELETES = "10%"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sides that are compared, and jobs that are staged.
+    """Sides to compare, and jobs to stage.
 
     Attributes:
-        source: Source of truth.
-        target: Data set that has to follow the source.
-        source_columns: Columns to add to the source's, each an expression in Spark's SQL.
-        target_columns: Columns to add to the target's.
-        columns: Keys and versions of both. The key becomes the jobs' positional arguments, with the source's types.
-        job_name: Name of the job for a key that is missing or different in the target.
-        delete_job: Name of the job for a key that was deleted at the source; None: such keys are only counted.
-        max_deletes: Most keys that a run stages `delete_job` for: a number, or a percentage of the target's keys.
-        on_null: What to do about rows with null in a column of the key: `fail`, or `skip` to leave them out.
-        queue: Queue of the jobs.
-        priority: Priority of the jobs: lower runs first; applications' own jobs have 0.
-        tag: Note for people on where the jobs come from.
-        report: Path of a new directory for the differences as Parquet; a report of the same run is replaced.
-        run_id: Identifier of the run. A run that has staged its jobs stages no more.
+        source_columns, target_columns: Added columns, as expressions in Spark's SQL.
+        columns: Keys and versions. The key becomes positional arguments, with the source's types.
+        job_name: For keys missing or different in the target.
+        delete_job: For keys deleted at the source; None only counts them.
+        max_deletes: Most deletes: a number, or a percentage of the target's keys.
+        on_null: For rows with null in the key: `fail` or `skip`.
+        priority: Lower runs first; applications' jobs have 0.
+        tag: Origin of the jobs, for operators.
+        report: New directory for differences as Parquet; one of the same run is replaced.
+        run_id: A run that was staged stages nothing more.
     """
 
     source: Source
@@ -96,24 +87,22 @@ class Plan:
 
     @property
     def job_for(self) -> dict[str, str]:
-        """Map each reason of a difference to the name of its job; reasons without a job are absent."""
+        """Map each reason to its job's name, if it has one."""
         jobs = {MISSING: self.job_name, DIFFERENT: self.job_name}
         return jobs | ({DELETED: self.delete_job} if self.delete_job else {})
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a reconciliation: differences, and jobs staged.
+    """Result of a reconciliation.
 
     Attributes:
-        run_id: Identifier of the run.
-        reasons: Number of keys by reason; empty if an earlier call had staged the jobs, and nothing was compared.
-        changed: Number of keys by compared column whose values differ; empty as `reasons`.
-        skipped: Number of rows without a key that were left out, of `source` and `target`; empty as `reasons`.
-        staged: Number of jobs staged, by this call or an earlier one; after `count`, the number that would be staged.
-        waiting: Number of keys left out because such a job waits already.
-        refused: After `count`, the reason why `run` would stage nothing; None if it would stage.
-        seconds: Duration of this call.
+        reasons: Keys by reason; empty, like `changed` and `skipped`, if an earlier call had staged the jobs.
+        changed: Differing keys by column.
+        skipped: Rows without a key, by side.
+        staged: Jobs staged now or before; for `count`, that would be.
+        waiting: Keys left out, as a job waits.
+        refused: For `count`, why `run` would stage nothing.
     """
 
     run_id: str
@@ -132,16 +121,13 @@ Session = Callable[[], "AbstractContextManager[SparkSession]"]
 def count(
     database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
-    """Compare and count; no job is staged.
+    """Compare and count, staging nothing.
 
     Args:
-        database_url: Database with the job tables.
-        plan: Sides to compare, and jobs to count.
-        session: Makes the Spark session.
-        report: Receives a line at each step.
+        report: Receives a line per step.
 
     Raises:
-        DrainError: A side cannot be read, or cannot be compared with the other.
+        DrainError: A side is unreadable, or cannot be compared.
     """
     began = monotonic()
     with session() as spark, explained(), _compared(spark, plan, report) as found:
@@ -155,17 +141,14 @@ def count(
 def run(
     database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
-    """Compare, and stage the jobs. When it returns, all of them have been committed.
+    """Compare and stage; on return all jobs are committed.
 
     Args:
-        database_url: Database that the jobs are staged in.
-        plan: Sides to compare, and jobs to stage.
-        session: Makes the Spark session.
-        report: Receives a line at each step.
+        report: Receives a line per step.
 
     Raises:
-        DrainError: Nothing was staged, and the text says why.
-        KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
+        DrainError: Nothing was staged, as the text explains.
+        KeyboardInterrupt: SIGINT; either nothing or everything is staged.
     """
     began = monotonic()
     with _exclusive(database_url, plan) as connection:
@@ -192,9 +175,9 @@ def run(
 
 @contextmanager
 def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) -> Iterator[Comparison]:
-    """Compare the two sides, and write the report of the differences."""
+    """Compare the sides, and write the report."""
     report("comparing the two sides")
-    # Refused before the comparison and not after it. A report that an earlier attempt of this run has left is replaced.
+    # Refused before the comparison; an earlier attempt's report of this run is replaced.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
         raise ConfigError(f"{plan.report} exists already; --report writes to a new path")
     source = with_columns(plan.source.load(spark), plan.source_columns, "--source-column")
@@ -206,7 +189,7 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
 
 
 def _mark(plan: Plan) -> str:
-    """Name the empty file that marks a directory as the report of this run; readers of Parquet ignore it."""
+    """Return the file that marks a report as this run's; Parquet readers ignore it."""
     return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
 
 
@@ -231,7 +214,7 @@ def _result(plan: Plan, found: Comparison, staged: int, began: float) -> Result:
 
 
 def _refused(found: Comparison, plan: Plan) -> str | None:
-    """Say why nothing is staged; None if the jobs are."""
+    """Return why nothing is staged, if so."""
     return comparison.too_many_deletes(found.counts, plan.max_deletes) if plan.delete_job else None
 
 
@@ -250,10 +233,10 @@ def _jobs(differences: DataFrame, plan: Plan) -> DataFrame:
 
 
 def _without_waiting(jobs: DataFrame, now: Instant, plan: Plan, spark: SparkSession) -> DataFrame:
-    """Leave out the jobs that wait already, in either table."""
+    """Leave out jobs that already wait."""
     from pyspark.sql import functions as f
 
-    # Element by element: Postgres and Spark put different spaces into JSON.
+    # By element: Postgres and Spark space JSON differently.
     elements = f.from_json("job_args", "array<string>").alias("elements")
     names = ", ".join(Literal(name).as_string() for name in sorted(set(plan.job_for.values())))
     tables = [
@@ -279,10 +262,10 @@ def _stage(
 
 @contextmanager
 def _exclusive(database_url: str, plan: Plan) -> Iterator[Connection]:
-    """Connect, and hold the locks of the run and of its jobs."""
+    """Connect and hold the locks of the run and its jobs."""
     with runs.exclusive(database_url, plan.run_id) as connection:
         for name in sorted(set(plan.job_for.values())):
-            # Of two reconciles of a job at a time, each would stage the other's jobs once more.
+            # Concurrent reconciles would stage each other's jobs again.
             if not locks.lock_for_command(connection, locks.RECONCILE, name):
                 raise DrainError(
                     f"another reconcile that stages {name} is under way; start this one when it has ended"

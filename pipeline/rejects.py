@@ -1,4 +1,4 @@
-"""Rejects: rows of a source that cannot be used, each with the reason."""
+"""Rejects: unusable rows of a source, with reasons."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from drain.formatting import count
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Columns that a source adds: the reason why a row cannot be used, and the line or row as text; null for good rows.
+# Added by sources: why a row is unusable, and its text; null for good rows.
 REASON = "_drain_reason"
 RECORD = "_drain_record"
-# Upper bound of the characters of a value that a reason shows.
+# Characters of a value shown.
 _SHOWN_CHARACTERS = 200
 
 
@@ -28,8 +28,8 @@ class Rejects:
     """Rejects of one run.
 
     Attributes:
-        path: File that they are written to, as JSON lines with `reason` and `record`; None for none.
-        most: Upper bound of the rejects that a run goes on with.
+        path: File for JSON lines with `reason` and `record`.
+        most: More of them fail the run.
         found: Number of rejects.
     """
 
@@ -38,7 +38,7 @@ class Rejects:
     found: int = 0
 
     def take(self, rows: DataFrame) -> None:
-        """Write the rejects among these rows to the file.
+        """Write the rejects among these rows.
 
         Raises:
             DrainError: There are more than `most`, or the file cannot be written.
@@ -67,7 +67,7 @@ class Rejects:
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows on the disk while the block runs, so that the source is read once."""
+    """Keep rows on disk during the block, so that the source is read once."""
     from pyspark import StorageLevel
 
     stored = rows.persist(StorageLevel.DISK_ONLY)
@@ -81,7 +81,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def separated(rows: DataFrame, rejects: Rejects) -> Iterator[DataFrame]:
-    """Yield the good rows; write the others first, if there is a file for them.
+    """Yield the good rows, after writing the others if there is a file.
 
     Raises:
         DrainError: As `Rejects.take`.
@@ -95,7 +95,7 @@ def separated(rows: DataFrame, rejects: Rejects) -> Iterator[DataFrame]:
 
 
 def without_any(rows: DataFrame) -> DataFrame:
-    """Return the rows without REASON and RECORD; reading a reject fails with its reason."""
+    """Return rows without REASON and RECORD; reading a reject fails with its reason."""
     from pyspark.sql import functions as f
 
     reason = f.col(REASON)
@@ -105,7 +105,7 @@ def without_any(rows: DataFrame) -> DataFrame:
 
 
 def none(rows: DataFrame) -> DataFrame:
-    """Add REASON and RECORD to rows that are all good."""
+    """Add REASON and RECORD to good rows."""
     from pyspark.sql import functions as f
 
     nothing = f.lit(None).cast("string")
@@ -113,7 +113,7 @@ def none(rows: DataFrame) -> DataFrame:
 
 
 def shown(value: Column) -> Column:
-    """Quote a text for a reason, on one line, and not more than 200 characters of it."""
+    """Quote a text on one line, up to 200 characters."""
     from pyspark.sql import functions as f
 
     text = f.regexp_replace(f.left(value, f.lit(_SHOWN_CHARACTERS)), r"[\r\n]+", " ")

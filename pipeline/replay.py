@@ -1,8 +1,7 @@
-"""Replay: jobs that have run are staged again, as new jobs, all of them in one commit.
+"""Replay: past jobs are staged again as new jobs, in one commit.
 
-A replayed job is a new job with the arguments, queue, priority, tag, key and context of the one that has run. What a
-finished row does not have is as for a job that is staged today: it is due at once, never expires, has no unique key,
-and gets its attempts and its timeout from the registration.
+A new job has the old arguments, queue, priority, tag, key and context. Otherwise it is like one staged today: due at
+once, without expiry and unique key, with the registration's attempts and timeout.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
     from drain.database.postgres import Connection
 
-# Number of jobs that a preview shows.
 SHOWN = 10
-# Columns of a finished job that a condition may name, beside `finished_date`, the day by UTC as a text.
+# Columns allowed in conditions, with `finished_date`.
 NAMED = (
     *("id", "job_name", "job_args", "job_kwargs", "queue", "priority", "scheduled_at", "tag", "context"),
     *("staged_at", "moved_at", "claimed_at", "finished_at", "finished_by", "attempts", "fencing_token"),
@@ -35,18 +33,15 @@ NAMED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs that a replay stages again.
+    """Jobs to stage again.
 
     Attributes:
-        run: The run, with its id.
-        archive: Path of the archive; None: only the rows that are still in Postgres.
-        finished: Read the rows that are still in Postgres, too.
-        where: Condition in Spark's SQL on the columns `NAMED` and `finished_date`.
-        job_name: Name of the jobs that have run.
-        as_name: Name of the jobs that are staged; None: the same.
-        queue: Queue of the jobs; None: that of each job.
-        priority: Priority of the jobs; None: that of each job.
-        tag: Note for people; None: that of each job.
+        archive: None for only the rows still in Postgres.
+        finished: Read Postgres' rows too.
+        where: Condition in Spark's SQL on `NAMED` and `finished_date`.
+        job_name: Of the past jobs.
+        as_name: Of the new jobs, if different.
+        queue, priority, tag: In place of each job's own.
     """
 
     run: runs.Run
@@ -62,15 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs that a replay would stage.
-
-    Attributes:
-        jobs: Number of jobs.
-        queues: Number of jobs by queue.
-        first: Time at which the first of them has finished; None if there is none.
-        last: Time at which the last of them has finished.
-        shown: Arguments of some, positional and by keyword, as JSON.
-    """
+    """Jobs that a replay would stage: counts, first and last finish, and some arguments as JSON."""
 
     jobs: int
     queues: dict[str, int]
@@ -80,10 +67,10 @@ class Preview:
 
 
 def preview(database_url: str, spark: SparkSession, plan: Plan) -> Preview:
-    """Count the jobs that a replay would stage, and show the arguments of some.
+    """Count the jobs, and show some arguments.
 
     Raises:
-        DrainError: There is no archive, or the condition cannot be used.
+        DrainError: The archive is missing, or the condition is invalid.
     """
     from pyspark.sql import functions as f
 
@@ -125,7 +112,7 @@ def run(
 
 @contextmanager
 def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFrame]:
-    """Read the jobs that have run, each once. A job that gave way to another one has not run, and is left out."""
+    """Read past jobs, each once; those that gave way have not run, and are left out."""
     if plan.archive is not None and not Archive(plan.archive).exists():
         raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` makes one")
     if plan.finished:

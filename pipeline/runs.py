@@ -1,4 +1,4 @@
-"""Runs that stage jobs: each has a name, is executed by one process at a time, and stages once."""
+"""Runs that stage jobs: named, for one process at a time, staging once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Limits:
     """Limits above which a run pauses.
 
     Attributes:
-        lag_seconds: Lag of the slowest replica.
-        wal_bytes: WAL that replication slots keep.
-        delay_factor: 99th percentile of the time from staging to Redis of jobs with a lower priority number, as a
-            multiple of that before the run.
+        lag_seconds: Of the slowest replica.
+        wal_bytes: Kept by replication slots.
+        delay_factor: Growth of the 99th percentile from staging to Redis of more urgent jobs.
     """
 
     lag_seconds: float = 10.0
@@ -39,12 +38,12 @@ class Run:
     """Run that stages jobs.
 
     Attributes:
-        run_id: Identifier of the run. A run that has been staged stages nothing more.
-        rows_per_second: Number of jobs that come due in each second; None: all at once.
-        commit_every: Number of rows after which to commit; None: all in one commit.
-        limits: When to pause between two commits.
-        priority: Priority of the jobs; those with a lower number must not be delayed.
-        plan: Description of the jobs. A run that has staged another plan is refused; None: any plan is accepted.
+        run_id: A run that was staged stages nothing more.
+        rows_per_second: Jobs due per second; None for all at once.
+        commit_every: Rows per commit; None for one commit.
+        limits: When to pause between commits.
+        priority: Jobs with a lower number must not be delayed.
+        plan: Description of the jobs; a staged run with another plan is refused.
     """
 
     run_id: str
@@ -55,7 +54,7 @@ class Run:
     plan: str | None = None
 
     def __post_init__(self) -> None:
-        # Not `<= 0`, which is false for NaN.
+        # `<= 0` is false for NaN.
         if self.rows_per_second is not None and not 0 < self.rows_per_second < inf:
             raise ConfigError(f"rows_per_second must be a number above 0, not {self.rows_per_second!r}")
         if self.commit_every is not None and self.commit_every < 1:
@@ -63,18 +62,18 @@ class Run:
 
 
 def new_run_id(command: str) -> str:
-    """Make a name for a run, different each time."""
+    """Create a unique run name."""
     return f"{command}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 @contextmanager
 def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
-    """Connect, and hold the lock of the run while the block runs.
+    """Connect and hold the run's lock during the block.
 
     Raises:
-        DrainError: Another process executes this run, or a pooler shares sessions.
-        SchemaError: job-drain's schema is missing in the database, or has another version.
-        UnavailableError: The database cannot be reached, or the connection is lost.
+        DrainError: Another process executes the run, or a pooler shares sessions.
+        SchemaError: The schema is missing or of another version.
+        UnavailableError: The database is unavailable.
     """
     connection = postgres.connect(database_url, "drain bulk")
     with connection, postgres.reachable(database_url):
@@ -87,11 +86,10 @@ def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
 
 @contextmanager
 def begun(connection: Connection, run: Run) -> Iterator[None]:
-    """Note that a run is under way while the block runs; afterwards the note stays if it has staged jobs.
+    """Note a run during the block; the note stays if it stages jobs.
 
     Args:
-        connection: In autocommit mode; it holds the lock of the run.
-        run: The run.
+        connection: In autocommit mode, holding the run's lock.
     """
     bulk.begin(connection, run.run_id, run.plan)
     try:
@@ -105,10 +103,10 @@ def begun(connection: Connection, run: Run) -> Iterator[None]:
 def check_stageable(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
-    """Check that such jobs can be staged, before Spark starts: one job of each name is staged and rolled back.
+    """Check before Spark starts that such jobs can be staged, by one of each name that is rolled back.
 
     Raises:
-        StageError: Such jobs break a rule of the schema.
+        StageError: They break a rule of the schema.
     """
     try:
         with connection.transaction(force_rollback=True):

@@ -1,4 +1,4 @@
-"""Columns of the two sides of a comparison, brought to the same names and types."""
+"""Columns of the two sides of a comparison, named and typed alike."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    # Two columns: one of the source, and one of the target.
+    # Columns of source and target.
     _Both: TypeAlias = tuple[Column, Column]
 
 
 class Pair(NamedTuple):
-    """Column by its name in the source and its name in the target."""
+    """Column by its names in source and target."""
 
     source: str
     target: str
@@ -31,13 +31,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Columns that identify a row, and those that are equal on both sides if the target is up to date.
+    """Columns that identify a row, and those that must be equal.
 
     Attributes:
-        key: Columns that together identify a row; none of them is ever null.
-        version: Column that is equal on both sides if the target is up to date; two nulls are equal too.
-        compare: Without a version: columns that are all equal if the target is up to date. For each of them hashes
-            of 64 bits are compared, so one difference in 10^19 goes unseen.
+        key: Never null.
+        version: Equal if up to date; two nulls are equal.
+        compare: Without a version, columns that must be equal, by 64-bit hashes: one difference in 10^19 is missed.
     """
 
     key: Sequence[Pair]
@@ -46,30 +45,29 @@ class Columns:
 
     @property
     def values(self) -> Sequence[Pair]:
-        """Columns whose values are compared: the version, or else those of `compare`."""
+        """Columns whose values are compared."""
         return [self.version] if self.version else self.compare
 
 
 def key_names(columns: Columns) -> list[str]:
-    """List the names of the key's columns while they are compared."""
+    """Return the key columns' names during comparison."""
     return [f"key_{number}" for number in range(len(columns.key))]
 
 
 def value_names(columns: Columns) -> list[str]:
-    """List the names of the compared values, which are versions or hashes."""
+    """Return the names of the compared versions or hashes."""
     return [f"value_{number}" for number in range(len(columns.values))]
 
 
 def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -> DataFrame:
-    """Add columns to a side, or replace some.
+    """Add or replace columns of a side.
 
     Args:
-        rows: Rows of the side.
-        expressions: Expression in Spark's SQL for each column's name; it sees the columns as the side has them.
-        option: Option that the expressions were given by, for errors.
+        expressions: In Spark's SQL, by column; they see the side's own columns.
+        option: Named in errors.
 
     Raises:
-        ConfigError: Spark refuses an expression; the text names it.
+        ConfigError: Spark refuses an expression.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
@@ -88,8 +86,8 @@ def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -
 def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[DataFrame, DataFrame]:
     """Select key and values of both sides, named and typed alike.
 
-    Integers and decimals of any width have a common type that holds all their values. Where none is wide enough, and
-    between decimals and text, values are compared as the text of the number: 1.10 equals 1.1.
+    Integers and decimals get a common type. If none is wide enough, and between decimals and text, numbers are
+    compared as text: 1.10 equals 1.1.
 
     Raises:
         ConfigError: A column is missing, or of another type on the other side.
@@ -108,13 +106,13 @@ def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tupl
 def _hashes(source: DataFrame, both: _Both) -> _Both:
     from pyspark.sql import functions as f
 
-    # The hash of null alone is Spark's seed, which the hash of a value may be too.
+    # The hash of null alone is Spark's seed, also a possible hash of values.
     ours, theirs = (f.xxhash64(column.isNull(), column) for column in _comparable(source, both))
     return ours, theirs
 
 
 def _comparable(source: DataFrame, both: _Both) -> _Both:
-    """Turn nested values into text: a hash ignores the nulls within, and where one list ends."""
+    """Turn nested values into text: a hash ignores inner nulls and list ends."""
     from pyspark.sql import functions as f
 
     if _type(source, both[0]).typeName() not in ("struct", "array", "map"):
@@ -131,7 +129,7 @@ def _same_type(source: DataFrame, target: DataFrame, pair: Pair, *, is_key: bool
     common = numbers.common_type(our_type, their_type)
     if common is not None:
         return ours.cast(common), theirs.cast(common)
-    # Not for a key: the jobs' arguments would be text where the source has numbers.
+    # Not for keys: arguments would be text where the source has numbers.
     if not is_key and numbers.are_comparable_as_text(our_type, their_type):
         return numbers.as_text(ours, our_type), numbers.as_text(theirs, their_type)
     raise ConfigError(
@@ -149,7 +147,7 @@ def _column(rows: DataFrame, name: str, side: str) -> Column:
     if name in rows.columns:
         quoted = name.replace("`", "``")
         return rows[f"`{quoted}`"]
-    # A field of a struct is spelled author.name.
+    # A struct's field is spelled author.name.
     if name.partition(".")[0] in rows.columns:
         return rows[name]
     raise ConfigError(f"the {side} has no column {name!r}; it has {', '.join(rows.columns) or 'none'}")

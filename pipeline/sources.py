@@ -1,4 +1,4 @@
-"""Sources that a command can read: files, a query on Postgres, or any format of Spark's."""
+"""Sources for commands: files, a query on Postgres, or any format of Spark's."""
 
 from __future__ import annotations
 
@@ -29,31 +29,30 @@ SPELLING = (
     "FORMAT:PATH for any other format of Spark's; or sql:SELECT … on Postgres"
 )
 
-# Variable with the database that a query reads; it has no option, since others would see its password in `ps`.
+# Not an option, whose password `ps` would show.
 DATABASE_VARIABLE = "DRAIN_SOURCE_DATABASE_URL"
-# Spark's format for each ending of a file's name.
+# Format by file ending.
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
-# Kind of a directory that is no partition, in the place of an ending.
+# Stands for a directory that is not a partition.
 _DIRECTORY = "/"
-# Endings of compressed files, which Spark reads as the ending before them says.
+# Compressed files are read by the ending before.
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-# Directory of a table format's log, and the format: only the log knows which Parquet files belong to the table.
+# Directory of a table format's log, which alone knows the table's files.
 _TABLES = {"_delta_log": "delta", ".hoodie": "hudi"}
-# Words for kinds that have no ending: one, and several.
+# Singular and plural of kinds without an ending.
 _KINDS = {
     _DIRECTORY: ("directory that is no partition", "directories that are no partitions"),
     "": ("file without an ending", "files without an ending"),
 }
-# Upper bound of the files that a guess looks at; thousands of partitions take minutes to list.
+# Files a guess looks at; thousands of partitions take minutes to list.
 _SAMPLED = 1000
-# Upper bound of the kinds of files that an error names.
 _NAMED = 5
-# Schemes of file systems that may stand before a colon and one slash, and are no formats.
+# Schemes before a colon and one slash that are not formats.
 _FILE_SYSTEMS = ("file", "hdfs", "dbfs")
-# Option by which a line that cannot be read is an error: by default it would become a job with nulls.
+# Unreadable lines are errors, and not jobs with nulls.
 _STRICT = {"mode": "FAILFAST"}
-# Options by format: RFC 4180, as PostgreSQL, Excel and pandas write it. An empty field without quotes is null, as in
-# PostgreSQL; with "" for null, Spark would take a quoted empty field for null too.
+# RFC 4180, as PostgreSQL, Excel and pandas write. As in PostgreSQL, only an unquoted empty field is null; with "" Spark
+# would treat quoted ones alike.
 _OPTIONS = {
     "csv": {
         "header": "true",
@@ -65,9 +64,9 @@ _OPTIONS = {
     | _STRICT,
     "json": _STRICT,
 }
-# Names of options that hold secrets.
+# Options that hold secrets.
 _SECRET = re.compile(r"(?i)password|secret|token|credential|^url$|key")
-# Spark's class that lists the options of a format, and the options of all formats of files.
+# Spark's class that lists a format's options, and the options of all file formats.
 _KNOWN = {
     "csv": "org.apache.spark.sql.catalyst.csv.CSVOptions",
     "json": "org.apache.spark.sql.catalyst.json.JSONOptions",
@@ -87,13 +86,12 @@ _OF_FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Data that a command reads: its format, options and path.
+    """Data that a command reads.
 
     Attributes:
-        format: Spark's name of the format; `postgres_query` for a query.
-        path: Path of the data; empty for formats that need only options.
-        options: Options of the format.
-        columns: Names and types of columns of CSV or JSON, such as `id bigint, zip text`.
+        format: As Spark names it; `postgres_query` for a query.
+        path: Empty for formats with options only.
+        columns: Names and types for CSV or JSON, such as `id bigint, zip text`.
     """
 
     format: str
@@ -103,7 +101,7 @@ class Source:
 
     @property
     def is_divided(self) -> bool:
-        """True if Spark reads the data in many small parts: it divides these files, unless they are compressed."""
+        """True if Spark reads the data in many small parts."""
         if self.format not in lines.FORMATS:
             return self.format in _FORMATS.values()
         within = stores.lister(self.path)
@@ -115,16 +113,14 @@ class Source:
     def of(
         cls, text: str, options: Mapping[str, str] | None = None, *, database_url: str = "", columns: str = ""
     ) -> Source:
-        """Parse a source as a person writes it; see `SPELLING`.
+        """Parse a source as users write it; see `SPELLING`.
 
         Args:
-            text: Source as the person wrote it.
-            options: Further options of the format.
-            database_url: Database that a query runs on, unless the options name another.
-            columns: Names and types of columns of CSV or JSON; other columns of a CSV are texts.
+            database_url: For queries, unless the options name another.
+            columns: Names and types for CSV or JSON; other CSV columns are text.
 
         Raises:
-            ConfigError: The format cannot be guessed, or has types of its own where `columns` are given.
+            ConfigError: The format cannot be guessed, or has its own types despite `columns`.
         """
         given = dict(options or {})
         prefix, colon, rest = text.partition(":")
@@ -140,7 +136,7 @@ class Source:
         return cls(format=format_, path=path, options=merged, columns=columns)
 
     def description(self) -> dict[str, object]:
-        """Describe the source in words that are the same each time, and without passwords."""
+        """Describe the source reproducibly, without passwords."""
         defaults = _OPTIONS.get(self.format, {})
         given = {name: value for name, value in sorted(self.options.items()) if defaults.get(name) != value}
         options = {name: _described(name, value) for name, value in given.items()}
@@ -151,18 +147,18 @@ class Source:
         }
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Return the rows; Spark reads them each time they are used, and fails at one that cannot be used.
+        """Return the rows, read at each use; an unusable one fails.
 
         Raises:
-            DrainError: The source is missing, or cannot be read.
+            DrainError: The source is missing or unreadable.
         """
         return rejects.without_any(self.checked(spark))
 
     def checked(self, spark: SparkSession) -> DataFrame:
-        """Return the rows with REASON and RECORD of `drain.pipeline.rejects`: rows that cannot be used have a reason.
+        """Return rows with REASON and RECORD of `drain.pipeline.rejects`.
 
         Raises:
-            DrainError: The source is missing, or cannot be read.
+            DrainError: The source is missing or unreadable.
         """
         from drain.pipeline.failures import explained
 
@@ -179,25 +175,25 @@ class Source:
 
 
 def database_of_queries(default: str) -> str:
-    """Return the URL of the database that queries read: DRAIN_SOURCE_DATABASE_URL, or else the default."""
+    """Return the database of queries: DRAIN_SOURCE_DATABASE_URL, or the default."""
     return os.environ.get(DATABASE_VARIABLE, "").strip() or default
 
 
 def holds_password(options: Mapping[str, str]) -> bool:
-    """Return whether the option `database_url` holds a password."""
+    """Return True if the option `database_url` has a password."""
     url = urlsplit(options.get("database_url", ""))
     return bool(url.password or "password=" in url.query)
 
 
 def _described(name: str, value: str) -> str:
-    # The name of the database: its server may have several names.
+    # The database's name, as servers may have several.
     if name.lower() == "database_url":
         return describe(value).rpartition("/")[2]
     return "***" if _SECRET.search(name) else value
 
 
 def _with_defaults(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Merge options; Spark's names of options have no case."""
+    """Merge options; Spark's names are case-insensitive."""
     names = {name.lower(): name for name in defaults}
     return {**defaults, **{names.get(name.lower(), name): value for name, value in given.items()}}
 
@@ -206,7 +202,7 @@ def _refuse_unknown(spark: SparkSession, format_: str, options: Mapping[str, str
     """Refuse an option that Spark would ignore."""
     if format_ not in _KNOWN:
         return
-    # A class of the JVM that pyspark has no name for.
+    # A JVM class without a name in pyspark.
     of_format = attrgetter(_KNOWN[format_])(spark._jvm).getAllOptions().mkString(",").split(",")
     known = {name.lower() for name in (*of_format, *_OF_FILES)}
     for name in options:
@@ -221,7 +217,7 @@ def _is_url(scheme: str, rest: str) -> bool:
 
 
 def _guessed_format(path: str) -> str:
-    """Guess the format at a path: from the files of a directory, or else from the ending of its name."""
+    """Guess the format from a directory's files, or the path's ending."""
     by_name = _FORMATS.get(_ending(path.rstrip("/")))
     within = stores.lister(path)
     if within is None:
@@ -251,7 +247,7 @@ def _ending(name: str) -> str:
 
 
 def _names(within: stores.Lister, path: str) -> Iterator[str]:
-    """Collect the names of the files that Spark would read; _DIRECTORY for a directory that is not a partition."""
+    """Yield the files that Spark would read; _DIRECTORY for a directory that is not a partition."""
     for name, is_directory in within(path):
         if name.startswith((".", "_")):
             continue
@@ -264,22 +260,20 @@ def _names(within: stores.Lister, path: str) -> Iterator[str]:
 
 
 def _counted(found: Counter[str]) -> str:
-    """Describe the most frequent kinds of files, each with its count."""
+    """Describe the most frequent kinds of files with counts."""
     counts = [count(number, *_KINDS.get(end, (f"{end} file",))) for end, number in found.most_common(_NAMED)]
     return ", ".join([*counts, *(["…"] if len(found) > _NAMED else [])]) or "no files"
 
 
 def register_by_name(spark: SparkSession, names: Sequence[str]) -> None:
-    """Register an application's own Python data sources, each named as `module:Class`.
-
-    Modules in the current directory are found. On other machines they have to be installed.
+    """Register the application's data sources, named as `module:Class`, found in the current directory.
 
     Raises:
-        ConfigError: A data source cannot be imported, or is none.
+        ConfigError: One cannot be imported, or is not a data source.
     """
     from pyspark.sql.datasource import DataSource
 
-    # For this process; Spark's workers look there by themselves.
+    # For this process; Spark's workers look there anyway.
     here = str(Path.cwd())
     if names and here not in sys.path:
         sys.path.insert(0, here)

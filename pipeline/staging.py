@@ -1,7 +1,6 @@
-"""Runs that stage the rows of a DataFrame: once under their id, in one commit unless they say otherwise.
+"""Runs that stage a DataFrame's rows: once under their id, in one commit by default.
 
-If a process dies before the commit, nothing has been staged, and repeating the command with the same run id stages
-everything. After the commit, repeating it stages nothing more.
+Repeating a run stages everything if its process died before the commit, and nothing after.
 """
 
 from __future__ import annotations
@@ -28,14 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a run.
-
-    Attributes:
-        run_id: Identifier of the run.
-        jobs: Number of jobs staged under it.
-        before: True if an earlier call had staged the jobs, and this one staged nothing.
-        seconds: Duration of this call.
-    """
+    """Result of a run; `before` if an earlier call had staged its jobs."""
 
     run_id: str
     jobs: int
@@ -53,20 +45,18 @@ def stage(
     is_divided: bool = False,
     report: Callable[[str], None] = lambda _line: None,
 ) -> Result:
-    """Stage the jobs. When it returns, all of them have been committed, now or before.
+    """Stage the jobs; on return all are committed, now or before.
 
     Args:
-        database_url: Database that the jobs are staged in.
-        run: The run.
-        session: Makes the Spark session; called only if the run was not staged before.
-        jobs_of: Makes a row for each job, with columns of `staged_jobs`.
-        check: Raises StageError if such jobs cannot be staged; called before Spark starts.
+        session: Creates the Spark session, unless the run was staged before.
+        jobs_of: Builds a row per job, with columns of `staged_jobs`.
+        check: Raises StageError for jobs that cannot be staged, before Spark starts.
         is_divided: See `copying.stage`.
-        report: Receives the progress as a line, twice a second.
+        report: Receives progress twice a second.
 
     Raises:
-        DrainError: Nothing was staged, and the text says why.
-        KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
+        DrainError: Nothing was staged, as the text explains.
+        KeyboardInterrupt: SIGINT; either nothing or everything is staged.
     """
     began = monotonic()
     with runs.exclusive(database_url, run.run_id) as connection:
@@ -98,21 +88,19 @@ def stage_rows(
     rows_per_second: float | None = None,
     commit_every: int | None = None,
 ) -> Result:
-    """Stage a job for each row of a DataFrame, in any Spark program.
-
-    The driver connects to the database, and executors do not.
+    """Stage a job for each row of a DataFrame, from any Spark program; only the driver connects to the database.
 
     Args:
-        rows: Rows with the columns of `staged_jobs` that an application may give: `job_name`, `job_args` as JSON, …
-        run_id: Identifier of the run. A run that has been staged stages nothing more.
-        database_url: Database with the job tables; None: that of DRAIN_DATABASE_URL.
-        rows_per_second: Number of jobs that come due in each second; None: all at once.
-        commit_every: Number of rows after which to commit; None: all in one commit.
+        rows: Columns of `staged_jobs` that applications may give: `job_name`, `job_args` as JSON, …
+        run_id: A run that was staged stages nothing more.
+        database_url: Default: DRAIN_DATABASE_URL.
+        rows_per_second: Jobs due per second; None for all at once.
+        commit_every: Rows per commit; None for one commit.
 
     Raises:
         ConfigError: A column is missing or unknown.
-        StageError: A row breaks a rule of `staged_jobs`; nothing was staged, or nothing after the last commit.
-        UnavailableError: The database cannot be reached.
+        StageError: A row breaks a rule of `staged_jobs`; nothing is staged after the last commit.
+        UnavailableError: The database is unavailable.
     """
     url = options.database_url({} if database_url is None else {"database_url": database_url})
     run = Run(run_id=run_id, rows_per_second=rows_per_second, commit_every=commit_every)

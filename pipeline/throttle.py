@@ -1,4 +1,4 @@
-"""Pauses between the commits of a run, while its jobs are due faster than asked for or the servers cannot keep up."""
+"""Pauses between commits while jobs are due too fast or servers cannot keep up."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
     from drain.pipeline.runs import Run
 
-# Interval between two looks.
 _LOOK_SECONDS = 0.5
-# Longest pause for one reason; then the run ends, and can be continued.
+# Longest pause for one reason; the run then ends, to be continued.
 _PATIENCE_SECONDS = 600.0
-# Number and age of the finished jobs of others that their delay is known from.
+# Others' finished jobs by which delay is measured.
 _LATEST = 10_000
 _LATELY_SECONDS = 10.0
-# Delays below this never pause a run.
+# Delays below never pause.
 _UNNOTICED_SECONDS = 0.1
 
-# Roles that may not read all statistics see no lag of replicas. WAL is kept for replication slots.
+# Without full rights, replica lag is invisible. Slots keep WAL.
 _PRESSURE = """
 SELECT coalesce((SELECT date_part('epoch', max(replay_lag)) FROM pg_stat_replication), 0),
     coalesce((SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::float8
@@ -41,8 +40,7 @@ class Throttle:
     """Throttle of one run.
 
     Args:
-        connection: In autocommit mode, without a transaction between the commits.
-        run: The run.
+        connection: In autocommit mode, without a transaction between commits.
         report: Receives the reason of a pause.
     """
 
@@ -53,11 +51,7 @@ class Throttle:
         self._longest = max(run.limits.delay_factor * self._delay(), _UNNOTICED_SECONDS)
 
     def pause(self, rows: int, seconds: float) -> None:
-        """Return once the next rows may be committed.
-
-        Args:
-            rows: Number of rows of the last commit.
-            seconds: Its duration.
+        """Return once more rows may be committed, given the last commit's rows and duration.
 
         Raises:
             DrainError: The servers have not recovered for ten minutes.
