@@ -61,7 +61,7 @@ _REPEATABLE = _SMALL | {"spark.sql.files.minPartitionNum": "1"}
 
 
 class Place(NamedTuple):
-    """Where a run continues: the first unfinished partition, and what partitions consist of."""
+    """Position of a run: its first unfinished partition, and the files that partitions consist of."""
 
     part: int = 0
     source: str = ""
