@@ -1,40 +1,40 @@
-"""The page of `drain web`: what waits, what runs and what has failed, in a browser, and the few things to do about it.
+"""Web interface of `drain web`: queues, running and dead jobs, and actions on them.
 
     import drain.contrib.web
 
     app.mount("/jobs", drain.contrib.web.application(hosts=["shop.example.com"]))
 
-    asgi        `application`: all parts, put together as one ASGI application
-    program     the application on a port of its own
+    asgi        `application`: the ASGI application
+    program     the server of `drain web`
     command     `drain web`
-    site        what all pages share: settings, sessions, Redis, templates, who may write
-    sessions    a few sessions of PostgreSQL that only read, and one for each write
-    connections connections of `drain web`, bounded in number and time
-    clients     the address that a limit counts by, as the proxy names it
-    guards      names of hosts, origins and headers, checked and set for each request
-    access      who may write: a token in a signed cookie, or a proxy's header
-    tokens      the signatures of cookies and forms
-    routing     pages: a function returns values, and a template shows them
-    views       what the function of a page is given
-    writes      actions: checked, asked about, done in one transaction, logged
-    forms       texts of a form, read with an upper bound
-    failures    pages of errors: what is away comes back, what is unknown is said
-    paging      pages of a long list, each behind the last place of the one before
-    templating  templates: texts of others are escaped, numbers and times have one format
-    files       style sheet and script, which browsers keep until they change
-    live        one thread that measures while somebody listens, and hands the news to all
-    stream      one tab's connection on which the news travel
-    memory      answers that are remembered for a moment, for all visitors
-    history     jobs that finished in the last hours, in steps of five minutes
-    sparklines  small curves, drawn as SVG
-    histogram   numbers of deaths over time, drawn as SVG
-    search      jobs that are found by a word: an id, a key, a part of a name, a tag or an argument
-    shortening  large values, shown up to a bound
-    pages       the pages, a module each; their templates in `templates`, style sheet and script in `static`
+    site        settings, sessions, Redis, templates and access, shared by all pages
+    sessions    PostgreSQL sessions: a few read-only, one for each write
+    connections client connections, bounded in number and time
+    clients     client address for limits, as the proxy reports it
+    guards      checks of host and origin, and response headers
+    access      authorization: token, proxy header, or application callback
+    tokens      signatures of cookies and forms
+    routing     page routes: a function returns values, a template renders them
+    views       argument of page functions
+    writes      actions: checked, confirmed, transactional, logged
+    forms       bounded form parsing
+    failures    error pages
+    paging      keyset pagination
+    templating  templates: escaping, and formats of numbers and times
+    files       style sheet and script, cached until they change
+    live        one polling thread while any tab is open
+    stream      server-sent events for one tab
+    memory      answers cached for seconds, shared by visitors
+    history     finished jobs of the last hours in five-minute steps
+    sparklines  small SVG curves
+    histogram   deaths over time as SVG bars
+    search      jobs by id, key, or part of a name, tag or argument
+    shortening  large values, cut to a bound
+    pages       one module per page, rendered by `templates` with the files in `static`
 
-What always holds: a page asks bounded questions only, in a session that cannot write. A write is a POST with a secret
-of the visitor's from an allowed origin, by somebody who may write, and is logged as `web_write`. A text of others is
-escaped before it becomes HTML, and no script or style stands in a page. A page does not need Redis.
+Invariants: pages issue bounded queries in read-only sessions and work without Redis. A write is a POST with the
+visitor's form secret, an allowed origin and an authorized user; it is logged as `web_write`. Foreign text is escaped,
+and pages contain no inline scripts or styles.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Who may write: somebody with the token, the user that a proxy or the application names, or nobody."""
+"""Authorization of writes: token, proxy header, or application callback."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from drain.contrib.web.tokens import Signer, checked_token, nonce
 from drain.errors import ConfigError
 from drain.formatting import visible
 
-# Cookies: who has logged in; the visitor, whom the secrets of forms belong to; the text about what has just been done.
+# Cookies: login, visitor (to which form secrets belong), and message about the last action.
 SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
-# Time for which a login lasts, in seconds.
+# Lifetime of a login.
 SESSION_SECONDS = 12 * 3600
 _NOTICE_SECONDS = 60
-# Upper bound of the wrong tokens in a minute from one address, and of the addresses that are remembered. A bound for
-# all addresses together would let anybody keep out those who have the token.
+# Wrong tokens per minute and address, and addresses remembered. A limit over all addresses would let anyone lock out
+# those who have the token.
 _WRONG_TOKENS = 10
 _ADDRESSES = 10_000
 _LONGEST_NAME = 100
 _VISIT = re.compile("[A-Za-z0-9_-]{24}")
 
-# Function of an application that says who may write; None for nobody.
+# Application callback that names the user who may write.
 User = Callable[[Request], str | None]
 
 
 class Access:
-    """Decides who may write, and makes the cookies and the secrets of forms.
+    """Authorizes writes, and issues cookies and form secrets.
 
     Args:
-        token: Secret that allows to write; None for none.
-        trust_header: Header in which a proxy names the user; None for none.
-        user: Function of the application that names the user; None for none.
-        is_private: Who may not write sees nothing.
-        now: Clock of the logins, in seconds.
+        token: Secret that allows writes.
+        trust_header: Header with the user, set by a proxy.
+        user: Application callback that names the user.
+        is_private: Only authorized users may read.
+        now: Clock for logins, in seconds.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Access:
             raise ConfigError(
                 "a private page needs a token, a header or a user function: nobody could see it"
             )
-        # Several processes with one token accept each other's cookies, and a new token ends all logins.
+        # Processes with the same token accept each other's cookies; a new token ends all logins.
         self.signer = Signer(self._token or secrets.token_urlsafe(32))
         self._wrong: dict[str, deque[float]] = {}
 
     @property
     def takes_token(self) -> bool:
-        """True if there is a token, with which people log in."""
+        """True if users log in with a token."""
         return self._token is not None
 
     @property
     def is_read_only(self) -> bool:
-        """True if nobody can write."""
+        """True if there is no way to write."""
         return self._token is None and self._header is None and self._user is None
 
     def who(self, request: Request) -> str | None:
-        """Name who may write; None for a visitor who only reads."""
+        """Name the user who may write; None for a read-only visitor."""
         if self._user is not None and (name := self._user(request)):
             return _clean(name)
         if self._header is not None and (names := request.headers.getlist(self._header)):
-            # Two of them: one is the visitor's own, which the proxy has not removed.
+            # With two headers, the visitor sent one that the proxy did not remove.
             return _clean(names[0]) or None if len(names) == 1 else None
         return self._logged_in(request)
 
@@ -96,10 +96,10 @@ class Access:
         return str(value["name"])
 
     def log_in(self, request: Request, response: Response, token: str, name: str) -> bool:
-        """Set the cookie of a login if this is the token; the name is what the person says.
+        """Set the login cookie if the token is right; the user chooses the name.
 
         Raises:
-            TooManyTokensError: There were too many wrong ones from this address in the last minute.
+            TooManyTokensError: Too many wrong tokens from this address in the last minute.
         """
         address, _ = self.visitor(request)
         wrong = self._wrong.get(address, deque[float]())
@@ -113,7 +113,7 @@ class Access:
         return True
 
     def _note_wrong_token(self, address: str) -> None:
-        # Last, as the one that is forgotten last.
+        # Moved to the end, to be evicted last.
         wrong = self._wrong.pop(address, deque[float](maxlen=_WRONG_TOKENS))
         wrong.append(monotonic())
         self._wrong[address] = wrong
@@ -121,41 +121,41 @@ class Access:
             del self._wrong[next(iter(self._wrong))]
 
     def log_out(self, request: Request, response: Response) -> None:
-        """Delete the cookie of the login."""
+        """Delete the login cookie."""
         self._set(request, response, SESSION, "", 0)
 
     def visitor(self, request: Request) -> Visitor:
-        """Name the visitor, for limits."""
+        """Identify the visitor for limits."""
         host = request.client.host if request.client else ""
         return Visitor(network_of(host), request.cookies.get(VISIT, "")[:_LONGEST_NAME])
 
     def secret_of_form(self, request: Request) -> str:
-        """Return what a form has to send back: only a page of ours knows it, and only this visitor's browser has it."""
+        """Return the secret that this visitor's forms must send back."""
         return self.signer.mark("form", _visit(request))
 
     def is_from_a_form(self, request: Request, secret: str) -> bool:
-        """Return True if the secret of a form is the one that this visitor was given."""
+        """Return True if the form secret belongs to this visitor."""
         cookie = request.cookies.get(VISIT, "")
         return bool(_VISIT.fullmatch(cookie)) and self.signer.is_marked("form", cookie, secret)
 
     def remember_visit(self, request: Request, response: Response) -> None:
-        """Set the visitor's cookie, if the visitor has none yet."""
+        """Set the visitor cookie if it is missing."""
         if (visit := _visit(request)) != request.cookies.get(VISIT):
             self._set(request, response, VISIT, visit, None)
 
     def notify(self, request: Request, response: Response, text: str) -> None:
-        """Show a text on the next page of this visitor."""
+        """Show a message on the visitor's next page."""
         self._set(
             request, response, NOTICE, self.signer.seal("notice", {"text": text[:500]}), _NOTICE_SECONDS
         )
 
     def notice(self, request: Request) -> str:
-        """Return the text for this page; "" if there is none."""
+        """Return the message for this page, or ""."""
         value = self.signer.unseal("notice", request.cookies.get(NOTICE, ""))
         return str(value["text"]) if value else ""
 
     def forget_notice(self, request: Request, response: Response) -> None:
-        """Delete the text that has been shown."""
+        """Delete the message that was shown."""
         if NOTICE in request.cookies:
             self._set(request, response, NOTICE, "", 0)
 
@@ -172,7 +172,7 @@ class Access:
 
 
 class TooManyTokensError(Exception):
-    """Somebody tries tokens."""
+    """Too many failed logins."""
 
 
 def _clean(name: str) -> str:
@@ -180,7 +180,7 @@ def _clean(name: str) -> str:
 
 
 def _visit(request: Request) -> str:
-    """Return the visitor's secret: that of the cookie, or a new one, the same for the whole request."""
+    """Return the visitor's secret from the cookie, or one that is fixed for this request."""
     cookie = request.cookies.get(VISIT, "")
     if _VISIT.fullmatch(cookie):
         return cookie

@@ -1,4 +1,4 @@
-"""The application: all parts of the page, put together for an ASGI server or another application."""
+"""The ASGI application of the web interface."""
 
 from __future__ import annotations
 
@@ -29,26 +29,25 @@ def application(
     live: bool = True,
     statistics: str | Path | None = None,
 ) -> Starlette:
-    """Make the page, for an ASGI server, or to be mounted in another application under any prefix.
+    """Return the web interface as an ASGI application, to serve or to mount under any prefix.
 
-    Without `token`, `trust_header` and `user` nobody can write. Without `private`, whoever reaches the page can read
-    it, arguments of jobs included.
+    Without `token`, `trust_header` and `user` it is read-only. Without `private`, every visitor can read everything,
+    including job arguments.
 
     Args:
-        settings: Settings that name the database and Redis; by default those of the environment.
-        hosts: Host names that browsers use for the page, besides localhost and addresses, with their port unless 80
-            or 443; `*` for all, where the application checks them itself.
-        token: Secret that allows to write; by default `DRAIN_WEB_TOKEN`.
-        trust_header: Header in which an authenticating proxy names the user, who may write. The proxy must remove it
-            from what a visitor sends.
-        user: Function of the application: is given the request, and returns the name of the user who may write; None
-            for somebody who may not.
-        private: Who may not write may not read either.
-        live: Pages follow what happens; False for a server that has a thread for each open connection.
-        statistics: Page that `drain stats --html FILE` writes, to be shown under Statistics.
+        settings: Settings with database and Redis; by default from the environment.
+        hosts: Allowed host names besides localhost and IP addresses, with a port unless 80 or 443; `*` allows all, if
+            the application checks them itself.
+        token: Secret that allows writes; by default `DRAIN_WEB_TOKEN`.
+        trust_header: Header in which an authenticating proxy names the user who may write. The proxy must remove it
+            from incoming requests.
+        user: Callback that takes the request and returns the user who may write, or None.
+        private: Only users who may write may read.
+        live: Pages update live; set False on servers with one thread per open connection.
+        statistics: File written by `drain stats --html FILE`, shown under Statistics.
 
     Raises:
-        ConfigError: A setting is missing or cannot be used.
+        ConfigError: A setting is missing or invalid.
     """
     if token is None:
         token = os.environ.get("DRAIN_WEB_TOKEN") or None

@@ -1,4 +1,4 @@
-"""Clients: the address that a limit counts by, and the address and scheme that a proxy passes on."""
+"""Client address for limits, and address and scheme as a proxy reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Visitor(NamedTuple):
-    """Visitor, for limits: network of the address, and the cookie of the visit, which anybody may choose."""
+    """Visitor for limits: network of the address, and the visit cookie, which clients choose freely."""
 
     network: str
     visit: str
@@ -21,7 +21,7 @@ NOBODY = Visitor("", "")
 
 
 def network_of(host: str) -> str:
-    """Return the address of a client; of IPv6 its network, since one machine has any number of addresses there."""
+    """Return the client's address; for IPv6 its network, as one machine may have any number of addresses."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host.partition("%")[0])
         if address.version == 6 and not address.ipv4_mapped:
@@ -30,19 +30,16 @@ def network_of(host: str) -> str:
 
 
 class BehindProxy:
-    """ASGI middleware that takes the client's address and the scheme from the headers of the one proxy in front.
+    """ASGI middleware that takes client address and scheme from the headers of a single proxy.
 
-    Of several addresses the last one counts: the proxy has added it, and a client can send what stands before.
-
-    Args:
-        app: Application behind it.
+    The last of several addresses counts: the proxy appended it, and clients can forge the others.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, as the proxy has seen it."""
+        """Forward the request as the proxy received it."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             _, _, address = ",".join(headers.getlist("x-forwarded-for")).rpartition(",")

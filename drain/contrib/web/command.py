@@ -1,4 +1,4 @@
-"""`drain web`: the page."""
+"""`drain web`: serve the web interface."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def web(
     except ModuleNotFoundError as error:
         raise ConfigError(f"drain web needs Starlette, uvicorn and Jinja: {extras.install('web')}") from error
     log.configure("DEBUG" if verbose else "INFO")
-    # A file without a token is a mistake: the page would quietly be one to read alone.
+    # An empty file must not silently make the page read-only.
     token = token_file.read_text(encoding="utf-8") if token_file else None
     app = application(
         settings,
@@ -134,7 +134,7 @@ def web(
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches an address."""
+    """Return True if only this machine can reach the address."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

@@ -1,4 +1,4 @@
-"""Connections of `drain web`: bounded in number, per client too, and in the time to send a request."""
+"""Client connections, bounded in total, per client, and in the time to send a request."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from drain.contrib.web.clients import network_of
 
-# Upper bounds of all connections, and of those of one client.
+# Maximum connections in total and per client.
 CONNECTIONS, OF_A_CLIENT = 512, 64
-# Time for the head of a request to arrive, in seconds.
+# Time for a request head to arrive.
 HEAD_SECONDS = 5.0
-# States of a client that has not sent all of its request.
+# States of a client that has not sent its whole request.
 _SENDS = (h11.IDLE, h11.SEND_BODY)
 
 
 class Connection(H11Protocol):
-    """Connection of a client; one too many takes the place of another that waits for its client, the oldest first.
+    """Connection that evicts another one when there are too many: the oldest waiting for its client.
 
-    Where all are busy, the oldest ends: that of a live page, as a rule, which its tab opens again.
+    If all are busy the oldest is closed, usually a live page's, whose tab reconnects.
     """
 
     most_of_a_client = OF_A_CLIENT
@@ -31,7 +31,7 @@ class Connection(H11Protocol):
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request, and make room for it."""
+        """Start the timer for a request, and make room."""
         super().connection_made(transport)
         self._network = network_of(self.client[0] if self.client else "")
         self._begun_at = self.loop.time()
@@ -41,7 +41,7 @@ class Connection(H11Protocol):
         self._make_room(self._others(), CONNECTIONS)
 
     def data_received(self, data: bytes) -> None:
-        """Take in data; the head of the next request has a time of its own."""
+        """Receive data; each request head has its own timer."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._wait_no_more()
@@ -49,7 +49,7 @@ class Connection(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Unregister the connection."""
         self._wait_no_more()
         super().connection_lost(exc)
 
@@ -74,12 +74,12 @@ class Connection(H11Protocol):
             self._late = None
 
     def _cut(self) -> None:
-        # At once: many connections may come before the loop gets to the end of this one.
+        # Now: more connections may arrive before the loop reports this one lost.
         self.connections.discard(self)
         self.transport.abort()
 
 
 class ConnectionOfProxy(Connection):
-    """Connection of a proxy, which has those of all clients."""
+    """Connection of a proxy, which carries all clients."""
 
     most_of_a_client = CONNECTIONS

@@ -1,4 +1,4 @@
-"""Pages of errors: each says in one line what is wrong and what to do; the page comes back by itself."""
+"""Error pages: what is wrong and what to do; they reload automatically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drain.formatting import visible
 
 log = logging.getLogger(__name__)
 
-# Time after which a browser asks again for a page whose database is away, in seconds.
+# Seconds until a browser reloads when the database is unavailable.
 _AGAIN_SECONDS = 5
 
 
@@ -75,10 +75,10 @@ def _any(request: Request, error: Exception) -> Response:
     response: Response
     try:
         response = _page(request, 500, "The page failed", "The log has the reason.")
-    # Such as that of the application's function that names the user.
+    # E.g. from the application's user callback.
     except Exception:  # noqa: BLE001
         response = PlainTextResponse("The page failed. The log has the reason.\n", status_code=500)
-    # This answer does not pass the guard.
+    # This response bypasses the guard.
     response.headers.update(HEADERS | {"Cache-Control": "no-store"})
     return response
 

@@ -1,4 +1,4 @@
-"""Texts of a form, read with an upper bound: forms of ours are short."""
+"""Forms, parsed within bounds."""
 
 from __future__ import annotations
 
@@ -11,42 +11,38 @@ from starlette.requests import Request
 
 from drain.errors import DrainError
 
-# Upper bounds of a form.
+# Bounds of a form.
 _BYTES = 65_536
 _FIELDS = 200
-# Time in which a form has to arrive, in seconds: a visitor who sends a byte now and then would occupy a connection.
+# Time for a form to arrive: a slow sender would hold a connection.
 _ARRIVAL_SECONDS = 30.0
-# Characters that no text of PostgreSQL has.
+# Characters that PostgreSQL text cannot hold.
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class FormError(DrainError):
-    """A form cannot be read, or misses what it needs."""
+    """A form cannot be read, or lacks a field."""
 
 
 class Form:
-    """Texts of a form by the names of its fields.
-
-    Args:
-        fields: Names and texts, in their order.
-    """
+    """Fields of a form, in order."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         self.fields = fields
 
     def text(self, name: str) -> str:
-        """Return the text of a field, without blanks at its ends; "" if there is none."""
+        """Return a field without surrounding blanks, or ""."""
         return next((text.strip() for field, text in self.fields if field == name), "")
 
     def texts(self, name: str) -> list[str]:
-        """Return all texts of a field that may be there several times."""
+        """Return all values of a repeated field."""
         return [text.strip() for field, text in self.fields if field == name]
 
     def numbers(self, name: str) -> list[int]:
-        """Return all numbers of a field that may be there several times, such as the ids of selected jobs.
+        """Return all numbers of a repeated field, such as selected ids.
 
         Raises:
-            FormError: One is no whole number.
+            FormError: A value is not an integer.
         """
         try:
             return [int(text) for text in self.texts(name)]
@@ -54,15 +50,15 @@ class Form:
             raise FormError(f"{name} must be a whole number") from None
 
     def as_dict(self) -> Mapping[str, str]:
-        """Return the first text of each field."""
+        """Return the first value of each field."""
         return dict(reversed(self.fields))
 
 
 async def read_form(request: Request) -> Form:
-    """Read the body of a request as a form.
+    """Read a request body as a form.
 
     Raises:
-        FormError: It is none, too long, too slow, or has a character that cannot be stored.
+        FormError: It is not a form, too long, too slow, or has a character that cannot be stored.
     """
     if (
         request.headers.get("content-type", "").partition(";")[0].strip()
@@ -92,10 +88,10 @@ async def _body(request: Request) -> bytearray:
 
 
 def require_storable(texts: Iterable[str]) -> None:
-    """Make sure that PostgreSQL can be asked about texts of a visitor.
+    """Require texts that PostgreSQL can hold.
 
     Raises:
-        FormError: One has a NUL or half of a character.
+        FormError: A text contains NUL or a lone surrogate.
     """
     if any(_NOT_STORABLE.search(text) for text in texts):
         raise FormError("an address or a form has a character that no text can have")

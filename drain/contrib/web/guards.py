@@ -1,4 +1,4 @@
-"""Checks of each request before any page sees it, and the headers of each answer."""
+"""Checks of every request, and headers of every response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Scripts and styles come from our own files alone. The referrer stays: without it, browsers send no origin with a form.
+# Keep the referrer: without it browsers send no origin with a form.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -27,15 +27,14 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Guard:
-    """ASGI middleware: refuses other names of this host, and forms of other origins.
+    """ASGI middleware that rejects unknown host names and forms from other origins.
 
-    A page of another site that has its own name point to this address (DNS rebinding) could read everything here, since
-    the browser takes it for the same site; the name betrays it. An address needs no such check.
+    Against DNS rebinding: a foreign site whose name points to this address would be same-origin and could read
+    everything, but its name gives it away. IP addresses need no check.
 
     Args:
-        app: Application behind it.
-        hosts: Host names, besides localhost and addresses, with their port unless it is the scheme's; `*`
-            allows all.
+        app: Wrapped application.
+        hosts: Allowed names besides localhost and addresses, with any non-default port; `*` allows all.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
@@ -44,7 +43,7 @@ class Guard:
         self._names = {"localhost", *(name for name, _ in self._places)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, and pass the request on."""
+        """Check the request and forward it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -53,7 +52,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, text in HEADERS.items():
-                    # A page that is not one of ours may have a policy of its own, which is stricter.
+                    # Other applications' pages may have a stricter policy.
                     headers.setdefault(name, text)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
@@ -78,7 +77,7 @@ class Guard:
         return "*" in self._names or name in self._names or _is_address(name)
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return True for the origin of this very page, port included; a proxy may have another scheme."""
+        """Return True for this page's own origin, port included; a proxy may change the scheme."""
         scheme, _, netloc = origin.partition("://")
         default = _PORTS.get(scheme)
         name, port = _place(netloc)
@@ -87,7 +86,7 @@ class Guard:
 
 
 def _place(netloc: str) -> tuple[str, int | None]:
-    """Return name and port; the port is None where it is that of the scheme."""
+    """Return name and port; None for the scheme's port."""
     with suppress(ValueError):
         parts = urlsplit(f"//{netloc}")
         return (parts.hostname or "").rstrip(".").lower(), parts.port

@@ -1,4 +1,4 @@
-"""Numbers of events over time, drawn as bars of SVG; beside the bars stands what they say, in words."""
+"""Event counts over time as SVG bars, with the same in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from drain.formatting import count, duration
 
-# Lengths of time that a histogram may cover, in seconds, and their words: the shortest that covers all events is taken.
+# Spans in seconds and words; the shortest that covers all events is used.
 _SPANS = (
     (3600, "hour"),
     (6 * 3600, "6 hours"),
@@ -30,13 +30,13 @@ _BAR = Markup('<rect x="{x}" y="{y:.1f}" width="{width}" height="{height:.1f}"/>
 
 
 class Histogram(NamedTuple):
-    """Numbers of events in steps of time, up to now.
+    """Event counts in time steps up to now.
 
     Attributes:
-        numbers: Number of the events in each step, the earliest first.
+        numbers: Count per step, earliest first.
         seconds: Length of a step.
-        span: Words for the time that all steps cover.
-        earlier: Number of the events before all steps.
+        span: Words for the whole time.
+        earlier: Events before the first step.
     """
 
     numbers: Sequence[int]
@@ -46,13 +46,13 @@ class Histogram(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Sentence that says what the bars show."""
+        """The bars in words."""
         most = f"{max(self.numbers):,} at most in {duration(self.seconds)}"
         earlier = f"; {self.earlier:,} earlier" if self.earlier else ""
         return f"{count(sum(self.numbers), 'death')} in the last {self.span}, {most}{earlier}"
 
     def draw(self) -> Markup:
-        """Draw a bar for each step that has an event."""
+        """Draw a bar for each non-empty step."""
         most, width = max(self.numbers) or 1, _WIDTH // len(self.numbers)
         bars = Markup("").join(
             _BAR.format(x=place * width, y=_HEIGHT - height, width=width - 1, height=height)
@@ -64,12 +64,7 @@ class Histogram(NamedTuple):
 
 
 def histogram(times: Sequence[datetime], now: datetime) -> Histogram:
-    """Count events in steps of time.
-
-    Args:
-        times: Times of the events.
-        now: Time at which the last step ends; events behind it are counted in it.
-    """
+    """Count events in time steps; the last step ends at `now` and includes later events."""
     ages = [max(0.0, (now - at).total_seconds()) for at in times]
     oldest = max(ages, default=0.0)
     span, words = next(((span, words) for span, words in _SPANS if oldest < span), _SPANS[-1])

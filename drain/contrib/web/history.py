@@ -1,4 +1,4 @@
-"""Jobs that finished in the last hours, in steps of five minutes: each step is counted once it is over."""
+"""Finished jobs of the last hours in five-minute steps, each counted once it is over."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from drain.read.queue_overview import MOST_QUEUES, Number, Step, count_finished
 
 STEP = timedelta(minutes=5)
 STEPS = 36
-# Time after which no transaction commits a finish of a step any more, but for a few.
+# By then nearly every transaction that finished a job in the step has committed.
 _LATE = timedelta(seconds=30)
-# Number of steps that one statement counts at first, and at most.
+# Steps counted per statement: initially and at most.
 _FEW, _MANY = 1, 256
-# Time of a statement below which the next one may count more, in seconds.
+# A statement below this time lets the next one count more.
 _QUICK_SECONDS = 0.005
 
 
 class History:
-    """Numbers of finished jobs of each queue, by step. Safe to use from several threads."""
+    """Finished jobs by queue and step. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -29,7 +29,7 @@ class History:
         self._at_once = _FEW
 
     def fill(self, connection: Connection, queues: Collection[str], now: datetime, seconds: float) -> bool:
-        """Count steps that are not known yet, the latest first, for about so long; returns True once all are known."""
+        """Count missing steps, latest first, for about `seconds`; True once none is missing."""
         end = monotonic() + seconds
         wanted = self._missing(list(queues)[:MOST_QUEUES], now)
         for each in wanted:
@@ -44,12 +44,12 @@ class History:
         return True
 
     def curve(self, queue: str, now: datetime) -> list[Number | None]:
-        """Return the numbers of a queue, the earliest first; None where nothing is known yet."""
+        """Return a queue's counts, earliest first; None where unknown."""
         with self._lock:
             return [self._counted.get(Step(queue, begun_at)) for begun_at in reversed(list(_steps(now)))]
 
     def _missing(self, queues: Collection[str], now: datetime) -> Iterable[list[Step]]:
-        """Return the steps to count, in groups for a statement each, which are made as they are needed."""
+        """Yield the steps to count, one group per statement."""
         steps = list(_steps(now))
         with self._lock:
             for old in [step for step in self._counted if step.begun_at < steps[-1]]:
@@ -67,7 +67,7 @@ class History:
 
 
 def _steps(now: datetime) -> Iterable[datetime]:
-    """Yield the begins of the steps that are over, the latest first."""
+    """Yield the starts of completed steps, latest first."""
     latest = now - _LATE - STEP
     begun_at = latest.replace(minute=latest.minute // 5 * 5, second=0, microsecond=0)
     for number in range(STEPS):

@@ -1,7 +1,7 @@
-"""One thread that measures while somebody listens, and hands the news to all: however many tabs there are.
+"""Poll while any tab is open and broadcast to all tabs.
 
-A page with a live part is measured every two seconds, once for all who listen to it. While nobody listens there is no
-thread. When PostgreSQL is away, listeners are told so, and it is asked again later and later.
+Each live page is measured every two seconds, once for all its tabs. Without tabs there is no thread. While PostgreSQL
+is unavailable, tabs are notified and polling backs off.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from drain.formatting import visible
 
 log = logging.getLogger(__name__)
 
-# Time between two measurements, and the longest one while PostgreSQL is away, in seconds.
+# Poll interval, and the longest one while PostgreSQL is unavailable.
 EVERY_SECONDS = 2.0
 _LONGEST_SECONDS = 30.0
-# Upper bounds: tabs that listen, pages that they listen to, and news that wait for one tab.
+# Limits: tabs, pages they listen to, and events queued for one tab.
 LISTENERS = 200
 _TOPICS = 20
 _WAITING_NEWS = 4
 
-# Renders the live part of a page; called in the thread.
+# Renders a page's live part, in the thread.
 Render = Callable[[], str]
 
 
@@ -36,7 +36,7 @@ class News:
     """One event for the tabs.
 
     Attributes:
-        event: `page` for a live part; `away` when it cannot be measured.
+        event: `page` for a live part; `away` if it cannot be measured.
         text: HTML of the live part, or the reason.
     """
 
@@ -45,11 +45,7 @@ class News:
 
 
 class Listener:
-    """One tab. Its queue is bounded: a tab that does not take its events is dropped, and reconnects automatically.
-
-    Args:
-        visitor: Visitor whose tab it is.
-    """
+    """One tab, with a bounded queue: a tab that does not read is dropped, and reconnects automatically."""
 
     def __init__(self, visitor: Visitor = NOBODY) -> None:
         self.visitor = visitor
@@ -58,18 +54,18 @@ class Listener:
         self._end = asyncio.Event()
 
     def offer(self, news: News) -> None:
-        """Hand news over, from any thread."""
+        """Queue an event, from any thread."""
         self._call(self._put, news)
 
     def end(self) -> None:
-        """Let the stream of the tab end, from any thread."""
+        """End the tab's stream, from any thread."""
         self._call(self._end.set)
 
     def _call(self, function: Callable[..., object], *values: object) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *values)
         except RuntimeError:
-            # The loop is closed: the program ends.
+            # The loop is closed: the program is exiting.
             return
 
     def _put(self, news: News) -> None:
@@ -79,11 +75,11 @@ class Listener:
             self._news.put_nowait(news)
 
     async def next(self) -> News:
-        """Wait for the next news."""
+        """Wait for the next event."""
         return await self._news.get()
 
     async def ended(self) -> None:
-        """Wait until the stream has to end."""
+        """Wait until the stream must end."""
         await self._end.wait()
 
 
@@ -95,11 +91,11 @@ class _Topic:
 
 
 class FullError(DrainError):
-    """There are as many listeners as may be."""
+    """The limit of listeners is reached."""
 
 
 class Live:
-    """The listeners of all pages, and the thread that measures for them. Safe to use from several threads."""
+    """Listeners of all pages, and the thread that measures for them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,12 +105,12 @@ class Live:
         self._is_closed = False
 
     def listen(self, topic: str, render: Render, visitor: Visitor = NOBODY) -> Listener:
-        """Begin to listen, on the event loop of the tab.
+        """Register a listener, on the tab's event loop.
 
         Args:
-            topic: Address of the page, with its prefix.
-            render: Renders its live part; used if nobody listens to it yet.
-            visitor: Visitor whose tab it is. One with more tabs makes room for it.
+            topic: Path of the page, including the prefix.
+            render: Renders its live part; used only for the first listener.
+            visitor: Visitor of the tab. When full, a visitor with more tabs loses one.
 
         Raises:
             FullError: There are too many listeners.
@@ -140,14 +136,14 @@ class Live:
         return listeners >= LISTENERS or (is_new and len(self._topics) >= _TOPICS)
 
     def _make_room(self, visitor: Visitor, is_new: bool) -> bool:  # noqa: FBT001
-        """End a stream of the visitor with most of them, by network first; False if none has more than this one."""
+        """End a stream of the visitor with most, by network first; False if none has more than this one."""
         tabs = [each for topic in self._topics.values() for each in topic.listeners]
         networks = Counter(each.visitor.network for each in tabs)
         visitors = Counter(each.visitor for each in tabs)
         ends = [
             (networks[each.visitor.network], visitors[each.visitor], name, each)
             for name, topic in self._topics.items()
-            # A page that others listen to as well would go on to be measured.
+            # Dropping one of several listeners would not save a measurement.
             if not is_new or len(topic.listeners) == 1
             for each in topic.listeners
         ]
@@ -170,17 +166,17 @@ class Live:
                 del self._topics[topic]
 
     def forget(self, topic: str, listener: Listener) -> None:
-        """Stop listening."""
+        """Unregister a listener."""
         with self._lock:
             self._drop(topic, listener)
             is_over = not self._topics
-        # While others listen, a tab that leaves costs them no measurement.
+        # While others listen, a leaving tab must not trigger a measurement.
         if is_over:
             self._wake.set()
 
     @property
     def number(self) -> int:
-        """Number of the tabs that listen."""
+        """Number of listening tabs."""
         with self._lock:
             return sum(len(topic.listeners) for topic in self._topics.values())
 
@@ -196,7 +192,7 @@ class Live:
     def _run(self) -> None:
         pause = EVERY_SECONDS
         while True:
-            # Before the look: who comes after it is not kept waiting.
+            # Clear first: a listener that arrives after the look wakes the thread again.
             self._wake.clear()
             if not (topics := self._now()):
                 return
@@ -205,7 +201,7 @@ class Live:
             self._wake.wait(pause)
 
     def _now(self) -> list[_Topic]:
-        """Return what is listened to; the thread ends when that is nothing."""
+        """Return the topics; if there are none, the thread ends."""
         with self._lock:
             if self._is_closed or not self._topics:
                 self._thread = None
@@ -213,7 +209,7 @@ class Live:
             return list(self._topics.values())
 
     def _tell(self, topic: _Topic) -> bool:
-        """Measure one page, and hand the news to all who listen; returns False if it cannot be measured."""
+        """Measure a page and broadcast it; False if it cannot be measured."""
         try:
             news = News("page", topic.render())
         except DrainError as error:

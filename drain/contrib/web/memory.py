@@ -1,4 +1,4 @@
-"""Answers that are remembered for a moment: however many visitors ask, each is worked out once."""
+"""Short-lived cache: each answer is computed once for all visitors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Memory:
-    """Remembers answers for some seconds. Who asks while one is worked out waits for it. Safe to use from threads."""
+    """Caches answers for seconds; concurrent callers wait for one computation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -19,7 +19,7 @@ class Memory:
         self._answers: dict[str, tuple[float, Any]] = {}
 
     def recall(self, name: str, seconds: float, ask: Callable[[], T]) -> T:
-        """Return the answer under this name, which `ask` works out if it is older than so many seconds."""
+        """Return the cached answer, or compute it with `ask` if older than `seconds`."""
         with self._lock:
             lock = self._locks.setdefault(name, Lock())
         with lock:
