@@ -1,4 +1,4 @@
-"""Pages of a long list, each behind the last place of the one before: no page counts or steps over earlier rows."""
+"""Keyset pagination: no page counts or skips earlier rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.contrib.web.views import View
 
 T = TypeVar("T")
 
-# Rows of a page.
+# Rows per page.
 ROWS = 50
 
 
@@ -22,8 +22,7 @@ class Page(Generic[T]):
     """One page of a list.
 
     Attributes:
-        rows: Rows to show.
-        next: Text of the place behind the last row, for `?after=`; "" if the list ends here.
+        next: Place after the last row, for `?after=`; "" at the end.
         is_first: The list begins here.
     """
 
@@ -33,14 +32,14 @@ class Page(Generic[T]):
 
 
 def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
-    """Return the place behind which the page begins; None for the first page.
+    """Return the place in `?after=`; None for the first page.
 
     Args:
-        view: View of the page, whose address may have `?after=`.
+        view: View of the page.
         kinds: Type of each value of a place: int or str.
 
     Raises:
-        FormError: The text is no place of such a list.
+        FormError: The text is not a place in such a list.
     """
     text = view.text("after")
     if not text:
@@ -50,7 +49,7 @@ def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
     except (ValueError, RecursionError):
         place = None
     is_place = isinstance(place, list) and [type(value) for value in place] == list(kinds)
-    # A number that PostgreSQL's bigint cannot hold.
+    # Beyond PostgreSQL's bigint.
     if not is_place or any(isinstance(value, int) and abs(value) >= 2**63 for value in place):
         raise FormError("the address is not a page of this list: start from the first page")
     require_storable(value for value in place if isinstance(value, str))
@@ -58,13 +57,13 @@ def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
 
 
 def page_of(view: View, rows: Sequence[T], place: Callable[[T], Sequence[Any]], size: int = ROWS) -> Page[T]:
-    """Make a page of rows that were read with a limit of one more than its size.
+    """Build a page from rows read with a limit of `size + 1`.
 
     Args:
         view: View of the page.
-        rows: At most `size + 1` rows, in their order.
-        place: Returns the place of a row: whole numbers and texts by which the list is sorted, a unique one last.
-        size: Rows of a page.
+        rows: At most `size + 1` rows, in order.
+        place: Sort key of a row: integers and texts, a unique one last.
+        size: Rows per page.
     """
     following = ""
     if len(rows) > size:

@@ -1,4 +1,4 @@
-"""`drain web`: the application on a port of its own, until SIGTERM or SIGINT."""
+"""Server of `drain web`, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from drain.formatting import visible
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the threads in which pages are made: each may wait for one of the few sessions.
+# Threads that render pages: each may wait for one of the few sessions.
 _THREADS = 8
-# Upper bounds of the bytes of a request's head, and of the wait for open connections at the end, in seconds.
+# Maximum size of a request head, and seconds to wait for open connections at shutdown.
 _HEAD_BYTES = 16_384
 _END_SECONDS = 3
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a port; 0 is a free one.
+    """Listen on a port; 0 picks a free one.
 
     Raises:
-        ConfigError: The address cannot be listened on.
+        ConfigError: The address is unavailable.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -45,14 +45,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(
             f"cannot serve the page on {shown}:{port} ({reason}); choose another --host or --port"
         ) from error
-    # asyncio leaves it off for connections of a socket whose protocol is not named. Measured: without it each page
-    # takes 40 ms more, since its head and its content are sent apart.
+    # asyncio omits it for sockets without an explicit protocol. Measured: without it, 40 ms more per
+    # page, as head and body are sent separately.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def configure(app: ASGIApp, *, prefix: str = "", behind_proxy: bool = False) -> uvicorn.Config:
-    """Make the configuration of the server; the arguments are those of `run`."""
+    """Return the server's configuration; arguments as for `run`."""
     return uvicorn.Config(
         BehindProxy(app) if behind_proxy else app,
         access_log=False,
@@ -76,9 +76,9 @@ def run(app: Starlette, listening: socket.socket, *, prefix: str = "", behind_pr
 
     Args:
         app: Result of `drain.contrib.web.application`.
-        listening: Socket that listens.
-        prefix: Path of the page at a proxy, which removes it; "" for none.
-        behind_proxy: Only a proxy reaches the socket, and its headers name the client and the scheme.
+        listening: Listening socket.
+        prefix: Path that a proxy strips; "" for none.
+        behind_proxy: Only a proxy can reach the socket; trust its headers for client and scheme.
     """
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix}/"
@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Let a signal end the streams, and then the program, with exit code 0."""
+        """Let a signal end the streams and then the program, with exit code 0."""
         before = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
             self._app.state.site.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Not where the signal arrives: this thread may hold the lock of the listeners there.
+        # Not in the signal handler: this thread may hold the listeners' lock there.
         self._app.state.site.live.close()
         await super().shutdown(sockets)
 

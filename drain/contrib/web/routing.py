@@ -1,4 +1,4 @@
-"""Pages: the function of a page returns values, and its template shows them; the live part is shown again and again."""
+"""Page routes: a function returns values, a template renders them; its live part is rendered repeatedly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from drain.contrib.web import files
 from drain.contrib.web.site import Site
 from drain.contrib.web.views import View, address
 
-# Values of a page, from a look at it; or a whole answer.
+# Returns template values, or a whole response.
 Show = Callable[[View], Mapping[str, Any] | Response]
 
-# Links at the top of each page: name of a route, and its words. A page that is not there has no link.
+# Links at the top: route and words. Routes that do not exist are left out.
 NAVIGATION = (
     ("overview", "Queues"),
     ("dead", "Dead"),
@@ -29,12 +29,7 @@ NAVIGATION = (
 
 
 class PageRoute(Route):
-    """Route of a page.
-
-    Attributes:
-        show: Function that returns the values of the page.
-        live: Template of the live part, which is within the page's template; "" for a page that stands still.
-    """
+    """Route of a page; `live` is the template of the live part, or ""."""
 
     show: Show
     live: str
@@ -43,15 +38,15 @@ class PageRoute(Route):
 def page(
     path: str, show: Show, *, name: str, template: str, live: str = "", is_open: bool = False
 ) -> PageRoute:
-    """Make the route of a page.
+    """Return the route of a page.
 
     Args:
         path: Path, such as `/queues/{queue}`.
-        show: Called in a thread; returns the values of the template, or a whole answer.
+        show: Called in a thread; returns template values, or a whole response.
         name: Name of the page, for `url`.
-        template: Template of the page; it extends `layout.html`.
-        live: Template of its live part, rendered with the same values; the page includes it within `live(…)`.
-        is_open: Everybody sees the page, even where the others are private.
+        template: Template that extends `layout.html`.
+        live: Template of the live part, which the page includes within `live(…)`; same values.
+        is_open: Visible to all, even if other pages are private.
     """
 
     def answer(request: Request) -> Response:
@@ -69,7 +64,7 @@ def page(
 
 
 def turn_away(request: Request) -> Response:
-    """Answer a visitor who may not read: with the form that takes the token, or a refusal."""
+    """Send a visitor who may not read to the login form, or refuse."""
     site, root = site_of(request), root_of(request)
     if site.access.takes_token:
         to = request.scope["path"].removeprefix(root)
@@ -83,23 +78,23 @@ def turn_away(request: Request) -> Response:
 
 
 def site_of(request: Request) -> Site:
-    """Return the site that the request belongs to."""
+    """Return the request's site."""
     site: Site = request.app.state.site
     return site
 
 
 def root_of(request: Request) -> str:
-    """Return the prefix under which the application is mounted; "" for none."""
+    """Return the mount prefix; "" for none."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def respond(
     request: Request, template: str, values: Mapping[str, Any], *, status: int = 200, live: str = ""
 ) -> Response:
-    """Render a page for a visitor, with its navigation and the secret of its forms."""
+    """Render a page with its navigation and form secret."""
     site, root = site_of(request), root_of(request)
     page_path = request.scope["path"].removeprefix(root) or "/"
-    # A page of a list is looked at by one visitor, and stands still.
+    # A page with parameters belongs to one visitor, and is not live.
     follows = live and site.is_live and not request.query_params
     stream = address(site, root, "stream", {"page": page_path}) if follows else ""
     common = {
@@ -119,7 +114,7 @@ def respond(
 
 
 def of_all_pages(site: Site, root: str) -> dict[str, Any]:
-    """Return the values that every template has, the live parts too."""
+    """Return values for all templates, including live parts."""
     names = {getattr(route, "name", "") for route in site.router.routes}
 
     def url(name: str, /, **params: Any) -> str:

@@ -1,7 +1,7 @@
-"""Search for jobs by a word: ids and keys through indexes; parts of texts among the newest rows of each table.
+"""Search jobs: ids and keys through indexes; parts of texts among the newest rows of each table.
 
-No index has the names, tags and arguments of jobs, and each table may hold very many rows. So the rows with the highest
-ids are looked at, up to a bound, through the primary keys.
+Names, tags and arguments have no index and tables may be huge, so only a bounded number of rows with the highest ids
+is read, through the primary key.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from drain.tables import lanes
 from drain.tables.columns import DUE
 from drain.tables.heads import heads
 
-# Upper bound of the rows of a table that are looked at for a part of a text.
+# Newest rows per table searched for a part of a text.
 LOOKED_AT = 10_000
-# Upper bound of the bytes, as stored, of arguments that are looked at: larger ones are in a table beside.
+# Maximum stored bytes of searched arguments: larger ones are in TOAST.
 LARGEST_ARGUMENTS = 8192
-# Upper bound of the jobs of a table that are found.
+# Maximum jobs found per table.
 MOST = 50
-# Upper bound of the characters that are looked for: no name, tag or key has more.
+# Maximum characters of a search: no name, tag or key is longer.
 LONGEST = 255
 
 _LARGEST_ID = 2**63 - 1
-# Time of a job in its table.
+# Time column of each table.
 _AT = {"staged": "staged_at", "inflight": "moved_at", "finished": "finished_at", "dead": "died_at"}
-# Columns of `Match` before the last.
+# Columns of `Match` except the last.
 _MATCH = "id, job_name, queue, tag, key, {at}"
 _ARGUMENTS = "(pg_column_size({0}) <= %(largest)s AND strpos({0}::text, %(in_json)s) > 0)"
-# Part of a job -> condition for a row that has the word in it.
+# Part of a job -> condition that it contains the word.
 _PARTS = {
     "name": "strpos(job_name, %(word)s) > 0",
     "queue": "queue = %(word)s",
@@ -74,14 +74,8 @@ class Match(NamedTuple):
     """Job that was found.
 
     Attributes:
-        id: Id of the job.
-        job_name: Name of the job.
-        queue: Queue of the job.
-        tag: Tag of the job.
-        key: Key of the job.
-        at: Time at which the job was staged, moved in flight, finished or died, by its table.
-        by: Part of the job that has the word: `id`, `idempotency key`, `key`, `unique key`, `name`, `queue`, `tag`
-            or `arguments`.
+        at: When the job was staged, moved in flight, finished or died, by its table.
+        by: Part with the word: `id`, `idempotency key`, `key`, `unique key`, `name`, `queue`, `tag` or `arguments`.
     """
 
     id: int
@@ -97,8 +91,8 @@ class Result(NamedTuple):
     """Result of a search.
 
     Attributes:
-        matches: State, one of `queries.TABLES` -> jobs found there, the highest id first.
-        not_searched: States whose newest rows could not be looked at in time.
+        matches: Jobs by state (as in `queries.TABLES`), highest id first.
+        not_searched: States whose newest rows timed out.
     """
 
     matches: Mapping[str, Sequence[Match]]
@@ -106,7 +100,7 @@ class Result(NamedTuple):
 
 
 def is_searchable(word: str) -> bool:
-    """Return True if a job can have this word in it: not empty, not too long, no character that no text has."""
+    """Return True if a job can contain this word: neither empty, too long, nor unstorable."""
     return (
         bool(word) and len(word) <= LONGEST and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word)
     )
@@ -116,9 +110,9 @@ def search(connection: Connection, word: str, looked_at: int = LOOKED_AT) -> Res
     """Find jobs by a word, up to `MOST` in each table.
 
     Args:
-        connection: In autocommit mode, with no transaction open.
-        word: Text for which `is_searchable` returns true.
-        looked_at: Upper bound of the newest rows of each table that are looked at.
+        connection: In autocommit mode, outside a transaction.
+        word: Accepted by `is_searchable`.
+        looked_at: Maximum newest rows read per table.
     """
     given = {
         "word": word,
@@ -146,7 +140,7 @@ def search(connection: Connection, word: str, looked_at: int = LOOKED_AT) -> Res
 
 
 def _exact(connection: Connection, word: str, given: Mapping[str, Any]) -> Iterator[tuple[str, Match]]:
-    """Find jobs through indexes, in however old rows."""
+    """Find jobs through indexes, at any age."""
     ids = [int(word)] if word.isascii() and word.isdecimal() and int(word) <= _LARGEST_ID else []
     yield from _by_ids(connection, ids, "id")
     by_idempotency_key = [job_id for (job_id,) in connection.execute(_BY_IDEMPOTENCY_KEY, given)]
@@ -167,7 +161,7 @@ def _by_ids(connection: Connection, ids: Sequence[int], by: str) -> Iterator[tup
 
 
 def _newest(state: str) -> str:
-    # The rows of finished jobs do not have their unique keys.
+    # finished_jobs has no unique keys.
     parts = {part: each for part, each in _PARTS.items() if state != "finished" or part != "unique key"}
     return _NEWEST.format(
         match=_match(state),
@@ -186,8 +180,7 @@ def _rows(connection: Connection, statement: str, given: Mapping[str, Any]) -> l
     return [Match._make(row) for row in rows]
 
 
-# Arguments of any size are read for a part of a text. The timeout of a statement bounds a search of all tables to seven
-# seconds and a half.
+# The timeout per statement bounds a search of all tables to 7.5 seconds, whatever the size of arguments.
 _SETTINGS: LiteralString = """
 SET TRANSACTION READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = '1500ms'
 """
@@ -195,7 +188,7 @@ SET TRANSACTION READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; 
 
 @contextmanager
 def _by_indexes(connection: Connection) -> Iterator[None]:
-    """Open a transaction in which no plan reads a whole table."""
+    """Open a transaction whose plans never read a whole table."""
     with connection.transaction():
         connection.execute(_SETTINGS)
         yield

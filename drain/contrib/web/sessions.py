@@ -1,4 +1,4 @@
-"""Sessions of PostgreSQL for pages: a few that only read, with a timeout for each statement, and one for each write."""
+"""PostgreSQL sessions for pages: a few read-only ones with statement timeouts, and one per write."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ from drain.errors import DrainError, UnavailableError
 from drain.read import queries
 from drain.read.snapshots import snapshot
 
-# Upper bound of the sessions that pages have at a time.
+# Maximum concurrent read sessions.
 SESSIONS = 4
-# Timeout of a statement, of a lock, and of a wait for one of the sessions, in seconds.
+# Timeouts of a statement, a lock, and the wait for a session.
 STATEMENT_SECONDS = 5
 _LOCK_SECONDS = 2
 _WAIT_SECONDS = 2.0
-# Time for which a server that could not be reached is not asked again, in seconds.
+# Back off from an unreachable server for this time.
 _AWAY_SECONDS = 1.0
-# Time after which an idle session is asked whether it still lives, in seconds.
+# Check idle sessions older than this before use.
 _FRESH_SECONDS = 1.0
 
 
 class Sessions:
-    """A bounded number of sessions. Safe to use from several threads.
+    """Bounded set of sessions. Thread-safe.
 
-    Every method raises UnavailableError when PostgreSQL cannot be reached, does not answer in time, or no session
-    becomes free; and SchemaError for a database without our schema.
-
-    Args:
-        settings: Settings that name the database.
+    All methods raise UnavailableError if PostgreSQL is unreachable or too slow, or no session becomes free, and
+    SchemaError if the database lacks our schema.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -47,7 +44,7 @@ class Sessions:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Lend a session that only reads, in autocommit mode with no transaction open."""
+        """Lend a read-only autocommit session."""
         if not self._free.acquire(timeout=_WAIT_SECONDS):
             raise UnavailableError(f"all {SESSIONS} sessions of the page are busy; try again in a moment")
         try:
@@ -62,14 +59,14 @@ class Sessions:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Lend a session in a transaction with one snapshot, in which no plan reads a whole table."""
+        """Lend a session in a snapshot transaction whose plans never read a whole table."""
         with self.reading() as connection, snapshot(connection):
             connection.execute(f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'")
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a session for one write, in a transaction that is committed at the end of the block."""
+        """Open a session for one write; the block is a transaction."""
         connection = postgres.connect(self._settings.database_url, "drain web write")
         try:
             with self._bounded(connection):
@@ -83,7 +80,7 @@ class Sessions:
             connection.close()
 
     def close(self) -> None:
-        """Close the sessions that nobody uses."""
+        """Close idle sessions."""
         with self._lock:
             kept, self._kept = self._kept, []
         for _, connection in kept:
@@ -98,7 +95,7 @@ class Sessions:
             yield
 
     def _take(self) -> Connection | None:
-        """Take a kept session that still lives; None if there is none."""
+        """Take an idle session that is alive; None if there is none."""
         while True:
             with self._lock:
                 if not self._kept:

@@ -1,4 +1,4 @@
-"""Parts that all pages share: settings, sessions, Redis, templates, live updates, and access."""
+"""Parts shared by all pages: settings, sessions, Redis, templates, live updates, and access."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from drain.wire import Producer
 
 T = TypeVar("T")
 
-# Time for which a Redis that has not answered is not asked again, in seconds. A silent one would take five seconds of
-# each page.
+# Back off from a Redis that failed: a silent one would delay each page by five seconds.
 _AWAY_SECONDS = 5.0
 
 if TYPE_CHECKING:
@@ -31,23 +30,11 @@ if TYPE_CHECKING:
 class Site:
     """Parts of one `drain web`.
 
-    Args:
-        settings: Settings that name the database and Redis.
-        access: Who may write.
-        is_live: Pages follow what happens.
-        statistics: Page that `drain stats` writes, if one is named.
-
     Attributes:
-        settings: The same.
-        access: The same.
-        is_live: The same.
-        statistics: The same.
-        sessions: Sessions of PostgreSQL.
-        redis: What Redis knows, if one is named and answers.
-        templates: Templates of all pages.
-        history: Jobs that finished in the last hours.
-        memory: Answers that are remembered for a moment.
-        live: The one thread that measures while somebody listens.
+        is_live: Pages update live.
+        statistics: Page of `drain stats`, if configured.
+        history: Finished jobs of the last hours.
+        memory: Short-lived cache.
         router: All routes; set by `asgi.application`.
     """
 
@@ -69,18 +56,14 @@ class Site:
         self.live = Live()
 
     def close(self) -> None:
-        """End all streams, and close the connections."""
+        """End all streams and close connections."""
         self.live.close()
         self.sessions.close()
         self.redis.close()
 
 
 class RedisSide:
-    """Questions to Redis; after an error it is left alone for a few seconds.
-
-    Args:
-        producer: Client that only looks; None if no Redis is named.
-    """
+    """Queries Redis, backing off for seconds after an error; without a producer Redis is not configured."""
 
     def __init__(self, producer: Producer | None) -> None:
         self._producer = producer
@@ -89,16 +72,16 @@ class RedisSide:
 
     @property
     def problem(self) -> str:
-        """Reason why nothing is known of Redis now; "" if it has answered."""
+        """Reason why Redis has not answered; "" if it has."""
         return self._problem
 
     @property
     def producer(self) -> Producer | None:
-        """Client that only looks; None if Redis is not configured or unavailable."""
+        """Read-only client; None if Redis is not configured or unavailable."""
         return None if monotonic() < self._away_until else self._producer
 
     def ask(self, question: Callable[[Producer], T]) -> T | None:
-        """Ask a question; None if Redis is not configured or unavailable. `problem` then says why."""
+        """Run a query; None if Redis is not configured or unavailable, as `problem` then explains."""
         if (producer := self.producer) is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Small curves, drawn as SVG; beside the curve stands what it says, in words."""
+"""Small SVG curves, with the same in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SVG = Markup(
 
 
 def words(curve: Sequence[Number | None]) -> str:
-    """Say what a curve shows."""
+    """Describe a curve."""
     known = [each for each in curve if each is not None]
     if not known:
         return "not counted yet"
@@ -31,7 +31,7 @@ def words(curve: Sequence[Number | None]) -> str:
 
 
 def draw(curve: Sequence[Number | None]) -> Markup:
-    """Draw a bar for each step; a step that is not known yet has none."""
+    """Draw a bar for each known step."""
     most = max((each.number for each in curve if each is not None), default=0) or 1
     width = _WIDTH // max(1, len(curve))
     path = "".join(

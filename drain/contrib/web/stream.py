@@ -1,4 +1,4 @@
-"""One tab's connection on which the news of a page travel, as server-sent events."""
+"""Server-sent events of a live page, for one tab."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from drain.contrib.web.routing import PageRoute, of_all_pages, root_of, site_of
 from drain.contrib.web.site import Site
 from drain.contrib.web.views import View
 
-# Time without news after which a line shows that the connection is alive, in seconds.
+# Send a keep-alive line after this silence.
 _SILENCE_SECONDS = 15.0
-# Time that a tab has to take what was sent to it, in seconds.
+# Time for a tab to receive data.
 _SEND_SECONDS = 10.0
-# Time after which a browser connects again, in milliseconds.
+# Reconnect delay of the browser.
 _AGAIN_MILLISECONDS = 3000
-# Time after which a stream of a private page ends: the browser connects again, if the visitor may still read.
+# A private page's stream ends after this time; reconnecting checks access again.
 _PRIVATE_SECONDS = 300.0
-# Pause between two looks whether the server ends, in seconds.
+# Interval of checks whether the server is stopping.
 _LOOK_SECONDS = 0.5
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
 async def stream(request: Request) -> Response:
-    """Answer with the news of the page that `?page=` names."""
+    """Stream events of the page in `?page=`."""
     site, root = site_of(request), root_of(request)
     if not site.is_live:
         raise HTTPException(404)
@@ -73,7 +73,7 @@ def _render(site: Site, root: str, route: PageRoute, params: dict[str, object]) 
 
 
 class _Stream(Response):
-    """Answer that ends when the tab is closed, takes nothing for a while, or the program ends."""
+    """Response that ends when the tab closes or stalls, or the program stops."""
 
     def __init__(self, live: Live, topic: str, listener: Listener, seconds: float | None) -> None:
         super().__init__()
@@ -85,8 +85,7 @@ class _Stream(Response):
             asyncio.create_task(each)
             for each in (self._pass_on(send), _disconnected(receive), self._listener.ended(), _server_ends())
         ]
-        # A server that ends cancels what is still open. The stream ends then as it does in any case: servers log an
-        # error of each application that does not.
+        # A stopping server cancels open requests, and logs an error for each one that does not end normally.
         with suppress(asyncio.CancelledError):
             await asyncio.wait(ends, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
         self._live.forget(self._topic, self._listener)
@@ -103,7 +102,7 @@ class _Stream(Response):
         text = f"retry: {_AGAIN_MILLISECONDS}\n\n"
         while True:
             message = {"type": "http.response.body", "body": text.encode(), "more_body": True}
-            # Python 3.11's `wait_for` loses a cancellation that comes together with the news.
+            # `wait_for` of Python 3.11 can lose a cancellation that coincides with an event.
             async with asyncio.timeout(_SEND_SECONDS):
                 await send(message)
             try:
@@ -119,10 +118,10 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _server_ends() -> None:
-    """Wait until uvicorn has been told to end, in whose application this one is mounted: it would wait for the stream.
+    """Wait until a host application's uvicorn is stopping.
 
-    Uvicorn tells an application so after the last connection is closed. Its handler of signals is a method of the
-    server, which says it before.
+    Its lifespan shutdown comes only after the last connection closes, which would wait for this stream. Its signal
+    handler is a method of the server, whose `should_exit` is set earlier.
     """
     while not any(
         getattr(getattr(signal.getsignal(number), "__self__", None), "should_exit", False) is True
@@ -132,6 +131,6 @@ async def _server_ends() -> None:
 
 
 def _event(news: News) -> str:
-    # A line of any kind ends a line of the format.
+    # SSE treats any line break as the end of a line.
     lines = "\n".join(f"data: {line}" for line in news.text.splitlines())
     return f"event: {news.event}\n{lines}\n\n"

@@ -1,4 +1,4 @@
-"""Templates: texts of others are escaped and made visible; numbers and times have one format on all pages."""
+"""Templates: foreign text is escaped and made visible; numbers and times have one format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from drain.formatting import visible
 
 
 class Templates:
-    """Templates of all pages; `render` is safe to call from several threads."""
+    """Templates of all pages; `render` is thread-safe."""
 
     def __init__(self) -> None:
-        # Nothing is loaded again when a file changes: the files are those of the installed package.
+        # No auto-reload: installed files do not change.
         self._environment = Environment(
             loader=PackageLoader("drain.contrib.web"),
             autoescape=True,
@@ -43,26 +43,26 @@ class Templates:
 
 
 def _finalize(value: Any) -> Any:
-    """Make each text that is shown visible: no mark turns its direction, and no control character is hidden."""
+    """Make direction marks and control characters visible."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value, lines=True)
     return "" if value is None else value
 
 
 def _count(number: int | None, up_to: int | None = None) -> str:
-    """Format a number; one that was counted up to a bound and has come so far means that or more."""
+    """Format a number; one that reaches the bound `up_to` means "or more"."""
     if number is None:
         return "?"
     return f"{number:,} or more" if up_to is not None and number >= up_to else f"{number:,}"
 
 
 def rounded(number: int) -> int:
-    """Round a number that was worked out to two digits: more of them say nothing."""
+    """Round an estimate to two digits."""
     return round(number, 2 - len(str(number))) if number >= 100 else number
 
 
 def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
-    """Write a point in time: its distance from now if that is given, and the time itself for everybody else."""
+    """Format a time, with its distance from `now` if given."""
     if moment is None:
         return Markup("")
     clock = formatting.clock(moment)
@@ -72,5 +72,5 @@ def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
 
 
 def _json(value: Any, indent: int | None = 2) -> str:
-    """Write a value as JSON, for people to read."""
+    """Format a value as readable JSON."""
     return json.dumps(value, indent=indent, ensure_ascii=False, default=str)

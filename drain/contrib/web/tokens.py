@@ -1,4 +1,4 @@
-"""Signatures: texts that a browser keeps for the page, and which nobody else can make or change."""
+"""Signatures of cookies and forms."""
 
 from __future__ import annotations
 
@@ -11,31 +11,27 @@ from typing import Any
 
 from drain.errors import ConfigError
 
-# Fewest characters of a token: one that people think up can be guessed.
+# Shorter tokens can be guessed.
 FEWEST_CHARACTERS = 16
 
 
 class Signer:
-    """Signs texts with one key.
-
-    Args:
-        secret: Text that only the programs of this page know.
-    """
+    """Signs texts with a key derived from the secret."""
 
     def __init__(self, secret: str) -> None:
         self._key = hashlib.sha256(b"drain web\0" + secret.encode()).digest()
 
     def mark(self, purpose: str, text: str) -> str:
-        """Return the signature of a text, for one purpose alone."""
+        """Return the signature of a text for one purpose."""
         digest = hmac.digest(self._key, f"{purpose}\0{text}".encode(), "sha256")
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def is_marked(self, purpose: str, text: str, mark: str) -> bool:
-        """Compare a signature, in a time that does not depend on where they differ."""
+        """Compare a signature in constant time."""
         return hmac.compare_digest(self.mark(purpose, text).encode(), mark.encode())
 
     def seal(self, purpose: str, value: dict[str, Any]) -> str:
-        """Write a value as a signed text, for a cookie."""
+        """Return a value as a signed text, for a cookie."""
         text = (
             base64.urlsafe_b64encode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
             .decode()
@@ -44,7 +40,7 @@ class Signer:
         return f"{text}.{self.mark(purpose, text)}"
 
     def unseal(self, purpose: str, sealed: str) -> dict[str, Any] | None:
-        """Read a signed text; None if its signature is not ours."""
+        """Read a signed text; None if the signature is not ours."""
         text, _, mark = sealed.partition(".")
         if not sealed.isascii() or not self.is_marked(purpose, text, mark):
             return None
@@ -53,15 +49,15 @@ class Signer:
 
 
 def nonce() -> str:
-    """Make a text that nobody can guess."""
+    """Return an unguessable text."""
     return secrets.token_urlsafe(18)
 
 
 def checked_token(token: str) -> str:
-    """Return the token without blanks at its ends.
+    """Return the token, stripped.
 
     Raises:
-        ConfigError: It is too short to be a secret.
+        ConfigError: It is too short.
     """
     stripped = token.strip()
     if len(stripped) < FEWEST_CHARACTERS or not stripped.isprintable():

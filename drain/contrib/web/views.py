@@ -1,4 +1,4 @@
-"""Argument of the function of a page: its site, the parts of its address, sessions and Redis."""
+"""Argument of page functions: site, address, sessions and Redis."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from drain.jobs.cancelling import LARGEST_ID
 
 @dataclass(frozen=True)
 class View:
-    """One look at a page: by a visitor, or by the thread that measures for all who listen.
+    """One request of a page, by a visitor or by the live thread.
 
     Attributes:
-        site: Parts that all pages share.
-        root: Prefix under which the application is mounted; "" for none.
-        params: Parts of the address, such as `queue`.
-        query: Texts behind the `?`.
-        who: Name of the visitor who may write; None for one who only reads, and for the thread.
-        is_thread: The thread looks, for all who listen.
+        root: Mount prefix; "" for none.
+        params: Path parameters.
+        query: Query parameters.
+        who: User who may write; None for read-only visitors and the thread.
+        is_thread: Rendered by the live thread.
     """
 
     site: Site
@@ -39,22 +38,22 @@ class View:
     is_thread: bool = False
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Lend a session that only reads, in autocommit mode with no transaction open."""
+        """Lend a read-only autocommit session."""
         return self.site.sessions.reading()
 
     def snapshot(self) -> AbstractContextManager[Connection]:
-        """Lend a session in a transaction with one snapshot, in which no plan reads a whole table."""
+        """Lend a session in a snapshot transaction whose plans never read a whole table."""
         return self.site.sessions.snapshot()
 
     def text(self, name: str) -> str:
-        """Return a text behind the `?`, without blanks at its ends; "" if there is none."""
+        """Return a query parameter, stripped, or ""."""
         return self.query.get(name, "").strip()
 
     def job_id(self) -> int:
-        """Return the id of the job that the address names.
+        """Return the job id in the path.
 
         Raises:
-            UnknownJobError: No job can have it.
+            UnknownJobError: No job can have this id.
         """
         text = str(self.params["job_id"])
         if not re.fullmatch("-?[0-9]{1,19}", text, re.ASCII) or abs(int(text)) > LARGEST_ID:
@@ -62,12 +61,12 @@ class View:
         return int(text)
 
     def url(self, name: str, /, **params: Any) -> str:
-        """Return the address of a page or an action by its name; parameters that its path lacks go behind the `?`."""
+        """Return the address of a page or action; parameters not in its path go into the query."""
         return address(self.site, self.root, name, params)
 
 
 def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
-    """Return the address of a page or an action under this prefix."""
+    """Return the address of a page or action under a prefix."""
     route = next((each for each in site.router.routes if isinstance(each, Route) and each.name == name), None)
     if route is None:
         raise LookupError(f"no page is called {name!r}")
@@ -75,6 +74,6 @@ def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
     query = urlencode(
         {key: value for key, value in params.items() if key not in in_path and value not in (None, "")}
     )
-    # A text of others may have any character, a slash as well, which Starlette itself refuses.
+    # Starlette refuses values with a slash.
     path = route.path_format.format_map({key: quote(str(value), safe=":") for key, value in in_path.items()})
     return f"{root}{path}{'?' if query else ''}{query}"

@@ -1,4 +1,4 @@
-"""Actions: each write is checked, asked about if it touches more than one job, done in one transaction, and logged."""
+"""Actions: checked, confirmed if they touch several jobs, transactional, and logged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drain.errors import DrainError
 
 log = logging.getLogger(__name__)
 
-# Field with the number of jobs that the person has been asked about.
+# Field with the number of jobs that the user confirmed.
 _CONFIRMED = "confirmed"
 _SECRET = "secret"  # noqa: S105
 
@@ -30,10 +30,10 @@ class Write:
     """One write, within its transaction.
 
     Attributes:
-        connection: Session whose transaction commits when the action returns; to be neither committed nor rolled back.
-        form: Texts of the form.
-        view: Site, parts of the address, and `url`.
-        who: Name of the person.
+        connection: Its transaction commits when the action returns; neither commit nor roll back.
+        form: Submitted fields.
+        view: Site, path parameters, and `url`.
+        who: User.
     """
 
     connection: Connection
@@ -47,10 +47,10 @@ class Done:
     """Result of a write.
 
     Attributes:
-        text: What has been done, for the person: `queue mail is paused`.
-        to: Address of the page to show next, from `write.view.url`.
+        text: Message for the user, such as `queue mail is paused`.
+        to: Address of the next page, from `write.view.url`.
         fields: Fields of the log event, such as the number of jobs.
-        template: Template that is shown at once, in place of the next page: for what is there to be seen only once.
+        template: Rendered at once instead of the next page, for content shown only once.
         values: Values of that template.
     """
 
@@ -62,17 +62,17 @@ class Done:
 
 
 class RefusedError(DrainError):
-    """The visitor may not write, or the form is none of ours."""
+    """The visitor may not write, or the form is not from this page."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Question before a write: its words, and how many jobs it would touch.
+    """Question before a write.
 
     Attributes:
-        text: Question for the person: `Retry 12 dead jobs of queue mail?`.
-        jobs: Number of the jobs; a write that touches one is not asked about.
-        yes: Text of the button; by default with the number of the jobs.
+        text: Question, such as `Retry 12 dead jobs of queue mail?`.
+        jobs: Number of jobs; a single one needs no question.
+        yes: Label of the button; by default with the number of jobs.
     """
 
     text: str
@@ -85,14 +85,13 @@ Ask = Callable[[Write], Question]
 
 
 def action(path: str, act: Act, *, name: str, ask: Ask | None = None) -> Route:
-    """Make the route of a write: a POST, by somebody who may write.
+    """Return the route of a write: a POST by an authorized user.
 
     Args:
         path: Path, such as `/queues/{queue}/pause`.
-        act: Called in a thread, in a transaction; returns what has been done. A `DrainError` rolls back, and is shown.
+        act: Called in a thread and transaction. A `DrainError` rolls back and is shown.
         name: Name of the action, for `url` and the log event.
-        ask: Called before in a transaction of its own; returns how many jobs would be touched. More than one, or more
-            than the person was asked about, is a question first.
+        ask: Counts the jobs before, in its own transaction; several, or more than confirmed, need confirmation.
     """
 
     async def answer(request: Request) -> Response:
@@ -124,10 +123,10 @@ def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) 
 
 
 def require_form(request: Request, form: Form) -> None:
-    """Make sure that a form has the secret of this visitor.
+    """Require the visitor's form secret.
 
     Raises:
-        RefusedError: It has not.
+        RefusedError: It is missing or wrong.
     """
     if not site_of(request).access.is_from_a_form(request, form.text(_SECRET)):
         raise RefusedError(
@@ -136,10 +135,10 @@ def require_form(request: Request, form: Form) -> None:
 
 
 def _checked(request: Request, form: Form) -> View:
-    """Return the view of somebody who may write, with a form of ours.
+    """Return the view of an authorized user with a valid form.
 
     Raises:
-        RefusedError: The visitor may not write, or the form is none of ours.
+        RefusedError: The visitor may not write, or the form is not from this page.
     """
     require_form(request, form)
     require_storable(map(str, request.path_params.values()))

@@ -1,14 +1,14 @@
-"""Pages of `drain web`: each module has its routes as `ROUTES`.
+"""Pages of `drain web`: each module lists its routes in `ROUTES`.
 
-overview      all queues at a glance
-queue         one queue: numbers, pauses, rules, keys, who is next
+overview      all queues
+queue         one queue: numbers, pauses, rules, keys, next up
 queue_writes  pause, resume and rules of a queue
-job           one job: what it waits for, its way, its errors; retry, discard and cancel
+job           one job: timeline, errors, arguments; retry, discard, cancel
 dead          dead jobs in groups; retry at a rate, discard
 search        jobs of all tables by a word
-cron          schedules, and one of them: paused, resumed, run now
-workers       processes by host, and what they run, longest first
-stack         where a job that hangs is, asked of its process
+cron          schedules: pause, resume, run now
+workers       processes by host, and running jobs
+stack         stack of a hanging job, requested from its process
 bulk          runs that stage jobs by the million
 statistics    the page of `drain stats`
 login         the form that takes the token

@@ -1,4 +1,4 @@
-"""Bulk runs: those that are under way, those that have staged their jobs, and other bulk work of now."""
+"""Bulk runs in progress and staged, and other bulk work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.database import locks
 from drain.database.postgres import Connection
 from drain.read import queries
 
-# Name of a run that its command has made.
+# Generated name of a run.
 _MADE = re.compile(r"([a-z]+)-\d{8}-\d{6}-[0-9a-f]{6}")
 _STAGED = """
 SELECT run_id, rows, committed_at FROM bulk_runs
@@ -23,8 +23,8 @@ WHERE committed_at IS NOT NULL
     AND (%(at)s::timestamptz IS NULL OR (committed_at, run_id) < (%(at)s::timestamptz, %(run)s::text))
 ORDER BY committed_at DESC, run_id DESC LIMIT %(limit)s
 """
-# The driver holds the lock of its run. Only its own role, and roles that may read all statistics, see how far its COPY
-# has come. A run that was killed before its first commit is listed for a day.
+# A driver holds its run's lock. COPY progress is visible only to its own role and pg_read_all_stats. A run killed
+# before its first commit is listed for a day.
 _UNDER_WAY = f"""
 WITH runs AS (
     SELECT run_id, begun_at, rows, (
@@ -39,7 +39,7 @@ SELECT run_id, begun_at, rows + coalesce((
 FROM runs WHERE rows > 0 OR driver IS NOT NULL OR begun_at > now() - make_interval(days => 1)
 ORDER BY begun_at, run_id LIMIT %(limit)s
 """
-# The time of a session is shown to its own role and to those that may read all statistics.
+# Visible only to the session's own role and pg_read_all_stats.
 _HOLDERS = f"""
 SELECT held.classid::bigint, session.backend_start FROM pg_locks AS held
 LEFT JOIN pg_stat_activity AS session USING (pid)
@@ -50,7 +50,7 @@ WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 2
 ORDER BY session.backend_start LIMIT %(limit)s
 """
 
-# Upper bound of the runs that are shown as under way.
+# Maximum runs shown in progress.
 _FEW = 50
 
 
@@ -90,17 +90,15 @@ class StagedRun(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Command that has made the run's name; "" if a person has chosen the name."""
+        """Command that generated the name; "" for a custom name."""
         return kind_of(self.run_id)
 
 
 class RunUnderWay(NamedTuple):
-    """Run that has begun and has not staged all its jobs.
+    """Run that has not staged all its jobs.
 
     Attributes:
-        run_id: Its name.
-        since: When it began.
-        rows: Number of rows that it has copied so far, as far as is known.
+        rows: Rows copied so far, if visible.
         is_driven: Its driver is alive.
     """
 
@@ -111,38 +109,38 @@ class RunUnderWay(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Command that has made the run's name; "" if a person has chosen the name."""
+        """Command that generated the name; "" for a custom name."""
         return kind_of(self.run_id)
 
 
 class BulkWork(NamedTuple):
-    """Other bulk work of now: `reconcile` or `archive`, and since when its session exists, if that may be seen."""
+    """A running `reconcile` or `archive`, with the start of its session if visible."""
 
     kind: str
     since: datetime | None
 
 
 def kind_of(run_id: str) -> str:
-    """Name the command that has made the name of a run; "" if a person has chosen it."""
+    """Return the command that generated a run's name; "" for a custom name."""
     match = _MADE.fullmatch(run_id)
     return match[1] if match else ""
 
 
 def latest(connection: Connection, limit: int, after: tuple[datetime, str] | None = None) -> list[StagedRun]:
-    """List runs that have staged, the latest first; `after` is time and name of the last one of the page before."""
+    """List staged runs, latest first; `after` is the last one of the previous page."""
     at, run = after or (None, None)
     rows: Any = connection.execute(_STAGED, {"at": at, "run": run, "limit": limit}, binary=True)
     return [StagedRun._make(row) for row in rows]
 
 
 def under_way(connection: Connection, limit: int) -> list[RunUnderWay]:
-    """List runs that have begun and have not staged all their jobs, the oldest first."""
+    """List unfinished runs, oldest first."""
     rows: Any = connection.execute(_UNDER_WAY, {"limit": limit}, binary=True)
     return [RunUnderWay._make(row) for row in rows]
 
 
 def work(connection: Connection, limit: int) -> list[BulkWork]:
-    """List the sessions of `drain reconcile` and `drain archive` that hold their locks, the oldest first."""
+    """List sessions that hold the lock of `drain reconcile` or `drain archive`, oldest first."""
     rows: Any = connection.execute(_HOLDERS, {"limit": limit}, binary=True)
     return [
         BulkWork("reconcile" if first == locks.RECONCILE.first else "archive", since) for first, since in rows

@@ -1,4 +1,4 @@
-"""Schedules: their ticks, last jobs and troubles; one of them, which is paused, resumed or run now."""
+"""Schedules: ticks, last jobs and problems; pause, resume, run now."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from drain.jobs.timetable import with_next_tick
 from drain.read import queries
 from drain.tables import crons
 
-# Age of a tick whose job is not staged, from which the schedule is overdue.
+# A tick whose job is still not staged at this age is overdue.
 _OVERDUE = timedelta(seconds=30)
 
 
 class UnknownScheduleError(DrainError):
-    """No schedule has this name."""
+    """There is no schedule of this name."""
 
 
 def _show(view: View) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ def _show(view: View) -> Mapping[str, Any]:
 
 
 def _show_one(view: View) -> Mapping[str, Any]:
-    # A name may begin with a blank.
+    # Not stripped: a name may begin with a blank.
     name = view.query.get("name", "")
     require_storable([name])
     with view.snapshot() as connection:

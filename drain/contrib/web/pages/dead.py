@@ -1,4 +1,4 @@
-"""Dead jobs in groups, by job name and place of the error: retry at a rate, and discard, of all or of chosen jobs."""
+"""Dead jobs grouped by name and place of the error; retry at a rate, and discard."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from drain.read.dead_groups import Group, Groups
 from drain.tables import dead
 from drain.tables.dead import FASTEST, SLOWEST, Selection
 
-# Groups that the page shows, the largest first.
+# Maximum groups shown, largest first.
 _GROUPS = 200
-# Ids that a log event names.
+# Maximum ids in a log event.
 _LOGGED = 100
 
 
@@ -77,7 +77,7 @@ def _find(found: Groups, name: str) -> Group:
 
 
 class _Chosen(NamedTuple):
-    """Dead jobs that a form names: those that are chosen one by one, or all of a group."""
+    """Dead jobs that a form selects: one by one, or a whole group."""
 
     ids: Sequence[int]
     words: str
@@ -92,7 +92,7 @@ def _chosen(connection: Connection, form: Form) -> _Chosen:
             raise FormError("the id of a job is a whole number below 2 to the power of 63")
         return _Chosen(ids, "chosen dead jobs")
     group = _find(dead_groups.read_groups(connection), form.text("group"))
-    # Those that the person has seen, or could have: others may have died meanwhile.
+    # Jobs that died after the page was rendered are left out.
     before = _time(form.text("seen_at"))
     ids = [death.id for death in group.deaths if death.died_at <= before]
     return _Chosen(ids, f"dead jobs of {group.latest.job_name} ({group.latest.where})")
@@ -138,7 +138,7 @@ def _ask_to_discard(write: Write) -> Question:
     chosen = _chosen(write.connection, write.form)
     number = _still_dead(write.connection, chosen)
     text = f"Discard {number:,} {chosen.words}? They are gone then, with their arguments and errors."
-    # One job is asked about as well: nobody can undo it.
+    # Confirm even a single job: this cannot be undone.
     return Question(text, max(2, number) if number else 0, f"Discard {count(number, 'job')} for ever")
 
 

@@ -1,4 +1,4 @@
-"""One job: what it waits for, its way through the tables, its errors and arguments; retry, discard and cancel."""
+"""One job: state, timeline, errors and arguments; retry, discard and cancel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drain.read.explain.timeline import hops_of
 from drain.read.queries import TABLES
 from drain.tables import dead
 
-# Parts of a job that may be large, and their columns.
+# Parts that may be large, and their columns.
 PARTS = {
     "arguments": "job_args",
     "keyword-arguments": "job_kwargs",
@@ -37,18 +37,18 @@ PARTS = {
 _OF_FINISHED = {"result"}
 _NOT_OF_STAGED = {"error"}
 
-# Number of looks for a job that moves from table to table meanwhile.
+# Attempts to read a job that moves between tables.
 _LOOKS = 3
-# Former lives that are shown, the latest first.
+# Maximum former deaths shown, latest first.
 _LIVES = 20
-# Parts of a job that are shown apart, with their columns and titles.
+# Parts with a section of their own: column and title.
 _LARGE = {
     "arguments": ("job_args", "Arguments"),
     "keyword-arguments": ("job_kwargs", "Keyword arguments"),
     "context": ("context", "Context"),
     "result": ("result", "Result"),
 }
-# Columns that are facts for people, in their order.
+# Columns shown as facts, in order.
 _FACTS = {
     "tag": "tag",
     "key": "key",
@@ -65,7 +65,7 @@ _FACTS = {
     "delivery": "delivery",
 }
 _TIMES = {"lease_expires_at": "lease ends", "next_run_at": "next attempt", "expires_at": "expires"}
-# What is said of a former life; whoever writes to the tables may have left something out.
+# Fields of a former death; other writers may leave some out.
 _OF_A_LIFE = ("reason", "attempts", "died_at", "explanation")
 _CANCELLABLE = ("staged", "inflight")
 
@@ -97,12 +97,12 @@ def _show(view: View) -> Mapping[str, Any]:
 
 
 def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, bool, datetime]:
-    # Redis is asked first whether it is there: an explanation waits for it.
+    # Probe Redis first: otherwise the explanation would wait for its timeout.
     view.site.redis.ask(lambda redis: redis.remembers())
     with view.reading() as connection:
         explanation = explain(connection, view.site.redis.producer, job_id)
     with view.snapshot() as connection:
-        # Python has one None for a result that is null, and for none.
+        # In Python, a null result and a missing one are both None.
         has_result = read(connection, job_id, "result") is not None
         return explanation, _row(connection, job_id), has_result, queries.now(connection)
 
@@ -115,7 +115,7 @@ def _row(connection: Connection, job_id: int) -> dict[str, Any] | None:
 
 
 def _of_redis(view: View, job: Mapping[str, Any]) -> tuple[dict[str, datetime], dict[str, Any] | None]:
-    """Read the hops that processes have noted, and the progress of the attempt that runs."""
+    """Read the hops that processes recorded, and the running attempt's progress."""
     url, namespace = view.site.settings.redis_url, view.site.settings.namespace
 
     def ask(_redis: wire.Producer) -> tuple[dict[str, datetime], dict[str, Any] | None]:
@@ -160,7 +160,7 @@ def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
 
 
 def _whole(view: View) -> Response:
-    """Return a part of a job as a file: a plain text, whatever is in it, that no browser shows as a page."""
+    """Return a part as plain text, which no browser renders as a page."""
     job_id, part = view.job_id(), str(view.params["part"])
     if part not in PARTS:
         raise UnknownJobError(f"A job has no part of this name; there are {', '.join(PARTS)}.")
@@ -201,7 +201,7 @@ def _done(write: Write, job_id: int, what: str) -> Done:
 
 
 def _whereabouts(connection: Connection, job_id: int) -> str:
-    """Say where a job is that a write has not found where it was expected."""
+    """Describe the state of a job that a write did not find."""
     job = _row(connection, job_id)
     if job is None:
         return "is in no table any more"
@@ -224,13 +224,7 @@ ROUTES = [
 
 
 def read(connection: Connection, job_id: int, part: str) -> str | None:
-    """Read a part of a job as JSON; None if no table has the job, or it has no such part.
-
-    Args:
-        connection: In a transaction with one snapshot, or any.
-        job_id: Id of the job.
-        part: One of `PARTS`.
-    """
+    """Read a part (one of `PARTS`) of a job as JSON; None if no table has it."""
     for state, table in TABLES.items():
         if (part in _OF_FINISHED and state != "finished") or (part in _NOT_OF_STAGED and state == "staged"):
             continue

@@ -1,4 +1,4 @@
-"""The form that takes the token, and the end of a login."""
+"""Login form, and logout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def _log_in(request: Request) -> Response:
     form = await read_form(request)
     site, root = site_of(request), root_of(request)
     require_form(request, form)
-    # Only a path of this page: an address of elsewhere would lead a visitor there.
+    # Prevents an open redirect.
     to = form.text("to")
     is_path = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable()
     response = RedirectResponse(

@@ -1,4 +1,4 @@
-"""All queues at a glance: what waits and why, how fast it goes, who works, and what fails."""
+"""All queues: waiting jobs and causes, throughput, workers and failures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from drain.read.queue import RATE_SECONDS, Queue
 from drain.read.queue_overview import Number
 from drain.read.queues import UP_TO
 
-# Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
-# the thread, several of whose pages show them.
+# Maximum age of numbers in seconds: for a visitor a little more than the poll interval; for the thread, which
+# renders several pages from them.
 _FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
-# Time in which steps of the curves are counted, in seconds: for a visitor who waits, and for the thread.
+# Time to count steps of the curves, in seconds: for a visitor, and for the thread.
 _OF_A_VISIT, _OF_THE_THREAD = 0.005, 0.25
-# Words of the causes for which jobs wait.
+# Words for the causes of waiting.
 CAUSES = {
     "scheduled": "scheduled for later",
     "paused": "paused",
@@ -38,13 +38,7 @@ CAUSES = {
 
 @dataclass(slots=True)
 class Glance:
-    """One queue as the page shows it.
-
-    Attributes:
-        name: Name of the queue.
-        numbers: Its numbers.
-        curve: Jobs that ended, by step.
-    """
+    """One queue as the page shows it; `curve` has the finished jobs by step."""
 
     name: str
     numbers: Queue = field(default_factory=Queue)
@@ -52,34 +46,34 @@ class Glance:
 
     @property
     def causes(self) -> dict[str, Number]:
-        """Number of waiting jobs by cause."""
+        """Waiting jobs by cause."""
         waiting = self.numbers.waiting
         return {cause: self._number(cause, waiting[cause]) for cause in CAUSES if cause in waiting}
 
     @property
     def waiting(self) -> Number:
-        """Number of the jobs that wait for anything but their time."""
+        """Waiting jobs, except scheduled ones."""
         return self._number("waits", self.numbers.waits)
 
     @property
     def running(self) -> Number:
-        """Number of running jobs."""
+        """Running jobs."""
         return self._number("running", self.numbers.running)
 
     @property
     def dead(self) -> Number:
-        """Number of dead jobs."""
+        """Dead jobs."""
         return self._number("dead", self.numbers.dead)
 
     @property
     def finished(self) -> Number:
-        """Number of jobs that ended in the last minute."""
+        """Jobs finished in the last minute."""
         number = round(self.numbers.per_second * RATE_SECONDS)
         return Number(number, number > UP_TO)
 
     @property
     def has_trouble(self) -> bool:
-        """True if a person may want to look: it is paused, fails, stalls, or has no worker."""
+        """True if the queue is paused, failing, stalled, or without workers."""
         queue = self.numbers
         return queue.paused is not None or queue.failing or queue.stalled_seconds > 0 or queue.is_unattended
 
@@ -89,12 +83,10 @@ class Glance:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Numbers of all queues at one time.
+    """Numbers of all queues at one time, by the database's clock.
 
     Attributes:
-        queues: Numbers of each queue, by name.
-        leader: Name of the leader, and since when it leads; None if there is none.
-        now: Time by the database's clock.
+        leader: Name and start; None without a leader.
     """
 
     queues: dict[str, Glance]
@@ -103,7 +95,7 @@ class Measured:
 
 
 def look(view: View) -> Measured:
-    """Return the numbers of all queues: those of the thread while somebody listens, else of the last seconds."""
+    """Return all queues' numbers, recent ones from the cache."""
 
     def measure_all() -> Measured:
         with view.snapshot() as connection:
@@ -132,7 +124,7 @@ def measure(view: View, connection: Connection) -> Measured:
 
 
 def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
-    """Fill in the workers, if Redis is known."""
+    """Add the workers, if Redis is available."""
     crews = view.site.redis.ask(lambda redis: redis.crews(list(found))) or {}
     capacity.add_workers({name: glance.numbers for name, glance in found.items()}, crews)
 

@@ -1,4 +1,4 @@
-"""One queue: its numbers, pauses and rules, its keys, and who is next."""
+"""One queue: numbers, pauses, rules, keys, and next jobs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
 from drain.tables.staged import START, DueJob
 
-# Rows of the lists on the page of a queue; pages of their own show the rest.
+# Rows per list here; separate pages show the rest.
 _FEW = 10
-# Upper bound of the jobs of a key that are counted.
+# Count a key's jobs only up to this number.
 _KEY_UP_TO = 1_000
 
 
 class KeyNumbers(NamedTuple):
-    """Numbers of one key: jobs that are due, and those that are delivered or run."""
+    """Numbers of one key: due jobs, and delivered or running jobs."""
 
     key: str
     due: int
@@ -38,7 +38,7 @@ class KeyNumbers(NamedTuple):
 
 
 class Next(NamedTuple):
-    """Job that is due, and whether a pause holds it."""
+    """Due job, and whether a pause holds it."""
 
     job: DueJob
     is_paused: bool
@@ -82,7 +82,7 @@ def _show(view: View) -> Mapping[str, Any]:
 def _show_next(view: View) -> Mapping[str, Any]:
     queue = _queue_of(view)
     place = place_of(view, (int, int))
-    # A priority that PostgreSQL's integer cannot hold.
+    # Beyond PostgreSQL's integer.
     if place and abs(place[0]) >= 2**31:
         raise FormError("the address is not a page of this list: start from the first page")
     with view.snapshot() as connection:
@@ -103,7 +103,7 @@ def _show_keys(view: View) -> Mapping[str, Any]:
 
 
 def read_next(connection: Connection, queue: str, after: tuple[int, int], limit: int) -> list[Next]:
-    """Read the next due jobs of a queue behind a place, in the order of priority and id."""
+    """Read the due jobs of a queue after a place, by priority and id."""
     heads = [Head(Lane(kind, queue), limit, after) for kind in lanes.KINDS]
     found = sorted(
         (job for rows in lanes.read_due(connection, heads).values() for job in rows),
@@ -114,7 +114,7 @@ def read_next(connection: Connection, queue: str, after: tuple[int, int], limit:
 
 
 def read_keys(connection: Connection, queue: str, after: str, limit: int) -> list[KeyNumbers]:
-    """Read the keys of a queue with due jobs, behind one, and their numbers."""
+    """Read the keys with due jobs after a key, with their numbers."""
     heads = keyed.heads_of_keys(connection, queue, after, limit, keyed.Paused())
     keys = [head.key for head in heads if head.key is not None]
     due = queue_overview.count_keys(connection, queue, keys, _KEY_UP_TO)
@@ -123,7 +123,7 @@ def read_keys(connection: Connection, queue: str, after: str, limit: int) -> lis
 
 
 def name_of(pause: Pause) -> str:
-    """Name what a pause holds."""
+    """Return a pause's scope in words."""
     names = (("queue", pause.queue), ("job", pause.job_name), ("key", pause.key))
     return " ".join(f"{kind} {name}" for kind, name in names if name is not None)
 

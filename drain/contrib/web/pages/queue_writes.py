@@ -1,4 +1,4 @@
-"""Writes about a queue: pause, resume, and the rules."""
+"""Writes to a queue: pause, resume, and rules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.read import queue_overview
 
-# Upper bound of the jobs that a question counts.
+# Count jobs for a question only up to this number.
 _UP_TO = 10_000
-# Largest number that a rule can have: that of an integer of PostgreSQL.
+# PostgreSQL's largest integer.
 _LARGEST = 2**31 - 1
 _TEXTS = ("rate", "rate_per_key")
 _NUMBERS = ("running", "running_per_key", "burst")
@@ -23,7 +23,7 @@ _FLAGS = ("fair", "ordered")
 
 
 def _names(write: Write) -> dict[str, str | None]:
-    """Return what a form names: the queue of the page unless it says otherwise, a job name, a key."""
+    """Return queue, job name and key; the queue defaults to the page's."""
     form = write.form.as_dict()
     return {
         "queue": form.get("queue", write.view.params["queue"]) or None,
@@ -54,7 +54,7 @@ def _ask(verb: str) -> Ask:
 def _pause(write: Write) -> Done:
     names = _names(write)
     lasts = write.form.text("lasts")
-    # The page shows who it was; the database knows only the role of `drain web`.
+    # PostgreSQL knows only the role of `drain web`, so record the user.
     reason = f"{write.form.text('reason') or 'paused on the page'} ({write.who})"
     try:
         until = formatting.seconds(lasts) if lasts else None
@@ -83,7 +83,7 @@ def _set_rules(write: Write) -> Done:
 
 
 def _changes(write: Write) -> dict[str, Any]:
-    """Return the rules that differ from those that the form was made with: others may have changed the rest since."""
+    """Return only the rules changed in the form: others may have changed the rest."""
     try:
         was = json.loads(write.form.text("was") or "{}")
     except (ValueError, RecursionError):

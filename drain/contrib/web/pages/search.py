@@ -1,4 +1,4 @@
-"""Search: jobs of all tables by id, name, tag, key or argument."""
+"""Search all tables by id, name, tag, key or argument."""
 
 from __future__ import annotations
 

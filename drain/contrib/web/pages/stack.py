@@ -1,4 +1,4 @@
-"""Stack of a job that hangs: asked of its worker process when somebody who may write presses the button."""
+"""Stack of a hanging job, requested from its worker process by an authorized user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.contrib.web.writes import Done, Write, action
 from drain.errors import DrainError, UnavailableError
 from drain.read.explain.stack import JobStack, NoStackError, read_stack, running_claim
 
-# Upper bound of the questions that wait for their answers at a time: each occupies a thread for some seconds.
+# Concurrent requests: each occupies a thread for some seconds.
 _MOST_QUESTIONS = 4
 _questions = BoundedSemaphore(_MOST_QUESTIONS)
 
@@ -31,7 +31,7 @@ def _read(write: Write) -> Done:
     stack: JobStack | None = None
     problem = ""
     try:
-        # In a session of its own, which is free again while the process is waited for.
+        # Release the session before waiting for the process.
         claim = _claim(view, job_id)
         stack = _ask(view, claim)
     except (NoStackError, UnavailableError) as error:

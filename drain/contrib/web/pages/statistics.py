@@ -1,7 +1,4 @@
-"""The page that `drain stats --html FILE` has written, as it is: it can do nothing to ours.
-
-It needs no scripts. A sandbox keeps those of another file from running.
-"""
+"""The page of `drain stats --html FILE`, in a sandbox that runs no scripts; its own page needs none."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ _POLICY = (
     "frame-ancestors 'none'"
 )
 _MEGABYTE = 1_000_000
-# Upper bound of the size of a file that is served, in bytes.
+# Largest file served.
 _MOST_BYTES = 100 * _MEGABYTE
 
 
 class NoStatisticsError(DrainError):
-    """There is no page of statistics."""
+    """There is no statistics page."""
 
 
 def _show(view: View) -> Mapping[str, Any]:
@@ -54,7 +51,7 @@ def _serve(view: View) -> FileResponse:
 
 
 def _look(path: Path | None) -> tuple[datetime, int] | None:
-    """Return time and size of the page, if it is a file that can be served."""
+    """Return the page's time and size, if it can be served."""
     if path is None:
         return None
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Workers: the processes by host, and the jobs that they run, the one first that was claimed longest ago."""
+"""Worker processes by host, and running jobs, the oldest claim first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from drain.read.claimed import After, host_and_pid
 from drain.wire import ProgressBoard
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 
-# Upper bounds of the workers that are read, and of those that are shown.
+# Maximum workers read and shown.
 _READ, _SHOWN = 1000, 200
-# Upper bound of the jobs and of the processes that the page of workers shows.
+# Maximum jobs and processes on the summary page.
 _FEW = 10
-# Age of a heartbeat, one of which comes every 15 seconds, from which a process is silent.
+# A process is silent at this age of its heartbeat; one is sent every 15 seconds.
 _SILENT_SECONDS = 40
-# Number of characters of a progress' text that are shown.
+# Characters shown of a progress text.
 _LONGEST_TEXT = 100
 
 
@@ -114,7 +114,7 @@ def _worker(
 
 
 def _with_progress(view: View, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add to each claim what its job has reported of its progress, and for how long it has been claimed."""
+    """Add each job's reported progress and time since the claim."""
     settings = view.site.settings
 
     def read(_: object) -> dict[int, dict[str, Any]]:
