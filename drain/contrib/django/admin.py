@@ -1,4 +1,4 @@
-"""The four tables in the admin: read only, with an action to cancel and one to retry, each with a right of its own."""
+"""The four tables in the admin: read-only, with separate permissions to cancel and retry."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from drain.formatting import count
 from drain.jobs.cancelling import LARGEST_ID
 from drain.tables import dead
 
-# Rows that a list counts, and leads to: counting a hundred million takes half a minute.
+# Rows a list counts and reaches: counting 100 million takes half a minute.
 _MOST_ROWS = 10_000
 
 
 class BoundedPaginator(Paginator):
-    """Pages of the first rows of a table that may hold millions."""
+    """Pages of the first rows of a huge table."""
 
     @cached_property
     def count(self) -> int:
@@ -39,32 +39,32 @@ class JobAdmin(admin.ModelAdmin):
 
     shown: tuple[str | Column, ...] = ("id", "job_name", "queue", "priority", "tag", "staged_at")
     ordering = ("-id",)
-    # Makes the field for a search appear; `get_search_results` decides what it looks for.
+    # Only shows the search field; see `get_search_results`.
     search_fields = ("id",)
     search_help_text = "An id, or the whole name of a job, a queue, a tag or a key."
     show_full_result_count = False
     paginator = BoundedPaginator
 
     def get_list_display(self, _request: HttpRequest) -> list[str | Column]:
-        """Return the columns, each of whose texts is harmless."""
+        """Return the columns with sanitized text."""
         return [columns.column(self.model, each) if isinstance(each, str) else each for each in self.shown]
 
     def get_list_display_links(self, _request: HttpRequest, list_display: Any) -> Any:
-        """Let id and job lead to the page of the job."""
+        """Link id and job to the job's page."""
         return list_display[:2]
 
     def get_fields(self, _request: HttpRequest, _job: Any = None) -> list[str | Column]:
-        """Return all fields of one job, each of whose texts is harmless."""
+        """Return all fields with sanitized text."""
         return [columns.whole(field) for field in self.opts.fields]
 
     get_readonly_fields = get_fields
 
     def has_add_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
-        """Refuse: jobs are staged by the application."""
+        """Refuse: the application stages jobs."""
         return False
 
     def has_change_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
-        """Refuse: rows are moved by job-drain alone."""
+        """Refuse: only job-drain moves rows."""
         return False
 
     def has_delete_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
@@ -72,21 +72,21 @@ class JobAdmin(admin.ModelAdmin):
         return False
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel jobs of this table."""
+        """Return whether the user may cancel jobs in this table."""
         return self._may(request, "cancel")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry jobs of this table."""
+        """Return whether the user may retry jobs in this table."""
         return self._may(request, "retry")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the database in which the tasks are."""
+        """Read the database of the tasks."""
         return super().get_queryset(request).using(self.alias)
 
     def get_search_results(
         self, _request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find jobs by an id, or by a whole name."""
+        """Find jobs by id or exact name."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -96,7 +96,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @property
     def alias(self) -> str:
-        """Alias of the database in which the tasks are; the default one if there are several."""
+        """Alias of the tasks' database; the default one if there are several."""
         try:
             return environment.only_database()
         except ConfigError:
@@ -104,7 +104,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.action(permissions=["cancel"], description="Cancel selected jobs")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Cancel jobs, as `drain.cancel` does."""
+        """Cancel jobs, as `drain.cancel`."""
         jobs = list(queryset)
         with transaction.atomic(using=self.alias):
             done = drain.cancel(driver(self.alias), [job.pk for job in jobs])
@@ -112,7 +112,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.action(permissions=["retry"], description="Retry selected jobs")
     def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Stage dead jobs again, as `drain dead retry` does."""
+        """Stage dead jobs again, as `drain dead retry`."""
         jobs = list(queryset)
         ids = [job.pk for job in jobs]
         with transaction.atomic(using=self.alias):
@@ -137,7 +137,7 @@ class JobAdmin(admin.ModelAdmin):
 
 @admin.register(StagedJob)
 class StagedJobAdmin(JobAdmin):
-    """Jobs that wait in `staged_jobs`."""
+    """Jobs in `staged_jobs`."""
 
     shown = (*JobAdmin.shown, "scheduled_at")
     actions = ("cancel",)
@@ -153,14 +153,14 @@ class InflightJobAdmin(JobAdmin):
 
 @admin.register(FinishedJob)
 class FinishedJobAdmin(JobAdmin):
-    """Jobs that have finished."""
+    """Finished jobs."""
 
     shown = (*JobAdmin.shown, "attempts", "finished_at")
 
 
 @admin.register(DeadJob)
 class DeadJobAdmin(JobAdmin):
-    """Jobs that were given up."""
+    """Dead jobs."""
 
     shown = (*JobAdmin.shown, "attempts", "died_at", "reason", columns.error)
     actions = ("retry",)

@@ -1,4 +1,4 @@
-"""Application of Django: `drain.contrib.django` in INSTALLED_APPS, with the label `drain`."""
+"""Django application `drain.contrib.django`, with the label `drain`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.conf import settings
 
 
 class DrainConfig(AppConfig):
-    """The application: migrations, commands and the admin of job-drain."""
+    """Migrations, commands and admin of job-drain."""
 
     name = "drain.contrib.django"
     label = "drain"
@@ -17,6 +17,6 @@ class DrainConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import the framework of tasks where TASKS is set: Django 6 registers its system check on that import."""
+        """Import the task framework if TASKS is set: Django 6 then registers its system check."""
         if getattr(settings, "TASKS", None):
             import_module("drain.contrib.django.framework")

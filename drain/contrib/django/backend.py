@@ -1,4 +1,4 @@
-"""`DrainBackend`: a task is a job, staged in the transaction that is open on Django's connection."""
+"""`DrainBackend`: stages tasks as jobs in the transaction open on Django's connection."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from drain.read import queries
 
 
 class DrainBackend(BaseTaskBackend):
-    """Backend of `TASKS` whose tasks commit with the request's transaction.
+    """Task backend whose tasks commit with the request's transaction.
 
     Attributes:
-        database: Alias of the database in whose transaction tasks are staged: OPTIONS["database"].
-        job_options: Options of `@job` for the tasks, from OPTIONS.
+        database: Alias of the database where tasks are staged: OPTIONS["database"].
+        job_options: Options of `@job` from OPTIONS.
 
     Raises:
-        InvalidTaskBackend: A setting cannot be used; the text says which.
+        InvalidTaskBackend: A setting is invalid.
     """
 
     task_class = DrainTask
@@ -51,11 +51,11 @@ class DrainBackend(BaseTaskBackend):
         self.database, self.job_options = options.read(alias, params)
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> DrainResult:
-        """Stage a task in the transaction that is open; it runs once that has committed.
+        """Stage a task in the open transaction; it runs once that has committed.
 
         Raises:
             InvalidTask: The task cannot run here.
-            TypeError, ValueError: JSON cannot hold an argument. Nothing was sent.
+            TypeError, ValueError: An argument is not serializable as JSON. Nothing was sent.
             django.db.Error: As for any statement.
         """
         self.validate_task(task)
@@ -64,7 +64,7 @@ class DrainBackend(BaseTaskBackend):
         context = {BACKEND: self.alias, ENQUEUED_AT: now.isoformat()}
         chosen = options_of(task)
         connection = driver(self.database)
-        # Errors of PostgreSQL become Django's own.
+        # Raise Django's database errors.
         with connections[self.database].wrap_database_errors:
             job_id = drain.stage(
                 *(connection, task.module_path, arguments, keywords),
@@ -94,12 +94,12 @@ class DrainBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> DrainResult:
-        """Read the state of a task, and its result.
+        """Return the state and result of a task.
 
         Raises:
-            TaskResultDoesNotExist: No task has this id: it was never enqueued or rolled back, or archived since.
+            TaskResultDoesNotExist: The task was never enqueued, rolled back, or archived.
         """
-        # Python would also read the digits of other scripts.
+        # int() also accepts digits of other scripts.
         text = str(result_id)
         if not (text.isascii() and text.isdecimal()) or int(text) > LARGEST_ID:
             raise TaskResultDoesNotExist(f"{text!r:.100} is not the id of a task, which is a whole number")

@@ -1,4 +1,4 @@
-"""Columns and fields of the admin: foreign texts made visible, and errors in one line."""
+"""Columns and fields of the admin: sanitized text, and errors on one line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from django.utils.html import format_html
 from drain.formatting import visible
 from drain.read.queries import inflight_state
 
-# Upper bound of the characters of a text in a list.
+# Maximum characters of a text in a list.
 _LONGEST = 200
 
 Column = Callable[[Any], str | None]
 
 
 def column(model: type[models.Model], name: str) -> Column | str:
-    """Return what a list shows of a field: a text is one line, and harmless."""
+    """Return a field's list column; text is sanitized on one line."""
     field = model._meta.get_field(name)
     if not isinstance(field, models.TextField):
         return name
@@ -29,7 +29,7 @@ def column(model: type[models.Model], name: str) -> Column | str:
 
 
 def whole(field: models.Field[Any, Any]) -> Column | str:
-    """Return what the page of one job shows of a field: all of it, harmless."""
+    """Return a field for a job's page, complete and sanitized."""
     if field.name == "last_error":
         return _column(field, lambda found: _block(_error_text(found)))
     if isinstance(field, models.JSONField):
@@ -44,7 +44,7 @@ def _column(field: models.Field[Any, Any], write: Callable[[Any], str], **more: 
         value = getattr(job, field.name)
         return None if value is None else write(value)
 
-    # Django makes the class of the cell from it.
+    # Django derives the cell's CSS class from it.
     show.__name__ = field.name
     described: Column = admin.display(description=str(field.verbose_name), **more)(show)
     return described
@@ -52,7 +52,7 @@ def _column(field: models.Field[Any, Any], write: Callable[[Any], str], **more: 
 
 @admin.display(description="error")
 def error(job: Any) -> str | None:
-    """Return in one line why a job is dead, or how its latest failed attempt has failed."""
+    """Return on one line why a job died, or its latest error."""
     found = job.last_error
     if isinstance(found, dict) and getattr(job, "reason", "failed") == "failed":
         return _line(_summary(found))

@@ -1,4 +1,4 @@
-"""The psycopg connection under a database of Django's, and the URL by which the programs find that database."""
+"""The psycopg connection and the URL of a Django database."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from drain.errors import ConfigError
 
 
 def driver(alias: str) -> psycopg.Connection[Any]:
-    """Return the psycopg connection that Django has open now in this thread, or opens now.
+    """Return Django's psycopg connection of this thread, opening it if necessary.
 
-    What is executed on it joins the `atomic()` block that is open; without one it is a transaction of its own.
+    Statements on it join the open `atomic()` block; otherwise each is its own transaction.
 
     Raises:
-        ConfigError: The database is not PostgreSQL, or Django reaches it by psycopg 2.
+        ConfigError: The database is not PostgreSQL, or Django uses psycopg 2.
         TransactionManagementError: The `atomic()` block can only be rolled back.
     """
     require_postgres(alias)
@@ -35,10 +35,10 @@ def driver(alias: str) -> psycopg.Connection[Any]:
 
 
 def require_postgres(alias: str) -> None:
-    """Make sure that a database is PostgreSQL; nothing is opened.
+    """Require a PostgreSQL database, without connecting.
 
     Raises:
-        ConfigError: It is not, or DATABASES has none of this name.
+        ConfigError: It is not, or is missing in DATABASES.
     """
     if alias not in connections.settings:
         raise ConfigError(
@@ -53,7 +53,7 @@ def require_postgres(alias: str) -> None:
 
 
 def url(alias: str) -> str:
-    """Build the URL of a database from DATABASES, for programs that connect by themselves.
+    """Build a database's URL from DATABASES, for separate programs.
 
     Raises:
         ConfigError: The database is not PostgreSQL.

@@ -1,7 +1,7 @@
-"""Settings of the commands of `drain`, from those of Django, for `manage.py drain`, `drain_run` and `drain_work`.
+"""Environment for `manage.py drain`, `drain_run` and `drain_work`, from Django's settings.
 
-The environment counts first, then a setting of the same name, such as DRAIN_REDIS_URL. The database is by default that
-of the tasks.
+Environment variables take precedence over settings of the same name, such as DRAIN_REDIS_URL. The default database is
+that of the tasks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NAME = re.compile("DRAIN_[A-Z_]+")
 
 
 def fill(environment: os._Environ[str] = os.environ) -> None:
-    """Fill in the variables of the settings that the environment lacks.
+    """Set missing environment variables.
 
     Raises:
-        ConfigError: The database is not PostgreSQL, or the tasks have several databases and none is named.
+        ConfigError: The database is not PostgreSQL, or tasks use several and none is named.
     """
     for variable in filter(_NAME.fullmatch, dir(settings)):
         value = getattr(settings, variable)
@@ -40,7 +40,7 @@ def fill(environment: os._Environ[str] = os.environ) -> None:
 
 
 def databases() -> set[str]:
-    """Collect the aliases of the databases in which tasks are staged; the default one without a `DrainBackend`."""
+    """Return aliases of all task databases; the default one without a `DrainBackend`."""
     tasks = getattr(settings, "TASKS", None) or {}
     own = {name: given for name, given in tasks.items() if _is_ours(given.get("BACKEND"))}
     return {(given.get("OPTIONS") or {}).get("database", DEFAULT_DB_ALIAS) for given in own.values()} or {
@@ -49,7 +49,7 @@ def databases() -> set[str]:
 
 
 def only_database() -> str:
-    """Return the alias of the database in which all tasks are staged.
+    """Return the alias of the only task database.
 
     Raises:
         ConfigError: There are several.

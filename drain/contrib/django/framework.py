@@ -1,6 +1,6 @@
-"""Framework of tasks that is installed: `django.tasks` of Django 6, or the package `django-tasks` for Django before.
+"""The installed task framework: `django.tasks` of Django 6, or the package `django-tasks`.
 
-Both have the same names but for two errors. All other modules import those from here.
+Two errors differ in name. All other modules import from here.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ __all__ = [
 
 
 def send(signal: Any, sender: type, task_result: TaskResult) -> None:
-    """Send one of the three signals of tasks. What a receiver raises is logged, and goes no further."""
+    """Send a task signal; exceptions of receivers are only logged."""
     signal.send_robust(sender, task_result=task_result)

@@ -1,4 +1,4 @@
-"""Installation of the tables by `manage.py migrate`: a migration brings the schema to the version of this program."""
+"""Installation of the tables by `manage.py migrate`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from drain.database import schema
 
 
 def install(_apps: Any, schema_editor: Any) -> None:
-    """Make the tables or bring them up to date, in the databases in which tasks are staged; in others do nothing.
+    """Install or upgrade the tables, only in databases of tasks.
 
-    On a connection of its own, as `drain init`: a migration that calls this has `atomic = False`.
+    Uses its own connection, as `drain init`: the migration needs `atomic = False`.
 
     Raises:
         DrainError: As `drain.database.schema.install`; or the database is not PostgreSQL.

@@ -1,7 +1,7 @@
-"""The transaction in which a job that writes through Django's ORM finishes itself.
+"""Transaction of a job that writes through Django's ORM and finishes itself.
 
-The finish is the last statement of an outermost `atomic()`, on the psycopg connection below Django's. So Django commits
-it together with what the ORM has written, and refuses each earlier commit by itself.
+The finish is the last statement of an outermost `atomic()`, on the psycopg connection below Django's. Django commits it
+with the ORM's writes, and refuses earlier commits itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from drain.workers.errors import TransactionError
 
 _INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"
 
-# Connections that are known to lead to the database of the jobs.
+# Connections verified to lead to the jobs' database.
 _known: WeakSet[psycopg.Connection[Any]] = WeakSet()
 
 
@@ -70,9 +70,9 @@ def transaction(using: str = "default") -> Iterator[Any]:
                         raise
             finally:
                 if len(connection.atomic_blocks) > blocks:
-                    # A block within this one was left open, and Django has ended that one instead.
+                    # A nested block was left open, and Django ended that one instead.
                     abandon(connection)
-        # The transaction of a test is never committed, and so calls nothing after a commit.
+        # A test's transaction never commits, so on_commit callbacks do not run.
         attempt.finished |= is_in_test
         if not attempt.finished:
             raise nothing_committed(attempt)
@@ -80,14 +80,14 @@ def transaction(using: str = "default") -> Iterator[Any]:
 
 
 class _Guard:
-    """Notices that the transaction of a block has ended before the block, as by a COMMIT in SQL."""
+    """Detects that the transaction ended before its block, as by a COMMIT in SQL."""
 
     def __init__(self, driver: psycopg.Connection[Any]) -> None:
         self._driver = driver
         self._has_begun = self._has_ended = False
 
     def __call__(self, execute: Callable[..., Any], *statement: Any) -> Any:
-        """Execute a statement of Django's."""
+        """Execute one of Django's statements."""
         self._check_status()
         result = execute(*statement)
         self._has_begun = True
@@ -95,12 +95,12 @@ class _Guard:
         return result
 
     def check(self) -> None:
-        """Raise a TransactionError if this is a child of the process that began the transaction, or if it has ended."""
+        """Raise TransactionError in a forked child, or if the transaction has ended."""
         inherited.refuse_in_child(self._driver)
         self._check_status()
 
     def _check_status(self) -> None:
-        # psycopg would begin another transaction, whose commit would not be that of the earlier writes.
+        # psycopg would begin a second transaction, without the earlier writes.
         is_idle = self._driver.pgconn.transaction_status == TransactionStatus.IDLE
         self._has_ended |= self._has_begun and is_idle
         if self._has_ended:
@@ -112,10 +112,10 @@ def _prepare_rollback(connection: Any) -> None:
     if driver is None:
         return
     if inherited.is_inherited(driver):
-        # Django sends no ROLLBACK on a connection that was closed within its block.
+        # Django sends no ROLLBACK on a connection closed within its block.
         connection.close()
     else:
-        # A signal may have come in the middle of a statement.
+        # A signal may have interrupted a statement.
         cancel(driver)
 
 
@@ -131,12 +131,10 @@ def _refuse_event_loop() -> None:
 
 
 def _check(connection: Any, attempt: Attempt, *, is_nested: bool) -> None:
-    """Make sure that a commit of Django's on this connection can be the finish of the job.
-
-    In the transaction of a test it is the end of a savepoint.
+    """Require that Django's commit (in a test: a savepoint's end) can be the finish.
 
     Raises:
-        TransactionError: It cannot; the text says why.
+        TransactionError: It cannot.
     """
     alias = connection.alias
     if connection.in_atomic_block and not is_nested:
@@ -169,7 +167,7 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
     try:
         home, found = _row(connection, _INSTALLATION)
     except OperationalError:
-        # The session was ended meanwhile: another one takes its place.
+        # The session was terminated: reconnect.
         connection.close()
         connection.ensure_connection()
         home, found = _row(connection, _INSTALLATION)
@@ -184,17 +182,17 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
 
 
 def _finish(connection: Any, attempt: Attempt, within: int) -> None:
-    """Finish the job, if its claim is still the current one, in the transaction of Django's that is open.
+    """Finish the job in Django's open transaction if its claim is current.
 
     Args:
         connection: Django's.
         attempt: Attempt at the job.
-        within: Number of savepoints within which the transaction of the job has begun: none, but in a test.
+        within: Savepoints outside the job's transaction: 0 except in tests.
 
     Raises:
         LeaseLostError: Another worker has claimed the job.
         JobCancelledError: The job was cancelled.
-        TransactionError: The job is finished already; or Django would not commit.
+        TransactionError: The job is already finished, or Django would not commit.
     """
     if len(connection.savepoint_ids) != within:
         raise TransactionError(
@@ -205,7 +203,7 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
             "the transaction of the job was marked to be rolled back, by set_rollback() or by an error within "
             "atomic(savepoint=False), or its connection was closed; all of it is rolled back"
         )
-    # From here on a refused heartbeat may be the echo of our own finish.
+    # From here on a refused heartbeat may stem from our own finish.
     attempt.lease.ending = True
     try:
         is_finished = _recorded(connection, attempt)
@@ -217,13 +215,13 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
         _refuse(connection, attempt)
 
     if within:
-        # Within a test's transaction, whose functions for after the commit the test may look at.
+        # Keep the callbacks of a test's transaction clean: the test may inspect them.
         return
 
     def note() -> None:
         attempt.finished = True
 
-    # Before the functions that the job has registered, one of which may raise.
+    # Before the job's own callbacks, which may raise.
     connection.on_commit(note)
     connection.run_on_commit.insert(0, connection.run_on_commit.pop())
 
@@ -242,11 +240,11 @@ def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
 
 
 def _row(connection: Any, statement: str, parameters: Any = None) -> tuple[Any, ...]:
-    """Return the only row; errors are Django's."""
+    """Return the only row; raises Django's errors."""
     with connection.wrap_database_errors:
         driver = connection.connection
         cursor = psycopg.Cursor(driver, row_factory=tuple_row)
-        # The search_path of Django's connection need not have our schema, or not any more.
+        # The search_path of Django's connection may lack our schema.
         statement = within(postgres.home_of(driver), qualified(statement))
         row = cursor.execute(statement.encode(), parameters).fetchone()
     return row or (None, None)

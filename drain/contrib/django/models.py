@@ -1,4 +1,4 @@
-"""The four tables as models that are only read: `migrate` makes no table of them, and nothing is saved by them."""
+"""The four tables as unmanaged, read-only models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drain.formatting import visible
 
 
 class Job(models.Model):
-    """Columns that all four tables have."""
+    """Columns of all four tables."""
 
     id = models.BigIntegerField(primary_key=True)
     job_name = models.TextField("job")
@@ -27,7 +27,7 @@ class Job(models.Model):
     history = models.JSONField("former lives", null=True)
 
     class Meta:
-        """Not a table itself."""
+        """Abstract."""
 
         abstract = True
 
@@ -35,7 +35,7 @@ class Job(models.Model):
         return f"{visible(self.job_name)} ({self.pk})"
 
     def save(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse: rows are moved by job-drain alone.
+        """Refuse: only job-drain moves rows.
 
         Raises:
             DrainError: Always.
@@ -54,14 +54,14 @@ class Job(models.Model):
 
 
 class StagedJob(Job):
-    """A job that waits in `staged_jobs`."""
+    """A job in `staged_jobs`."""
 
     expires_at = models.DateTimeField(null=True)
     max_attempts = models.IntegerField(null=True)
     timeout_seconds = models.IntegerField(null=True)
 
     class Meta:
-        """Table and rights."""
+        """Table and permissions."""
 
         managed = False
         db_table = "staged_jobs"
@@ -71,7 +71,7 @@ class StagedJob(Job):
 
 
 class InflightJob(Job):
-    """A job that is delivered, runs, or waits for its next attempt."""
+    """A job that is delivered, running, or retrying."""
 
     expires_at = models.DateTimeField(null=True)
     max_attempts = models.IntegerField(null=True)
@@ -86,7 +86,7 @@ class InflightJob(Job):
     last_error = models.JSONField(null=True)
 
     class Meta:
-        """Table and rights."""
+        """Table and permissions."""
 
         managed = False
         db_table = "inflight_jobs"
@@ -97,7 +97,7 @@ class InflightJob(Job):
 
 
 class FinishedJob(Job):
-    """A job that has finished."""
+    """A finished job."""
 
     attempts = models.IntegerField()
     moved_at = models.DateTimeField()
@@ -109,7 +109,7 @@ class FinishedJob(Job):
     superseded_by = models.BigIntegerField(null=True)
 
     class Meta:
-        """Table and rights."""
+        """Table and permissions."""
 
         managed = False
         db_table = "finished_jobs"
@@ -118,7 +118,7 @@ class FinishedJob(Job):
 
 
 class DeadJob(Job):
-    """A job that was given up."""
+    """A dead job."""
 
     expires_at = models.DateTimeField(null=True)
     max_attempts = models.IntegerField(null=True)
@@ -130,7 +130,7 @@ class DeadJob(Job):
     explanation = models.TextField()
 
     class Meta:
-        """Table and rights."""
+        """Table and permissions."""
 
         managed = False
         db_table = "dead_jobs"

@@ -1,4 +1,4 @@
-"""Options of a backend and of a task: those of `@job` that make sense for tasks, and the database."""
+"""Options of backends and tasks: the database, and the options of `@job` that suit tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drain.contrib.django.framework import InvalidTaskBackend
 from drain.jobs.options import JobOptions
 
 DATABASE = "database"
-# Options of `@job` that may stand in OPTIONS of a backend, and in `@task(...)`.
+# Options of `@job` allowed in OPTIONS of a backend and in `@task(...)`.
 OF_JOBS = (
     "max_attempts",
     "timeout_seconds",
@@ -31,10 +31,10 @@ OF_JOBS = (
 
 
 def read(alias: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Read the settings of one backend: the alias of its database, and options of `@job` for its tasks.
+    """Return a backend's database alias and options of `@job`.
 
     Raises:
-        InvalidTaskBackend: A setting cannot be used; the text says which.
+        InvalidTaskBackend: A setting is invalid.
     """
     place = f"TASKS[{alias!r}]"
     for queue in params.get("QUEUES", ()):

@@ -1,4 +1,4 @@
-"""State and result of a task, from the row of its job in whichever of the four tables it is."""
+"""State and result of a task, from its job's row in any of the four tables."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from drain.contrib.django.framework import (
     TaskResultStatus,
 )
 
-# Keys in the context of a job that is a task: alias of the backend, and the time of `enqueue()`.
+# Keys in a job's context: alias of the backend, and time of `enqueue()`.
 BACKEND, ENQUEUED_AT = "task_backend", "task_enqueued_at"
-# Exceptions that stand for deaths in which the task itself raised nothing, by the reason of the death.
+# Exceptions for deaths without an error of the task, by reason.
 _CANCELLED = "drain.workers.errors.JobCancelledError"
 _DEAD = "drain.workers.errors.JobDeadError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult(TaskResult):
-    """Result of a task; its `worker_ids` has the latest worker alone, and `attempts` counts all attempts."""
+    """Result of a task; `worker_ids` has only the latest worker, `attempts` counts all."""
 
     _attempts: int = field(default=0)
 
     @property
     def attempts(self) -> int:
-        """Number of attempts that have begun and count."""
+        """Number of attempts begun that count."""
         return self._attempts
 
     def refresh(self) -> None:
@@ -55,12 +55,7 @@ class DrainResult(TaskResult):
 
 
 def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
-    """Build the result of a task from the row of its job, with the name of its table as `state`.
-
-    Args:
-        task: The task, as its module defines it.
-        row: All columns of the row.
-    """
+    """Build a task's result from its job's row, with the table's name as `state`."""
     context = row["context"] if isinstance(row["context"], dict) else {}
     alias = context.get(BACKEND, task.backend)
     staged_at, due_at = row["staged_at"], row["scheduled_at"]
@@ -85,7 +80,7 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
         backend=alias,
         errors=list(_errors(row)),
         worker_ids=[worker] if worker else [],
-        # An attempt that was claimed together with others counts from its end on.
+        # An attempt claimed in a batch is counted in the row only when it ends.
         _attempts=(row.get("attempts") or 0) + bool(row.get("batched")),
     )
     object.__setattr__(result, "_return_value", row.get("result"))
@@ -93,15 +88,15 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
 
 
 def as_of(task: Task, **changes: Any) -> Task:
-    """Return a task with the values of one job; unchanged if its backend takes them no more."""
-    # A job may have been moved to another queue, or its backend be gone.
+    """Return a task with one job's values; unchanged if its backend rejects them."""
+    # The job's queue may have changed, or its backend been removed.
     with suppress(InvalidTask, ImproperlyConfigured):
         return replace(task, **changes)
     return task
 
 
 def described(error: BaseException) -> TaskError:
-    """Describe an exception for the `errors` of a result."""
+    """Describe an exception for `errors` of a result."""
     from traceback import format_exception
 
     kind = type(error)
@@ -112,7 +107,7 @@ def described(error: BaseException) -> TaskError:
 
 
 def local(time: datetime | None) -> datetime | None:
-    """Return a time as the project has its times: naive in its own time zone under USE_TZ=False."""
+    """Return a time as the project uses it: naive and local under USE_TZ=False."""
     if time is None or settings.USE_TZ or timezone.is_naive(time):
         return time
     naive: datetime = timezone.make_naive(time)
@@ -120,7 +115,7 @@ def local(time: datetime | None) -> datetime | None:
 
 
 def time_of(text: object) -> datetime | None:
-    """Read a time from the context of a job; None if there is none."""
+    """Read a time from a job's context; None if there is none."""
     try:
         return local(datetime.fromisoformat(str(text))) if text else None
     except ValueError:
@@ -139,7 +134,7 @@ def _status(row: Mapping[str, Any]) -> TaskResultStatus:
 
 
 def _errors(row: Mapping[str, Any]) -> Iterator[TaskError]:
-    """Yield the errors of a job that are on record: of its former lives, and the latest one."""
+    """Yield the recorded errors: those of earlier deaths, and the latest."""
     for life in (*(row["history"] or ()), row):
         error, reason = life.get("last_error"), life.get("reason")
         if error:
@@ -155,6 +150,6 @@ def _errors(row: Mapping[str, Any]) -> Iterator[TaskError]:
 
 
 def _path(kind: str) -> str:
-    # Older versions had the workers in a package of their own.
+    # Older versions had a separate top-level package `workers`.
     kind = f"drain.{kind}" if kind.startswith("workers.errors.") else kind
     return kind if "." in kind else f"builtins.{kind}"

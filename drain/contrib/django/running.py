@@ -1,4 +1,4 @@
-"""One attempt at a task, in a worker: its context, the signals, and the value that it returns."""
+"""One attempt at a task in a worker: context, signals and returned value."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from drain.contrib.django.results import BACKEND, ENQUEUED_AT, DrainResult, as_o
 def function_of(task: Task) -> Callable[..., Any]:
     """Build the function that a worker calls for a task.
 
-    It has the name of the task's function, and no annotations: arguments of a task are what JSON makes of them.
+    It keeps the name but not the annotations: a task's arguments are plain JSON.
     """
     run: Callable[..., Any]
     if iscoroutinefunction(task.func):
 
         async def run_in_loop(*args: Any, **kwargs: Any) -> Any:
             attempt = TaskAttempt(task, args, kwargs)
-            # Receivers of signals may ask the database, which Django allows in threads alone.
+            # Signal receivers may query the database, which Django allows only in threads.
             await sync_to_async(attempt.start)()
             try:
                 value = attempt.checked(await task.func(*attempt.context, *args, **kwargs))
@@ -67,18 +67,13 @@ def function_of(task: Task) -> Callable[..., Any]:
 class TaskAttempt:
     """One attempt at a task.
 
-    Args:
-        task: The task.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-
     Attributes:
-        result: What is known of the task, as signals and the context have it.
-        context: The context alone, or nothing for a task that takes none.
+        result: Result for signals and context.
+        context: Context as first argument; empty if the task takes none.
     """
 
     def __init__(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        # Imported by name: the modules of `drain` do not depend on `workers`.
+        # By name: `drain` must not depend on `workers`.
         self._workers = import_module("drain.workers")
         self._interruption = import_module("drain.workers.context.current").current_attempt().interruption
         self._job = job = self._workers.current_job()
@@ -103,14 +98,14 @@ class TaskAttempt:
         self.context = (TaskContext(task_result=self.result),) if task.takes_context else ()
 
     def start(self) -> None:
-        """Tell receivers of `task_started`."""
+        """Send `task_started`."""
         self._send(signals.task_started)
 
     def checked(self, value: Any) -> Any:
-        """Return a returned value as JSON has it.
+        """Return a value normalized by JSON.
 
         Raises:
-            Dead: JSON cannot hold it. The task has done its work, and another attempt would return the same.
+            Dead: It is not serializable. The work is done, and a retry would return the same.
         """
         try:
             return normalize_json(value)
@@ -122,13 +117,13 @@ class TaskAttempt:
             ) from error
 
     def succeed(self, value: Any) -> None:
-        """Tell receivers of `task_finished` that the task is SUCCESSFUL."""
+        """Send `task_finished` as SUCCESSFUL."""
         object.__setattr__(self.result, "_return_value", value)
         self._end(TaskResultStatus.SUCCESSFUL)
 
     def fail(self, error: BaseException) -> None:
-        """Tell receivers of `task_finished` that the task is FAILED, if no further attempt follows."""
-        # Why the attempt was interrupted, if it was: an event loop raises no more than CancelledError.
+        """Send `task_finished` as FAILED if no retry follows."""
+        # On an event loop every interruption is a CancelledError; find its cause.
         cause = self._interruption.cause()
         raised = cause if cause is not None and isinstance(error, CancelledError) else error
         if self._job.finished:

@@ -1,4 +1,4 @@
-"""Tasks with options of `@job`, and the registration of each task as a job under its dotted path."""
+"""Tasks with options of `@job`, registered as jobs under their dotted paths."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from drain.jobs import registry
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import ErrorClasses
 
-# Tasks by dotted path: the first of each, as its module defines it.
+# First task of each dotted path, as its module defines it.
 _tasks: dict[str, Task] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTask(Task):
-    """Task of a `DrainBackend`: `@task(max_attempts=3)` gives it options of `@job`, which count before the backend's.
+    """Task with options of `@job`, as in `@task(max_attempts=3)`; they override the backend's.
 
     Attributes:
         max_attempts: Attempts that may fail before the task is FAILED; 0 for no limit.
         timeout_seconds: Timeout of one attempt.
-        retry_base_seconds: Wait after the first failure; doubles with each further one.
-        retry_cap_seconds: Upper bound of the wait between two attempts.
+        retry_base_seconds: Wait after the first failure, doubled after each further one.
+        retry_cap_seconds: Longest wait between attempts.
         retry_delays: Exact waits in seconds, instead of the two above.
-        retry_on: Classes of the only errors after which the task is tried again.
-        give_up_on: Classes of errors after which the task is FAILED at once.
-        lease_seconds: Time after its worker's death at which the task runs elsewhere.
-        heartbeat_seconds: Time between two extensions of the lease.
-        max_execute_seconds: Time after which the stack of a running attempt is logged.
-        isolated: True to run each attempt in a process of its own.
-        key: Customer, tenant or resource, for the rules of the queue: a text, a number, or a function of the arguments.
+        retry_on: Error classes that are retried; others are not.
+        give_up_on: Error classes that make the task FAILED at once.
+        lease_seconds: Time after a worker's death until the task runs elsewhere.
+        heartbeat_seconds: Time between extensions of the lease.
+        max_execute_seconds: Time after which a running attempt's stack is logged.
+        isolated: Run each attempt in its own process.
+        key: Customer, tenant or resource, for queue rules: text, number, or a function of the arguments.
     """
 
     max_attempts: int | None = None
@@ -56,7 +56,7 @@ class DrainTask(Task):
 
 
 def options_of(task: Task) -> dict[str, Any]:
-    """Collect the options of `@job` that hold for a task: its own, and for the rest those of its backend."""
+    """Return a task's options of `@job`: its own over its backend's."""
     options: dict[str, Any] = dict(getattr(task.get_backend(), "job_options", {}))
     if isinstance(task, DrainTask):
         own = {each.name: getattr(task, each.name) for each in fields(DrainTask) if each.name in OF_JOBS}
@@ -65,10 +65,10 @@ def options_of(task: Task) -> dict[str, Any]:
 
 
 def register(task: Task) -> None:
-    """Register a task as the job of its dotted path, unless one is.
+    """Register a task as the job of its dotted path, once.
 
     Raises:
-        ValueError: An option has an impossible value, or another function has this name.
+        ValueError: An option is invalid, or another function has this name.
     """
     name = task.module_path
     if name not in _tasks:
@@ -77,12 +77,12 @@ def register(task: Task) -> None:
 
 
 def find(name: str) -> Task | None:
-    """Find the task with this dotted path, and import its module for that; None if there is none."""
+    """Return the task of a dotted path, importing its module; None if there is none."""
     if name not in _tasks:
         module, _, attribute = name.rpartition(".")
         try:
             found = getattr(import_module(module), attribute, None)
-        # The module may have been removed since, or have another name than any module can have.
+        # The module may have been removed, or its name be invalid.
         except (ImportError, ValueError):
             return None
         if name not in _tasks and isinstance(found, Task) and found.module_path == name:
@@ -91,7 +91,7 @@ def find(name: str) -> Task | None:
 
 
 def register_all_of(module: object) -> None:
-    """Register the tasks that a module defines for backends of other classes: they may be sent here by `using()`."""
+    """Register all tasks of a module: tasks of other backends may be sent here by `using()`."""
     for value in list(vars(module).values()):
         if isinstance(value, Task):
             register(value)

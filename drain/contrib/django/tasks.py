@@ -1,7 +1,7 @@
-"""Module of jobs for workers: `DRAIN_JOBS=drain.contrib.django.tasks` sets Django up, and registers its tasks.
+"""Job module for workers: `DRAIN_JOBS=drain.contrib.django.tasks` sets Django up and registers its tasks.
 
-Those are the tasks in the module `tasks` of each application, and in modules that are imported on the way. A task
-elsewhere needs its module in DRAIN_JOBS too: `DRAIN_JOBS=drain.contrib.django.tasks,shop.mail`.
+It imports the module `tasks` of each application. List other modules too:
+`DRAIN_JOBS=drain.contrib.django.tasks,shop.mail`.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ autodiscover_modules("tasks")
 for _config in apps.get_app_configs():
     if (_module := sys.modules.get(f"{_config.name}.tasks")) is not None:
         register_all_of(_module)
-# Worker processes are forked from here, and two processes must not share a connection.
+# Workers fork from here, and processes must not share a connection.
 connections.close_all()

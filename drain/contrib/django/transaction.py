@@ -1,4 +1,4 @@
-"""`drain.contrib.django.transaction()`: what a job writes through Django's ORM and the job's finish are one commit."""
+"""`drain.contrib.django.transaction()`: commit ORM writes together with the job's finish."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from typing import Any
 
 
 def transaction(using: str = "default") -> AbstractContextManager[Any]:
-    """Open a block in which Django's ORM writes; the writes and the job's finish commit together at its end.
+    """Open a block whose ORM writes commit together with the job's finish.
 
-    Within the block, `atomic()` is a savepoint, and Django refuses `commit()`. If the block raises, all of it is rolled
-    back, and the job fails or retries as by any exception. Once it has committed, the job is finished, and whatever it
-    does or raises afterwards, as in `on_commit()`, changes nothing about that.
+    Within the block `atomic()` is a savepoint, and Django refuses `commit()`. If the block raises, everything is rolled
+    back, and the job fails or retries as usual. Once committed the job is finished, whatever it does or raises later,
+    as in `on_commit()`.
 
-    It is for jobs that are functions: Django's ORM is synchronous. An `async def` job calls, by asgiref's
-    `sync_to_async`, a function that has the block.
+    Django's ORM is synchronous: an `async def` job calls a function with this block by asgiref's `sync_to_async`.
 
     Args:
-        using: Alias in Django's DATABASES of the database in which the jobs are, the one that DRAIN_DATABASE_URL names.
+        using: Alias in DATABASES of the jobs' database, the one of DRAIN_DATABASE_URL.
 
     Returns:
-        A context manager, whose value is Django's connection; `drain.stage` takes it too.
+        A context manager, whose value is Django's connection; `drain.stage` accepts it.
 
     Raises:
         LeaseLostError: Another worker has claimed the job; everything is rolled back.
         JobCancelledError: The job was cancelled; everything is rolled back.
-        NoCurrentJobError: No job is running here.
-        TransactionError: The job has, or had, its transaction already; or this connection of Django's could not commit
-            together with the finish: it leads to another database, is not psycopg 3, or is within an `atomic()`.
+        NoCurrentJobError: No job is running in this context.
+        TransactionError: The job already has or had its transaction; or Django's connection cannot commit the finish:
+            another database, not psycopg 3, or within an `atomic()`.
     """
-    # Imported here: programs that only stage do without the modules of workers.
+    # Programs that only stage do not need the worker modules.
     from drain.contrib.django import job_transaction
 
     return job_transaction.transaction(using)

@@ -1,15 +1,15 @@
-"""Rehearsal: today's code runs jobs that have ended, in transactions that are always rolled back.
+"""Rehearsal: run ended jobs with today's code, in transactions that are always rolled back.
 
-    past         jobs that have ended, from `dead_jobs` or the archive, and how each has ended
-    session      a session whose one transaction cannot be committed, and what was written in it
-    lending      connections on that session, which jobs get for their transactions
-    rehearsal    one job, run by the runner of the workers, and how it ended now
-    isolated     the same in a process of its own
+    past         ended jobs, from `dead_jobs` or the archive
+    session      session whose transaction cannot be committed, and its writes
+    lending      connections on that session, for the job
+    rehearsal    one job, executed by the workers' runner
+    isolated     the same in a separate process
     difference   how two ends of a job differ
-    report       how rehearsed jobs end now, for people
+    report       output for humans and as JSON
     command      `drain rehearse`
 
-What always holds: no row of ours changes, since nothing is claimed, finished or staged beyond the transaction that is
-rolled back. PostgreSQL itself refuses its commit. What a job does elsewhere is done for real: mail, requests, Redis,
-and other connections, which `drain rehearse` keeps read-only unless it is told otherwise.
+No row of job-drain changes: nothing is claimed, finished or staged outside the transaction, whose commit PostgreSQL
+refuses. Other effects are real: mail, requests, Redis, and connections of the job's own, which `drain rehearse` keeps
+read-only by default.
 """

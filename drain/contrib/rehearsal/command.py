@@ -1,4 +1,4 @@
-"""`drain rehearse`: today's code on jobs that have ended, in transactions that are rolled back."""
+"""`drain rehearse`: run ended jobs with today's code in rolled-back transactions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from drain.tables.dead import Selection
 from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, errors_in_one_line, settings_options
 
-# Options of libpq for all connections that jobs open by themselves.
+# libpq options for the jobs' own connections.
 _READ_ONLY = "-c default_transaction_read_only=on"
-# Exit code of a rehearsal that could not be had: that of `diff` for trouble.
+# Exit code if no rehearsal was possible, as `diff` has it for trouble.
 _TROUBLE = 2
 
 
@@ -101,7 +101,7 @@ def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> N
 
 
 def _rehearsed(settings: Settings, *, yes: bool, **given: Any) -> list[dict[str, Any]]:
-    """Choose the jobs, ask, and rehearse them; a row of the report for each."""
+    """Select, confirm and rehearse jobs; return report rows."""
     if given["is_dead"] == (given["archive"] is not None):
         raise click.UsageError("name either --dead or --archive PATH")
     if not given["where"].strip():
@@ -110,14 +110,14 @@ def _rehearsed(settings: Settings, *, yes: bool, **given: Any) -> list[dict[str,
     if not jobs:
         raise DrainError("no job matches; nothing was rehearsed")
     _confirm(len(jobs), writes_elsewhere=given["writes_elsewhere"], yes=yes)
-    # Before the modules of the jobs are imported, which may connect.
+    # Before importing job modules, which may connect.
     with nullcontext() if given["writes_elsewhere"] else _reading_only():
         return _run(settings, jobs, given["timeout"], isolated=given["isolated"])
 
 
 @contextmanager
 def _reading_only() -> Iterator[None]:
-    """Let connections that are opened through libpq in the block only read, unless they have options of their own."""
+    """Make libpq connections opened in the block read-only unless they set their own options."""
     before = os.environ.get("PGOPTIONS")
     os.environ["PGOPTIONS"] = f"{before or ''} {_READ_ONLY}".strip()
     try:
@@ -163,13 +163,13 @@ def _confirm(jobs: int, *, writes_elsewhere: bool, yes: bool) -> None:
 def _run(
     settings: Settings, jobs: list[past.PastJob], timeout: float | None, *, isolated: bool
 ) -> list[dict[str, Any]]:
-    # Imported here: these import what a worker runs.
+    # Deferred: these import the worker's modules.
     from drain.contrib.rehearsal.difference import difference
     from drain.contrib.rehearsal.isolated import rehearse_isolated
     from drain.contrib.rehearsal.rehearsal import rehearse as rehearse_here
     from drain.jobs import registry
 
-    # As `drain work` does: job modules in the current directory are found.
+    # As `drain work`: find job modules in the current directory.
     sys.path.insert(0, str(Path.cwd()))
     registry.load(settings.jobs)
     act = rehearse_isolated if isolated else rehearse_here

@@ -1,4 +1,4 @@
-"""Difference between two ends of a job: the one in the past, and the one of its rehearsal."""
+"""Difference between a job's past end and its rehearsal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 from drain.contrib.rehearsal.past import End
 
-# Addresses in memory, which are others in each process.
+# Memory addresses differ between processes.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b", re.IGNORECASE)
-# Words of PostgreSQL for a write on a connection that a rehearsal keeps read-only.
+# PostgreSQL's message for a write on a read-only connection.
 _READ_ONLY = "in a read-only transaction"
 ELSEWHERE = (
     "it writes on a connection of its own, which a rehearsal keeps read-only; with drain.transaction() its writes "
@@ -18,9 +18,9 @@ ELSEWHERE = (
 
 
 def difference(before: End, now: End) -> str | None:
-    """Say how two ends differ; None if they do not, as far as both are known.
+    """Describe how two ends differ; None if they do not, as far as known.
 
-    Times are no difference, nor is what was written: of the past only the end is known.
+    Times and writes are not compared: of the past only the end is known.
     """
     if now.kind == "left its transaction":
         return "it ended its transaction by SQL of its own, so it cannot be rehearsed"
@@ -43,7 +43,7 @@ def _difference_of_errors(before: End, now: End) -> str | None:
 
 def _difference_of_results(before: str | None, now: str | None) -> str | None:
     if before is None:
-        # None was kept, or it is not known.
+        # Not kept, or unknown.
         return None
     if now is None:
         return "it kept a result before, and none now"

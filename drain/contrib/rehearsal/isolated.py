@@ -1,4 +1,4 @@
-"""Rehearsal of a job in a process of its own: one that hangs is killed, and one that dies says so."""
+"""Rehearsal in a separate process, which may hang or die."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from drain.jobs import registry
 from drain.workers.context import django_connections
 from drain.workers.exits import describe_exit
 
-# Time that a process has beyond the limit of its job, in which the job may obey its alarm.
+# Time beyond the job's limit, for the job to obey its alarm.
 _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _BYTES = 65_536
 
 
 def rehearse_isolated(database_url: str, job: PastJob, timeout: float | None = None) -> Rehearsed:
-    """Do as `rehearse`, in a forked process that is killed if the job does not end within its time.
+    """Like `rehearse`, but in a forked process that is killed after the time limit.
 
     Raises:
-        DrainError: No transaction can be had.
+        DrainError: No transaction is possible.
     """
     options = registry.options(job.job_name)
     limit = timeout if timeout is not None else job.timeout_seconds or options.timeout_seconds
@@ -77,16 +77,16 @@ def _be_the_child(database_url: str, job: PastJob, timeout: float | None, writin
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Clean-up handlers of the parent must not run in the child.
+        # Skip the parent's clean-up handlers in the child.
         os._exit(0)
 
 
 def _wait(pid: int, reading: int, seconds: float) -> tuple[bytes, int, bool]:
-    """Read what the child writes until it has ended; kill it once its time is over."""
+    """Read the child's output until it exits; kill it at the deadline."""
     deadline, text = monotonic() + seconds, b""
     is_killed = False
     while True:
-        # Processes that the job has started may hold the pipe open: the end of the child counts.
+        # Processes started by the job may hold the pipe open, so wait for the child's exit.
         found, status = os.waitpid(pid, os.WNOHANG)
         while select.select([reading], [], [], 0 if found else _LOOK_SECONDS)[0]:
             more = os.read(reading, _BYTES)

@@ -1,4 +1,4 @@
-"""Connections that rehearsed jobs get for their transactions: a commit is checked, finishes nothing, and is undone."""
+"""Connections lent to rehearsed jobs: a commit is checked but not made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.contrib.testing.nested import LentAsyncConnection, LentConnection, Ne
 from drain.database.cursor import AsyncTransactionCursor, TransactionCursor
 from drain.workers.errors import TransactionError
 
-# Ways to a transaction that may write, behind the one that cannot be committed: the default of the session is no bar.
+# SQL that could begin a writable transaction after the guarded one, despite the session's default.
 _WAYS_OUT = re.compile(r"\bAND\s+CHAIN\b|\bREAD\s+WRITE\b|\btransaction_read_only\b", re.IGNORECASE)
 
 
@@ -28,34 +28,34 @@ def _checked(query: Any, connection: Any) -> Any:
 
 
 class RehearsedCursor(NestedCursor):
-    """Cursor that leads to no transaction which may write behind that of the rehearsal."""
+    """Cursor that refuses to begin a writable transaction."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> RehearsedCursor:
-        """Execute a statement, but for one that begins such a transaction."""
+        """Execute a statement, unless it may begin such a transaction."""
         super().execute(_checked(query, self.connection), params, **options)
         return self
 
 
 class RehearsedAsyncCursor(NestedAsyncCursor):
-    """Cursor of an async connection, as `RehearsedCursor`."""
+    """Async variant of `RehearsedCursor`."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> RehearsedAsyncCursor:
-        """Execute a statement, but for one that begins such a transaction."""
+        """Execute a statement, unless it may begin such a transaction."""
         await super().execute(_checked(query, self.connection), params, **options)
         return self
 
 
 class RehearsedConnection(LentConnection):
-    """Connection of a job's transaction, whose commit is the end of a savepoint."""
+    """Connection of a job's transaction; a commit ends a savepoint."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor that knows that the transaction is a rehearsal."""
+        """Open a rehearsal cursor."""
         if self.cursor_factory in (psycopg.Cursor, TransactionCursor, NestedCursor):
             self.cursor_factory = RehearsedCursor
         return super().cursor(*args, **options)
 
     def commit(self) -> None:
-        """Check what a commit would, and let the job believe that it is finished."""
+        """Check as a commit would, and mark the job finished."""
         attempt = self._begin_finish(TransactionCursor)
         check_as_a_commit(self.pgconn)
         attempt.finished = True
@@ -63,16 +63,16 @@ class RehearsedConnection(LentConnection):
 
 
 class RehearsedAsyncConnection(LentAsyncConnection):
-    """Connection of an async job's transaction, as `RehearsedConnection`."""
+    """Async variant of `RehearsedConnection`."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor that knows that the transaction is a rehearsal."""
+        """Open a rehearsal cursor."""
         if self.cursor_factory in (psycopg.AsyncCursor, AsyncTransactionCursor, NestedAsyncCursor):
             self.cursor_factory = RehearsedAsyncCursor
         return super().cursor(*args, **options)
 
     async def commit(self) -> None:
-        """Check what a commit would, and let the job believe that it is finished."""
+        """Check as a commit would, and mark the job finished."""
         attempt = self._begin_finish(AsyncTransactionCursor)
         check_as_a_commit(self.pgconn)
         attempt.finished = True
@@ -80,11 +80,7 @@ class RehearsedAsyncConnection(LentAsyncConnection):
 
 
 class RehearsalLender(Lender):
-    """Lends the session of a rehearsal to its job.
-
-    Args:
-        pgconn: The session, in its transaction.
-    """
+    """Lends the rehearsal's session, within its transaction, to its job."""
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)

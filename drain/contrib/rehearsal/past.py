@@ -1,4 +1,4 @@
-"""Jobs that have ended, from `dead_jobs` or the archive, and how each has ended."""
+"""Ended jobs, from `dead_jobs` or the archive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SELECTED = """
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s::text)
     AND (%(tag)s::text IS NULL OR tag = %(tag)s::text)
 """
-# The condition is a person's own; a comment at its end must not hide the bracket.
+# The user's condition may end in a comment, so the bracket is on its own line.
 _DEAD = """
 SELECT id, {claimed}, attempts, max_attempts, timeout_seconds, fencing_token, salt, reason, explanation,
     regexp_replace(last_error ->> 'type', '^workers[.]errors[.]', 'drain.workers.errors.') AS error_type,
@@ -41,18 +41,17 @@ WHERE {selected} AND ({where}
 )
 """
 
-# Columns of the archive that conditions may name, and of which a job is made.
+# Archive columns for conditions and for the job.
 _COLUMNS = (
     *("id", "job_name", "job_args", "job_kwargs", "queue", "priority", "scheduled_at", "tag", "context"),
     *("staged_at", "moved_at", "claimed_at", "finished_at", "finished_by", "attempts", "fencing_token"),
     *("last_error", "history", "key", "superseded_by", "result"),
 )
 _JSON = ("job_args", "job_kwargs", "context", "last_error", "history", "result")
-# Rows of the archive of which the server is asked at a time whether they fulfil the condition.
+# Archive rows tested against the condition per query.
 _TOGETHER = 500
 
-# How a job has ended: it returned, it raised, it asked to run later, it never ran; or it ended its transaction itself,
-# so that nothing can be said.
+# After leaving its transaction a job's end is unknown.
 Kind = Literal["returned", "raised", "deferred", "never ran", "left its transaction"]
 
 
@@ -61,11 +60,9 @@ class End:
     """End of an attempt.
 
     Attributes:
-        kind: How the attempt ended.
-        error: Name of the type of the exception; None if none was raised.
+        error: Name of the exception type.
         message: Its message, or why the job never ran.
-        seconds: Duration; None if that is not known.
-        result: Result as JSON, if it was kept.
+        result: Result as JSON, if kept.
     """
 
     kind: Kind
@@ -80,11 +77,10 @@ class PastJob:
     """Job that has ended.
 
     Attributes:
-        id, job_name, queue, tag, attempts, fencing_token: Columns of its row.
-        job_args, job_kwargs, context: JSON as texts.
-        max_attempts, timeout_seconds: Its own; None: those of the registration.
-        salt: Random value of its external key; None of an archived job, which has not kept it.
-        end: How its last attempt ended.
+        job_args, job_kwargs, context: JSON texts.
+        max_attempts, timeout_seconds: None for the registered ones.
+        salt: Random part of the external key; None for archived jobs, which do not keep it.
+        end: End of the last attempt.
     """
 
     id: int
@@ -103,16 +99,16 @@ class PastJob:
 
 
 def dead_jobs(connection: Connection, selection: Selection, where: str, limit: int) -> list[PastJob]:
-    """Read dead jobs of a selection that fulfil a condition, the latest first."""
+    """Read selected dead jobs that satisfy a condition, latest first."""
     return [_dead(row) for row in dead(connection, selection, where, limit)]
 
 
 def archived_jobs(
     connection: Connection, path: str, selection: Selection, where: str, limit: int
 ) -> list[PastJob]:
-    """Read archived jobs of a selection that fulfil a condition, those of the latest days first.
+    """Read selected archived jobs that satisfy a condition, latest days first.
 
-    The condition is PostgreSQL's, which looks at the rows as if they were still in `finished_jobs`.
+    PostgreSQL evaluates the condition on them as rows of `finished_jobs`.
     """
     return list(islice(_chosen(connection, path, selection, where), limit))
 
@@ -161,10 +157,10 @@ def _job(row: Mapping[str, Any], end: End, **limits: Any) -> PastJob:
 
 
 def dead(connection: Connection, selection: Selection, where: str, limit: int) -> list[dict[str, Any]]:
-    """Read dead jobs of a selection that fulfil a condition in SQL, the latest first.
+    """Read rows of selected dead jobs that satisfy a SQL condition, latest first.
 
     Raises:
-        ConfigError: The condition cannot be used.
+        ConfigError: The condition is invalid.
     """
     return _rows(connection, _DEAD, where, selection.parameters() | {"limit": limit})
 
@@ -172,10 +168,10 @@ def dead(connection: Connection, selection: Selection, where: str, limit: int) -
 def chosen(
     connection: Connection, rows: Sequence[Mapping[str, Any]], selection: Selection, where: str
 ) -> set[int]:
-    """Find the ids of the rows of finished jobs, given as JSON types, that fulfil a selection and a condition in SQL.
+    """Return ids of the finished jobs' rows, given as JSON types, that match selection and SQL condition.
 
     Raises:
-        ConfigError: The condition cannot be used.
+        ConfigError: The condition is invalid.
     """
     found = _rows(connection, _CHOSEN, where, selection.parameters() | {"rows": Jsonb(list(rows))})
     return {row["id"] for row in found}
@@ -187,7 +183,7 @@ def _rows(
     text = statement.format(claimed=CLAIMED, selected=_SELECTED, where=where.replace("%", "%%"))
     try:
         with connection.transaction():
-            # With parameters it is one statement, whatever the condition is; and that writes nothing.
+            # Parameters force a single statement, whatever the condition; and it is read-only.
             connection.execute("SET TRANSACTION READ ONLY")
             with connection.cursor(row_factory=dict_row) as cursor:
                 return cursor.execute(text.encode(), parameters).fetchall()

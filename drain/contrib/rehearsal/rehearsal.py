@@ -1,4 +1,4 @@
-"""Rehearsal of one job: run by the runner of the workers, in a transaction that is rolled back."""
+"""Rehearsal of one job: executed by the workers' runner, then rolled back."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ from drain.workers.execution.outcome import (
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """Result of the rehearsal of one job.
-
-    Attributes:
-        job: The job, with its end in the past.
-        end: How it ended now.
-        written: Rows that it wrote, all of which were rolled back.
-    """
+    """Result of a rehearsal: the past job, its new end, and the rows written and rolled back."""
 
     job: PastJob
     end: End
@@ -45,23 +39,23 @@ class Rehearsed:
 
 
 def rehearse(database_url: str, job: PastJob, timeout: float | None = None) -> Rehearsed:
-    """Run a job that has ended with the code that is registered now; whatever it writes is rolled back.
+    """Run an ended job with the registered code, and roll back its writes.
 
     Args:
         database_url: Database of the jobs.
         job: The job.
-        timeout: Time limit in seconds; None: that of the job. It holds in the main thread.
+        timeout: Limit in seconds, effective only in the main thread; None for the job's own.
 
     Raises:
-        ConfigError, UnavailableError: No transaction can be had.
-        KeyboardInterrupt: As it came.
+        ConfigError, UnavailableError: No transaction is possible.
+        KeyboardInterrupt: Not caught.
     """
     with guarded_session(database_url) as session:
         attempt = Attempt(_claim(job, session, timeout), monotonic(), Watcher(), database_url)
         token = lender.set(RehearsalLender(session.pgconn))
         began = perf_counter()
         try:
-            # What a job prints must not stand among the results.
+            # Keep the job's output out of the results.
             with redirect_stdout(sys.stderr):
                 outcome = run(attempt)
         finally:
@@ -81,7 +75,7 @@ def _claim(job: PastJob, session: GuardedSession, timeout: float | None) -> Clai
         *(job.id, job.job_name, job.job_args, job.job_kwargs, job.queue, job.tag, job.context),
         attempts=max(1, job.attempts),
         max_attempts=options.max_attempts if job.max_attempts is None else job.max_attempts,
-        # A fraction of a second is a limit too.
+        # Fractions of a second are allowed.
         timeout_seconds=limit if timeout is None else timeout,  # type: ignore[arg-type]
         lease_seconds=options.lease_seconds,
         fencing_token=job.fencing_token,

@@ -1,4 +1,4 @@
-"""Rehearsed jobs for people, and as JSON."""
+"""Report of rehearsed jobs, for humans and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drain.terminal.fitted_table import Column, fitted_table
 
 
 class End(Protocol):
-    """End of a job, as `drain.contrib.rehearsal.past` has it."""
+    """End of a job, as in `drain.contrib.rehearsal.past`."""
 
     @property
     def kind(self) -> str:
@@ -24,7 +24,7 @@ class End(Protocol):
 
     @property
     def error(self) -> str | None:
-        """Name of the type of its exception."""
+        """Name of the exception type."""
 
     @property
     def message(self) -> str | None:
@@ -53,7 +53,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each job, each difference, and the sum."""
+    """Print each job, its differences, and the totals."""
     console = Console(highlight=False, markup=False)
     console.print(fitted_table(_COLUMNS, [dict(row) for row in rows], datetime.now(UTC), console.width))
     differing = [row for row in rows if row["difference"] is not None]
@@ -73,7 +73,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-# Kinds of changes, each with the sign that stands before their number.
+# Kinds of changes and their signs.
 _SIGNS = {"inserted": "+", "updated": "~", "deleted": "-"}
 
 

@@ -1,8 +1,7 @@
-"""Session whose one transaction cannot be committed, and what was written in it.
+"""Session whose transaction cannot be committed, and the rows written in it.
 
-PostgreSQL refuses the commit: the transaction holds two rows of a temporary table that break a constraint which is
-checked at the commit, and not before. So a COMMIT in a job's own SQL, or in a statement that hides it, rolls all back.
-Behind that, or behind a ROLLBACK of its own, a job that begins another transaction can only read, by default.
+Two rows of a temporary table violate a deferred constraint, so PostgreSQL turns any COMMIT, even one hidden in a job's
+SQL, into a rollback. Transactions that a job begins afterwards are read-only by default.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from drain.workers.context.connection_cache import settings_of_jobs
 
 APPLICATION_NAME = "drain rehearse"
 READ_ONLY = {"default_transaction_read_only": "on"}
-# Name of the constraint that a commit would break.
+# Name of the constraint that a commit would violate.
 GUARD = "a_rehearsal_is_never_committed"
 _BEGIN = f"""
 BEGIN READ WRITE;
@@ -33,7 +32,7 @@ CREATE TEMPORARY TABLE drain_rehearsal (
 INSERT INTO drain_rehearsal VALUES (true), (true);
 SAVEPOINT drain_rehearsal
 """
-# What the commit of a job would check, without the guard, which is there again afterwards.
+# Checks the job's commit without the guard, and restores it.
 _CHECK = b"""
 SAVEPOINT drain_rehearsal_check;
 DELETE FROM pg_temp.drain_rehearsal;
@@ -44,7 +43,7 @@ RELEASE SAVEPOINT drain_rehearsal_check
 _REPAIR = b"ROLLBACK TO SAVEPOINT drain_rehearsal"
 _TRANSACTION = "SELECT pg_current_xact_id()::text"
 _STILL = "SELECT pg_current_xact_id_if_assigned()::text, to_regclass('pg_temp.drain_rehearsal') IS NOT NULL"
-# Rows written so far in this transaction, those of savepoints that were rolled back among them.
+# Rows written in this transaction, including rolled-back savepoints.
 _WRITTEN = """
 SELECT root::regclass::text, root = to_regclass('staged_jobs'), sum(inserted)::bigint, sum(updated)::bigint,
     sum(deleted)::bigint
@@ -58,7 +57,7 @@ GROUP BY root ORDER BY 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that were written to a table: inserted, updated and deleted."""
+    """Numbers of rows written to a table."""
 
     inserted: int = 0
     updated: int = 0
@@ -67,12 +66,12 @@ class Rows:
 
 @dataclass
 class Written:
-    """Rows that a job has written, all of which are rolled back.
+    """Rows that a job wrote, all rolled back.
 
     Attributes:
         tables: By table.
         staged: Number of jobs staged.
-        has_left: The job has ended the transaction by SQL of its own, which was undone.
+        has_left: The job ended the transaction by its own SQL, which was undone.
     """
 
     tables: dict[str, Rows] = field(default_factory=dict)
@@ -84,7 +83,7 @@ class GuardedSession:
     """Session in a transaction that cannot be committed.
 
     Args:
-        connection: In autocommit mode, with no transaction open; its default is to read only.
+        connection: In autocommit mode, outside a transaction, read-only by default.
         installation: Id of the database.
     """
 
@@ -101,10 +100,10 @@ class GuardedSession:
         return self._connection.pgconn
 
     def written(self) -> Written:
-        """Return what was written, as the job has ended."""
+        """Return the rows written by the job."""
         status = self.pgconn.transaction_status
         if status == TransactionStatus.INERROR:
-            # The count of what was written stays.
+            # The counts survive.
             send(self.pgconn, _REPAIR)
         elif status != TransactionStatus.INTRANS:
             return Written(has_left=True)
@@ -120,11 +119,11 @@ class GuardedSession:
 
 @contextmanager
 def guarded_session(database_url: str) -> Iterator[GuardedSession]:
-    """Open a session in a transaction that cannot be committed; its end is a rollback, whatever happens.
+    """Open a session in a transaction that is always rolled back.
 
     Raises:
-        ConfigError: A pooler stands before the server, or the role may make no temporary table.
-        UnavailableError: The server cannot be reached.
+        ConfigError: The connection goes through a pooler, or the role may not create temporary tables.
+        UnavailableError: The server is unreachable.
     """
     settings = settings_of_jobs(database_url) | READ_ONLY
     connection = postgres.connect(database_url, APPLICATION_NAME, settings=settings)
@@ -139,22 +138,22 @@ def guarded_session(database_url: str) -> Iterator[GuardedSession]:
         ) from None
     finally:
         with suppress(psycopg.Error):
-            # Closing would do; said first, so that no lock outlives this call.
+            # Closing would suffice, but this releases locks before returning.
             send(connection.pgconn, b"ROLLBACK")
         connection.close()
 
 
 def check_as_a_commit(pgconn: PGconn) -> None:
-    """Check what the commit of the transaction would: constraints that are deferred until then.
+    """Check deferred constraints, as a commit would.
 
     Raises:
-        psycopg.Error: A constraint is broken.
+        psycopg.Error: A constraint is violated.
     """
     send(pgconn, _CHECK)
 
 
 def send(pgconn: PGconn, command: bytes) -> None:
-    """Execute a command on a session."""
+    """Execute a command."""
     result = pgconn.exec_(command)
     if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
         raise psycopg.errors.error_from_result(result)

@@ -1,5 +1,5 @@
 """Commands of `manage.py`.
 
-program   a command of `drain`, with the settings of Django filled in
+program   base: a command of `drain` with Django's settings
 commands  drain, drain_run, drain_work
 """

@@ -1,4 +1,4 @@
-"""Commands of `drain` under `manage.py`: the same options, with the settings of Django filled in."""
+"""Commands of `drain` under `manage.py`, with Django's settings."""
 
 from __future__ import annotations
 
@@ -13,36 +13,31 @@ from drain.contrib.django import environment
 from drain.errors import DrainError
 from drain.terminal.commandline import Group
 
-# Words that ask for help, which needs no database.
+# Help needs no database.
 _HELP = frozenset({"-h", "--help"})
 
 
 class Program(BaseCommand):
-    """Base of the commands; all words but Django's own options go to the command of `drain`.
-
-    Attributes:
-        name: Name under `manage.py`.
-        command: Command of `drain`.
-    """
+    """Base of the commands; passes all words but Django's own options to `drain`."""
 
     name: str
     command: click.Command
     requires_system_checks: list[str] = []  # noqa: RUF012  (Django's own type)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command with the words of the command line."""
+        """Run the command from the command line."""
         self._run(_without_options_of_django(argv[2:]))
 
     def print_help(self, _prog_name: str, _subcommand: str) -> None:
-        """Print the help of the command of `drain`, for `manage.py help`."""
+        """Print the command's help, for `manage.py help`."""
         self.main(["--help"])
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Take all words of `call_command`."""
+        """Accept all words of `call_command`."""
         parser.add_argument("args", nargs=argparse.REMAINDER)
 
     def handle(self, *words: str, **_options: Any) -> None:
-        """Run the command with the words of `call_command`."""
+        """Run the command for `call_command`."""
         try:
             self._run(list(words))
         except SystemExit as end:
@@ -53,18 +48,18 @@ class Program(BaseCommand):
         if not _HELP.intersection(words):
             try:
                 environment.fill()
-            # What else Django's settings make wrong is a traceback, as for each command of Django's.
+            # Other errors in Django's settings end in a traceback, as in Django's own commands.
             except (DrainError, ImproperlyConfigured) as error:
                 raise SystemExit(f"Error: {error}") from None
         self.main(words)
 
     def main(self, words: list[str], **more: Any) -> None:
-        """Hand the words to the command of `drain`."""
+        """Pass the words to the command of `drain`."""
         Group(commands={self.name: self.command}).main([self.name, *words], prog_name="manage.py", **more)
 
 
 def _without_options_of_django(words: list[str]) -> list[str]:
-    """Leave out the options that `manage.py` has read already."""
+    """Remove the options that `manage.py` has read."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--settings")
     parser.add_argument("--pythonpath")

@@ -1,4 +1,4 @@
-"""Tables of job-drain, and the models by which the admin reads them."""
+"""Tables of job-drain, and their models for the admin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drain.contrib.django.installation import install
 
 
 def _model(name: str, table: str, *fields: tuple[str, Any], **options: Any) -> migrations.CreateModel:
-    """State of a model; since it is not managed, nothing is done in the database."""
+    """Return an unmanaged model's state, without database operations."""
     common = [
         ("id", models.BigIntegerField(primary_key=True, serialize=False)),
         ("job_name", models.TextField(verbose_name="job")),
@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
     """The first migration."""
 
     initial = True
-    # The tables are made on a connection of its own.
+    # The tables are installed on a separate connection.
     atomic = False
     dependencies: ClassVar[list[tuple[str, str]]] = []
     operations: ClassVar[list[Any]] = [

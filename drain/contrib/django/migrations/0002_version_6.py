@@ -10,7 +10,7 @@ from drain.contrib.django.installation import install
 
 
 class Migration(migrations.Migration):
-    """The models stay as they are."""
+    """Models are unchanged."""
 
     # As in the first migration.
     atomic = False

@@ -1,8 +1,7 @@
-"""Migrations: `manage.py migrate` makes the tables, and an upgrade of job-drain has one for each version of the schema.
+"""Migrations: one for each schema version.
 
-Each brings the tables to the version that the installed program needs, whichever that is. `migrate drain zero` leaves
-them where they are.
+Each installs the schema of the installed program, whatever its version. `migrate drain zero` keeps the tables.
 
-    0001_version_5  the tables, and the models by which the admin reads them
+    0001_version_5  tables, and models for the admin
     0002_version_6  fences of claims
 """

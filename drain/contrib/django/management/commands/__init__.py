@@ -1,4 +1,4 @@
-"""Commands that Django finds by their names.
+"""Commands that Django finds by name.
 
 drain       the command line: `manage.py drain status`
 drain_run   the enqueuer: `manage.py drain_run`

@@ -1,4 +1,4 @@
-"""`manage.py drain`: the whole command line of job-drain."""
+"""`manage.py drain`: the command line of job-drain."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Command(Program):
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **more)
-        # Imported by name, as it puts together what no module below may know.
+        # By name: lower layers must not import it.
         self.command = import_module("drain.__main__").main
 
     def main(self, words: list[str], **more: object) -> None:
-        """Let `drain dev` use the database of Django, and its Redis if the settings name one."""
+        """Let `drain dev` use Django's database, and Redis if configured."""
         names = ("database_url", "redis_url")
         given = {name: os.environ[VARIABLES[name]] for name in names if os.environ.get(VARIABLES[name])}
         if words[:1] == ["dev"]:
-            # Its programs find the project where manage.py does.
+            # Its subprocesses must find the project too.
             paths = [os.path.abspath(sys.path[0]), os.environ.get("PYTHONPATH")]  # noqa: PTH100
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         super().main(words, default_map={self.name: {"dev": given}}, **more)
