@@ -60,23 +60,23 @@ class JobAdmin(admin.ModelAdmin):
     get_readonly_fields = get_fields
 
     def has_add_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
-        """Refuse: the application stages jobs."""
+        """Refuse."""
         return False
 
     def has_change_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
-        """Refuse: only job-drain moves rows."""
+        """Refuse."""
         return False
 
     def has_delete_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
-        """Refuse, as `has_change_permission`."""
+        """Refuse."""
         return False
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel jobs in this table."""
+        """Return whether the user may cancel jobs here."""
         return self._may(request, "cancel")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry jobs in this table."""
+        """Return whether the user may retry jobs here."""
         return self._may(request, "retry")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

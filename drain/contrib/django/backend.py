@@ -64,7 +64,6 @@ class DrainBackend(BaseTaskBackend):
         context = {BACKEND: self.alias, ENQUEUED_AT: now.isoformat()}
         chosen = options_of(task)
         connection = driver(self.database)
-        # Raise Django's database errors.
         with connections[self.database].wrap_database_errors:
             job_id = drain.stage(
                 *(connection, task.module_path, arguments, keywords),

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from drain.formatting import visible
 from drain.read.queries import inflight_state
 
-# Maximum characters of a text in a list.
+# Characters per text in a list.
 _LONGEST = 200
 
 Column = Callable[[Any], str | None]

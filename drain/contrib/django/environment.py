@@ -1,7 +1,6 @@
-"""Environment for `manage.py drain`, `drain_run` and `drain_work`, from Django's settings.
+"""Environment for the commands of `manage.py`, from Django's settings.
 
-Environment variables take precedence over settings of the same name, such as DRAIN_REDIS_URL. The default database is
-that of the tasks.
+Environment variables take precedence over settings of the same name. The default database is that of the tasks.
 """
 
 from __future__ import annotations

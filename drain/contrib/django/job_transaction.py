@@ -80,14 +80,13 @@ def transaction(using: str = "default") -> Iterator[Any]:
 
 
 class _Guard:
-    """Detects that the transaction ended before its block, as by a COMMIT in SQL."""
+    """Detects a transaction that ended within its block, as by a COMMIT in SQL."""
 
     def __init__(self, driver: psycopg.Connection[Any]) -> None:
         self._driver = driver
         self._has_begun = self._has_ended = False
 
     def __call__(self, execute: Callable[..., Any], *statement: Any) -> Any:
-        """Execute one of Django's statements."""
         self._check_status()
         result = execute(*statement)
         self._has_begun = True
@@ -131,11 +130,7 @@ def _refuse_event_loop() -> None:
 
 
 def _check(connection: Any, attempt: Attempt, *, is_nested: bool) -> None:
-    """Require that Django's commit (in a test: a savepoint's end) can be the finish.
-
-    Raises:
-        TransactionError: It cannot.
-    """
+    """Require that Django's commit (in a test: a savepoint's end) can be the finish."""
     alias = connection.alias
     if connection.in_atomic_block and not is_nested:
         raise TransactionError(
@@ -184,15 +179,7 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
 def _finish(connection: Any, attempt: Attempt, within: int) -> None:
     """Finish the job in Django's open transaction if its claim is current.
 
-    Args:
-        connection: Django's.
-        attempt: Attempt at the job.
-        within: Savepoints outside the job's transaction: 0 except in tests.
-
-    Raises:
-        LeaseLostError: Another worker has claimed the job.
-        JobCancelledError: The job was cancelled.
-        TransactionError: The job is already finished, or Django would not commit.
+    `within` counts the savepoints around the job's transaction: 0 except in tests.
     """
     if len(connection.savepoint_ids) != within:
         raise TransactionError(
@@ -215,7 +202,7 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
         _refuse(connection, attempt)
 
     if within:
-        # Keep the callbacks of a test's transaction clean: the test may inspect them.
+        # Leave the callbacks of a test's transaction alone: the test may inspect them.
         return
 
     def note() -> None:
@@ -240,7 +227,6 @@ def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
 
 
 def _row(connection: Any, statement: str, parameters: Any = None) -> tuple[Any, ...]:
-    """Return the only row; raises Django's errors."""
     with connection.wrap_database_errors:
         driver = connection.connection
         cursor = psycopg.Cursor(driver, row_factory=tuple_row)

@@ -61,7 +61,7 @@ class StagedJob(Job):
     timeout_seconds = models.IntegerField(null=True)
 
     class Meta:
-        """Table and permissions."""
+        """Options."""
 
         managed = False
         db_table = "staged_jobs"
@@ -86,7 +86,7 @@ class InflightJob(Job):
     last_error = models.JSONField(null=True)
 
     class Meta:
-        """Table and permissions."""
+        """Options."""
 
         managed = False
         db_table = "inflight_jobs"
@@ -109,7 +109,7 @@ class FinishedJob(Job):
     superseded_by = models.BigIntegerField(null=True)
 
     class Meta:
-        """Table and permissions."""
+        """Options."""
 
         managed = False
         db_table = "finished_jobs"
@@ -130,7 +130,7 @@ class DeadJob(Job):
     explanation = models.TextField()
 
     class Meta:
-        """Table and permissions."""
+        """Options."""
 
         managed = False
         db_table = "dead_jobs"

@@ -1,4 +1,4 @@
-"""One attempt at a task in a worker: context, signals and returned value."""
+"""One attempt at a task in a worker."""
 
 from __future__ import annotations
 
@@ -65,12 +65,7 @@ def function_of(task: Task) -> Callable[..., Any]:
 
 
 class TaskAttempt:
-    """One attempt at a task.
-
-    Attributes:
-        result: Result for signals and context.
-        context: Context as first argument; empty if the task takes none.
-    """
+    """One attempt at a task; `context` is its first argument, if it takes one."""
 
     def __init__(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # By name: `drain` must not depend on `workers`.

@@ -101,7 +101,6 @@ def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> N
 
 
 def _rehearsed(settings: Settings, *, yes: bool, **given: Any) -> list[dict[str, Any]]:
-    """Select, confirm and rehearse jobs; return report rows."""
     if given["is_dead"] == (given["archive"] is not None):
         raise click.UsageError("name either --dead or --archive PATH")
     if not given["where"].strip():
@@ -163,13 +162,12 @@ def _confirm(jobs: int, *, writes_elsewhere: bool, yes: bool) -> None:
 def _run(
     settings: Settings, jobs: list[past.PastJob], timeout: float | None, *, isolated: bool
 ) -> list[dict[str, Any]]:
-    # Deferred: these import the worker's modules.
     from drain.contrib.rehearsal.difference import difference
     from drain.contrib.rehearsal.isolated import rehearse_isolated
     from drain.contrib.rehearsal.rehearsal import rehearse as rehearse_here
     from drain.jobs import registry
 
-    # As `drain work`: find job modules in the current directory.
+    # As in `drain work`.
     sys.path.insert(0, str(Path.cwd()))
     registry.load(settings.jobs)
     act = rehearse_isolated if isolated else rehearse_here

@@ -43,7 +43,6 @@ def _difference_of_errors(before: End, now: End) -> str | None:
 
 def _difference_of_results(before: str | None, now: str | None) -> str | None:
     if before is None:
-        # Not kept, or unknown.
         return None
     if now is None:
         return "it kept a result before, and none now"

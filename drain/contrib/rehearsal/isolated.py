@@ -21,7 +21,7 @@ from drain.jobs import registry
 from drain.workers.context import django_connections
 from drain.workers.exits import describe_exit
 
-# Time beyond the job's limit, for the job to obey its alarm.
+# Time after the job's limit, for its alarm to take effect.
 _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _BYTES = 65_536

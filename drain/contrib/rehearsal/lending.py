@@ -31,7 +31,7 @@ class RehearsedCursor(NestedCursor):
     """Cursor that refuses to begin a writable transaction."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> RehearsedCursor:
-        """Execute a statement, unless it may begin such a transaction."""
+        """Execute a checked statement."""
         super().execute(_checked(query, self.connection), params, **options)
         return self
 
@@ -40,7 +40,7 @@ class RehearsedAsyncCursor(NestedAsyncCursor):
     """Async variant of `RehearsedCursor`."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> RehearsedAsyncCursor:
-        """Execute a statement, unless it may begin such a transaction."""
+        """Execute a checked statement."""
         await super().execute(_checked(query, self.connection), params, **options)
         return self
 

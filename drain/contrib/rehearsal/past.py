@@ -41,7 +41,6 @@ WHERE {selected} AND ({where}
 )
 """
 
-# Archive columns for conditions and for the job.
 _COLUMNS = (
     *("id", "job_name", "job_args", "job_kwargs", "queue", "priority", "scheduled_at", "tag", "context"),
     *("staged_at", "moved_at", "claimed_at", "finished_at", "finished_by", "attempts", "fencing_token"),
@@ -57,13 +56,7 @@ Kind = Literal["returned", "raised", "deferred", "never ran", "left its transact
 
 @dataclass(frozen=True)
 class End:
-    """End of an attempt.
-
-    Attributes:
-        error: Name of the exception type.
-        message: Its message, or why the job never ran.
-        result: Result as JSON, if kept.
-    """
+    """End of an attempt; `message` is the exception's, or why the job never ran."""
 
     kind: Kind
     error: str | None = None
@@ -77,10 +70,8 @@ class PastJob:
     """Job that has ended.
 
     Attributes:
-        job_args, job_kwargs, context: JSON texts.
         max_attempts, timeout_seconds: None for the registered ones.
         salt: Random part of the external key; None for archived jobs, which do not keep it.
-        end: End of the last attempt.
     """
 
     id: int
@@ -106,10 +97,7 @@ def dead_jobs(connection: Connection, selection: Selection, where: str, limit: i
 def archived_jobs(
     connection: Connection, path: str, selection: Selection, where: str, limit: int
 ) -> list[PastJob]:
-    """Read selected archived jobs that satisfy a condition, latest days first.
-
-    PostgreSQL evaluates the condition on them as rows of `finished_jobs`.
-    """
+    """Read selected archived jobs that satisfy a condition on `finished_jobs`, latest days first."""
     return list(islice(_chosen(connection, path, selection, where), limit))
 
 
@@ -168,7 +156,7 @@ def dead(connection: Connection, selection: Selection, where: str, limit: int) -
 def chosen(
     connection: Connection, rows: Sequence[Mapping[str, Any]], selection: Selection, where: str
 ) -> set[int]:
-    """Return ids of the finished jobs' rows, given as JSON types, that match selection and SQL condition.
+    """Return the ids of finished rows, as JSON types, that match selection and SQL condition.
 
     Raises:
         ConfigError: The condition is invalid.

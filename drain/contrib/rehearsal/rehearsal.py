@@ -42,13 +42,10 @@ def rehearse(database_url: str, job: PastJob, timeout: float | None = None) -> R
     """Run an ended job with the registered code, and roll back its writes.
 
     Args:
-        database_url: Database of the jobs.
-        job: The job.
-        timeout: Limit in seconds, effective only in the main thread; None for the job's own.
+        timeout: Seconds, effective only in the main thread; None for the job's own.
 
     Raises:
         ConfigError, UnavailableError: No transaction is possible.
-        KeyboardInterrupt: Not caught.
     """
     with guarded_session(database_url) as session:
         attempt = Attempt(_claim(job, session, timeout), monotonic(), Watcher(), database_url)

@@ -16,7 +16,7 @@ from drain.terminal.fitted_table import Column, fitted_table
 
 
 class End(Protocol):
-    """End of a job, as in `drain.contrib.rehearsal.past`."""
+    """End of a job."""
 
     @property
     def kind(self) -> str:

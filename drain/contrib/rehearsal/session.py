@@ -69,7 +69,6 @@ class Written:
     """Rows that a job wrote, all rolled back.
 
     Attributes:
-        tables: By table.
         staged: Number of jobs staged.
         has_left: The job ended the transaction by its own SQL, which was undone.
     """
@@ -80,12 +79,7 @@ class Written:
 
 
 class GuardedSession:
-    """Session in a transaction that cannot be committed.
-
-    Args:
-        connection: In autocommit mode, outside a transaction, read-only by default.
-        installation: Id of the database.
-    """
+    """Session in a transaction that cannot be committed."""
 
     def __init__(self, connection: Connection, installation: UUID) -> None:
         self._connection = connection

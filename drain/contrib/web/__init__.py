@@ -1,40 +1,38 @@
-"""Web interface of `drain web`: queues, running and dead jobs, and actions on them.
-
-    import drain.contrib.web
+"""Web interface of `drain web`.
 
     app.mount("/jobs", drain.contrib.web.application(hosts=["shop.example.com"]))
 
-    asgi        `application`: the ASGI application
-    program     the server of `drain web`
+    asgi        `application`
+    program     server of `drain web`
     command     `drain web`
-    site        settings, sessions, Redis, templates and access, shared by all pages
-    sessions    PostgreSQL sessions: a few read-only, one for each write
-    connections client connections, bounded in number and time
-    clients     client address for limits, as the proxy reports it
-    guards      checks of host and origin, and response headers
-    access      authorization: token, proxy header, or application callback
+    site        parts shared by all pages
+    sessions    PostgreSQL sessions
+    connections bounded client connections
+    clients     client address behind a proxy
+    guards      host and origin checks, response headers
+    access      authorization
     tokens      signatures of cookies and forms
-    routing     page routes: a function returns values, a template renders them
+    routing     page routes
     views       argument of page functions
     writes      actions: checked, confirmed, transactional, logged
     forms       bounded form parsing
     failures    error pages
     paging      keyset pagination
-    templating  templates: escaping, and formats of numbers and times
-    files       style sheet and script, cached until they change
+    templating  escaping, and formats of numbers and times
+    files       style sheet and script
     live        one polling thread while any tab is open
     stream      server-sent events for one tab
-    memory      answers cached for seconds, shared by visitors
-    history     finished jobs of the last hours in five-minute steps
-    sparklines  small SVG curves
+    memory      answers cached for seconds
+    history     finished jobs in five-minute steps
+    sparklines  SVG curves
     histogram   deaths over time as SVG bars
-    search      jobs by id, key, or part of a name, tag or argument
-    shortening  large values, cut to a bound
-    pages       one module per page, rendered by `templates` with the files in `static`
+    search      jobs by a word
+    shortening  large values
+    pages       one module per page; see `templates` and `static`
 
-Invariants: pages issue bounded queries in read-only sessions and work without Redis. A write is a POST with the
-visitor's form secret, an allowed origin and an authorized user; it is logged as `web_write`. Foreign text is escaped,
-and pages contain no inline scripts or styles.
+Pages issue bounded queries in read-only sessions and work without Redis. A write is a POST with the visitor's form
+secret, an allowed origin and an authorized user; it is logged as `web_write`. Foreign text is escaped, and pages
+contain no inline scripts or styles.
 """
 
 try:

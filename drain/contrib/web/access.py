@@ -17,31 +17,25 @@ from drain.contrib.web.tokens import Signer, checked_token, nonce
 from drain.errors import ConfigError
 from drain.formatting import visible
 
-# Cookies: login, visitor (to which form secrets belong), and message about the last action.
 SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
 # Lifetime of a login.
 SESSION_SECONDS = 12 * 3600
 _NOTICE_SECONDS = 60
-# Wrong tokens per minute and address, and addresses remembered. A limit over all addresses would let anyone lock out
-# those who have the token.
+# Per minute and address, and addresses remembered: a limit over all addresses would let anyone lock out token holders.
 _WRONG_TOKENS = 10
 _ADDRESSES = 10_000
 _LONGEST_NAME = 100
 _VISIT = re.compile("[A-Za-z0-9_-]{24}")
 
-# Application callback that names the user who may write.
 User = Callable[[Request], str | None]
 
 
 class Access:
-    """Authorizes writes, and issues cookies and form secrets.
+    """Authorizes writes by token, header or callback, and issues cookies and form secrets.
 
     Args:
-        token: Secret that allows writes.
-        trust_header: Header with the user, set by a proxy.
-        user: Application callback that names the user.
         is_private: Only authorized users may read.
-        now: Clock for logins, in seconds.
+        now: Clock, in seconds.
     """
 
     def __init__(
@@ -96,7 +90,7 @@ class Access:
         return str(value["name"])
 
     def log_in(self, request: Request, response: Response, token: str, name: str) -> bool:
-        """Set the login cookie if the token is right; the user chooses the name.
+        """Set the login cookie if the token is right.
 
         Raises:
             TooManyTokensError: Too many wrong tokens from this address in the last minute.
@@ -180,7 +174,7 @@ def _clean(name: str) -> str:
 
 
 def _visit(request: Request) -> str:
-    """Return the visitor's secret from the cookie, or one that is fixed for this request."""
+    """Return the visitor's secret from the cookie, or a new one for the whole request."""
     cookie = request.cookies.get(VISIT, "")
     if _VISIT.fullmatch(cookie):
         return cookie

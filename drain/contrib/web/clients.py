@@ -1,4 +1,4 @@
-"""Client address for limits, and address and scheme as a proxy reports them."""
+"""Client addresses, as a proxy reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Visitor(NamedTuple):
-    """Visitor for limits: network of the address, and the visit cookie, which clients choose freely."""
+    """Network of the address, and visit cookie, which clients choose freely."""
 
     network: str
     visit: str
@@ -21,7 +21,7 @@ NOBODY = Visitor("", "")
 
 
 def network_of(host: str) -> str:
-    """Return the client's address; for IPv6 its network, as one machine may have any number of addresses."""
+    """Return the IPv4 address, or the IPv6 network, in which a machine may have any number of addresses."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host.partition("%")[0])
         if address.version == 6 and not address.ipv4_mapped:
@@ -30,9 +30,9 @@ def network_of(host: str) -> str:
 
 
 class BehindProxy:
-    """ASGI middleware that takes client address and scheme from the headers of a single proxy.
+    """ASGI middleware that takes client address and scheme from a proxy's headers.
 
-    The last of several addresses counts: the proxy appended it, and clients can forge the others.
+    The last of several addresses counts: the proxy appended it; clients can forge the others.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""Client connections, bounded in total, per client, and in the time to send a request."""
+"""Bounds on client connections and on the time to send a request."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from drain.contrib.web.clients import network_of
 
 # Maximum connections in total and per client.
 CONNECTIONS, OF_A_CLIENT = 512, 64
-# Time for a request head to arrive.
 HEAD_SECONDS = 5.0
-# States of a client that has not sent its whole request.
 _SENDS = (h11.IDLE, h11.SEND_BODY)
 
 
 class Connection(H11Protocol):
-    """Connection that evicts another one when there are too many: the oldest waiting for its client.
+    """Connection that evicts another when there are too many: the oldest waiting for its client.
 
-    If all are busy the oldest is closed, usually a live page's, whose tab reconnects.
+    If all are busy, the oldest is closed, usually a live page's, whose tab reconnects.
     """
 
     most_of_a_client = OF_A_CLIENT

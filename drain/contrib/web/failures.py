@@ -1,4 +1,4 @@
-"""Error pages: what is wrong and what to do; they reload automatically."""
+"""Error pages, which reload automatically."""
 
 from __future__ import annotations
 

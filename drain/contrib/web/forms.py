@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from drain.errors import DrainError
 
-# Bounds of a form.
 _BYTES = 65_536
 _FIELDS = 200
 # Time for a form to arrive: a slow sender would hold a connection.

@@ -29,12 +29,7 @@ _PORTS = {"http": 80, "https": 443}
 class Guard:
     """ASGI middleware that rejects unknown host names and forms from other origins.
 
-    Against DNS rebinding: a foreign site whose name points to this address would be same-origin and could read
-    everything, but its name gives it away. IP addresses need no check.
-
-    Args:
-        app: Wrapped application.
-        hosts: Allowed names besides localhost and addresses, with any non-default port; `*` allows all.
+    Against DNS rebinding, a foreign site whose name points here. IP addresses need no check.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
@@ -43,7 +38,7 @@ class Guard:
         self._names = {"localhost", *(name for name, _ in self._places)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the request and forward it."""
+        """Check and forward the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -86,7 +81,6 @@ class Guard:
 
 
 def _place(netloc: str) -> tuple[str, int | None]:
-    """Return name and port; None for the scheme's port."""
     with suppress(ValueError):
         parts = urlsplit(f"//{netloc}")
         return (parts.hostname or "").rstrip(".").lower(), parts.port

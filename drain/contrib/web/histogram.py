@@ -30,14 +30,7 @@ _BAR = Markup('<rect x="{x}" y="{y:.1f}" width="{width}" height="{height:.1f}"/>
 
 
 class Histogram(NamedTuple):
-    """Event counts in time steps up to now.
-
-    Attributes:
-        numbers: Count per step, earliest first.
-        seconds: Length of a step.
-        span: Words for the whole time.
-        earlier: Events before the first step.
-    """
+    """Event counts in time steps up to now; `span` has the time in words."""
 
     numbers: Sequence[int]
     seconds: float

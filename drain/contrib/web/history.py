@@ -16,7 +16,7 @@ STEPS = 36
 _LATE = timedelta(seconds=30)
 # Steps counted per statement: initially and at most.
 _FEW, _MANY = 1, 256
-# A statement below this time lets the next one count more.
+# Below this time the next statement may count more.
 _QUICK_SECONDS = 0.005
 
 
@@ -49,7 +49,6 @@ class History:
             return [self._counted.get(Step(queue, begun_at)) for begun_at in reversed(list(_steps(now)))]
 
     def _missing(self, queues: Collection[str], now: datetime) -> Iterable[list[Step]]:
-        """Yield the steps to count, one group per statement."""
         steps = list(_steps(now))
         with self._lock:
             for old in [step for step in self._counted if step.begun_at < steps[-1]]:
@@ -67,7 +66,6 @@ class History:
 
 
 def _steps(now: datetime) -> Iterable[datetime]:
-    """Yield the starts of completed steps, latest first."""
     latest = now - _LATE - STEP
     begun_at = latest.replace(minute=latest.minute // 5 * 5, second=0, microsecond=0)
     for number in range(STEPS):

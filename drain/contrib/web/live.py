@@ -22,23 +22,17 @@ log = logging.getLogger(__name__)
 # Poll interval, and the longest one while PostgreSQL is unavailable.
 EVERY_SECONDS = 2.0
 _LONGEST_SECONDS = 30.0
-# Limits: tabs, pages they listen to, and events queued for one tab.
+# Limits: tabs, their pages, and events queued per tab.
 LISTENERS = 200
 _TOPICS = 20
 _WAITING_NEWS = 4
 
-# Renders a page's live part, in the thread.
 Render = Callable[[], str]
 
 
 @dataclass(frozen=True)
 class News:
-    """One event for the tabs.
-
-    Attributes:
-        event: `page` for a live part; `away` if it cannot be measured.
-        text: HTML of the live part, or the reason.
-    """
+    """One event: `page` with the HTML of a live part, or `away` with the reason why it cannot be measured."""
 
     event: str
     text: str
@@ -105,12 +99,9 @@ class Live:
         self._is_closed = False
 
     def listen(self, topic: str, render: Render, visitor: Visitor = NOBODY) -> Listener:
-        """Register a listener, on the tab's event loop.
+        """Register a listener, on the tab's event loop; `render` is used only for the first one of a page.
 
-        Args:
-            topic: Path of the page, including the prefix.
-            render: Renders its live part; used only for the first listener.
-            visitor: Visitor of the tab. When full, a visitor with more tabs loses one.
+        When full, the visitor with most tabs loses one.
 
         Raises:
             FullError: There are too many listeners.
@@ -201,7 +192,6 @@ class Live:
             self._wake.wait(pause)
 
     def _now(self) -> list[_Topic]:
-        """Return the topics; if there are none, the thread ends."""
         with self._lock:
             if self._is_closed or not self._topics:
                 self._thread = None
@@ -209,7 +199,6 @@ class Live:
             return list(self._topics.values())
 
     def _tell(self, topic: _Topic) -> bool:
-        """Measure a page and broadcast it; False if it cannot be measured."""
         try:
             news = News("page", topic.render())
         except DrainError as error:

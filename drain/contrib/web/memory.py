@@ -1,4 +1,4 @@
-"""Short-lived cache: each answer is computed once for all visitors."""
+"""Short-lived cache of answers, shared by all visitors."""
 
 from __future__ import annotations
 

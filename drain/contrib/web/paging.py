@@ -13,18 +13,12 @@ from drain.contrib.web.views import View
 
 T = TypeVar("T")
 
-# Rows per page.
 ROWS = 50
 
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """One page of a list.
-
-    Attributes:
-        next: Place after the last row, for `?after=`; "" at the end.
-        is_first: The list begins here.
-    """
+    """One page of a list; `next` is the place after it for `?after=`, "" at the end."""
 
     rows: Sequence[T]
     next: str
@@ -32,11 +26,7 @@ class Page(Generic[T]):
 
 
 def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
-    """Return the place in `?after=`; None for the first page.
-
-    Args:
-        view: View of the page.
-        kinds: Type of each value of a place: int or str.
+    """Return the place in `?after=`, of values of these types; None for the first page.
 
     Raises:
         FormError: The text is not a place in such a list.
@@ -59,11 +49,7 @@ def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
 def page_of(view: View, rows: Sequence[T], place: Callable[[T], Sequence[Any]], size: int = ROWS) -> Page[T]:
     """Build a page from rows read with a limit of `size + 1`.
 
-    Args:
-        view: View of the page.
-        rows: At most `size + 1` rows, in order.
-        place: Sort key of a row: integers and texts, a unique one last.
-        size: Rows per page.
+    `place` returns a row's sort key: integers and texts, a unique one last.
     """
     following = ""
     if len(rows) > size:

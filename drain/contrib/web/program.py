@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # Threads that render pages: each may wait for one of the few sessions.
 _THREADS = 8
-# Maximum size of a request head, and seconds to wait for open connections at shutdown.
+# Bytes of a request head, and seconds to wait for connections at shutdown.
 _HEAD_BYTES = 16_384
 _END_SECONDS = 3
 
@@ -75,10 +75,8 @@ def run(app: Starlette, listening: socket.socket, *, prefix: str = "", behind_pr
     """Serve the application until SIGTERM or SIGINT.
 
     Args:
-        app: Result of `drain.contrib.web.application`.
-        listening: Listening socket.
-        prefix: Path that a proxy strips; "" for none.
-        behind_proxy: Only a proxy can reach the socket; trust its headers for client and scheme.
+        prefix: Path that a proxy strips.
+        behind_proxy: Trust its headers; only a proxy can reach the socket.
     """
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix}/"

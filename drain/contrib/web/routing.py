@@ -1,4 +1,4 @@
-"""Page routes: a function returns values, a template renders them; its live part is rendered repeatedly."""
+"""Page routes: a function returns values, and a template renders them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from drain.contrib.web import files
 from drain.contrib.web.site import Site
 from drain.contrib.web.views import View, address
 
-# Returns template values, or a whole response.
 Show = Callable[[View], Mapping[str, Any] | Response]
 
 # Links at the top: route and words. Routes that do not exist are left out.
@@ -29,7 +28,7 @@ NAVIGATION = (
 
 
 class PageRoute(Route):
-    """Route of a page; `live` is the template of the live part, or ""."""
+    """Route of a page; `live` is the template of its live part, if any."""
 
     show: Show
     live: str
@@ -42,10 +41,8 @@ def page(
 
     Args:
         path: Path, such as `/queues/{queue}`.
-        show: Called in a thread; returns template values, or a whole response.
-        name: Name of the page, for `url`.
-        template: Template that extends `layout.html`.
-        live: Template of the live part, which the page includes within `live(…)`; same values.
+        show: Called in a thread.
+        live: Template of the live part, which the page includes within `live(…)`.
         is_open: Visible to all, even if other pages are private.
     """
 

@@ -1,7 +1,6 @@
-"""Search jobs: ids and keys through indexes; parts of texts among the newest rows of each table.
+"""Search: ids and keys through indexes; parts of texts among the newest rows of each table.
 
-Names, tags and arguments have no index and tables may be huge, so only a bounded number of rows with the highest ids
-is read, through the primary key.
+Names, tags and arguments have no index and tables may be huge, so the number of rows read is bounded.
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ LOOKED_AT = 10_000
 LARGEST_ARGUMENTS = 8192
 # Maximum jobs found per table.
 MOST = 50
-# Maximum characters of a search: no name, tag or key is longer.
+# Longest search: no name, tag or key is longer.
 LONGEST = 255
 
 _LARGEST_ID = 2**63 - 1
-# Time column of each table.
 _AT = {"staged": "staged_at", "inflight": "moved_at", "finished": "finished_at", "dead": "died_at"}
-# Columns of `Match` except the last.
 _MATCH = "id, job_name, queue, tag, key, {at}"
 _ARGUMENTS = "(pg_column_size({0}) <= %(largest)s AND strpos({0}::text, %(in_json)s) > 0)"
-# Part of a job -> condition that it contains the word.
+# Part of a job -> condition.
 _PARTS = {
     "name": "strpos(job_name, %(word)s) > 0",
     "queue": "queue = %(word)s",
@@ -71,12 +68,7 @@ SELECT job_id FROM idempotency_keys WHERE job_id IS NOT NULL AND idempotency_key
 
 
 class Match(NamedTuple):
-    """Job that was found.
-
-    Attributes:
-        at: When the job was staged, moved in flight, finished or died, by its table.
-        by: Part with the word: `id`, `idempotency key`, `key`, `unique key`, `name`, `queue`, `tag` or `arguments`.
-    """
+    """Job that was found; `by` is the part with the word, and `at` depends on its table."""
 
     id: int
     job_name: str
@@ -88,12 +80,7 @@ class Match(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of a search.
-
-    Attributes:
-        matches: Jobs by state (as in `queries.TABLES`), highest id first.
-        not_searched: States whose newest rows timed out.
-    """
+    """Jobs by state, highest id first; `not_searched` has states that timed out."""
 
     matches: Mapping[str, Sequence[Match]]
     not_searched: Sequence[str]
@@ -107,7 +94,7 @@ def is_searchable(word: str) -> bool:
 
 
 def search(connection: Connection, word: str, looked_at: int = LOOKED_AT) -> Result:
-    """Find jobs by a word, up to `MOST` in each table.
+    """Find jobs by a word, up to `MOST` per table.
 
     Args:
         connection: In autocommit mode, outside a transaction.

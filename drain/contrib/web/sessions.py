@@ -1,4 +1,4 @@
-"""PostgreSQL sessions for pages: a few read-only ones with statement timeouts, and one per write."""
+"""PostgreSQL sessions for pages: a few read-only ones, and one per write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from drain.errors import DrainError, UnavailableError
 from drain.read import queries
 from drain.read.snapshots import snapshot
 
-# Maximum concurrent read sessions.
 SESSIONS = 4
 # Timeouts of a statement, a lock, and the wait for a session.
 STATEMENT_SECONDS = 5
@@ -31,8 +30,9 @@ _FRESH_SECONDS = 1.0
 class Sessions:
     """Bounded set of sessions. Thread-safe.
 
-    All methods raise UnavailableError if PostgreSQL is unreachable or too slow, or no session becomes free, and
-    SchemaError if the database lacks our schema.
+    Raises:
+        UnavailableError: From all methods: PostgreSQL is unreachable or too slow, or no session becomes free.
+        SchemaError: The database lacks our schema.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -95,7 +95,6 @@ class Sessions:
             yield
 
     def _take(self) -> Connection | None:
-        """Take an idle session that is alive; None if there is none."""
         while True:
             with self._lock:
                 if not self._kept:

@@ -1,11 +1,11 @@
-"""Large values, cut to a bound, with the number of omitted characters."""
+"""Bounded text of large values."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
 
-# Maximum characters shown of a value and of an error; workers bound tracebacks themselves.
+# Maximum characters of a value and of an error, whose traceback workers bound.
 VALUE, ERROR = 4_000, 40_000
 
 

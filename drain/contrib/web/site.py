@@ -1,4 +1,4 @@
-"""Parts shared by all pages: settings, sessions, Redis, templates, live updates, and access."""
+"""Parts shared by all pages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """Parts of one `drain web`.
-
-    Attributes:
-        is_live: Pages update live.
-        statistics: Page of `drain stats`, if configured.
-        history: Finished jobs of the last hours.
-        memory: Short-lived cache.
-        router: All routes; set by `asgi.application`.
-    """
+    """Parts of one `drain web`; `asgi.application` sets the router."""
 
     router: Router
 
@@ -63,7 +55,7 @@ class Site:
 
 
 class RedisSide:
-    """Queries Redis, backing off for seconds after an error; without a producer Redis is not configured."""
+    """Queries Redis, backing off for seconds after an error."""
 
     def __init__(self, producer: Producer | None) -> None:
         self._producer = producer
@@ -81,7 +73,7 @@ class RedisSide:
         return None if monotonic() < self._away_until else self._producer
 
     def ask(self, question: Callable[[Producer], T]) -> T | None:
-        """Run a query; None if Redis is not configured or unavailable, as `problem` then explains."""
+        """Run a query; None if Redis is not configured or unavailable."""
         if (producer := self.producer) is None:
             return None
         try:

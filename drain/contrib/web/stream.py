@@ -22,13 +22,10 @@ from drain.contrib.web.views import View
 
 # Send a keep-alive line after this silence.
 _SILENCE_SECONDS = 15.0
-# Time for a tab to receive data.
 _SEND_SECONDS = 10.0
-# Reconnect delay of the browser.
 _AGAIN_MILLISECONDS = 3000
 # A private page's stream ends after this time; reconnecting checks access again.
 _PRIVATE_SECONDS = 300.0
-# Interval of checks whether the server is stopping.
 _LOOK_SECONDS = 0.5
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
@@ -120,8 +117,7 @@ async def _disconnected(receive: Receive) -> None:
 async def _server_ends() -> None:
     """Wait until a host application's uvicorn is stopping.
 
-    Its lifespan shutdown comes only after the last connection closes, which would wait for this stream. Its signal
-    handler is a method of the server, whose `should_exit` is set earlier.
+    Its lifespan shutdown waits for the last connection, thus for this stream; `should_exit` is set earlier.
     """
     while not any(
         getattr(getattr(signal.getsignal(number), "__self__", None), "should_exit", False) is True

@@ -1,4 +1,4 @@
-"""Templates: foreign text is escaped and made visible; numbers and times have one format."""
+"""Templates with escaped text and uniform numbers and times."""
 
 from __future__ import annotations
 
@@ -72,5 +72,4 @@ def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
 
 
 def _json(value: Any, indent: int | None = 2) -> str:
-    """Format a value as readable JSON."""
     return json.dumps(value, indent=indent, ensure_ascii=False, default=str)

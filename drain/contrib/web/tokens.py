@@ -31,7 +31,7 @@ class Signer:
         return hmac.compare_digest(self.mark(purpose, text).encode(), mark.encode())
 
     def seal(self, purpose: str, value: dict[str, Any]) -> str:
-        """Return a value as a signed text, for a cookie."""
+        """Return a signed text for a cookie."""
         text = (
             base64.urlsafe_b64encode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
             .decode()

@@ -1,4 +1,4 @@
-"""Argument of page functions: site, address, sessions and Redis."""
+"""Argument of page functions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ class View:
 
     Attributes:
         root: Mount prefix; "" for none.
-        params: Path parameters.
-        query: Query parameters.
         who: User who may write; None for read-only visitors and the thread.
-        is_thread: Rendered by the live thread.
     """
 
     site: Site
@@ -61,12 +58,12 @@ class View:
         return int(text)
 
     def url(self, name: str, /, **params: Any) -> str:
-        """Return the address of a page or action; parameters not in its path go into the query."""
+        """Return the address of a page or action; extra parameters form the query."""
         return address(self.site, self.root, name, params)
 
 
 def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
-    """Return the address of a page or action under a prefix."""
+    """Return the address under a mount prefix."""
     route = next((each for each in site.router.routes if isinstance(each, Route) and each.name == name), None)
     if route is None:
         raise LookupError(f"no page is called {name!r}")

@@ -20,21 +20,14 @@ from drain.errors import DrainError
 
 log = logging.getLogger(__name__)
 
-# Field with the number of jobs that the user confirmed.
+# Number of jobs that the user confirmed.
 _CONFIRMED = "confirmed"
 _SECRET = "secret"  # noqa: S105
 
 
 @dataclass(frozen=True)
 class Write:
-    """One write, within its transaction.
-
-    Attributes:
-        connection: Its transaction commits when the action returns; neither commit nor roll back.
-        form: Submitted fields.
-        view: Site, path parameters, and `url`.
-        who: User.
-    """
+    """One write; its transaction commits when the action returns."""
 
     connection: Connection
     form: Form
@@ -47,11 +40,9 @@ class Done:
     """Result of a write.
 
     Attributes:
-        text: Message for the user, such as `queue mail is paused`.
-        to: Address of the next page, from `write.view.url`.
-        fields: Fields of the log event, such as the number of jobs.
-        template: Rendered at once instead of the next page, for content shown only once.
-        values: Values of that template.
+        text: Message, such as `queue mail is paused`.
+        to: Address of the next page.
+        template: Rendered instead of the next page, for content shown only once.
     """
 
     text: str
@@ -67,13 +58,7 @@ class RefusedError(DrainError):
 
 @dataclass(frozen=True)
 class Question:
-    """Question before a write.
-
-    Attributes:
-        text: Question, such as `Retry 12 dead jobs of queue mail?`.
-        jobs: Number of jobs; a single one needs no question.
-        yes: Label of the button; by default with the number of jobs.
-    """
+    """Question before a write that touches several jobs, such as `Retry 12 dead jobs of queue mail?`."""
 
     text: str
     jobs: int
@@ -89,8 +74,8 @@ def action(path: str, act: Act, *, name: str, ask: Ask | None = None) -> Route:
 
     Args:
         path: Path, such as `/queues/{queue}/pause`.
-        act: Called in a thread and transaction. A `DrainError` rolls back and is shown.
-        name: Name of the action, for `url` and the log event.
+        act: Called in a thread and transaction; a `DrainError` rolls back and is shown.
+        name: For `url` and the log event.
         ask: Counts the jobs before, in its own transaction; several, or more than confirmed, need confirmation.
     """
 
@@ -135,11 +120,6 @@ def require_form(request: Request, form: Form) -> None:
 
 
 def _checked(request: Request, form: Form) -> View:
-    """Return the view of an authorized user with a valid form.
-
-    Raises:
-        RefusedError: The visitor may not write, or the form is not from this page.
-    """
     require_form(request, form)
     require_storable(map(str, request.path_params.values()))
     site = site_of(request)

@@ -1,5 +1,5 @@
 """Commands of `manage.py`.
 
-program   base: a command of `drain` with Django's settings
+program   base of the commands
 commands  drain, drain_run, drain_work
 """

@@ -59,7 +59,6 @@ class Program(BaseCommand):
 
 
 def _without_options_of_django(words: list[str]) -> list[str]:
-    """Remove the options that `manage.py` has read."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--settings")
     parser.add_argument("--pythonpath")

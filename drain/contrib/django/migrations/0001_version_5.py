@@ -10,7 +10,6 @@ from drain.contrib.django.installation import install
 
 
 def _model(name: str, table: str, *fields: tuple[str, Any], **options: Any) -> migrations.CreateModel:
-    """Return an unmanaged model's state, without database operations."""
     common = [
         ("id", models.BigIntegerField(primary_key=True, serialize=False)),
         ("job_name", models.TextField(verbose_name="job")),

@@ -1,14 +1,14 @@
-"""Pages of `drain web`: each module lists its routes in `ROUTES`.
+"""Pages of `drain web`, with their `ROUTES`.
 
 overview      all queues
-queue         one queue: numbers, pauses, rules, keys, next up
-queue_writes  pause, resume and rules of a queue
-job           one job: timeline, errors, arguments; retry, discard, cancel
-dead          dead jobs in groups; retry at a rate, discard
-search        jobs of all tables by a word
-cron          schedules: pause, resume, run now
-workers       processes by host, and running jobs
-stack         stack of a hanging job, requested from its process
+queue         one queue
+queue_writes  pause, resume and rules
+job           one job: timeline, errors, retry, discard, cancel
+dead          dead jobs in groups
+search        jobs of all tables
+cron          schedules
+workers       processes and running jobs
+stack         stack of a hanging job
 bulk          runs that stage jobs by the million
 statistics    the page of `drain stats`
 login         the form that takes the token

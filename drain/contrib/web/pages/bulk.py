@@ -15,7 +15,6 @@ from drain.database import locks
 from drain.database.postgres import Connection
 from drain.read import queries
 
-# Generated name of a run.
 _MADE = re.compile(r"([a-z]+)-\d{8}-\d{6}-[0-9a-f]{6}")
 _STAGED = """
 SELECT run_id, rows, committed_at FROM bulk_runs
@@ -50,7 +49,6 @@ WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 2
 ORDER BY session.backend_start LIMIT %(limit)s
 """
 
-# Maximum runs shown in progress.
 _FEW = 50
 
 
@@ -90,17 +88,12 @@ class StagedRun(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Command that generated the name; "" for a custom name."""
+        """Command that generated the name, if any."""
         return kind_of(self.run_id)
 
 
 class RunUnderWay(NamedTuple):
-    """Run that has not staged all its jobs.
-
-    Attributes:
-        rows: Rows copied so far, if visible.
-        is_driven: Its driver is alive.
-    """
+    """Run that has not staged all its jobs; `rows` are those copied so far, if visible."""
 
     run_id: str
     since: datetime
@@ -109,12 +102,12 @@ class RunUnderWay(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Command that generated the name; "" for a custom name."""
+        """Command that generated the name, if any."""
         return kind_of(self.run_id)
 
 
 class BulkWork(NamedTuple):
-    """A running `reconcile` or `archive`, with the start of its session if visible."""
+    """Running `reconcile` or `archive`, with its session's start if visible."""
 
     kind: str
     since: datetime | None
@@ -140,7 +133,7 @@ def under_way(connection: Connection, limit: int) -> list[RunUnderWay]:
 
 
 def work(connection: Connection, limit: int) -> list[BulkWork]:
-    """List sessions that hold the lock of `drain reconcile` or `drain archive`, oldest first."""
+    """List running `drain reconcile` and `drain archive` by their locks, oldest first."""
     rows: Any = connection.execute(_HOLDERS, {"limit": limit}, binary=True)
     return [
         BulkWork("reconcile" if first == locks.RECONCILE.first else "archive", since) for first, since in rows

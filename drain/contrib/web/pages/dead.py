@@ -22,9 +22,7 @@ from drain.read.dead_groups import Group, Groups
 from drain.tables import dead
 from drain.tables.dead import FASTEST, SLOWEST, Selection
 
-# Maximum groups shown, largest first.
 _GROUPS = 200
-# Maximum ids in a log event.
 _LOGGED = 100
 
 

@@ -24,7 +24,7 @@ from drain.read.explain.timeline import hops_of
 from drain.read.queries import TABLES
 from drain.tables import dead
 
-# Parts that may be large, and their columns.
+# Parts of a job, and their columns.
 PARTS = {
     "arguments": "job_args",
     "keyword-arguments": "job_kwargs",
@@ -33,22 +33,18 @@ PARTS = {
     "error": "last_error",
     "former-lives": "history",
 }
-# Parts that only some tables have.
 _OF_FINISHED = {"result"}
 _NOT_OF_STAGED = {"error"}
 
 # Attempts to read a job that moves between tables.
 _LOOKS = 3
-# Maximum former deaths shown, latest first.
 _LIVES = 20
-# Parts with a section of their own: column and title.
 _LARGE = {
     "arguments": ("job_args", "Arguments"),
     "keyword-arguments": ("job_kwargs", "Keyword arguments"),
     "context": ("context", "Context"),
     "result": ("result", "Result"),
 }
-# Columns shown as facts, in order.
 _FACTS = {
     "tag": "tag",
     "key": "key",
@@ -115,7 +111,6 @@ def _row(connection: Connection, job_id: int) -> dict[str, Any] | None:
 
 
 def _of_redis(view: View, job: Mapping[str, Any]) -> tuple[dict[str, datetime], dict[str, Any] | None]:
-    """Read the hops that processes recorded, and the running attempt's progress."""
     url, namespace = view.site.settings.redis_url, view.site.settings.namespace
 
     def ask(_redis: wire.Producer) -> tuple[dict[str, datetime], dict[str, Any] | None]:
@@ -201,7 +196,6 @@ def _done(write: Write, job_id: int, what: str) -> Done:
 
 
 def _whereabouts(connection: Connection, job_id: int) -> str:
-    """Describe the state of a job that a write did not find."""
     job = _row(connection, job_id)
     if job is None:
         return "is in no table any more"

@@ -1,4 +1,4 @@
-"""All queues: waiting jobs and causes, throughput, workers and failures."""
+"""All queues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from drain.read.queue import RATE_SECONDS, Queue
 from drain.read.queue_overview import Number
 from drain.read.queues import UP_TO
 
-# Maximum age of numbers in seconds: for a visitor a little more than the poll interval; for the thread, which
-# renders several pages from them.
+# Maximum age in seconds: for a visitor a little more than the poll interval; for the thread, shared by its pages.
 _FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
-# Time to count steps of the curves, in seconds: for a visitor, and for the thread.
+# Seconds to count steps: for a visitor, and for the thread.
 _OF_A_VISIT, _OF_THE_THREAD = 0.005, 0.25
-# Words for the causes of waiting.
 CAUSES = {
     "scheduled": "scheduled for later",
     "paused": "paused",
@@ -38,7 +36,7 @@ CAUSES = {
 
 @dataclass(slots=True)
 class Glance:
-    """One queue as the page shows it; `curve` has the finished jobs by step."""
+    """One queue as the page shows it; `curve` has finished jobs by step."""
 
     name: str
     numbers: Queue = field(default_factory=Queue)
@@ -83,11 +81,7 @@ class Glance:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Numbers of all queues at one time, by the database's clock.
-
-    Attributes:
-        leader: Name and start; None without a leader.
-    """
+    """Numbers of all queues, by the database's clock."""
 
     queues: dict[str, Glance]
     leader: dict[str, Any] | None
@@ -95,7 +89,7 @@ class Measured:
 
 
 def look(view: View) -> Measured:
-    """Return all queues' numbers, recent ones from the cache."""
+    """Return all queues' numbers, possibly cached."""
 
     def measure_all() -> Measured:
         with view.snapshot() as connection:
@@ -124,7 +118,6 @@ def measure(view: View, connection: Connection) -> Measured:
 
 
 def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
-    """Add the workers, if Redis is available."""
     crews = view.site.redis.ask(lambda redis: redis.crews(list(found))) or {}
     capacity.add_workers({name: glance.numbers for name, glance in found.items()}, crews)
 

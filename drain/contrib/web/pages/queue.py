@@ -1,4 +1,4 @@
-"""One queue: numbers, pauses, rules, keys, and next jobs."""
+"""One queue."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
 from drain.tables.staged import START, DueJob
 
-# Rows per list here; separate pages show the rest.
 _FEW = 10
-# Count a key's jobs only up to this number.
+# Upper bound of counted jobs of a key.
 _KEY_UP_TO = 1_000
 
 

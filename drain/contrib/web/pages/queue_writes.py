@@ -13,7 +13,7 @@ from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.read import queue_overview
 
-# Count jobs for a question only up to this number.
+# Upper bound of counted jobs.
 _UP_TO = 10_000
 # PostgreSQL's largest integer.
 _LARGEST = 2**31 - 1
@@ -23,7 +23,6 @@ _FLAGS = ("fair", "ordered")
 
 
 def _names(write: Write) -> dict[str, str | None]:
-    """Return queue, job name and key; the queue defaults to the page's."""
     form = write.form.as_dict()
     return {
         "queue": form.get("queue", write.view.params["queue"]) or None,

@@ -1,4 +1,4 @@
-"""Stack of a hanging job, requested from its worker process by an authorized user."""
+"""Stack of a hanging job, requested from its worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `drain stats --html FILE`, in a sandbox that runs no scripts; its own page needs none."""
+"""The page of `drain stats --html FILE`, sandboxed: it needs no scripts, and those of other files must not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _POLICY = (
     "frame-ancestors 'none'"
 )
 _MEGABYTE = 1_000_000
-# Largest file served.
 _MOST_BYTES = 100 * _MEGABYTE
 
 
@@ -51,7 +50,6 @@ def _serve(view: View) -> FileResponse:
 
 
 def _look(path: Path | None) -> tuple[datetime, int] | None:
-    """Return the page's time and size, if it can be served."""
     if path is None:
         return None
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Worker processes by host, and running jobs, the oldest claim first."""
+"""Worker processes by host, and running jobs, oldest claim first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from drain.read.claimed import After, host_and_pid
 from drain.wire import ProgressBoard
 from drain.wire.live_workers import LiveWorker, LiveWorkers
 
-# Maximum workers read and shown.
 _READ, _SHOWN = 1000, 200
-# Maximum jobs and processes on the summary page.
 _FEW = 10
-# A process is silent at this age of its heartbeat; one is sent every 15 seconds.
+# Heartbeat age of a silent process; one is sent every 15 seconds.
 _SILENT_SECONDS = 40
-# Characters shown of a progress text.
 _LONGEST_TEXT = 100
 
 
@@ -114,7 +111,6 @@ def _worker(
 
 
 def _with_progress(view: View, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add each job's reported progress and time since the claim."""
     settings = view.site.settings
 
     def read(_: object) -> dict[int, dict[str, Any]]:
