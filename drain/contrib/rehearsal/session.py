@@ -79,7 +79,7 @@ class Written:
 
 
 class GuardedSession:
-    """Session in a transaction that cannot be committed."""
+    """Transaction that cannot be committed, on an idle autocommit connection that is read-only by default."""
 
     def __init__(self, connection: Connection, installation: UUID) -> None:
         self._connection = connection

@@ -21,7 +21,8 @@ SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
 # Lifetime of a login.
 SESSION_SECONDS = 12 * 3600
 _NOTICE_SECONDS = 60
-# Per minute and address, and addresses remembered: a limit over all addresses would let anyone lock out token holders.
+# Wrong tokens per minute and address, and addresses remembered. A limit over all addresses would let anyone lock out
+# token holders.
 _WRONG_TOKENS = 10
 _ADDRESSES = 10_000
 _LONGEST_NAME = 100

@@ -1,6 +1,7 @@
 """Search: ids and keys through indexes; parts of texts among the newest rows of each table.
 
-Names, tags and arguments have no index and tables may be huge, so the number of rows read is bounded.
+Names, tags and arguments have no index and tables may be huge, so a bounded number of rows is
+read by primary key.
 """
 
 from __future__ import annotations

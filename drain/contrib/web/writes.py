@@ -27,7 +27,7 @@ _SECRET = "secret"  # noqa: S105
 
 @dataclass(frozen=True)
 class Write:
-    """One write; its transaction commits when the action returns."""
+    """One write; its transaction commits when the action returns, and the action must not."""
 
     connection: Connection
     form: Form
