@@ -219,7 +219,7 @@ def _refuse_repeated_keys(found: DataFrame, counted: Mapping[str, int], columns:
         key = [f.col(name).cast("string").alias(name) for name in key_names(columns)]
         (example,) = found.where(found.reason == _REPEATED).select(*key, *_COUNTED).limit(1).collect()
         raise DrainError(
-            f"{_spelled(columns.key)} is no key: {counted[_REPEATED]} of its values occur more than once, such as "
+            f"{_spelled(columns.key)} is not a key: {counted[_REPEATED]} of its values occur more than once, such as "
             f"{', '.join(example[:-2])}, {example.source_rows} times in the source and {example.target_rows} times in "
             "the target"
         )

@@ -41,7 +41,7 @@ _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 _TABLES = {"_delta_log": "delta", ".hoodie": "hudi"}
 # Singular and plural of kinds without an ending.
 _KINDS = {
-    _DIRECTORY: ("directory that is no partition", "directories that are no partitions"),
+    _DIRECTORY: ("directory that is not a partition", "directories that are not partitions"),
     "": ("file without an ending", "files without an ending"),
 }
 # Files a guess looks at; thousands of partitions take minutes to list.
@@ -285,6 +285,6 @@ def register_by_name(spark: SparkSession, names: Sequence[str]) -> None:
             raise ConfigError(f"the data source {name!r} cannot be imported: {error}") from None
         if not (isinstance(source, type) and issubclass(source, DataSource)):
             raise ConfigError(
-                f"{name!r} is no data source: it is not a class derived from pyspark's DataSource"
+                f"{name!r} is not a data source: it must be a class derived from pyspark's DataSource"
             )
         spark.dataSource.register(source)

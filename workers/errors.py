@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 _LONGEST_SECONDS = 365 * 24 * 3600
 
 
-class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run later)
+class Defer(Exception):  # noqa: N818  (not an error: the job asks to be run later)
     """Raise to run later: `raise Defer(60)`, or at a time. Not a failed attempt.
 
     Args:
@@ -22,7 +22,7 @@ class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run l
         super().__init__(f"deferred: {when}")
 
 
-class RateLimited(Exception):  # noqa: N818  (it is no error: the job asks to be run later)
+class RateLimited(Exception):  # noqa: N818  (not an error: the job asks to be run later)
     """Raise when the target asks for a pause: `raise RateLimited(retry_after=30)`. Not a failed attempt.
 
     The job waits, and until then no job of its key (or, without one, of its queue) starts anywhere. Running jobs go on.
@@ -60,7 +60,7 @@ class Retry(Exception):  # noqa: N818  (it asks for the next attempt)
         super().__init__(reason or wait)
 
 
-class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
+class Dead(Exception):  # noqa: N818  (not an error: the job gives up)
     """Raise when no further attempt could help: the job goes to `dead_jobs` at once.
 
     Args:

@@ -58,7 +58,7 @@ def _tables(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"it is no TOML: {visible(str(error))}") from None
+        raise ConfigError(f"it is not valid TOML: {visible(str(error))}") from None
 
 
 def _objective(queue: str, options: object) -> Objective | None:

@@ -34,7 +34,7 @@ class _Rate(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate: float = super().convert(value, param, ctx)
         # NaN passes every bound.
-        return self.fail(f"{value!r} is no rate", param, ctx) if math.isnan(rate) else rate
+        return self.fail(f"{value!r} is not a rate", param, ctx) if math.isnan(rate) else rate
 
 
 @click.group()

@@ -270,7 +270,7 @@ def _read(file: Path) -> dict[str, Rules]:
     try:
         return declared.read(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(file))}: it is no text in UTF-8") from None
+        raise ConfigError(f"{visible(str(file))}: it is not UTF-8 text") from None
     except ConfigError as error:
         raise ConfigError(f"{visible(str(file))}: {error}") from None
 

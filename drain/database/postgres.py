@@ -108,7 +108,7 @@ def readable_host() -> Iterator[None]:
     try:
         yield
     except UnicodeError:
-        raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
+        raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is not a valid host name") from None
 
 
 def _require_schema(connection: Connection, database_url: str) -> None:

@@ -151,7 +151,7 @@ def installation_of(connection: Connection) -> Installation:
 def _require_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise ConfigError(
-            f"{name!r} is no name for a role: a letter or _, then letters, digits, _ . @ -, at most "
+            f"{name!r} is not a valid role name: use a letter or _, then letters, digits, _ . @ -, at most "
             f"{_LONGEST_NAME_BYTES} bytes in all"
         )
 

@@ -38,7 +38,7 @@ def _conninfo(database_url: str, application_name: str, settings: tuple[tuple[st
             f"DRAIN_DATABASE_URL cannot be read: {without_password(error, database_url)}"
         ) from None
     except UnicodeError:
-        raise ConfigError("DRAIN_DATABASE_URL cannot be read: a part of it is no UTF-8") from None
+        raise ConfigError("DRAIN_DATABASE_URL cannot be read: part of it is not valid UTF-8") from None
     added = {name: value for name, value in _BOUNDS.items() if name not in given}
     if settings:
         # The last value wins, so these follow the URL's.
@@ -64,5 +64,5 @@ def without_password(error: BaseException, database_url: str) -> str:
         password = conninfo_to_dict(database_url).get("password")
     except psycopg.ProgrammingError:
         # libpq quotes the unreadable part, possibly the password.
-        return "it is no valid PostgreSQL URL (is a character of the password not percent-encoded?)"
+        return "it is not a valid PostgreSQL URL (is a character of the password not percent-encoded?)"
     return text.replace(str(password), "***") if password else text

@@ -43,7 +43,7 @@ def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], 
         if issubclass(kind, native):
             raise TypeError(
                 f"JSON writes a {kind.__name__} as a {native.__name__}, and would not ask its codec: "
-                f"give the codec to a class that is no {native.__name__}"
+                f"give the codec to a class that is not a {native.__name__}"
             )
     _codecs[kind] = Codec(encode, decode)
 

@@ -72,7 +72,7 @@ class Keys:
     def _require_no_more(self, where: str) -> None:
         for name, given in (("keep", self.keep), ("quiet", self.quiet)):
             if given is not None and not self.is_default:
-                raise StageError(f"{name} needs a unique_key, and there is none{where}")
+                raise StageError(f"{name} needs a unique_key{where}")
 
 
 NO_KEYS = Keys()

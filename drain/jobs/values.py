@@ -52,7 +52,7 @@ def as_later(name: str, time: timedelta | float) -> datetime:
         length = time if isinstance(time, timedelta) else timedelta(seconds=time)
         later = datetime.now(UTC) + length
     except (ValueError, OverflowError):
-        raise StageError(f"{name} is no time that Python can count: {time}") from None
+        raise StageError(f"{name} must lead to a time before the year 10000: {time}") from None
     if length < timedelta():
         raise StageError(f"{name} must not be negative: {time}")
     return later

@@ -41,7 +41,7 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
     """Read an option that is a whole number above zero.
 
     Raises:
-        ConfigError: The text is no such number.
+        ConfigError: It is not such a number.
     """
     text = options.get(name, str(default)).strip()
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -53,7 +53,7 @@ def positive(options: Mapping[str, str], name: str, default: float) -> float:
     """Read an option that is a number above zero.
 
     Raises:
-        ConfigError: The text is no such number.
+        ConfigError: It is not such a number.
     """
     text = options.get(name)
     if text is None:

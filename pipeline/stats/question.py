@@ -65,7 +65,7 @@ def parse_time(text: str) -> datetime | timedelta:
     """Parse a time as people write it: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC unless it says otherwise.
 
     Raises:
-        ConfigError: The text is none of these.
+        ConfigError: The text is none of these forms.
     """
     ago = _AGO.fullmatch(text.strip())
     try:
@@ -74,7 +74,7 @@ def parse_time(text: str) -> datetime | timedelta:
         found = datetime.fromisoformat(text.strip())
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{text!r} is no time; give 2026-11-01, 2026-11-01T12:00, 7d, 24h or 30m") from None
+        raise ConfigError(f"{text!r} is not a time; give 2026-11-01, 2026-11-01T12:00, 7d, 24h or 30m") from None
 
 
 def literal(text: str) -> str:

@@ -8,7 +8,7 @@ from datetime import date, datetime
 
 from drain.pipeline.stats.question import WEEK
 
-# Reason of dead jobs that were cancelled: they are shown among the dead, and are no failures.
+# Reason of dead jobs that were cancelled: shown among the dead, but not failures.
 CANCELLED = "cancelled"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -83,7 +83,7 @@ class Ended:
 
     @property
     def died(self) -> int:
-        """Number of jobs that have died: dead for any reason, but not cancelled, which is no failure."""
+        """Number of jobs that have died: dead, but not cancelled."""
         return sum(number for reason, number in self.dead.items() if reason != CANCELLED)
 
     @property

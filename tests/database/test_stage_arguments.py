@@ -277,10 +277,10 @@ BAD_KEYS: list[tuple[str, dict[str, Any]]] = [
     ("unique_key must be a text of 1 to 255 characters, not an empty one", {"unique_key": lambda *_: ""}),
     ("the key cannot be made from the arguments (LookupError: no such)", {"key": fails}),
     ("keep must be 'first' or 'last', not 'newest'", {"unique_key": "a", "keep": "newest"}),
-    ("keep needs a unique_key, and there is none", {"keep": "last"}),
-    ("quiet needs a unique_key, and there is none", {"quiet": timedelta(1)}),
+    ("keep needs a unique_key", {"keep": "last"}),
+    ("quiet needs a unique_key", {"quiet": timedelta(1)}),
     (
-        "quiet needs a unique_key, and there is none for these arguments",
+        "quiet needs a unique_key for these arguments",
         {"quiet": timedelta(1), "unique_key": lambda *_: None},
     ),
     ("quiet must be above 0 and at most 365 days, not 0:00:00", {"unique_key": "a", "quiet": timedelta()}),

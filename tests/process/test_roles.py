@@ -680,7 +680,7 @@ def test_one_who_may_not_give_rights_is_told_so_on_one_line_and_nothing_changes(
 
 @pytest.mark.parametrize("name", ["", "a b", "a'b", 'a"b', "$$", "1a", "x" * 64])
 def test_a_name_that_no_role_should_have_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="no name for a role"):
+    with pytest.raises(ConfigError, match="is not a valid role name"):
         roles.statements(Installation("public", "me", False, ()), {"application": name})
 
 

@@ -267,7 +267,7 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
             1,
             "the data source 'nope:Nope' cannot be imported",
         ),
-        ("{}", ["--args", "id", "--register", "json:loads"], 1, "'json:loads' is no data source"),
+        ("{}", ["--args", "id", "--register", "json:loads"], 1, "'json:loads' is not a data source"),
         ("{}", ["--args", "id", "--where", " "], 2, "--where is empty"),
         ("{}x", ["--args", "id"], 1, "cannot detect the format of"),
         ("nothing.parquet", ["--args", "id"], 1, "Path does not exist"),

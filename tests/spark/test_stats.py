@@ -315,7 +315,7 @@ def test_an_archive_that_is_not_there_is_mentioned(database_url: str, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--since", "yesterday"], "'yesterday' is no time; give 2026-11-01"),
+        (["--since", "yesterday"], "'yesterday' is not a time; give 2026-11-01"),
         (["--html", "/nowhere/page.html"], "there is no directory /nowhere"),
         (["--html", "/tmp"], "/tmp is a directory"),
         # Of all directories, the one that root cannot write to either.

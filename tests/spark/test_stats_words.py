@@ -54,7 +54,7 @@ def test_a_time_is_written_as_a_date_or_as_how_long_ago(text: str, found: dateti
 
 @pytest.mark.parametrize("text", ["", "d", "7 days", "7y", "-1d", "2026-13-01", "0001-01-01T00:00+02:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no time; give 2026-11-01"):
+    with pytest.raises(ConfigError, match="is not a time; give 2026-11-01"):
         parse_time(text)
 
 

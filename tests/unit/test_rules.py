@@ -173,12 +173,12 @@ def test_the_file_of_the_how_to_page_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[calls", "it is no TOML"),
+        ("[calls", "it is not valid TOML"),
         ("running = 5", "'running' stands alone: rules stand below the name of a queue"),
         ("[a.b]\nrunning = 5", 'a name with a dot stands in quotes, as in ["a.b"]'),
         ("[calls]\nrunning = 0", "queue calls: running must be a whole number"),
         ("['a b']\nrunning = 1", "'a b' is not a queue name"),
-        ("[calls]\nrate = '1/s'\nrate = '2/s'", "it is no TOML"),
+        ("[calls]\nrate = '1/s'\nrate = '2/s'", "it is not valid TOML"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(text: str, complaint: str) -> None:

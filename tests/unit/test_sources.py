@@ -69,7 +69,7 @@ def test_a_directory_whose_files_say_nothing_is_known_by_its_name(tmp_path: Path
         (["_SUCCESS"], "no files"),
         (["a.parquet", "b.parquet", "c.csv"], "2 .parquet files, 1 .csv file"),
         (["a.parquet", "a=1/b.parquet", "b=1/notes"], "2 .parquet files, 1 file without an ending"),
-        (["2026/a.parquet", "2027/a.parquet"], "2 directories that are no partitions"),
+        (["2026/a.parquet", "2027/a.parquet"], "2 directories that are not partitions"),
     ],
 )
 def test_a_directory_that_could_be_anything_is_refused_with_what_it_holds(

@@ -33,7 +33,7 @@ class CommandListener(BaseWorker):
             payload = json.loads(message["data"])
             command = payload["command"]
             if command not in self.commands:
-                raise ValueError(f"the command is none of {', '.join(self.commands)}")
+                raise ValueError(f"the command is not one of {', '.join(self.commands)}")
         # Any Redis client may publish anything.
         except Exception as error:  # noqa: BLE001
             self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)

@@ -24,7 +24,7 @@ class Console:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        # None lets click leave the colours out where standard output is no terminal.
+        # None lets click omit colours unless standard output is a terminal.
         self._color = False if os.environ.get("NO_COLOR") else None
 
     def say(self, name: str, text: str, colour: str | None = None) -> None:

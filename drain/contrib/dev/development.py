@@ -275,7 +275,7 @@ class _Server:
         if not self._server.runs:
             self._console.say(self._name, "has ended: it starts again", "red")
             self._server.start()
-            # Lines that a server writes as it starts look like problems and are none.
+            # A server's startup lines look like problems.
             self._offset = self._server.log.stat().st_size
             self._console.say(self._name, "runs again")
 

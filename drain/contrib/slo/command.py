@@ -92,7 +92,7 @@ def _of_file(path: Path) -> dict[str, Any]:
     try:
         return dict(file_of_rules.objectives(path.read_text(encoding="utf-8")))
     except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(path))}: it is no text in UTF-8") from None
+        raise ConfigError(f"{visible(str(path))}: it is not UTF-8 text") from None
     except ConfigError as error:
         raise ConfigError(f"{visible(str(path))}: {error}") from None
 
