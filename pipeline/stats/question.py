@@ -74,7 +74,9 @@ def parse_time(text: str) -> datetime | timedelta:
         found = datetime.fromisoformat(text.strip())
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{text!r} is not a time; give 2026-11-01, 2026-11-01T12:00, 7d, 24h or 30m") from None
+        raise ConfigError(
+            f"{text!r} is not a time; give 2026-11-01, 2026-11-01T12:00, 7d, 24h or 30m"
+        ) from None
 
 
 def literal(text: str) -> str:

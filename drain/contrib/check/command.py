@@ -41,7 +41,11 @@ class _Threshold(click.ParamType):  # type: ignore[type-arg]
             found = Threshold(self._number(warning), self._number(critical))
         except ValueError:
             form = "30s,2m" if self._is_time else "10,100"
-            self.fail(f"{value!r} is not a threshold: give CRITICAL, or WARNING,CRITICAL, such as {form}", param, ctx)
+            self.fail(
+                f"{value!r} is not a threshold: give CRITICAL, or WARNING,CRITICAL, such as {form}",
+                param,
+                ctx,
+            )
         if found.warning is not None and found.critical is not None and found.warning > found.critical:
             self.fail(f"the warning of {value!r} is above its critical number", param, ctx)
         return found

@@ -110,7 +110,9 @@ class DrainBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(str(error)) from None
         task = find(row["job_name"])
         if task is None:
-            raise TaskResultDoesNotExist(f"job {text} is not a task: {row['job_name']!r} is not the path of one")
+            raise TaskResultDoesNotExist(
+                f"job {text} is not a task: {row['job_name']!r} is not the path of one"
+            )
         return result_of(task, row)
 
     def check(self, **_kwargs: Any) -> Iterable[checks.CheckMessage]:
