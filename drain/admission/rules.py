@@ -169,7 +169,7 @@ class Rules:
         if self.queue in forward_queues and self.looks_at_running:
             raise ConfigError(
                 f"queue {self.queue}: its jobs leave PostgreSQL when they are pushed (DRAIN_FORWARD_QUEUES), so "
-                "running, running_per_key and ordered cannot be had: nobody knows what runs"
+                "running, running_per_key and ordered need tracked jobs"
             )
 
     @property

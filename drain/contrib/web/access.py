@@ -57,7 +57,7 @@ class Access:
         self._now = now
         if is_private and self.is_read_only:
             raise ConfigError(
-                "a private page needs a token, a header or a user function: nobody could see it"
+                "a private page needs a token, a header or a user function, or it would be closed to everyone"
             )
         # Processes with the same token accept each other's cookies; a new token ends all logins.
         self.signer = Signer(self._token or secrets.token_urlsafe(32))

@@ -84,7 +84,7 @@ def _of_open_transactions(transactions: Sequence[OpenTransaction]) -> Finding:
     )
     details = {"transactions": [each._asdict() for each in transactions], "bulk": bool(bulk)}
     since = min((each.since for each in transactions if each.since), default=None)
-    return Finding("uncommitted", why, since, none("nobody knows when a transaction commits"), details)
+    return Finding("uncommitted", why, since, none("it depends on when the transaction commits"), details)
 
 
 def _name(transaction: OpenTransaction) -> str:

@@ -91,7 +91,7 @@ def _failing(situation: Situation) -> Finding | None:
         f"queue {situation.queue} fails again and again ({last}), so its retries are let through one at a time until "
         f"a job finishes; {number(before)} come before it"
     )
-    estimate = estimates.none("nobody knows when a job of the queue succeeds")
+    estimate = estimates.none("it depends on when a job of the queue succeeds")
     return Finding("failing_queue", why, situation.due_at, estimate, {"before": before})
 
 

@@ -40,7 +40,7 @@ def _scheduled(situation: Situation) -> Finding | None:
     why = f"its time has not come: {clock(at)}, {relative(at, situation.now)}"
     held = [pause for pause in situation.pauses if pause.until is None or pause.until > at]
     if held and held[0].until is None:
-        estimate = estimates.none("it is paused too, and nobody knows until when")
+        estimate = estimates.none("it is also paused, with no end set")
     else:
         moment = held[0].until if held and held[0].until else at
         estimate = estimates.in_((moment - situation.now).total_seconds(), "when its time comes")

@@ -252,7 +252,7 @@ def test_who_may_not_write_reads_nothing_of_a_private_page(database_url: str) ->
     with visitor(database_url, private=True, token=None, user=lambda _: None) as browser:
         assert "This page is private" in browser.get("/", status=403)
     with (
-        pytest.raises(ConfigError, match="nobody could see it"),
+        pytest.raises(ConfigError, match="closed to everyone"),
         visitor(database_url, token=None, private=True),
     ):
         pass

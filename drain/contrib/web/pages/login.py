@@ -19,7 +19,7 @@ from drain.contrib.web.writes import RefusedError, require_form
 def _show(view: View) -> Mapping[str, Any]:
     if not view.site.access.takes_token:
         raise RefusedError(
-            "nobody logs in here: `drain web --token-file FILE` lets those write who have the token"
+            "logging in is off: start `drain web --token-file FILE` to let users with the token write"
         )
     return {"to": view.text("to"), "problem": ""}
 
