@@ -347,7 +347,7 @@ def test_a_file_is_applied_whole_after_a_look_at_the_difference(
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"Error: {file}: queue bad: running must be a whole number")
     file.write_bytes(b"\xff")
-    assert "no text in UTF-8" in command("apply", str(file)).stderr
+    assert "not UTF-8 text" in command("apply", str(file)).stderr
 
 
 @pytest.mark.parametrize("rule", [["--running", "1"], ["--running-per-key", "1"], ["--ordered"]])
