@@ -1,10 +1,8 @@
 """Archive: closed days of `finished_jobs` go to Parquet, then leave Postgres.
 
-For each day: rows that its files lack are written, or the whole day if its files are many; every row in Postgres must
-be
-in the files exactly once and unchanged; files get their names, and replaced ones are removed; the partition is dropped
-if it still holds exactly these rows. Repeating the command completes an interrupted archive. Late rows, whose
-partition is gone, are added the same way.
+Rows that a day's files lack are written, or the whole day if its files are many. Files get their names once they hold
+every row in Postgres exactly once and unchanged; the partition is dropped if it still holds exactly these rows.
+Repeating the command completes an interrupted archive. Late rows, whose partition is gone, are added the same way.
 """
 
 from __future__ import annotations
@@ -39,15 +37,15 @@ if TYPE_CHECKING:
 # The checksum of hundreds of millions of rows takes hours.
 _STATEMENT_SECONDS = 6 * 3600
 _LOCK_SECONDS = 60
-# Per day; an attempt fails if rows were added between comparison and drop.
+# An attempt fails if rows are added between comparison and drop.
 _TRIES = 5
 _PAUSE_SECONDS = 0.5
-# How long to wait for transactions that use the partition.
+# Wait for transactions that use the partition.
 PATIENCE_SECONDS = 30.0
 
 
 class NotArchivedError(DrainError):
-    """A day stays in Postgres, as the text explains."""
+    """A day stays in Postgres."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,8 @@ class Archived:
     """Result of archiving one UTC day.
 
     Attributes:
-        rows: Rows of Postgres now in the archive.
-        late: Rows without a partition of their day.
-        problem: Why the day is still in Postgres, if it is.
+        late: The rows have no partition of their day.
+        problem: Why the day is still in Postgres.
     """
 
     day: date
@@ -72,8 +69,7 @@ def exclusive(database_url: str) -> Iterator[Connection]:
     """Connect and hold the archive's lock during the block.
 
     Raises:
-        DrainError: Another process archives this database, or the schema is missing.
-        UnavailableError: The database is unavailable.
+        DrainError: Another process archives this database.
     """
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
@@ -107,12 +103,8 @@ def run(
     """Archive closed days, oldest first, and yield each result.
 
     Args:
-        session: Creates the Spark session, if there is anything to write.
+        session: Called if there is anything to write.
         keep: Latest closed days that stay in Postgres.
-        report: Receives a line per step.
-
-    Raises:
-        DrainError: No further day can be archived.
     """
     with exclusive(database_url) as connection, ExitStack() as stack:
 
@@ -124,20 +116,14 @@ def run(
             return days.archive(started(), order)
 
         work = Archiver(connection, database_url, archive, write, report)
-        # Fails once, rather than for each day, if the archive is unavailable.
+        # If the archive is unavailable, fail once, not for each day.
         Archive(archive).exists()
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
 
 
 class Archiver:
-    """Archives closed days, one at a time.
-
-    Args:
-        connection: Holds the archive's lock; see `exclusive`.
-        write: See `drain.pipeline.days.archive`.
-        report: Receives a line per step.
-    """
+    """Archives closed days, while `connection` holds the archive's lock."""
 
     def __init__(
         self,
@@ -154,14 +140,7 @@ class Archiver:
         self._report = report
 
     def close(self, day: Day, patience: float = PATIENCE_SECONDS) -> Archived:
-        """Archive a day and remove it from Postgres; a problem of the day is in the result.
-
-        Args:
-            patience: Seconds to wait for transactions that use the partition.
-
-        Raises:
-            UnavailableError: The database is unavailable.
-        """
+        """Archive a day; `patience` is the wait in seconds for transactions that use its partition."""
         began = monotonic()
         rows, problem = 0, None
         try:
@@ -180,14 +159,14 @@ class Archiver:
     def _close(self, day: Day, patience: float) -> int:
         for _ in range(_TRIES):
             archived = self._complete(day)
-            # After the instant, whose locks would prevent the drop.
+            # The instant's locks would prevent the drop.
             if self._drop(day, archived, patience):
                 return archived.rows
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
     def _complete(self, day: Day) -> Checksum:
-        """Complete the files of a day and check them; return the checksum of the rows."""
-        # Left by a dead process; no other one uses this archive.
+        """Complete and check a day's files; return its checksum."""
+        # Left by a dead process.
         files.remove_unused(self._archive, day.date)
         with history.instant(self._database_url) as instant:
             expected = finished.checksum(instant.connection, day)
@@ -215,7 +194,7 @@ class Archiver:
             )
         if answer.written:
             files.add_to_day(self._archive, day.date, answer.written, run, whole=answer.whole)
-        # Both before and after removing older files: a power cut must neither lose nor double rows.
+        # A power cut must neither lose nor double rows: flush before and after the removal.
         files.flush(self._archive, day.date)
         if answer.replaced:
             files.remove(self._archive, answer.replaced)

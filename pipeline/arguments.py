@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 # Text around the value in {"v":…}.
 _BEFORE, _AFTER = len('{"v":'), len("}")
-# As in the schema, which also counts a blank after each comma and colon.
+# As in the schema, which also counts blanks after commas and colons.
 _LONGEST_BYTES = 1024 * 1024
-# A NUL in JSON, unlike a backslash before the text u0000.
+# Not a backslash before the text u0000.
 _NUL, _IS_NUL = r"\u0000", r"(?<!\\)(\\\\)*\\u0000"
 
 
@@ -23,7 +23,7 @@ def positional(columns: Sequence[Column]) -> Column:
     """Build a JSON array of values with their own types."""
     from pyspark.sql import functions as f
 
-    # A Spark array has one type, so each value is cut out of its own object {"v":…}.
+    # A Spark array has one type, so each value is cut out of its own object.
     objects = [f.to_json(f.struct(column.alias("v")), JSON) for column in columns]
     values = [f.substr(text, f.lit(_BEFORE + 1), f.length(text) - (_BEFORE + _AFTER)) for text in objects]
     return f.concat(f.lit("["), f.concat_ws(",", *values), f.lit("]"))

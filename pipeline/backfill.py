@@ -1,7 +1,4 @@
-"""Backfill: a job per row of a source, all in one commit.
-
-Repeating the command with the same run id stages everything if the process died before the commit, and nothing after.
-"""
+"""Backfill: a job per row of a source, all in one commit unless several are asked for."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
 
 SHOWN = 10
-# For rows with a null argument; the first is the default.
+# For a null argument; the first is the default.
 ON_NULL = ("fail", "skip", "stage")
 
 
@@ -34,16 +31,13 @@ class Plan:
     """Jobs that a backfill stages.
 
     Attributes:
-        args: Columns of positional arguments, in order.
-        kwargs: Column of each keyword argument.
+        args, kwargs: Columns of the arguments.
         priority: Lower runs first; applications' jobs have 0.
-        tag: Origin of the jobs, for operators.
         where: Condition in Spark's SQL.
         run_id: A run that was staged stages nothing more.
         rows_per_second: Jobs due per second; None for all at once.
         commit_every: Rows per commit; None for one commit.
-        limits: When to pause between commits.
-        on_null: For a row with a null argument: `fail`, `skip` or `stage`.
+        on_null: One of `ON_NULL`.
     """
 
     source: Source
@@ -63,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs that a run would stage; `duplicates` have the arguments of others, `shown` are ten arguments as JSON."""
+    """Jobs that a run would stage, repeated arguments, and ten arguments as JSON."""
 
     jobs: int
     duplicates: int
@@ -71,11 +65,7 @@ class Preview:
 
 
 def preview(spark: SparkSession, plan: Plan, refused: Rejects) -> Preview:
-    """Count the jobs of a run, reading the source once.
-
-    Raises:
-        DrainError: The source is unreadable, lacks a column, or has too many rejects.
-    """
+    """Count the jobs of a run, reading the source once."""
     with explained(), rejects.kept(_checked(spark, plan)) as rows:
         refused.take(rows)
         good = rows.where(f"{REASON} IS NULL").select("job_args", "job_kwargs")
@@ -95,13 +85,12 @@ def run(
     """Stage the jobs; on return all are committed, now or before.
 
     Args:
-        session: Creates the Spark session, unless the run was staged before.
+        session: Called unless the run was staged before.
         report: Receives progress twice a second.
-        refused: Where unusable rows go; None fails the run at the first.
+        refused: Takes unusable rows; None fails the run at the first.
 
     Raises:
-        DrainError: Nothing was staged, as the text explains.
-        KeyboardInterrupt: SIGINT; either nothing or everything is staged.
+        KeyboardInterrupt: SIGINT; nothing or everything is staged.
     """
 
     def check(connection: Connection) -> None:
@@ -148,7 +137,6 @@ def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
     from pyspark.sql import functions as f
 
     rows = plan.source.checked(spark)
-    # Rejects have no values to test.
     rows = rows.where(f.col(REASON).isNotNull() | f.expr(plan.where)) if plan.where else rows
     positional = [_column(rows, name) for name in plan.args]
     named = {name: _column(rows, column) for name, column in plan.kwargs.items()}
@@ -179,7 +167,7 @@ def _by_name(rows: DataFrame) -> dict[str, Column]:
 
 
 def _nulls(columns: Mapping[str, Column]) -> Column:
-    """Return why a row is refused: its first null argument."""
+    """Name the first null argument."""
     from pyspark.sql import functions as f
 
     nothing = f.lit(None).cast("string")

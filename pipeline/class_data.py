@@ -1,7 +1,7 @@
 """Class data of Spark's JVM: an archive of parsed classes, mapped instead of loading 16,000 classes.
 
-A user's first JVM writes it as it ends, in the background: 170 MB that save a third of each later start's processor
-time. Its name covers everything that decides whether it fits; a JVM that rejects it works without.
+A user's first JVM writes it in the background as it ends: 170 MB that save a third of each later start's processor
+time. Its name covers everything that it depends on; a JVM that rejects it works without.
 """
 
 from __future__ import annotations
@@ -14,27 +14,21 @@ from hashlib import sha256
 from pathlib import Path
 from time import time
 
-# Change the JVM's class path or memory layout.
+# Variables and settings that change the JVM's class path or memory layout.
 _VARIABLES = (
     *("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "YARN_CONF_DIR"),
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS"),
 )
-# Settings that do so.
 _SETTINGS = ("spark.driver.defaultJavaOptions", "spark.driver.extraClassPath", "spark.driver.memory")
 # Special in JVM options, or in Spark's list of them.
 _SPECIAL = frozenset('":\\\n')
-# Then unused archives and remains are removed.
+# Then archives and remains are removed.
 _UNUSED_SECONDS = 30 * 24 * 3600
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Archive of a session.
-
-    Attributes:
-        options: Of the JVM.
-        new: File that the JVM writes as it ends, the archive's name with a suffix; None to read an existing one.
-    """
+    """Archive of a session: the JVM's options, and the file to write as it ends, if any."""
 
     options: str
     new: Path | None
@@ -42,7 +36,7 @@ class Archive:
 
 def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | None:
     """Choose the archive for a JVM about to start; None if this user can have none."""
-    # RuntimeError: no home directory, as in containers with arbitrary ids, or circular links.
+    # RuntimeError: no home directory, as with arbitrary ids in containers, or circular links.
     with suppress(OSError, RuntimeError):
         directory = _directory()
         if directory is None:
@@ -63,7 +57,7 @@ def _archive(option: str, path: Path, new: Path | None) -> Archive:
 
 
 def _directory() -> Path | None:
-    """Create the directory of the archives; None if others could write there, or no option can name it."""
+    """Create the directory; None if others could write there, or no option can name it."""
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "job-drain").absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.stat()

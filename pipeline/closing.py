@@ -1,4 +1,4 @@
-"""Spark in a process of its own, started by `drain archive --follow` to close days."""
+"""Spark in a separate process that closes days for `drain archive --follow`."""
 
 from __future__ import annotations
 
@@ -24,38 +24,31 @@ from drain.pipeline.session import BRIEF, require, session
 class Closer:
     """Writes closed days, like `drain.pipeline.days.archive`.
 
-    Its process only writes hidden files, so it is harmless if it briefly outlives this one.
-
-    Raises:
-        DrainError: Spark is not installed.
+    Its process only writes hidden files, so it may briefly outlive this one.
     """
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
-        # Now rather than at midnight.
+        # Not first at midnight.
         require()
         self._spark = dict(spark)
         self._process: subprocess.Popen[str] | None = None
         self._ended = False
 
     def __call__(self, order: Order) -> Answer:
-        """Execute an order.
-
-        Raises:
-            DrainError: It failed, or `end` was called.
-        """
+        """Execute an order; DrainError if it fails or `end` was called."""
         with subprocess.Popen(
             [sys.executable, "-m", "drain.pipeline.closing"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if self._spark.get("verbose") else subprocess.DEVNULL,
             text=True,
-            # Ctrl-C is for the follower, which ends this process.
+            # Ctrl-C is for the follower.
             start_new_session=True,
         ) as process:
             self._process = process
             if self._ended:
                 self.end()
-            # Not an argument, which would show the password. Closing stdin would end the process.
+            # Arguments would show the password. Closing stdin would end the process.
             with suppress(BrokenPipeError):
                 given = json.dumps({"spark": self._spark, "order": asdict(order)})
                 os.write(cast("IO[str]", process.stdin).fileno(), f"{given}\n".encode())

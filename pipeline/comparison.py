@@ -1,6 +1,6 @@
 """Comparison of two sides by key in one pass: missing, different, deleted and equal rows.
 
-A full outer join by grouping, so repeated keys are noticed and do not multiply. Differences are kept on disk.
+A full outer join by grouping, so repeated keys are noticed and do not multiply.
 
 The target is read before the source, so a row that the source lacks was deleted or never existed. A document saved in
 between counts as missing, though its own job is under way.
@@ -27,7 +27,6 @@ DELETED = "deleted at source"
 SAME = "up to date"
 REASONS = (MISSING, DIFFERENT, DELETED, SAME)
 
-# Why the sides cannot be compared.
 _NO_KEY = "no key"
 _REPEATED = "repeated"
 
@@ -43,8 +42,8 @@ class Comparison:
         counts: Keys by `REASONS`.
         changed: Keys with a different value, by column.
         skipped: Rows without a key, by side.
-        differences: Rows of `key_0`, `key_1`, …, `reason` and `changed`, the differing columns of keys on both sides;
-            with a version also `source_version` and `target_version`. Readable repeatedly.
+        differences: Rows of `key_0`, …, `reason` and `changed`, the differing columns; with a version also
+            `source_version` and `target_version`. Readable repeatedly.
     """
 
     counts: Mapping[str, int]
@@ -61,10 +60,6 @@ def compared(
 
     Args:
         skip_null: Skip rows with null in the key; otherwise they are an error.
-
-    Raises:
-        ConfigError: A column is missing, or of another type on the other side.
-        DrainError: A row has no key, or a side repeats one; the text has an example.
     """
     from pyspark.sql import functions as f
 
@@ -91,7 +86,7 @@ def compared(
 
 
 def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
-    """Explain why too many keys would be deleted, if so; `most` as for `most_deletes`."""
+    """Explain why too many keys would be deleted, if so."""
     deleted = counts[DELETED]
     keys = deleted + counts[DIFFERENT] + counts[SAME]
     if deleted <= most_deletes(most, keys):
@@ -103,11 +98,7 @@ def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
 
 
 def most_deletes(text: str, keys: int) -> int:
-    """Return how many of a target's keys may be deleted: a number such as 500, or a percentage such as 1%.
-
-    Raises:
-        ConfigError: The text is neither.
-    """
+    """Return how many of a target's keys may be deleted: a number such as 500, or a percentage such as 1%."""
     if not re.fullmatch(r"[0-9]+|[0-9]+(\.[0-9]+)?%", text):
         raise ConfigError(
             f"--max-deletes is a number of keys or a percentage, such as 500 or 1%, not {text!r}"
@@ -116,7 +107,6 @@ def most_deletes(text: str, keys: int) -> int:
 
 
 def _sums(found: DataFrame, name: str) -> dict[str, int]:
-    """Count keys by the values of a column."""
     from pyspark.sql import functions as f
 
     rows = found.groupBy(name).agg(f.sum("keys").alias("keys")).collect()
@@ -124,13 +114,13 @@ def _sums(found: DataFrame, name: str) -> dict[str, int]:
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
-    """Keep rows on disk from first use until the stack ends."""
+    """Keep rows on disk until the stack ends."""
     from pyspark import StorageLevel
 
     kept = rows.persist(StorageLevel.DISK_ONLY)
 
     def forget() -> None:
-        # If Spark has died, the call that needed it raises.
+        # Spark may have died.
         with suppress(Exception):
             kept.unpersist()
 
@@ -151,7 +141,7 @@ def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFram
     return (
         target.withColumn("is_source", f.lit(False))  # noqa: FBT003  (a literal of Spark's)
         .unionByName(source.withColumn("is_source", f.lit(True)))  # noqa: FBT003
-        # Otherwise each task first groups its own rows, where keys rarely repeat.
+        # Else each task first groups its own rows, where keys rarely repeat.
         .repartition(*names)
         .groupBy(*names)
         .agg(f.count_if(of_source).alias("source_rows"), f.count_if(~of_source).alias("target_rows"), *values)
@@ -179,7 +169,6 @@ def _classified(groups: DataFrame, columns: Columns) -> DataFrame:
 
 
 def _differing(columns: Columns) -> Column:
-    """List the compared columns that differ."""
     from pyspark.sql import functions as f
 
     named = [
@@ -199,7 +188,6 @@ def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def _rows_without_key(found: DataFrame) -> dict[str, int]:
-    """Count the rows of each side with null in the key."""
     sums = found.where(found.reason == _NO_KEY).groupBy().sum(*_COUNTED).collect()[0]
     return {"source": sums[0] or 0, "target": sums[1] or 0}
 
@@ -215,7 +203,7 @@ def _refuse_repeated_keys(found: DataFrame, counted: Mapping[str, int], columns:
     from pyspark.sql import functions as f
 
     if _REPEATED in counted:
-        # Text from Spark: Python lacks years beyond 9999.
+        # As text: Python lacks years beyond 9999.
         key = [f.col(name).cast("string").alias(name) for name in key_names(columns)]
         (example,) = found.where(found.reason == _REPEATED).select(*key, *_COUNTED).limit(1).collect()
         raise DrainError(

@@ -1,4 +1,4 @@
-"""Conservation: every job that an application has committed is in exactly one place, in tables or archive."""
+"""Conservation: every committed job is in exactly one place, in tables or archive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLES = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """Kind of breach; `ids` are the lowest `SAMPLES`."""
+    """Kind of breach, with its lowest ids."""
 
     reason: str
     count: int
@@ -40,10 +40,7 @@ class Report:
     """Result of a comparison.
 
     Attributes:
-        expected: Distinct jobs in the list.
-        found: Jobs by place, without jobs newer than the list. `dropped` counts missing ones that may have been in days
-            dropped unarchived.
-        findings: Breaches.
+        found: Jobs by place; `dropped` counts missing ones that may have been in days dropped unarchived.
     """
 
     expected: int
@@ -56,7 +53,7 @@ class Report:
         return not self.findings
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to an object of JSON types."""
+        """Convert to JSON types."""
         return {
             "ok": self.ok,
             "expected": self.expected,
@@ -80,12 +77,9 @@ def check(
     other list before.
 
     Args:
-        key: Column with the ids that `stage` returned.
-        archive: Without it, jobs of archived days count as lost.
-        where: Condition on listed jobs, in SQL common to Postgres and Spark.
-
-    Raises:
-        DrainError: The list, a table or the archive is unreadable.
+        key: Column of ids.
+        archive: None counts jobs of archived days as lost.
+        where: Condition in SQL common to Postgres and Spark.
     """
     with explained(), _listed(spark, database_url, expected, key) as (instant, listed):
         highest = listed.agg({"id": "max"}).first()

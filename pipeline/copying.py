@@ -1,10 +1,10 @@
 """COPY of a DataFrame's rows into `staged_jobs`: Spark's tasks encode, the driver copies.
 
-Each result row comes from the one accepted attempt of a task, so repeated or killed tasks add nothing. The copying
-session holds the run's lock: once another driver has it, nothing of this one is under way.
+Only a task's accepted attempt yields rows, so repeated or killed tasks add nothing. The copying session holds the run's
+lock, so a second driver never overlaps.
 
-A run of several commits ends each with a partition, and notes how many are done. Partitions of files are stable; other
-rows are divided by value. An unfinished partition is read again as a whole.
+A run of several commits ends each with a partition, and notes how many are done. An unfinished partition is read again
+as a whole: partitions of files are stable; other rows are divided by value.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ _STATEMENT_SECONDS = 12 * 3600
 _LOCK_SECONDS = 60
 # Then a run of several commits commits, however few its rows.
 _TRANSACTION_SECONDS = 20.0
-# Directory for encoded rows, followed by the driver's pid.
+# Followed by the driver's pid.
 _DIRECTORY = "drain-copy-"
 _REPORT_SECONDS = 0.5
-# A partition is copied once encoded. Rows of partitions of any size are shuffled into this many; for one commit, Spark
-# joins small ones again.
+# A partition is copied once encoded. For one commit, Spark joins small partitions of these again.
 _PARTS = 256
 _SMALL = {"spark.sql.files.maxPartitionBytes": "2m"}
 _JOINED = _SMALL | {
@@ -61,7 +60,7 @@ _REPEATABLE = _SMALL | {"spark.sql.files.minPartitionNum": "1"}
 
 
 class Place(NamedTuple):
-    """Position of a run: its first unfinished partition, and the files that partitions consist of."""
+    """First unfinished partition, and the files that partitions consist of."""
 
     part: int = 0
     source: str = ""
@@ -96,20 +95,15 @@ def stage(
     report: Callable[[str], None] = lambda _line: None,
     pause: Callable[[int, float], None] = lambda _rows, _seconds: None,
 ) -> int:
-    """Stage a job for each row of a DataFrame.
+    """Stage a job for each row of a DataFrame; return the run's jobs, now and before.
 
     Args:
         connection: In autocommit mode, holding the lock of a run that has begun.
-        jobs: Columns of `staged_jobs`.
         is_divided: From files that Spark divides into small partitions.
         report: Receives progress twice a second.
         pause: Called between commits with the previous one's rows and seconds.
 
-    Returns:
-        Jobs staged by the run, now and before.
-
     Raises:
-        ConfigError: A column is missing or unknown.
         StageError: A row breaks a rule of `staged_jobs`; nothing is staged after the last commit.
         KeyboardInterrupt: SIGINT; each commit is complete or undone.
     """
@@ -124,7 +118,7 @@ def stage(
         place = _resumed(noted.position, place, run.run_id)
     chunks = _chunks(jobs, place, is_divided=is_divided, several=several)
     report("reading the source")
-    # No transaction is open until the first row: Spark may work for an hour.
+    # No open transaction until the first row: Spark may work for an hour.
     following = next(chunks, None)
     postgres.limit_session(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
     copied, began, reported_at = 0, monotonic(), 0.0
@@ -192,7 +186,7 @@ def _files_of(rdd: Any) -> Sequence[Any] | None:
 
 @contextmanager
 def dividing(spark: SparkSession, *, several: bool) -> Iterator[None]:
-    """Divide sources read in the block as `stage` needs, for one or several commits."""
+    """Divide sources read in the block as `stage` needs."""
     with temporarily(spark, _REPEATABLE if several else _JOINED):
         yield
 
@@ -203,9 +197,9 @@ def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -
 
     with ExitStack() as stack:
         if not is_divided:
-            # By value, so that a repeated task sends each row to the same partition.
+            # By value: a repeated task sends each row to the same partition.
             jobs = jobs.repartition(_PARTS, *jobs.columns) if several else jobs.repartition(*jobs.columns)
-        # Spark keeps a task's whole result in the JVM's memory.
+        # The JVM holds a task's whole result in memory.
         directory = None
         if _is_local(jobs.sparkSession):
             _remove_left()
@@ -220,7 +214,7 @@ def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -
         ahead = pool.submit(encode, [place.part]) if place.part < parts else None
         for part in range(place.part, parts):
             found, ahead = ahead, pool.submit(encode, [part + 1]) if part + 1 < parts else None
-            # Before COPY reports it: PostgreSQL cuts such texts at 10,000 bytes.
+            # PostgreSQL cuts such texts at 10,000 bytes.
             with explained():
                 rows = found.result() if found else []
             for row in rows:

@@ -1,6 +1,6 @@
 """Files of one archived day: completed or replaced by Spark, and compared with Postgres.
 
-Everything written here keeps its hidden name, so dying changes nothing.
+All keep their hidden names, so dying changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Rows per task by size in Postgres; zstd leaves about a tenth.
+# Of a task's rows in Postgres; zstd leaves about a tenth.
 _TASK_BYTES = 1024 * 1024 * 1024
 
 
@@ -30,7 +30,7 @@ class Order:
     """Day to archive.
 
     Attributes:
-        snapshot: Exported snapshot, open until the answer.
+        snapshot: Exported, open until the answer.
         day: UTC, such as 2026-11-20.
         run: Letters and digits, unique to the order.
         size: Bytes of its rows in Postgres.
@@ -63,14 +63,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of an order.
-
-    Attributes:
-        written: New files, under hidden names.
-        whole: They hold the whole day and replace all others.
-        replaced: Paths of replaced files.
-        comparison: Of Postgres with new and remaining files.
-    """
+    """Result of an order; `whole` if the new files hold the whole day and replace all others."""
 
     written: list[Written]
     whole: bool
@@ -79,11 +72,7 @@ class Answer:
 
 
 def archive(spark: SparkSession, order: Order) -> Answer:
-    """Write what a day's files lack, or the whole day if they are many or repeat rows.
-
-    Raises:
-        DrainError: Postgres or a file is unreadable, or a file cannot be written.
-    """
+    """Write what a day's files lack, or the whole day if they are many or repeat rows."""
     place = Archive(order.archive)
     with explained(), place.explained():
         before = place.files(order.day)
@@ -135,7 +124,6 @@ def within(day: date) -> str:
 def are_scattered(given: Sequence[File]) -> bool:
     """Return True if fewer files would do, apart from those written together at the close."""
     if any(file.span for file in given):
-        # Unordered, whatever their size.
         return True
     generations = [file.generation for file in given if file.generation]
     whole = max((each for each in generations if each[1] == "whole"), default=None)
@@ -144,7 +132,7 @@ def are_scattered(given: Sequence[File]) -> bool:
 
 
 def write(rows: DataFrame, order: Order, size: int) -> list[Written]:
-    """Write a day's rows, of `size` bytes in Postgres, to hidden files, each in order."""
+    """Write a day's rows, of `size` bytes in Postgres, to hidden files in order."""
     tasks = 1 + size // _TASK_BYTES
     divided = rows.repartition(1) if tasks == 1 else rows.repartitionByRange(tasks, *ORDER)
     task = partial(_write, order.archive, order.day, order.run)
@@ -190,5 +178,5 @@ def compare(rows: DataFrame, archived: DataFrame) -> Comparison:
 def _checksum(rows: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
-    # The hash skips nulls, but ('a', null) must differ from (null, 'a').
+    # Hashes skip nulls, but ('a', null) must differ from (null, 'a').
     return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])

@@ -1,4 +1,4 @@
-"""Rows as CSV for COPY, in Spark's Python processes, hence few imports."""
+"""Rows as CSV for COPY; few imports, as Spark's Python processes load it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute
 import pyarrow.csv
 from pyspark import TaskContext
 
-# Spark's result: part of COPY's input, or its file, with partition and rows.
+# Part of COPY's input, or its file.
 CHUNK = "part int, rows bigint, text binary, file string"
 _SCHEMA = pa.schema(
     [("part", pa.int32()), ("rows", pa.int64()), ("text", pa.binary()), ("file", pa.string())]
@@ -30,7 +30,7 @@ class Encoder:
 
     Attributes:
         defaults: Value for null, by column.
-        directory: Shared by driver and tasks on one machine, for texts that bypass the JVM.
+        directory: For texts that bypass the JVM; driver and tasks on one machine share it.
     """
 
     defaults: Mapping[str, object]
@@ -65,6 +65,6 @@ class Encoder:
 
 
 def _in_years(times: pa.Array) -> pa.Array:
-    """Replace years above 65,535, which the writer would make early, by a time that PostgreSQL refuses."""
+    """Replace years above 65,535, which wrap around in the writer, by a time that PostgreSQL refuses."""
     latest = pa.scalar(_LATEST, times.type)
     return pyarrow.compute.if_else(pyarrow.compute.greater(times, latest), latest, times)

@@ -1,4 +1,4 @@
-"""Errors of Spark in one line."""
+"""Spark's errors in one line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from drain.errors import DrainError
 from drain.pipeline import interruption, jvm
 from drain.pipeline.lake.files import DATE
 
-# Our own error from another process: the last line of a traceback.
+# Our own error in another process' traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# Why a row was refused.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# Meaning of messages, by pattern; may use its groups.
+# By pattern, with its groups.
 _MEANINGS = {
     r"\bjava\.lang\.OutOfMemoryError: (.+)": (
         "Spark ran out of memory ({0}): give it more, such as --conf spark.driver.memory=2g"
@@ -42,7 +41,7 @@ _MEANINGS = {
     ),
 }
 _CLASS_OF_ERROR = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
-# Root of a store in `drain.pipeline.gateway`.
+# Store URL in `drain.pipeline.gateway`.
 _SERVED = re.compile(r"webhdfs://[^/\s]+/[0-9a-f]{32}/(\w+)/")
 _CAUSE = re.compile(r"^Caused by: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MULTILINE)
@@ -54,8 +53,7 @@ def explained() -> Iterator[None]:
 
     Raises:
         DrainError: Spark failed, or its JVM was killed.
-        KeyboardInterrupt: SIGINT; see `drain.pipeline.interruption`.
-        SystemExit: SIGTERM or SIGHUP.
+        KeyboardInterrupt, SystemExit: See `drain.pipeline.interruption`.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -70,7 +68,7 @@ def explained() -> Iterator[None]:
 
 
 def stored(text: str) -> str:
-    """Replace the gateway's URLs in a text by the store's."""
+    """Replace the gateway's URLs by the store's."""
     return _SERVED.sub(r"\1://", text)
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = tuple(columns.TABLES["finished_jobs"])
-# Order within a row group, and within files of a closed day.
+# Within a row group, and within files of a closed day.
 ORDER = ("queue", "finished_at")
-# Approximate maximum: stores serve parts of large files, and many small ones are slow.
+# Stores serve parts of large files; many small ones are slow.
 FILE_BYTES = 128 * 1024 * 1024
 _GROUP_BYTES = 32 * 1024 * 1024
 
@@ -35,7 +35,7 @@ class Written:
 
 
 class Writer:
-    """Writes one hidden file, removed unless `finish` is called; `name` is unique within the day."""
+    """Writes one hidden file, removed unless finished; `name` is unique within the day."""
 
     def __init__(self, archive: Archive, day: date | str, name: str) -> None:
         import pyarrow.parquet as pq
@@ -53,7 +53,7 @@ class Writer:
         self._parquet = pq.ParquetWriter(self._sink, self.schema, compression="zstd")
 
     def add(self, batch: pa.RecordBatch, *, sort: bool = False) -> bool:
-        """Append rows, sorting each row group if asked; return whether one was written."""
+        """Append rows; return whether a row group was written, sorted if asked."""
         self._group.append(batch)
         self._bytes += batch.nbytes
         if self._bytes < _GROUP_BYTES:
@@ -124,12 +124,7 @@ def give_names(archive: Archive, names: Sequence[tuple[Written | File, str]]) ->
 def add_to_day(
     archive: Archive, day: date | str, written: Sequence[Written], run: str, *, whole: bool
 ) -> None:
-    """Add hidden files to a closed day.
-
-    Args:
-        run: Letters and digits, unique to the call.
-        whole: They replace all numbered and hourly files of the day.
-    """
+    """Add hidden files to a closed day; if `whole`, they replace its numbered and hourly files."""
     numbers = [file.generation[0] for file in archive.all_files(day) if file.generation]
     stem = f"{'whole' if whole else 'added'}-{max(numbers, default=0) + 1:06}"
     names = [f"{stem}-{part}-{len(written)}-{run}.parquet" for part in range(1, len(written) + 1)]
@@ -152,10 +147,7 @@ def remove_unused(archive: Archive, day: date | str) -> None:
 
 
 def flush(archive: Archive, day: date | str) -> None:
-    """Flush a day's files to local disk, if they are there.
-
-    A power cut after dropping the partition would lose what the operating system holds in memory.
-    """
+    """Sync a day's local files: a power cut after the drop must not lose them."""
     written = Path(archive.directory(day))
     if not archive.is_local or not written.exists():
         return

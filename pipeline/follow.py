@@ -27,9 +27,8 @@ from drain.tables.finished import Day
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Name in pg_stat_activity.
 _APPLICATION = "drain archive follow"
-# Between batches, unless more rows wait than fit into one.
+# Unless more rows wait than fit into one batch.
 _BATCH_SECONDS = 2.0
 _CLOSE_SECONDS = 60.0
 _MAX_ROWS = 100_000
@@ -37,12 +36,7 @@ _MAX_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of transactions.
-
-    Attributes:
-        rows: Including those of days being closed.
-        behind: Seconds since the last of these jobs finished.
-    """
+    """Rows written, and seconds since the last of these jobs finished."""
 
     rows: int
     behind: float
@@ -54,7 +48,7 @@ class Plan:
 
     Attributes:
         keep: Archived days that stay in Postgres.
-        max_rows: Rows per batch, unless one transaction has more.
+        max_rows: Per batch, unless one transaction has more.
     """
 
     database_url: str
@@ -79,9 +73,6 @@ def run(
         write: See `drain.pipeline.days.archive`; called by a thread.
         stop: May be set by any thread or signal handler.
         end: Makes `write` return or fail soon.
-        on_batch: Called with each batch written.
-        on_day: Called with each closed day's result.
-        report: Receives a line per step.
 
     Raises:
         DrainError: The archive failed; the next run continues here.
@@ -106,14 +97,7 @@ def run(
 
 
 class Follower:
-    """Writes batches, and lets a thread close days.
-
-    Args:
-        lock: Holds the archive's lock; see `drain.pipeline.archive.exclusive`.
-        write: Writes and compares a closed day's files.
-        on_day: Called with each result, once per problem of a day.
-        report: Receives a line per step.
-    """
+    """Writes batches, and lets a thread close days; `on_day` is called once per problem of a day."""
 
     def __init__(
         self,
@@ -136,7 +120,6 @@ class Follower:
         self._close_at = 0.0
         since = min([day.date for day in finished.days(lock)], default=finished.today(lock))
         with self._archive.explained():
-            # Fails on a missing bucket.
             self._archive.exists()
             self._hours = Hours(self._archive, since, finished.next_transaction(lock))
 
@@ -167,11 +150,7 @@ class Follower:
             self._hours.merge(finished.clock(self._connection), until)
 
     def close_days_if_due(self) -> None:
-        """Close days in a thread at most once a minute, and report results.
-
-        Raises:
-            UnavailableError: The thread has lost the database.
-        """
+        """Close days in a thread at most once a minute, and report results."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return
@@ -202,7 +181,7 @@ class Follower:
             with postgres.reachable(self._plan.database_url):
                 for day in days:
                     if not self._is_ended:
-                        # Without patience: the next try is a minute away.
+                        # The next try is a minute away.
                         self._results.append(self._archiver.close(day, patience=0))
         except Exception as error:  # noqa: BLE001  (raised by the thread that looks at the results)
             self._failure = error

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
     from pyspark.sql import SparkSession
 
-# Size in bytes, and parts.
+# Bytes in all, and parts.
 _Answer: TypeAlias = tuple[int, Iterable[bytes]]
 
 _ROOT = "/webhdfs/v1/"
-# First request for a part, and the largest: footers are small, texts are read to the end.
+# Footers are small, texts are read to the end.
 _FIRST_BYTES, _MOST_BYTES = 128 * 1024, 8 * 1024 * 1024
 # Spark divides texts at multiples of a block.
 _BLOCK_BYTES = 128 * 1024 * 1024
@@ -37,7 +37,7 @@ _BLOCK_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True)
 class _Shared:
-    """Objects served under one token: a prefix and below."""
+    """Objects under a prefix, served under one token."""
 
     system: FileSystem
     scheme: str
@@ -48,11 +48,7 @@ _shared: dict[str, _Shared] = {}
 
 
 def reachable(spark: SparkSession, path: str, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """Return path and options by which Spark can read a source, unchanged if it has a driver.
-
-    Raises:
-        ConfigError: Nothing is there, or the store refuses or is unavailable.
-    """
+    """Return path and options by which Spark can read a source, unchanged if it has a driver."""
     if not stores.is_object_store(path) or _has_driver(spark, path):
         return path, options
     system, name = stores.objects(path)
@@ -86,7 +82,7 @@ def _serve(spark: SparkSession, shared: _Shared) -> str:
     port = _port(str(conf.get("spark.driver.bindAddress", host)))
     token = secrets.token_hex(16)
     _shared[token] = shared
-    # `drain.pipeline.failures` maps it back.
+    # Mapped back by `drain.pipeline.failures`.
     return f"webhdfs://{host}:{port}/{token}/{shared.scheme}"
 
 
@@ -111,7 +107,7 @@ class _Server(ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     """WebHDFS as far as Spark reads it.
 
-    No Content-Type, which Spark's client would parse with a class that it lacks.
+    No Content-Type: Spark's client would parse it with a class that it lacks.
     """
 
     protocol_version = "HTTP/1.1"
@@ -120,7 +116,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def do_GET(self) -> None:
-        """Answer a request."""
         url = urlsplit(self.path)
         token, _, rest = unquote(url.path).removeprefix(_ROOT).partition("/")
         path = rest.partition("/")[2].rstrip("/")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DATE = archives.DATE
 
-# Longest time from a job's finish, by its row, to the commit.
+# From a job's finish to the commit.
 _LONGEST_TRANSACTION = timedelta(days=1)
 _TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
 
@@ -40,12 +40,12 @@ class Instant:
     """Instant of a database.
 
     Attributes:
-        connection: Holds the instant, and sees it.
+        connection: Holds and sees the instant.
         snapshot: Exported, for other connections.
         days: With partitions in Postgres.
         at: By the database's clock.
         xmax: Transactions from here on are invisible.
-        unseen: Earlier transactions in progress, invisible too.
+        unseen: Invisible earlier ones, still in progress.
     """
 
     connection: Connection
@@ -59,7 +59,7 @@ class Instant:
     def table(
         self, spark: SparkSession, name: str, names: Sequence[str], *, where: str | None = None
     ) -> DataFrame:
-        """Read columns of a job table, under a condition in Postgres' SQL."""
+        """Read columns of a job table; `where` is in Postgres' SQL."""
         return table(spark, self.database_url, self.snapshot, name, names, where=where)
 
     def finished(
@@ -74,7 +74,7 @@ class Instant:
         """Read columns of all finished jobs, archived or not, each once.
 
         Args:
-            where: Condition in SQL common to Postgres and Spark.
+            where: In SQL common to Postgres and Spark.
             since: First archived day to read.
         """
         from pyspark.sql import functions as f
@@ -91,12 +91,12 @@ class Instant:
             since=since,
             without=self.days,
         )
-        # Excludes rows finished and archived after the instant. Older rows stay, as their transaction numbers may be
-        # those of another server.
+        # Excludes rows finished and archived after the instant. Older rows stay: their transaction numbers may come
+        # from another server.
         xid = f.coalesce(archived["finished_xid"], f.lit(0))
         unseen = (xid >= self.xmax) | xid.isin(list(self.unseen))
         archived = archived.where(~(unseen & (archived["finished_at"] > self.at - _LONGEST_TRANSACTION)))
-        # A late row may be in both until Postgres' copy is deleted.
+        # Late rows may be in both until deleted from Postgres.
         if finished.may_be_late(self.connection):
             where = f"tableoid = '{finished.OTHER}'::regclass"
             late = self.table(spark, "finished_jobs", ["id"], where=where)
@@ -106,11 +106,7 @@ class Instant:
 
 @contextmanager
 def instant(database_url: str) -> Iterator[Instant]:
-    """Hold one instant of all job tables during the block, keeping their partitions.
-
-    Raises:
-        UnavailableError: The database is unavailable.
-    """
+    """Hold one instant of all job tables during the block, keeping their partitions."""
     connection = postgres.connect(database_url, "drain snapshot")
     with (
         connection,
@@ -130,7 +126,7 @@ def table(
     *,
     where: str | None = None,
 ) -> DataFrame:
-    """Read columns of a job table in an exported snapshot; see `Instant.table`."""
+    """Read columns of a job table in an exported snapshot."""
     reader = (
         spark.read.format(name)
         .option("database_url", database_url)
@@ -152,13 +148,9 @@ def read(
     """Read columns of the archive.
 
     Args:
-        names: Of `finished_jobs`, and `finished_date`.
-        where: Condition in Spark's SQL; files of excluded days are not read.
+        where: In Spark's SQL; files of excluded days are not read.
         since: First day.
         without: Days to leave out.
-
-    Raises:
-        DrainError: The archive cannot be listed.
     """
     archive = Archive(place)
     left_out = {str(day) for day in without}
@@ -182,15 +174,11 @@ def _chosen(spark: SparkSession, days: list[str], where: str) -> list[str]:
 
 
 def _named(condition: str) -> list[str]:
-    """List the archive's columns that occur in an SQL condition."""
     return [name for name in columns.ARCHIVED if re.search(rf"\b{name}\b", condition, re.IGNORECASE)]
 
 
 def _read(spark: SparkSession, archive: Archive, files: Sequence[File], names: Sequence[str]) -> DataFrame:
-    """Read columns of files, with Spark's reader where possible.
-
-    It bypasses Python: statistics of ten million jobs took 9.9 instead of 17.0 s.
-    """
+    """Read files, if possible with Spark's reader, without Python: ten million jobs took 9.9 instead of 17.0 s."""
     own = [file for file in files if _spark_reads(archive, file)]
     if not own:
         return read_files(spark, archive, files, names)
@@ -219,11 +207,7 @@ def read_files(
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return True if Spark finds files at a path, on any file system.
-
-    Raises:
-        DrainError: Spark lacks a driver, or cannot reach it.
-    """
+    """Return True if Spark finds files at a path, on any file system."""
     with explained():
         where, system = _resolve(spark, path)
         return bool(system.exists(where))
@@ -237,7 +221,7 @@ def make_empty(spark: SparkSession, path: str, mark: str) -> None:
 
 
 def _resolve(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Resolve a path to Hadoop's path and file system, for which PySpark has no API."""
+    """Resolve a path to Hadoop's path and file system; PySpark has no API for this."""
     jvm: Any = spark.sparkContext._jvm
     where = jvm.org.apache.hadoop.fs.Path(path)
     return where, where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

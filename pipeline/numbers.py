@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-# Digits of each integer type's maximum.
+# Digits of the maximum.
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-# Of Spark's decimals, before and after the point.
+# In Spark's decimals, before and after the point.
 _MOST_DIGITS = 38
 # Java's pattern without exponent and trailing zeros.
 _PLAIN = "0." + "#" * _MOST_DIGITS
-# A number without exponent, as PostgreSQL writes `numeric`.
+# Without exponent, as PostgreSQL writes `numeric`.
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)$"
 
 
 def common_type(one: DataType, other: DataType) -> str | None:
-    """Return the narrowest type for all values of two exact types; None if there is none."""
+    """Return the narrowest type for all values of two exact types, if any."""
     ours, theirs = _shape(one), _shape(other)
     if ours is None or theirs is None:
         return None
@@ -47,7 +47,7 @@ def as_text(column: Column, kind: DataType) -> Column:
 
 
 def _shape(kind: DataType) -> tuple[int, int] | None:
-    """Return the digits of a type before and after the point; None if inexact."""
+    """Return a type's digits before and after the point; None if inexact."""
     from pyspark.sql.types import DecimalType
 
     if isinstance(kind, DecimalType):

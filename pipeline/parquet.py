@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Kinds of nanoseconds by path in a file's schema.
+# By path in a file's schema.
 _Kinds: TypeAlias = Mapping[tuple[str, ...], str]
 
 _NANOSECONDS = "TIMESTAMP(NANOS,"
@@ -19,7 +19,7 @@ _NANOSECONDS = "TIMESTAMP(NANOS,"
 def in_microseconds(rows: DataFrame) -> DataFrame:
     """Convert nanoseconds to microsecond timestamps, rounded down, in structs and lists too.
 
-    Columns with them elsewhere, as in maps, are left out: their numbers would be taken for others.
+    Columns with them elsewhere, as in maps, are left out: their numbers would mislead.
     """
     if not any("bigint" in field.dataType.simpleString() for field in rows.schema):
         return rows

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
     from drain.pipeline.history import Instant
 
-# Jobs certain to run: a job that may expire is not, and corrective jobs have no keyword arguments.
+# Jobs that may expire are not certain to run; corrective jobs have no keyword arguments.
 _WILL_RUN = "job_kwargs = '{}'::jsonb AND expires_at IS NULL"
-# Waiting jobs by table.
 _WAITING = {"staged_jobs": _WILL_RUN, "inflight_jobs": f"{_WILL_RUN} AND lease_expires_at IS NULL"}
 
 
@@ -55,14 +54,13 @@ class Plan:
     """Sides to compare, and jobs to stage.
 
     Attributes:
-        source_columns, target_columns: Added columns, as expressions in Spark's SQL.
-        columns: Keys and versions. The key becomes positional arguments, with the source's types.
+        source_columns, target_columns: Added columns, in Spark's SQL.
+        columns: The key becomes positional arguments, with the source's types.
         job_name: For keys missing or different in the target.
         delete_job: For keys deleted at the source; None only counts them.
-        max_deletes: Most deletes: a number, or a percentage of the target's keys.
-        on_null: For rows with null in the key: `fail` or `skip`.
+        max_deletes: A number, or a percentage of the target's keys.
+        on_null: For null in the key: `fail` or `skip`.
         priority: Lower runs first; applications' jobs have 0.
-        tag: Origin of the jobs, for operators.
         report: New directory for differences as Parquet; one of the same run is replaced.
         run_id: A run that was staged stages nothing more.
     """
@@ -87,7 +85,7 @@ class Plan:
 
     @property
     def job_for(self) -> dict[str, str]:
-        """Map each reason to its job's name, if it has one."""
+        """Job names by reason, where there is one."""
         jobs = {MISSING: self.job_name, DIFFERENT: self.job_name}
         return jobs | ({DELETED: self.delete_job} if self.delete_job else {})
 
@@ -121,14 +119,7 @@ Session = Callable[[], "AbstractContextManager[SparkSession]"]
 def count(
     database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
-    """Compare and count, staging nothing.
-
-    Args:
-        report: Receives a line per step.
-
-    Raises:
-        DrainError: A side is unreadable, or cannot be compared.
-    """
+    """Compare and count, staging nothing."""
     began = monotonic()
     with session() as spark, explained(), _compared(spark, plan, report) as found:
         staged = 0
@@ -143,12 +134,8 @@ def run(
 ) -> Result:
     """Compare and stage; on return all jobs are committed.
 
-    Args:
-        report: Receives a line per step.
-
     Raises:
-        DrainError: Nothing was staged, as the text explains.
-        KeyboardInterrupt: SIGINT; either nothing or everything is staged.
+        KeyboardInterrupt: SIGINT; nothing or everything is staged.
     """
     began = monotonic()
     with _exclusive(database_url, plan) as connection:
@@ -175,9 +162,8 @@ def run(
 
 @contextmanager
 def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) -> Iterator[Comparison]:
-    """Compare the sides, and write the report."""
     report("comparing the two sides")
-    # Refused before the comparison; an earlier attempt's report of this run is replaced.
+    # Refuse before the comparison; a repeated run replaces its own report.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
         raise ConfigError(f"{plan.report} exists already; --report writes to a new path")
     source = with_columns(plan.source.load(spark), plan.source_columns, "--source-column")
@@ -189,7 +175,7 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
 
 
 def _mark(plan: Plan) -> str:
-    """Return the file that marks a report as this run's; Parquet readers ignore it."""
+    """Mark a report as this run's; Parquet readers ignore the file."""
     return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
 
 
@@ -202,7 +188,6 @@ def _write_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> No
 
 
 def _correctable(found: Comparison, plan: Plan) -> int:
-    """Count the differences that have a job."""
     return sum(found.counts[reason] for reason in plan.job_for)
 
 
@@ -233,7 +218,6 @@ def _jobs(differences: DataFrame, plan: Plan) -> DataFrame:
 
 
 def _without_waiting(jobs: DataFrame, now: Instant, plan: Plan, spark: SparkSession) -> DataFrame:
-    """Leave out jobs that already wait."""
     from pyspark.sql import functions as f
 
     # By element: Postgres and Spark space JSON differently.

@@ -16,10 +16,9 @@ from drain.formatting import count
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Added by sources: why a row is unusable, and its text; null for good rows.
+# Why a row is unusable, and its text; null for good rows.
 REASON = "_drain_reason"
 RECORD = "_drain_record"
-# Characters of a value shown.
 _SHOWN_CHARACTERS = 200
 
 
@@ -28,7 +27,7 @@ class Rejects:
     """Rejects of one run.
 
     Attributes:
-        path: File for JSON lines with `reason` and `record`.
+        path: For JSON lines with `reason` and `record`.
         most: More of them fail the run.
         found: Number of rejects.
     """
@@ -38,11 +37,7 @@ class Rejects:
     found: int = 0
 
     def take(self, rows: DataFrame) -> None:
-        """Write the rejects among these rows.
-
-        Raises:
-            DrainError: There are more than `most`, or the file cannot be written.
-        """
+        """Write the rejects among these rows; fail if there are more than `most`."""
         from pyspark.sql import functions as f
 
         first = ""
@@ -81,11 +76,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def separated(rows: DataFrame, rejects: Rejects) -> Iterator[DataFrame]:
-    """Yield the good rows, after writing the others if there is a file.
-
-    Raises:
-        DrainError: As `Rejects.take`.
-    """
+    """Yield the good rows, after writing the others if there is a file."""
     if rejects.path is None:
         yield without_any(rows)
         return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
 
 SHOWN = 10
-# Columns allowed in conditions, with `finished_date`.
+# Allowed in conditions, with `finished_date`.
 NAMED = (
     *("id", "job_name", "job_args", "job_kwargs", "queue", "priority", "scheduled_at", "tag", "context"),
     *("staged_at", "moved_at", "claimed_at", "finished_at", "finished_by", "attempts", "fencing_token"),
@@ -36,12 +36,11 @@ class Plan:
     """Jobs to stage again.
 
     Attributes:
-        archive: None for only the rows still in Postgres.
+        archive: None reads only rows still in Postgres.
         finished: Read Postgres' rows too.
-        where: Condition in Spark's SQL on `NAMED` and `finished_date`.
-        job_name: Of the past jobs.
-        as_name: Of the new jobs, if different.
-        queue, priority, tag: In place of each job's own.
+        where: In Spark's SQL, on `NAMED` and `finished_date`.
+        as_name: Replaces `job_name`.
+        queue, priority, tag: Replace each job's own.
     """
 
     run: runs.Run
@@ -57,7 +56,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs that a replay would stage: counts, first and last finish, and some arguments as JSON."""
+    """Jobs that a replay would stage, first and last finish, and some arguments as JSON."""
 
     jobs: int
     queues: dict[str, int]
@@ -67,11 +66,7 @@ class Preview:
 
 
 def preview(database_url: str, spark: SparkSession, plan: Plan) -> Preview:
-    """Count the jobs, and show some arguments.
-
-    Raises:
-        DrainError: The archive is missing, or the condition is invalid.
-    """
+    """Count the jobs, and show some arguments."""
     from pyspark.sql import functions as f
 
     with explained(), _past(database_url, spark, plan) as rows:

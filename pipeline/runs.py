@@ -41,9 +41,8 @@ class Run:
         run_id: A run that was staged stages nothing more.
         rows_per_second: Jobs due per second; None for all at once.
         commit_every: Rows per commit; None for one commit.
-        limits: When to pause between commits.
         priority: Jobs with a lower number must not be delayed.
-        plan: Description of the jobs; a staged run with another plan is refused.
+        plan: Describes the jobs; a staged run with another plan is refused.
     """
 
     run_id: str
@@ -72,8 +71,6 @@ def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
 
     Raises:
         DrainError: Another process executes the run, or a pooler shares sessions.
-        SchemaError: The schema is missing or of another version.
-        UnavailableError: The database is unavailable.
     """
     connection = postgres.connect(database_url, "drain bulk")
     with connection, postgres.reachable(database_url):
@@ -86,11 +83,7 @@ def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
 
 @contextmanager
 def begun(connection: Connection, run: Run) -> Iterator[None]:
-    """Note a run during the block; the note stays if it stages jobs.
-
-    Args:
-        connection: In autocommit mode, holding the run's lock.
-    """
+    """Note a run during the block, on an autocommit connection with its lock; the note stays if it stages jobs."""
     bulk.begin(connection, run.run_id, run.plan)
     try:
         yield
@@ -103,11 +96,7 @@ def begun(connection: Connection, run: Run) -> Iterator[None]:
 def check_stageable(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
-    """Check before Spark starts that such jobs can be staged, by one of each name that is rolled back.
-
-    Raises:
-        StageError: They break a rule of the schema.
-    """
+    """Check before Spark starts that such jobs can be staged: stage one of each name, and roll back."""
     try:
         with connection.transaction(force_rollback=True):
             for name in job_names:

@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 _NEEDED = ("adbc_driver_postgresql", "pandas", "pyarrow", "pyspark")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
-# Setting with JVM options.
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # For work that costs PostgreSQL more than Spark. SMALL takes 500 instead of 650 MB for a backfill of 2 million rows.
 # BRIEF also compiles only once: half a second less for short commands, twice the time to encode ten million rows.
 SMALL = "-XX:+UseSerialGC"
 BRIEF = f"{SMALL} -XX:TieredStopAtLevel=1"
 
-# Defaults of every session.
 _ALWAYS = {
-    # Rows per batch to and from Postgres: hides the cost of a batch, and bounds it to ten MB with long rows.
+    # Rows per batch to and from Postgres; ten MB with long rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # `drain.pipeline.gateway` may list a million objects for minutes.
+    # Listing a million objects takes `drain.pipeline.gateway` minutes.
     "spark.hadoop.dfs.webhdfs.socket.read-timeout": "10m",
 }
-# They decide what rows mean, and cannot be overridden: UTC days, "007" as a queue's name, "${x}" as plain text.
+# These decide what rows mean: UTC days, "007" as a queue's name, "${x}" as plain text. Not overridable.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -55,7 +53,7 @@ _REQUIRED = {
     # Encodings by all of Java's names.
     "spark.sql.legacy.javaCharsets": "true",
 }
-# Defaults for one process: no web page, no other hosts, little shuffling.
+# One process: no web page, no other hosts, little shuffling.
 _LOCALLY = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -78,10 +76,10 @@ def session(
     """Start a Spark session for the block, or use the running one.
 
     Args:
-        master: Master URL, such as `local[4]`; None for `spark-submit`'s, or all local cores.
-        settings: Spark's settings; they override all but those that decide what rows mean.
-        verbose: Show Spark's log and progress, instead of keeping the log in a temporary file.
-        nice: Raise this process' niceness, if Spark is local; irreversible.
+        master: None for `spark-submit`'s, or all local cores.
+        settings: Override all but those that decide what rows mean.
+        verbose: Show Spark's log and progress, instead of logging to a temporary file.
+        nice: Added to this process' niceness if Spark is local; irreversible.
         java_options: For a local JVM, such as SMALL.
         report: Receives a line when Spark starts.
 
@@ -106,7 +104,7 @@ def session(
             yield running
         return
     chosen = _settings(master, settings or {}, verbose=verbose)
-    # Not with `verbose`, where Spark's files may set options and standard error is the caller's.
+    # With `verbose`, Spark's files may set options, and standard error is the caller's.
     own = not verbose and chosen.get("spark.master", "").startswith("local")
     data = _class_data(which, chosen) if own else None
     if own:
@@ -141,7 +139,7 @@ def _started(settings: Mapping[str, str], new: Path | None) -> Iterator[SparkSes
     started_before = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     with nullcontext() if started_before else jvm.started(settings, new):
         session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
-        # The JVM may be ended while connected to this server, which would print a traceback.
+        # The JVM may end while connected to this server, which would print a traceback.
         session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         try:
             yield session
@@ -158,21 +156,13 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def require() -> None:
-    """Check that Spark and its packages for Postgres are installed.
-
-    Raises:
-        DrainError: One is missing; the text says what to install.
-    """
+    """Check that Spark and its packages for Postgres are installed."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise DrainError(f"this command runs on Spark: {extras.install('spark')}")
 
 
 def require_shared(spark: SparkSession, path: str) -> None:
-    """Check that executors share a file of this process; on a cluster they would write to their own disks.
-
-    Raises:
-        ConfigError: The file is only on this machine.
-    """
+    """Refuse a local file that executors do not share: on a cluster they would write to their own disks."""
     context, file = spark.sparkContext, Path(path.removeprefix("file:"))
     if str(context.master).startswith("local") or not file.exists():
         return
@@ -229,7 +219,7 @@ def _class_data(which: java.Java, settings: Mapping[str, str]) -> class_data.Arc
 
 @contextmanager
 def _standard_error_to(file: int) -> Iterator[None]:
-    """Redirect standard error of processes started in the block to a file."""
+    """Redirect standard error of processes started in the block."""
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(file, 2)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    # Columns of source and target.
     _Both: TypeAlias = tuple[Column, Column]
 
 
@@ -36,7 +35,7 @@ class Columns:
     Attributes:
         key: Never null.
         version: Equal if up to date; two nulls are equal.
-        compare: Without a version, columns that must be equal, by 64-bit hashes: one difference in 10^19 is missed.
+        compare: Without a version, columns compared by 64-bit hashes: one difference in 10^19 is missed.
     """
 
     key: Sequence[Pair]
@@ -60,15 +59,7 @@ def value_names(columns: Columns) -> list[str]:
 
 
 def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -> DataFrame:
-    """Add or replace columns of a side.
-
-    Args:
-        expressions: In Spark's SQL, by column; they see the side's own columns.
-        option: Named in errors.
-
-    Raises:
-        ConfigError: Spark refuses an expression.
-    """
+    """Add or replace columns by expressions in Spark's SQL, which see the side's own; errors name `option`."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
@@ -88,9 +79,6 @@ def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tupl
 
     Integers and decimals get a common type. If none is wide enough, and between decimals and text, numbers are
     compared as text: 1.10 equals 1.1.
-
-    Raises:
-        ConfigError: A column is missing, or of another type on the other side.
     """
     keys = [_same_type(source, target, pair, is_key=True) for pair in columns.key]
     values = [_same_type(source, target, pair) for pair in columns.values]
@@ -106,7 +94,7 @@ def same_columns(source: DataFrame, target: DataFrame, columns: Columns) -> tupl
 def _hashes(source: DataFrame, both: _Both) -> _Both:
     from pyspark.sql import functions as f
 
-    # The hash of null alone is Spark's seed, also a possible hash of values.
+    # The hash of null alone is Spark's seed, which values can have too.
     ours, theirs = (f.xxhash64(column.isNull(), column) for column in _comparable(source, both))
     return ours, theirs
 

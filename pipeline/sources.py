@@ -31,7 +31,6 @@ SPELLING = (
 
 # Not an option, whose password `ps` would show.
 DATABASE_VARIABLE = "DRAIN_SOURCE_DATABASE_URL"
-# Format by file ending.
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 # Stands for a directory that is not a partition.
 _DIRECTORY = "/"
@@ -39,7 +38,7 @@ _DIRECTORY = "/"
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 # Directory of a table format's log, which alone knows the table's files.
 _TABLES = {"_delta_log": "delta", ".hoodie": "hudi"}
-# Singular and plural of kinds without an ending.
+# Singular and plural.
 _KINDS = {
     _DIRECTORY: ("directory that is not a partition", "directories that are not partitions"),
     "": ("file without an ending", "files without an ending"),
@@ -47,9 +46,9 @@ _KINDS = {
 # Files a guess looks at; thousands of partitions take minutes to list.
 _SAMPLED = 1000
 _NAMED = 5
-# Schemes before a colon and one slash that are not formats.
+# Not formats, though before a colon and one slash.
 _FILE_SYSTEMS = ("file", "hdfs", "dbfs")
-# Unreadable lines are errors, and not jobs with nulls.
+# Unreadable lines are errors, not jobs with nulls.
 _STRICT = {"mode": "FAILFAST"}
 # RFC 4180, as PostgreSQL, Excel and pandas write. As in PostgreSQL, only an unquoted empty field is null; with "" Spark
 # would treat quoted ones alike.
@@ -64,7 +63,6 @@ _OPTIONS = {
     | _STRICT,
     "json": _STRICT,
 }
-# Options that hold secrets.
 _SECRET = re.compile(r"(?i)password|secret|token|credential|^url$|key")
 # Spark's class that lists a format's options, and the options of all file formats.
 _KNOWN = {
@@ -91,7 +89,7 @@ class Source:
     Attributes:
         format: As Spark names it; `postgres_query` for a query.
         path: Empty for formats with options only.
-        columns: Names and types for CSV or JSON, such as `id bigint, zip text`.
+        columns: For CSV or JSON, such as `id bigint, zip text`.
     """
 
     format: str
@@ -147,19 +145,11 @@ class Source:
         }
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Return the rows, read at each use; an unusable one fails.
-
-        Raises:
-            DrainError: The source is missing or unreadable.
-        """
+        """Return the rows, read at each use; an unusable one fails."""
         return rejects.without_any(self.checked(spark))
 
     def checked(self, spark: SparkSession) -> DataFrame:
-        """Return rows with REASON and RECORD of `drain.pipeline.rejects`.
-
-        Raises:
-            DrainError: The source is missing or unreadable.
-        """
+        """Return rows with REASON and RECORD of `drain.pipeline.rejects`."""
         from drain.pipeline.failures import explained
 
         with explained():
@@ -202,7 +192,6 @@ def _refuse_unknown(spark: SparkSession, format_: str, options: Mapping[str, str
     """Refuse an option that Spark would ignore."""
     if format_ not in _KNOWN:
         return
-    # A JVM class without a name in pyspark.
     of_format = attrgetter(_KNOWN[format_])(spark._jvm).getAllOptions().mkString(",").split(",")
     known = {name.lower() for name in (*of_format, *_OF_FILES)}
     for name in options:
@@ -266,14 +255,10 @@ def _counted(found: Counter[str]) -> str:
 
 
 def register_by_name(spark: SparkSession, names: Sequence[str]) -> None:
-    """Register the application's data sources, named as `module:Class`, found in the current directory.
-
-    Raises:
-        ConfigError: One cannot be imported, or is not a data source.
-    """
+    """Register the application's data sources, named as `module:Class`, found in the current directory."""
     from pyspark.sql.datasource import DataSource
 
-    # For this process; Spark's workers look there anyway.
+    # Spark's workers look there anyway.
     here = str(Path.cwd())
     if names and here not in sys.path:
         sys.path.insert(0, here)

@@ -1,7 +1,4 @@
-"""Runs that stage a DataFrame's rows: once under their id, in one commit by default.
-
-Repeating a run stages everything if its process died before the commit, and nothing after.
-"""
+"""Runs that stage a DataFrame's rows: once under their id, in one commit by default."""
 
 from __future__ import annotations
 
@@ -48,15 +45,14 @@ def stage(
     """Stage the jobs; on return all are committed, now or before.
 
     Args:
-        session: Creates the Spark session, unless the run was staged before.
+        session: Called unless the run was staged before.
         jobs_of: Builds a row per job, with columns of `staged_jobs`.
         check: Raises StageError for jobs that cannot be staged, before Spark starts.
         is_divided: See `copying.stage`.
         report: Receives progress twice a second.
 
     Raises:
-        DrainError: Nothing was staged, as the text explains.
-        KeyboardInterrupt: SIGINT; either nothing or everything is staged.
+        KeyboardInterrupt: SIGINT; nothing or everything is staged.
     """
     began = monotonic()
     with runs.exclusive(database_url, run.run_id) as connection:

@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from drain.pipeline.runs import Run
 
 _LOOK_SECONDS = 0.5
-# Longest pause for one reason; the run then ends, to be continued.
+# Then the run ends, to be continued.
 _PATIENCE_SECONDS = 600.0
 # Others' finished jobs by which delay is measured.
 _LATEST = 10_000
 _LATELY_SECONDS = 10.0
-# Delays below never pause.
 _UNNOTICED_SECONDS = 0.1
 
 # Without full rights, replica lag is invisible. Slots keep WAL.
@@ -37,12 +36,7 @@ WHERE priority < %s AND finished_at > clock_timestamp() - make_interval(secs => 
 
 
 class Throttle:
-    """Throttle of one run.
-
-    Args:
-        connection: In autocommit mode, without a transaction between commits.
-        report: Receives the reason of a pause.
-    """
+    """Throttle of one run; `connection` has no transaction between commits."""
 
     def __init__(self, connection: Connection, run: Run, report: Callable[[str], None]) -> None:
         self._connection = connection
@@ -51,7 +45,7 @@ class Throttle:
         self._longest = max(run.limits.delay_factor * self._delay(), _UNNOTICED_SECONDS)
 
     def pause(self, rows: int, seconds: float) -> None:
-        """Return once more rows may be committed, given the last commit's rows and duration.
+        """Return once more rows may be committed, given the last commit's rows and seconds.
 
         Raises:
             DrainError: The servers have not recovered for ten minutes.

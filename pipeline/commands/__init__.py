@@ -1,6 +1,6 @@
-"""Commands of `drain` that run on Spark; each parses its arguments, makes one call, and shows the result.
+"""Commands of `drain` on Spark; each parses arguments, makes one call, and shows the result.
 
-    options     options that all of them share: where Spark runs, and its settings
+    options     shared options: where Spark runs, and its settings
     backfill    `drain backfill`
     replay      `drain replay`
     reconcile   `drain reconcile`
@@ -8,5 +8,5 @@
     stats       `drain stats`
     audit       `drain audit --expected`
 
-None of these modules imports Spark before its command is called.
+Each imports Spark only when called.
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-days",
     type=click.IntRange(0, 36_500),
-    # Not 0: just after midnight a worker may look up whether a job that it finished before midnight was recorded.
+    # With 0, a worker could not look up after midnight whether a job that it finished before was recorded.
     default=1,
     show_default=True,
     help="Number of closed days that stay in Postgres.",
@@ -102,7 +102,7 @@ def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, 
         database_url, path, lambda: runtime.session(report, java_options=BRIEF), keep=keep_days, report=report
     )
     while True:
-        # Not around _show: on a terminal the progress display captures standard output.
+        # Not around _show: the progress display captures a terminal's output.
         with progress.show() as step:
             reporters.append(step)
             day = next(found, None)
@@ -140,7 +140,7 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
 
 @contextmanager
 def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM set `stop`; for the second one the handlers from before are restored."""
+    """Let the first SIGINT or SIGTERM set `stop`; previous handlers get the second."""
     before: dict[int, Any] = {}
 
     def restore() -> None:

@@ -1,4 +1,4 @@
-"""`drain audit --expected`: options that the command gets by the entry point `drain.options`."""
+"""`drain audit --expected`: options added by the entry point `drain.options`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_options(command: click.Command) -> None:
-    """Add --expected, and the options that go with it."""
+    """Add --expected and its options."""
     audit = command.callback
 
     @click.option(
@@ -75,16 +75,10 @@ def _check(
     only: Mapping[str, str | None],
     as_json: bool,
 ) -> bool:
-    """Compare a list of jobs with the tables, and show the result; returns whether each is in exactly one place.
+    """Compare a list of jobs with the tables and show the result; return True if each is in exactly one place.
 
     Args:
-        settings: Settings, of which the database's URL is read.
-        runtime: Settings of the Spark session.
-        expected: Source of the list; see `drain.pipeline.sources.SPELLING`.
-        key: Column of the list with the ids.
-        archive: Path of the archive.
-        only: Columns of jobs, each with the value that all jobs in the list have; None: any value.
-        as_json: Print JSON for programs.
+        only: Values of columns that all listed jobs have; None for any.
     """
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]

@@ -186,7 +186,7 @@ def backfill(
             found = work.preview(spark, plan, refused)
         _show_preview(plan, found, refused.found, as_json=as_json)
         return
-    # Printed before the start, so that a failed run can be repeated.
+    # First, so that a failed run can be repeated.
     click.echo(f"run {plan.run_id}", err=True)
     with progress.show() as step:
         result = work.run(

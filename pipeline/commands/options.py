@@ -1,4 +1,4 @@
-"""Options that the Spark commands share: where Spark runs, and its settings."""
+"""Shared options: where Spark runs, and its settings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Settings of the Spark session of one command.
-
-    Attributes:
-        master: Spark's master URL; None for the default.
-        settings: Spark's settings by name.
-        verbose: Show Spark's log and progress.
-        nice: Niceness to add to the command's, if Spark runs on this machine.
-    """
+    """Settings of a command's Spark session; see `drain.pipeline.session.session`."""
 
     master: str | None
     settings: Mapping[str, str]
@@ -58,11 +51,8 @@ class Runtime:
         """Start a session with these settings and data sources; the first signal cancels its jobs.
 
         Args:
-            report: Receives a line when Spark starts.
             register: Further data sources, each named as `module:Class`.
-            ours: Register job-drain's data sources. The first one that is registered costs a second, for which Spark
-                runs a Python process.
-            java_options: Options of the JVM; see `drain.pipeline.session`.
+            ours: Register job-drain's data sources; the first one costs a second, for a Python process of Spark's.
         """
         started = session(**self.arguments, java_options=java_options, report=report)
         with interruptible(started) as spark:
@@ -75,21 +65,13 @@ class Runtime:
 
 
 def warn_if_absent(archive: str | None) -> None:
-    """Warn if there is no archive at the path.
-
-    Raises:
-        DrainError: The path's file system is unknown or cannot be reached.
-    """
+    """Warn if there is no archive at the path."""
     if archive is not None and not Archive(archive).exists():
         click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Parse settings that were given as NAME=VALUE.
-
-    Raises:
-        click.UsageError: A setting has no equals sign, or no name.
-    """
+    """Parse settings given as NAME=VALUE."""
     split = [text.partition("=") for text in texts]
     for (name, equals, _), text in zip(split, texts, strict=True):
         if not name or not equals:
@@ -98,7 +80,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def spark_options(command: F) -> F:
-    """Add the options that say where Spark runs; the command receives one `Runtime`."""
+    """Add the options of where Spark runs; the command receives a `Runtime`."""
 
     @wraps(command)
     def with_runtime(

@@ -171,7 +171,7 @@ def reconcile(
         if dry_run:
             result = work.count(url, plan, session, step)
         else:
-            # Printed before the start, so that a failed run can be repeated.
+            # First, so that a failed run can be repeated.
             click.echo(f"run {plan.run_id}", err=True)
             result = work.run(url, plan, session, step)
     if as_json:
@@ -181,7 +181,7 @@ def reconcile(
 
 
 def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
-    """Parse comma-separated column names, each NAME or SOURCE=TARGET."""
+    """Parse comma-separated columns, each NAME or SOURCE=TARGET."""
     split = [name.partition("=") for name in text.split(",")]
     found = [Pair(ours.strip(), (theirs if equals else ours).strip()) for ours, equals, theirs in split]
     if not all(name for pair in found for name in pair) or len(found) > (most or len(found)):

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from drain.config import Settings
     from drain.pipeline.stats.report import Report
 
-# Upper bound of the periods that a terminal shows; a page shows all of them.
+# Periods on a terminal; a page shows all.
 _LATEST = 24
-# Spaces between two columns.
 _GAP = 2
-# Lower bound of the characters of a job's name, however narrow the terminal is.
+# For job names, on any terminal.
 _LEAST = 12
 
 
@@ -133,9 +132,9 @@ def _show(report: Report, which: str, top: int) -> None:
 
 
 def _table(shown: tables.Table, width: int) -> Table:
-    """Make the table for a terminal, with one line for each row: a name that is too long loses its beginning."""
+    """Build the terminal's table, one line per row: too long a name loses its beginning."""
     texts = shown.texts
-    # Without a space before the unit, seven durations and a name fit into 80 characters.
+    # Then seven durations and a name fit into 80 characters.
     rows = [[*row[:texts], *(cell.replace(" ", "") for cell in row[texts:])] for row in shown.rows]
     columns = dict(zip(shown.columns, zip(*rows, strict=True), strict=True))
     if "job" in columns:
@@ -145,7 +144,7 @@ def _table(shown: tables.Table, width: int) -> Table:
         box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0), collapse_padding=True
     )
     for index, (name, cells) in enumerate(columns.items()):
-        # Only a heading that is wider than its cells may take a second line.
+        # Only a heading wider than its cells may take a second line.
         table.add_column(
             Text(name),
             justify="left" if index < texts else "right",

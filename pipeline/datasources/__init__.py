@@ -6,21 +6,21 @@
     spark.read.format("finished_jobs").option("where", "queue = 'mail'").load()
     spark.readStream.format("finished_jobs").load()
 
-The database is that of DRAIN_DATABASE_URL in the driver's environment, or of the option `database_url`. On other
-machines, Spark's executors need this package installed there too.
+The database is the option `database_url`, or DRAIN_DATABASE_URL in the driver's environment. Executors on other
+machines need this package too.
 
 The modules, from the bottom:
 
     adbc             Arrow batches out of PostgreSQL
-    columns          the tables' columns, with their types in Spark, Arrow and SQL
-    conditions       Spark's filters as conditions in SQL
-    options          options of the data sources, checked
+    columns          the tables' columns in Spark, Arrow and SQL
+    conditions       Spark's filters in SQL
+    options          checked options
     snapshot         one instant for many connections
-    snapshot_holder  the process that holds a snapshot open for the tables' readers
-    tables           reading: a job table in parallel, by ranges of its blocks
-    transactions     finished jobs in the order of their transactions
-    archived         reading: the files of an archive
-    query            reading: the rows of any SELECT
+    snapshot_holder  the process that holds a snapshot for readers
+    tables           job tables, read in parallel by ranges of blocks
+    transactions     finished jobs in transaction order
+    archived         the archive's files
+    query            the rows of any SELECT
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from drain.pipeline.datasources.columns import TABLES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Names under which `register` registers the data sources.
 NAMES = (*TABLES, "postgres_query", "archived_jobs")
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data sources with this session under their names; safe to repeat."""
+    """Register the data sources with this session; safe to repeat."""
     from drain.pipeline.datasources.archived import ArchivedJobs
     from drain.pipeline.datasources.query import PostgresQuery
     from drain.pipeline.datasources.tables import DeadJobs, FinishedJobs, InflightJobs, StagedJobs

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from adbc_driver_manager.dbapi import Connection
 
-# Size of a batch: some ten thousand rows of a kilobyte each. ADBC's own default is 16 MiB.
+# Some ten thousand rows of a kilobyte; ADBC's default is 16 MiB.
 _BATCH_BYTES = 8 * 1024 * 1024
 
 
 @contextmanager
 def connect(database_url: str, application_name: str) -> Iterator[Connection]:
-    """Connect and open a transaction, which is rolled back at the end of the block unless it was committed.
+    """Connect and open a transaction, rolled back at the block's end unless committed.
 
     Raises:
-        UnavailableError: The server cannot be reached, or the connection is lost; the text has no password.
+        UnavailableError: The server is unavailable, or the connection is lost; the text has no password.
         DrainError: The server refused a statement.
     """
     import adbc_driver_manager
@@ -39,13 +39,13 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
 
 
 def schema_of(connection: Connection, statement: str) -> pa.Schema:
-    """Return the Arrow schema of a statement's rows, without executing the statement."""
+    """Return the Arrow schema of a statement's rows, without executing it."""
     with connection.cursor() as cursor:
         return cursor.adbc_execute_schema(statement)
 
 
 def batches(connection: Connection, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a statement, as batches of exactly this schema."""
+    """Read a statement's rows in batches of exactly this schema."""
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
         cursor.execute(statement)

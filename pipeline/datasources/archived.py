@@ -15,9 +15,9 @@ from drain.pipeline.lake.files import Archive, File
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Lower bound of what one task reads, in bytes.
+# A task reads at least this.
 _TASK_BYTES = 64 * 1024 * 1024
-# Size that a file counts for at least: opening it costs as much as reading this.
+# Opening a file costs as much as reading this.
 _FILE_BYTES = 1024 * 1024
 _BATCH_ROWS = 32_768
 
@@ -30,7 +30,7 @@ class ArchivedJobs(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name the data source as Spark knows it."""
+        """Return the data source's name in Spark."""
         return "archived_jobs"
 
     def schema(self) -> str:
@@ -43,7 +43,7 @@ class ArchivedJobs(DataSource):
 
 
 class _Share(InputPartition):
-    """Files that one task reads."""
+    """Files for one task."""
 
     def __init__(self, files: list[File]) -> None:
         super().__init__(files)

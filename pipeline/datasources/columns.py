@@ -32,7 +32,7 @@ _JOB = {
 _UNIQUE = {"unique_key": "string", "keep": "string", "quiet_seconds": "double", "stands_for": "json"}
 _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": "int"}
 
-# Columns by table, each with its kind. JSON is transferred as its text; Spark's own functions parse it.
+# JSON is transferred as text; Spark's own functions parse it.
 TABLES = {
     "staged_jobs": _JOB | _LIMITS | _UNIQUE | {"matured_at": "timestamp", "salt": "bigint"},
     "inflight_jobs": _JOB
@@ -77,13 +77,11 @@ TABLES = {
     },
 }
 
-# Columns of the archive, each with its kind.
 ARCHIVED = TABLES["finished_jobs"] | {DATE: "string"}
 
-# Columns of `staged_jobs` that can be written, each with its kind.
 STAGEABLE = {name: TABLES["staged_jobs"][name] for name in columns.STAGEABLE.split(", ")}
 
-# Spark's types that are accepted for each kind of column.
+# Spark's types accepted for each kind.
 _ACCEPTED = {
     "string": ("string",),
     "json": ("string",),
@@ -92,7 +90,7 @@ _ACCEPTED = {
     "double": ("double", "float", "int", "bigint", "smallint", "tinyint"),
 }
 
-# Options of Spark's JSON functions: no field is left out, and times keep their microseconds.
+# Leave out no field, and keep microseconds.
 JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -101,12 +99,12 @@ JSON = {
 
 
 def spark_schema(kinds: Mapping[str, str], names: Sequence[str]) -> str:
-    """Describe columns, whose kinds are given by name, as a Spark schema."""
+    """Describe columns as a Spark schema."""
     return ", ".join(f"{name} {'string' if kinds[name] == 'json' else kinds[name]}" for name in names)
 
 
 def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
-    """Describe columns, given by name and kind, as the Arrow schema that Spark expects."""
+    """Describe columns as the Arrow schema that Spark expects."""
     import pyarrow as pa
 
     types = {
@@ -122,17 +120,13 @@ def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
 
 
 def select_list(table: str, names: Sequence[str]) -> str:
-    """List the columns in SQL; types that ADBC does not know are cast to types that it does."""
+    """List the columns in SQL, cast from types that ADBC does not know."""
     kinds = TABLES[table]
     return ", ".join(_selected(name, kinds[name]) for name in names)
 
 
 def chosen(table: str, text: str | None) -> list[str]:
-    """Choose columns: all of them, or those of a comma-separated list.
-
-    Raises:
-        ConfigError: The table has no column of such a name.
-    """
+    """Choose columns: all, or those of a comma-separated list."""
     known = TABLES[table]
     names = [name.strip() for name in text.split(",")] if text else list(known)
     for name in names:
@@ -142,7 +136,7 @@ def chosen(table: str, text: str | None) -> list[str]:
 
 
 def stageable(schema: StructType) -> list[str]:
-    """Return the names of the columns of rows to stage.
+    """Return the columns of rows to stage.
 
     Raises:
         ConfigError: A column cannot be staged, or has another type; or `job_name` is missing.

@@ -1,4 +1,4 @@
-"""Conditions in SQL made from Spark's filters."""
+"""Spark's filters as conditions in SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psycopg import sql
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-# Columns whose filters are pushed down: readers often filter by them, and an index or a partition can answer.
+# Filters that readers often use, and an index or partition can answer.
 PUSHED = frozenset(
     {"id", "queue", "job_name", "tag"}
     | {"staged_at", "moved_at", "claimed_at", "finished_at", "died_at", "scheduled_at"}
@@ -19,7 +19,7 @@ PUSHED = frozenset(
 
 
 def condition(given: Filter) -> str | None:
-    """Translate a filter into SQL; None if Postgres cannot apply it as Spark does, and Spark filters by itself."""
+    """Translate a filter into SQL; None leaves it to Spark, where Postgres differs."""
     from pyspark.sql import datasource
 
     if isinstance(given, datasource.Not):

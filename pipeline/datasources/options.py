@@ -10,27 +10,19 @@ from drain.config import VARIABLES, Settings
 from drain.database import postgres
 from drain.errors import ConfigError
 
-# Parameters that each connection adds, or that name a file of this machine.
+# Added by each connection, or naming a file of this machine.
 _NOT_KEPT = ("application_name", "client_encoding", "passfile", "service", "servicefile")
 
 
 def database_url(options: Mapping[str, str]) -> str:
-    """Read the option `database_url`, or else the environment.
-
-    Raises:
-        ConfigError: Neither is given, or the URL is malformed.
-    """
+    """Read the option `database_url`, or else the environment."""
     given = options.get("database_url") or os.environ.get(VARIABLES["database_url"])
     schema = os.environ.get(VARIABLES["schema"])
     return for_all_machines(Settings.from_texts({"database_url": given, "schema": schema}).database_url)
 
 
 def for_all_machines(database_url: str) -> str:
-    """Return a URL with what libpq reads on this machine alone: its variables, service file and password file.
-
-    Raises:
-        UnavailableError: The database cannot be reached.
-    """
+    """Return a URL with what libpq reads on this machine: its variables, service file and password file."""
     with postgres.dial(database_url, "drain spark", settings={}) as connection:
         given = {**connection.info.get_parameters(), "password": connection.info.password}
     kept = {name: value for name, value in given.items() if value and name not in _NOT_KEPT}
@@ -38,11 +30,7 @@ def for_all_machines(database_url: str) -> str:
 
 
 def whole(options: Mapping[str, str], name: str, default: int) -> int:
-    """Read an option that is a whole number above zero.
-
-    Raises:
-        ConfigError: It is not such a number.
-    """
+    """Read an option that is a whole number above zero."""
     text = options.get(name, str(default)).strip()
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise ConfigError(f"option {name} must be a whole number above 0, not {text!r}")
@@ -50,11 +38,7 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def positive(options: Mapping[str, str], name: str, default: float) -> float:
-    """Read an option that is a number above zero.
-
-    Raises:
-        ConfigError: It is not such a number.
-    """
+    """Read an option that is a number above zero."""
     text = options.get(name)
     if text is None:
         return default
@@ -62,7 +46,7 @@ def positive(options: Mapping[str, str], name: str, default: float) -> float:
         number = float(text)
     except ValueError:
         number = 0.0
-    # Not `number <= 0`, which is false for NaN.
+    # `number <= 0` is false for NaN.
     if not number > 0:
         raise ConfigError(f"option {name} must be a number above 0, not {text!r}")
     return number

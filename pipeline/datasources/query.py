@@ -1,4 +1,4 @@
-"""Any query on Postgres as a Spark table: the source or the target of bulk work."""
+"""Any query on Postgres as a Spark table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from drain.pipeline.datasources import options as given_options
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
-# Bounds of the years 1 to 9999, which Python can represent. Infinity arrives as a number outside of them.
+# Years 1 to 9999, which Python can represent. Infinity arrives as a number outside.
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
-# Types that ADBC or Spark reads as something else: money as a number of cents.
+# ADBC or Spark would misread these: money as cents.
 _TEXTS = (b"money", b"time", b"interval")
-# Name of the connections in pg_stat_activity.
+# In pg_stat_activity.
 _APPLICATION = "drain spark query"
 
 
@@ -43,11 +43,11 @@ class PostgresQuery(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name the data source as Spark knows it."""
+        """Return the data source's name in Spark."""
         return "postgres_query"
 
     def schema(self) -> StructType:
-        """Ask Postgres for the columns that the query returns."""
+        """Ask Postgres for the query's columns."""
         with adbc.connect(self.database_url, _APPLICATION) as connection:
             schema = adbc.schema_of(connection, _readable(connection, self.query))
         return StructType(list(from_arrow_schema(_spark_compatible(schema)).fields))
@@ -80,7 +80,7 @@ class _QueryReader(DataSourceReader):
 
 
 def _refuse_times_out_of_range(batch: pa.RecordBatch) -> None:
-    """Raise a DrainError for a time that Python has no value for."""
+    """Refuse times that Python cannot represent."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type):
             first, last = _MICROSECONDS
@@ -99,7 +99,7 @@ def _refuse_times_out_of_range(batch: pa.RecordBatch) -> None:
 
 
 def _readable(connection: Connection, query: str) -> str:
-    """Wrap the query so that types unknown to ADBC, such as uuid, json and numeric, become text."""
+    """Turn types unknown to ADBC, such as uuid, json and numeric, into text."""
     names = (
         f"{name}::text AS {name}" if _is_to_be_text(field) else name
         for field in adbc.schema_of(connection, query)

@@ -1,4 +1,4 @@
-"""One instant of the database for many connections: an exported snapshot, and the process that holds it open."""
+"""One instant of the database for many connections: an exported snapshot, held open by a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drain.pipeline.datasources import adbc
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection as ArrowConnection
 
-# Name of a reader's connection in pg_stat_activity, by which the holder counts the readers of its snapshot.
+# In pg_stat_activity, where the holder counts its snapshot's readers.
 READER = "drain spark {}"
 
 _EXPORT = "SELECT pg_export_snapshot()"
@@ -29,15 +29,13 @@ _EXPORT = "SELECT pg_export_snapshot()"
 
 @contextmanager
 def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
-    """Export a snapshot of these tables and hold it open while the block runs; yields the snapshot's name.
+    """Export a snapshot of job tables for the block, and yield its name; the connection sees the same instant.
 
-    A partition that is truncated or dropped as a whole is gone for every snapshot, older ones too, so the tables are
-    locked before the snapshot is taken: until the block ends none of their partitions is dropped. Readers and writers
-    never wait for this lock.
+    A truncated or dropped partition is gone for older snapshots too, so the tables are locked first: until the block
+    ends, no partition is dropped. Readers and writers never wait for this lock.
 
     Args:
-        connection: Connection in autocommit mode. In the block its statements see the same instant.
-        tables: Names of job tables.
+        connection: In autocommit mode.
     """
     with postgres.transaction(connection, IsolationLevel.REPEATABLE_READ):
         for table in tables:
@@ -48,10 +46,10 @@ def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
-    """Connect for reading; statements on the connection see the instant of the snapshot.
+    """Connect for reading as of the snapshot.
 
     Raises:
-        UnavailableError: The snapshot has ended, or the server cannot be reached.
+        UnavailableError: The snapshot has ended, or the server is unavailable.
     """
     import adbc_driver_manager
 
@@ -64,29 +62,17 @@ def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
                 f"the snapshot {name} has ended: read the table again, cache() rows that are needed twice, or keep "
                 "unused snapshots longer by the option snapshot_seconds"
             ) from None
-        # Partitions are read by their own names; with this, the planner uses a partition's bounds all the same.
+        # The planner then uses the bounds of partitions read by their own names.
         cursor.execute("SET LOCAL constraint_exclusion = on")
         cursor.execute("SET LOCAL jit = off")
         yield connection
 
 
 def hold(database_url: str, table: str, unused_seconds: float) -> str:
-    """Start a process that holds a snapshot of a table open, for readers that start later.
+    """Start a process that holds a table's snapshot open for later readers; return the snapshot's name.
 
-    Spark plans a read in one short-lived process, executes it in others, and does not report when the read has ended.
-    So the holder looks for the connections of its readers, and ends when it has seen none for a while, or when Spark
-    has ended.
-
-    Args:
-        database_url: URL of the database.
-        table: Name of the job table.
-        unused_seconds: Seconds without a reader after which the holder ends.
-
-    Returns:
-        The snapshot's name.
-
-    Raises:
-        UnavailableError: The database cannot be reached.
+    Spark plans a read in one short-lived process, executes it in others, and does not report its end. So the holder
+    looks for its readers' connections, and ends when it has seen none for `unused_seconds`, or Spark has ended.
     """
     order = {
         "database_url": database_url,
@@ -103,7 +89,7 @@ def hold(database_url: str, table: str, unused_seconds: float) -> str:
         # The holder outlives the process that plans the read.
         start_new_session=True,
     )
-    # Not as an argument: other users of this machine could read the password.
+    # As an argument, other users of this machine could read the password.
     with cast("IO[str]", holder.stdin) as orders, cast("IO[str]", holder.stdout) as answers:
         orders.write(json.dumps(order) + "\n")
         orders.flush()

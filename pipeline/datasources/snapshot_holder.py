@@ -13,13 +13,12 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.pipeline.datasources import snapshot
 
-# Interval between two looks for readers.
 _LOOK_SECONDS = 1.0
 _READERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
 
 
 def main() -> None:
-    """Export the snapshot that standard input asks for, name it on standard output, and hold it while it is used."""
+    """Export the snapshot ordered on standard input, print its name, and hold it while used."""
     order = json.loads(sys.stdin.readline())
     try:
         connection = postgres.connect(order["database_url"], "drain snapshot")

@@ -16,21 +16,19 @@ from drain.pipeline.datasources import adbc, columns, conditions, options, snaps
 from drain.pipeline.datasources import options as given_options
 
 _TABLE = "finished_jobs"
-# Default of `max_rows`.
+# Defaults of `max_rows`, `max_connections` and `snapshot_seconds`.
 _MAX_ROWS = 200_000
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter, Filter
 
-# Default of `max_connections`.
 _MAX_CONNECTIONS = 8
-# Default of `snapshot_seconds`.
 _UNUSED_SECONDS = 60.0
-# Lower bound of the blocks that a task reads, 16 MB: for fewer, a connection costs more than it saves.
+# 16 MB: for fewer, a connection costs more than it saves.
 _BLOCKS_PER_TASK = 2048
 
-# Leaf partitions that have blocks, each with their number.
+# Leaf partitions with blocks, and their number.
 _LEAVES = """
 SELECT leaf::text, pg_relation_size(leaf) / current_setting('block_size')::bigint FROM (
     SELECT coalesce(tree.relid, main.oid)::regclass AS leaf
@@ -41,28 +39,27 @@ WHERE pg_relation_size(leaf) > 0 ORDER BY 1
 
 
 class JobTable(DataSource):
-    """Data source for one of the job tables.
+    """Data source for a job table.
 
-    Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (all by default, separated by commas), `where` (a
-    condition in Postgres' SQL), `max_connections` (8), `snapshot` (the name of an exported snapshot; by default one is
-    exported and held while it is read), `snapshot_seconds` (60: how long a snapshot without a reader is held),
-    `pushdown` (`false`).
+    Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (separated by commas; all by default), `where`
+    (in Postgres' SQL), `max_connections` (8), `snapshot` (an exported one's name; by default one is exported and held
+    while it is read), `snapshot_seconds` (60: how long one without a reader is held), `pushdown` (`false`).
 
-    With `pushdown`, filters of Spark's own on ids, names, queues and times reach Postgres too, if Spark's setting
-    `spark.sql.python.filterPushdown.enabled` is on. Then use each DataFrame for one query only: a DataFrame that was
-    queried with a filter, and then without, still applies the filter (seen with Spark 4.3). `where` has no such effect.
+    With `pushdown`, Spark's filters on ids, names, queues and times reach Postgres too, if
+    `spark.sql.python.filterPushdown.enabled` is on. Then use each DataFrame for one query only: once queried with a
+    filter, it still applies the filter to later queries without (seen with Spark 4.3). `where` has no such effect.
     """
 
     table: ClassVar[str]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Read here, in the driver: executors have another environment.
+        # In the driver: executors have another environment.
         self.database_url = given_options.database_url(options)
 
     @classmethod
     def name(cls) -> str:
-        """Name the data source as Spark knows it."""
+        """Return the data source's name in Spark."""
         return cls.table
 
     def schema(self) -> str:
@@ -102,7 +99,7 @@ class DeadJobs(JobTable):
 
 
 class FinishedJobs(JobTable):
-    """Data source for `finished_jobs`; also as a stream, see `FinishedJobsStream`."""
+    """Data source for `finished_jobs`; also a stream, see `FinishedJobsStream`."""
 
     table = "finished_jobs"
 
@@ -112,7 +109,7 @@ class FinishedJobs(JobTable):
 
 
 class Blocks(NamedTuple):
-    """Range of blocks of one leaf partition: from the first, up to and without the last."""
+    """Blocks of a leaf partition from `first` up to, excluding, `end`."""
 
     leaf: str
     first: int
@@ -120,17 +117,17 @@ class Blocks(NamedTuple):
 
 
 class Share(InputPartition):
-    """Ranges of blocks that one task reads."""
+    """Ranges of blocks for one task."""
 
     def __init__(self, snapshot_name: str, blocks: list[Blocks]) -> None:
         super().__init__(blocks)
-        # An attribute of the partition: Spark has copied the reader to the executors before it asks for partitions.
+        # Spark copies the reader to the executors before it asks for partitions.
         self.snapshot = snapshot_name
         self.blocks = blocks
 
 
 class JobTableReader(DataSourceReader):
-    """Reader of the table's blocks in shares, each on a connection of its own, all in one snapshot."""
+    """Reader of the table's blocks in shares, each on its own connection, all in one snapshot."""
 
     def __init__(self, source: JobTable, names: list[str]) -> None:
         self._database_url = source.database_url
@@ -151,8 +148,8 @@ class JobTableReader(DataSourceReader):
         return [Share(name, blocks) for blocks in _shares(leaves, self._connections)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of these blocks that fulfil the conditions, as of the snapshot."""
-        # For a table without blocks, Spark plans one task with a partition of its own.
+        """Read these blocks' rows that meet the conditions, as of the snapshot."""
+        # Without blocks, Spark plans one task with its own partition.
         if not isinstance(partition, Share):
             return
         schema = columns.arrow_schema({name: columns.TABLES[self._table][name] for name in self._names})
@@ -169,10 +166,10 @@ class JobTableReader(DataSourceReader):
 
 
 class FilteringReader(JobTableReader):
-    """Reader that also accepts Spark's filters; Spark refuses such a reader unless its setting allows it."""
+    """Reader that accepts Spark's filters; Spark refuses it unless its setting allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
-        """Accept the filters that SQL can express; Spark applies the others."""
+        """Accept filters that SQL can express; Spark applies the others."""
         for given in filters:
             found = conditions.condition(given)
             if found is None:
@@ -182,7 +179,7 @@ class FilteringReader(JobTableReader):
 
 
 def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Blocks]]:
-    """Divide the blocks into at most `most` shares of equal size."""
+    """Divide the blocks into at most `most` equal shares."""
     leaves = list(leaves)
     size = max(_BLOCKS_PER_TASK, -(-sum(blocks for _, blocks in leaves) // most))
     share: list[Blocks] = []
@@ -202,12 +199,12 @@ def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Block
 
 
 class FinishedJobsStream(DataSourceStreamReader):
-    """Stream of the rows of all transactions before the oldest open one, so that no row can appear behind it.
+    """Stream of all transactions before the oldest open one, so that no row appears behind it.
 
-    A transaction that stays open for an hour delays the stream by an hour, and loses no row.
+    An open transaction delays the stream, but no row is lost.
 
-    Options: `max_rows` of a batch (200,000; the rows of one transaction are never divided, and may be more);
-    `database_url`; `columns`.
+    Options: `max_rows` of a batch (200,000; one transaction's rows, never divided, may be more); `database_url`;
+    `columns`.
     """
 
     def __init__(self, database_url: str, given: Mapping[str, str], names: Sequence[str]) -> None:
@@ -216,7 +213,7 @@ class FinishedJobsStream(DataSourceStreamReader):
         self._max_rows = options.whole(given, "max_rows", _MAX_ROWS)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  (Spark's own)
-        """Name the position before the first transaction."""
+        """Return the position before the first transaction."""
         return {"xid": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's own)
@@ -224,22 +221,18 @@ class FinishedJobsStream(DataSourceStreamReader):
         return ReadMaxRows(self._max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Find the last transaction of the next batch; returns the start again if there is nothing new.
-
-        Raises:
-            DrainError: The rows, or the start, have transaction numbers of another server, beyond those of this one.
-        """
+        """Find the next batch's last transaction; see `transactions.latest`."""
         connection = postgres.connect(self._database_url, "drain spark stream")
         with connection, postgres.reachable(self._database_url):
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             return {"xid": transactions.latest(connection, start["xid"], most)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Make one partition, for the rows of these transactions."""
+        """Create one partition for these transactions' rows."""
         return [InputPartition((start["xid"], end["xid"]))] if end["xid"] > start["xid"] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of these transactions."""
+        """Read these transactions' rows."""
         start, end = partition.value
         with adbc.connect(self._database_url, "drain spark stream") as connection:
             yield from transactions.read(connection, start, end, self._names)

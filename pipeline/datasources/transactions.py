@@ -1,4 +1,4 @@
-"""Finished jobs in the order of their transactions, so that no row can appear behind a position."""
+"""Finished jobs in transaction order: no row appears behind a position."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from adbc_driver_manager.dbapi import Connection as ArrowConnection
 
-# Rows after the start that no invisible row can precede: every transaction that is not visible yet has a number from
-# pg_snapshot_xmin() on. (PostgreSQL 14 has no max(xid8).)
+# No invisible row can precede these: transactions not yet visible have numbers from pg_snapshot_xmin() on. (PostgreSQL
+# 14 has no max(xid8).)
 _SEEN = """
 finished_jobs WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
 """
-# True if transaction numbers of rows or of the start are beyond those of this server: the database was restored from a
-# dump of another server, or the checkpoint is from before that.
+# True if transaction numbers of rows or start exceed this server's: the database was restored from another server's
+# dump, or the checkpoint is older than that.
 _IS_OF_ANOTHER_SERVER = """
 SELECT greatest((SELECT finished_xid FROM finished_jobs ORDER BY finished_xid DESC LIMIT 1), %(start)s::text::xid8)
     >= pg_snapshot_xmax(pg_current_snapshot())
@@ -30,7 +30,7 @@ _OF_ANOTHER_SERVER = (
     f"moved here from another server. Execute {finished.ADOPT}, and begin with a new checkpoint"
 )
 _LATEST = f"SELECT finished_xid::text::bigint FROM {_SEEN} ORDER BY finished_xid DESC LIMIT 1"
-# Last transaction within the limit of rows; if the first alone exceeds the limit, the first.
+# Last transaction within the limit, or the first if it alone exceeds it.
 _LATEST_THAT_FITS = f"""
 WITH too_far AS (
     SELECT finished_xid AS xid FROM {_SEEN} ORDER BY finished_xid OFFSET %(rows)s LIMIT 1
@@ -42,17 +42,15 @@ FROM too_far
 
 
 def latest(connection: Connection, start: int, most: int | None) -> int:
-    """Find the last transaction of the next batch; returns the start again if there is nothing new.
-
-    A transaction that stays open for an hour delays what follows it by an hour.
+    """Find the next batch's last transaction; `start` if nothing is new. An open transaction delays later ones.
 
     Args:
         connection: In autocommit mode.
-        start: Last transaction that has been read.
-        most: Upper bound of the rows of a batch, unless its first transaction has more; None: no bound.
+        start: Last transaction read.
+        most: Rows per batch, unless its first transaction has more; None for no limit.
 
     Raises:
-        DrainError: The rows, or the start, have transaction numbers of another server, beyond those of this one.
+        DrainError: Rows or start have transaction numbers of another server, beyond this one's.
     """
     parameters = {"start": start, "rows": most}
     (of_another,) = fetch_one(connection, _IS_OF_ANOTHER_SERVER, parameters)
@@ -65,7 +63,7 @@ def latest(connection: Connection, start: int, most: int | None) -> int:
 
 
 def read(connection: ArrowConnection, start: int, end: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read these columns of the rows of the transactions after `start`, up to `end`."""
+    """Read rows of the transactions after `start`, up to `end`."""
     schema = columns.arrow_schema({name: columns.TABLES["finished_jobs"][name] for name in names})
     statement = (
         f"SELECT {columns.select_list('finished_jobs', names)} FROM finished_jobs "

@@ -1,5 +1,5 @@
 """Files of the archive, read without Spark.
 
-stores   file systems of archives and sources: this machine's, and object stores
-files    Parquet files of each day, and their rows
+stores   file systems: local, and object stores
+files    each day's Parquet files, and their rows
 """

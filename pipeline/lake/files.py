@@ -1,13 +1,13 @@
-"""Archive of finished jobs: its files, which of them count, and their rows, read through PyArrow.
+"""The archive's files, and their rows, read through PyArrow.
 
     finished_date=2026-11-20/whole-000001-1-2-….parquet   the day, in two files
     finished_date=2026-11-20/added-000002-1-1-….parquet   rows that came later
-    finished_date=2026-11-21/hour-13-700-900.parquet      rows of the transactions 701 to 900, around 13:00
+    finished_date=2026-11-21/hour-13-700-900.parquet      rows of transactions 701 to 900, around 13:00
 
-A file's name says which files it replaces, so a reader that lists a day while its files are being replaced sees each
-row once. All files of a day with `whole` replace those with a lower number and those of the hours; a file of an hour
-replaces the files of that hour whose transactions are among its own. Other files have the layout of job-drain 0.1,
-`finished_date=2026-11-20/queue=mail/….parquet`, without the column `queue`; they always count.
+Names say which files a file replaces, so a reader that lists a day during a replacement sees each row once. A day's
+complete `whole` set replaces lower numbers and all hours; an hour's file replaces that hour's files whose transactions
+it covers. Files of job-drain 0.1, `finished_date=2026-11-20/queue=mail/….parquet`, lack the column `queue`, and always
+count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DATE = "finished_date"
 QUEUE = "queue"
-# End of the name of a file that is being written, and is hidden until it is complete.
+# Suffix of hidden, incomplete files.
 UNFINISHED = ".new"
 
 _ENDING = ".parquet"
@@ -39,26 +39,19 @@ _HOUR = re.compile(r"hour-(?P<hour>\d\d)-(?P<start>\d+)-(?P<end>\d+)\.parquet")
 _NUMBERED = re.compile(
     r"(?P<kind>whole|added)-(?P<number>\d+)-(?P<part>\d+)-(?P<parts>\d+)-\w+\.parquet", re.ASCII
 )
-# Rows that are read at a time.
 _ROWS = 4_096
 
 
 @dataclass(frozen=True)
 class Span:
-    """Transactions of a file that `drain archive --follow` wrote: `start` < number <= `end`.
-
-    Attributes:
-        hour: Hour of its latest row, by UTC.
-        start: Number of the transaction before the first.
-        end: Number of the last transaction.
-    """
+    """Transactions of a file of `--follow`: `start` < number <= `end`; `hour` is its latest row's in UTC."""
 
     hour: int
     start: int
     end: int
 
     def replaces(self, other: Span) -> bool:
-        """Return whether a file with this span replaces one with the other."""
+        """Return True if a file with this span replaces one with the other."""
         return (
             self != other and self.hour == other.hour and self.start <= other.start and self.end >= other.end
         )
@@ -69,10 +62,9 @@ class File:
     """File of the archive.
 
     Attributes:
-        path: Path in the archive's file system.
-        day: Day of its rows, such as 2026-11-20.
-        size: Size in bytes.
-        queue: Queue of its rows, if the directory names it; None if it is a column.
+        day: Of its rows, such as 2026-11-20.
+        size: In bytes.
+        queue: Of its rows, if its directory names it.
     """
 
     path: str
@@ -93,20 +85,13 @@ class File:
 
     @property
     def generation(self) -> tuple[int, str, int] | None:
-        """Number, kind and number of parts of the files that were written together with it, when a day was closed."""
+        """Number, kind and number of parts of the set it was written in when a day was closed."""
         found = None if self.queue is not None else _NUMBERED.fullmatch(self.name)
         return (int(found["number"]), found["kind"], int(found["parts"])) if found else None
 
 
 class Archive:
-    """Directory of an archive, opened.
-
-    Args:
-        place: Path or URL; see `drain.pipeline.lake.stores.opened`.
-
-    Raises:
-        ConfigError: pyarrow is missing, or knows no such file system.
-    """
+    """Opened directory of an archive; see `stores.opened`."""
 
     def __init__(self, place: str) -> None:
         if not place:
@@ -117,38 +102,38 @@ class Archive:
 
     @property
     def is_local(self) -> bool:
-        """True if it is a directory of this machine's, or mounted on it."""
+        """True if it is on this machine, or mounted."""
         from pyarrow.fs import LocalFileSystem
 
         return isinstance(self.system, LocalFileSystem)
 
     def directory(self, day: Any) -> str:
-        """Name the directory of a day's files, in the file system."""
+        """Return the directory of a day's files."""
         return f"{self.root}/{DATE}={day}"
 
     def exists(self) -> bool:
-        """Return whether a directory is there, even an empty one.
+        """Return True if the directory is there, even if empty.
 
         Raises:
-            DrainError: The bucket does not exist, or the store refuses access or cannot be reached.
+            DrainError: The bucket is missing, or the store refuses access or is unavailable.
         """
         from pyarrow.fs import FileSelector
 
         with self.explained():
             try:
-                # An object store has no empty directories, and reports a missing bucket only here.
+                # Object stores have no empty directories, and report a missing bucket only here.
                 self.system.get_file_info(FileSelector(self.root))
             except (FileNotFoundError, NotADirectoryError):
                 return False
         return True
 
     def days(self) -> list[str]:
-        """List the days that have a directory, the earliest first."""
+        """List the days that have a directory, earliest first."""
         names = (info.base_name for info in self._list(self.root, recursive=False))
         return sorted(name.removeprefix(f"{DATE}=") for name in names if name.startswith(f"{DATE}="))
 
     def all_files(self, day: Any) -> list[File]:
-        """List the files of a day, those that were replaced or are still being written included."""
+        """List a day's files, including replaced and incomplete ones."""
         directory = self.directory(day)
         files = []
         for info in self._list(directory, recursive=True):
@@ -159,7 +144,7 @@ class Archive:
         return sorted(files, key=lambda file: file.path)
 
     def files(self, day: Any) -> list[File]:
-        """List the files of a day that count."""
+        """List a day's files that count."""
         return current(self.all_files(day))
 
     def batches(
@@ -171,14 +156,13 @@ class Archive:
         needed: Iterable[str] = (),
         rows: int = _ROWS,
     ) -> Iterator[pa.RecordBatch]:
-        """Read columns of a file's rows; those that its version of job-drain did not know are null.
+        """Read columns of a file's rows; null if its version of job-drain lacked them.
 
         Args:
-            file: File of this archive.
-            columns: Columns of `finished_jobs`, and `finished_date`.
+            columns: Of `finished_jobs`, and `finished_date`.
             where: Condition on the rows.
             needed: Further columns that the condition names.
-            rows: Number of rows in a batch.
+            rows: Per batch.
         """
         import pyarrow as pa
         import pyarrow.dataset as ds
@@ -199,11 +183,7 @@ class Archive:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn an error of PyArrow's into a DrainError with one line.
-
-        Raises:
-            DrainError: The archive cannot be read or written; it replaces PyArrow's exception.
-        """
+        """Turn PyArrow's errors into a DrainError of one line."""
         import pyarrow as pa
 
         try:
@@ -214,7 +194,7 @@ class Archive:
                 f"files of the archive at {place} were replaced meanwhile: run this again"
             ) from None
         except (OSError, pa.ArrowException) as error:
-            # Also for what cannot be written.
+            # Also when writing.
             text = stores.explanation(self.place, error).replace("cannot be read", "cannot be used", 1)
             raise DrainError(f"the archive at {text}") from None
 
@@ -227,7 +207,7 @@ class Archive:
 
 
 def current(files: Sequence[File]) -> list[File]:
-    """Choose the files of a day that count: complete, and not replaced by another one."""
+    """Choose a day's files that count: complete, and not replaced."""
     files = [file for file in files if file.name.endswith(_ENDING)]
     spans = [file.span for file in files if file.span]
     files = [file for file in files if not (file.span and any(other.replaces(file.span) for other in spans))]
@@ -241,7 +221,7 @@ def current(files: Sequence[File]) -> list[File]:
         if len(whole[generation]) == parts:
             return [file for file in files if file not in older]
         if older:
-            # The process died while it gave these files their names.
+            # The process died while naming these files.
             files = [file for file in files if file not in whole[generation]]
     return files
 
@@ -249,19 +229,14 @@ def current(files: Sequence[File]) -> list[File]:
 def rows(
     path: str, columns: Sequence[str], *, queue: str | None = None, job_name: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read rows of jobs that have run, the day that is the latest first; in no order within a day.
-
-    Files of earlier versions of job-drain lack newer columns; their values are None.
+    """Read rows of past jobs, latest day first, unordered within a day; None for columns newer than a file.
 
     Args:
-        path: Path of the archive, or its URI.
-        columns: Columns of `finished_jobs`; `finished_date` is the day.
-        queue: Only jobs of this queue.
-        job_name: Only jobs of this name.
+        columns: Of `finished_jobs`, and `finished_date`.
 
     Raises:
-        ConfigError: pyarrow is missing, or there is no archive at the path.
-        DrainError: A file cannot be read.
+        ConfigError: pyarrow or the archive is missing.
+        DrainError: A file is unreadable.
     """
     archive = Archive(path)
     import pyarrow.dataset as ds

@@ -1,4 +1,4 @@
-"""Places of archives and sources: directories of this machine, and object stores, by their URLs, through PyArrow."""
+"""File systems of archives and sources by URL, through PyArrow: this machine's, and object stores."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from drain.errors import ConfigError
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-# Function that lists a directory, given by its path below another one: names, each with True for a directory.
+# Lists a directory by its relative path: names, each with True for a directory.
 Lister: TypeAlias = Callable[[str], list[tuple[str, bool]]]
 
-# Names that Hadoop's file systems have for what PyArrow knows under another.
+# Hadoop's names for what PyArrow names otherwise.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
 _OBJECT_STORES = ("s3", "gs", "gcs", "abfs")
-# Parts of the URL of an object. A question mark in its path is a wildcard, unless NAME= follows it.
+# A question mark is a wildcard, unless NAME= follows it.
 _URL = re.compile(
     r"(?P<scheme>\w+)://(?P<login>(?P<user>[^/:@]*)(:.*)?@)?(?P<bucket>[^/?]*)(?P<path>.*?)(?P<query>\?\w+=.*)?"
 )
-# Character of a path that Spark takes for a pattern.
+# Spark takes these for patterns.
 WILDCARD = re.compile(r"[*?\[{]")
-# Errors of PyArrow, each with what to do.
+# What to do about PyArrow's errors.
 _ADVICE = {
     "NO_SUCH_BUCKET": "the bucket does not exist: check its name, and AWS_ENDPOINT_URL if the store is not AWS",
     "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|HTTP status 40[13]|credentials": (
@@ -36,16 +36,13 @@ _ADVICE = {
 
 
 def opened(place: str) -> tuple[FileSystem, str]:
-    """Open the file system of a place; returns it, and the path in it.
+    """Open a path or a URL such as `s3://bucket/jobs`, also as `s3a://`; return the file system, and the path in it.
 
-    PyArrow takes keys, region and endpoint of an object store from the environment, as AWS's own tools do
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL), or from the URL's query.
-
-    Args:
-        place: Path on this machine, or a URL such as `s3://bucket/jobs`; `s3a://` means the same.
+    An object store's keys, region and endpoint come from the environment, as for AWS's own tools (AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL), or from the URL's query.
 
     Raises:
-        ConfigError: pyarrow is missing, or knows no such file system.
+        ConfigError: pyarrow is missing, or does not know the file system.
     """
     try:
         from pyarrow import ArrowException
@@ -65,13 +62,13 @@ def opened(place: str) -> tuple[FileSystem, str]:
 
 
 def is_object_store(place: str) -> bool:
-    """Return whether a place is the URL of an object store that PyArrow can open."""
+    """Return True for the URL of an object store that PyArrow can open."""
     scheme, colon, _ = place.partition("://")
     return bool(colon) and _SCHEMES.get(scheme, scheme) in _OBJECT_STORES
 
 
 def shown(place: str) -> str:
-    """Return the URL of an object in one spelling, without keys and query; any other place is unchanged."""
+    """Return an object's URL in one spelling, without keys and query; other places are unchanged."""
     if not is_object_store(place):
         return place
     found = _parts(place)
@@ -80,28 +77,24 @@ def shown(place: str) -> str:
 
 
 def objects(place: str) -> tuple[FileSystem, str]:
-    """Open an object store; returns it, and the path in it, which may have wildcards.
-
-    Raises:
-        ConfigError: pyarrow is missing, or cannot open the store.
-    """
+    """Open an object store; return it, and the path in it, perhaps with wildcards."""
     found = _parts(place)
     system, root = opened(f"{found['scheme']}://{found['login']}{found['bucket']}{found['query']}")
     return system, f"{root}/{found['path']}".replace("//", "/").strip("/")
 
 
 def information(system: FileSystem, path: str, place: str) -> FileInfo:
-    """Return what is at a path of a store.
+    """Return information about a path of a store.
 
     Raises:
-        ConfigError: Nothing is there, or the store refuses access or cannot be reached.
+        ConfigError: Nothing is there, or the store refuses access or is unavailable.
     """
     from pyarrow.fs import FileSelector, FileType
 
     try:
         info = system.get_file_info(path)
         if info.type == FileType.NotFound:
-            # Distinguishes a missing bucket from a missing object.
+            # Is the bucket missing, or the object?
             system.get_file_info(FileSelector(path))
     except OSError as error:
         raise ConfigError(explanation(place, error)) from None
@@ -109,7 +102,7 @@ def information(system: FileSystem, path: str, place: str) -> FileInfo:
 
 
 def lister(place: str) -> Lister | None:
-    """Return a function that lists a directory of this machine or of an object store; None if it is not a directory.
+    """Return a function that lists below a directory, local or in an object store; None if it is not a directory.
 
     Raises:
         ConfigError: As for `information`.
@@ -138,7 +131,7 @@ def lister(place: str) -> Lister | None:
 
 
 def explanation(place: str, error: BaseException) -> str:
-    """Explain in one line, without keys, why a place cannot be read, and what to do."""
+    """Explain in one line, without keys, why a place is unreadable, and what to do."""
     if isinstance(error, FileNotFoundError):
         return f"{shown(place)} does not exist"
     text = str(error).partition("\n")[0]

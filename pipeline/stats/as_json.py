@@ -1,21 +1,21 @@
-"""Statistics as JSON, for programs: later versions may add fields, and change or remove none.
+"""Statistics as JSON: later versions may add fields, but not change or remove any.
 
-`at`, `since`, `per`     the instant, the begin of the report's time or null, hour or day
-`dropped_before`         the day before which finished jobs were dropped unarchived, or null
-`total`                  of all jobs: `finished`, `retried`, `retried_share`, `attempts_per_job`, `failed_attempts`,
+`at`, `since`, `per`     instant, start or null, `hour` or `day`
+`dropped_before`         day before which finished jobs were dropped unarchived, or null
+`total`                  all jobs: `finished`, `retried`, `retried_share`, `attempts_per_job`, `failed_attempts`,
                          `dead` by reason, `staged`, `inflight`, `waiting`, `processing`, `slowest_id`
-`jobs`                   the same of each `queue` and `job_name`
-`periods`                of each hour or day from `start` on: the same without `staged` and `inflight`
-`details`                the counts of each period, by `queue` and `job_name`
+`jobs`                   the same by `queue` and `job_name`
+`periods`                the same from each `start`, without `staged` and `inflight`
+`details`                counts of each period, by `queue` and `job_name`
 `slowest`                `queue` and `job_name`, by p95 of `processing`
 `most_failing`           `queue` and `job_name`, by dead jobs and failed attempts
-`weeks`                  of each `queue`, null for all: `finished`, `dead` without the cancelled, `failed_attempts`,
-                         `waiting_p50`, `waiting_p95`, `processing_p95`, each with `this` week (the last seven days),
-                         `last` week and `change_percent`, or null; `weeks` is null if the report covers less
+`weeks`                  by `queue`, null for all: `finished`, `dead` without cancelled ones, `failed_attempts`,
+                         `waiting_p50`, `waiting_p95`, `processing_p95`, each with `this` (the last seven days),
+                         `last` and `change_percent`, or null; null if the report covers less
 `errors`                 most frequent errors of dead jobs: `text`, `jobs`, `job_names`, `last_seen`
 
-`waiting` and `processing` are null, or in seconds: `jobs` (the number of jobs), `avg`, `min`, `max`, `p50`, `p90`,
-`p95`, `p99`. Times are ISO 8601 in UTC.
+`waiting` and `processing` are null, or seconds: `jobs` (their number), `avg`, `min`, `max`, `p50`, `p90`, `p95`, `p99`.
+Times are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, 
 
 
 def as_json(report: Report, top: int) -> dict[str, Any]:
-    """Convert a report to JSON's types; `slowest` and `most_failing` are no longer than `top`."""
+    """Convert a report to JSON's types; `slowest` and `most_failing` have up to `top` entries."""
     return {
         "at": report.at.isoformat(),
         "since": report.since.isoformat() if report.since else None,

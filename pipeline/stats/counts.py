@@ -1,4 +1,4 @@
-"""Counts of jobs that are not finished: dead, staged and in flight, as Postgres finds them."""
+"""Counts of unfinished jobs in Postgres: dead, staged and in flight."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from drain.pipeline.stats.report import CANCELLED, Error
 _CHOSEN = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(job)s::text IS NULL OR job_name = %(job)s)"
 _STAGED = f"SELECT queue, job_name, count(*) FROM staged_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
 _INFLIGHT = f"SELECT queue, job_name, count(*) FROM inflight_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
-# Upper bound of the errors that are listed.
+# Most errors listed.
 _ERRORS = 10
 _LINE = r"\S[^\n]*"
-# Parts of an error that differ from job to job: UUIDs, hexadecimal numbers, and numbers such as 1.5 or 10:30.
+# Parts of an error that differ between jobs: UUIDs, hexadecimal numbers, and numbers such as 1.5 or 10:30.
 _NUMBER = (
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]+|\m(?=[a-f]*\d)[0-9a-f]{8,}\M|\d+([.,:-]\d+)*"
 )
-# One scan. All errors but the most frequent ones become NULL, so that the rows are few however many texts there are.
+# One scan. Rarer errors become NULL, so that the result is small.
 _DEAD = f"""
 WITH dead AS (
     SELECT queue, job_name, floor(extract(epoch FROM died_at) / %(period)s)::bigint AS period,
@@ -45,10 +45,8 @@ class Key(NamedTuple):
     """Group of jobs; None stands for all values.
 
     Attributes:
-        queue: Queue of the jobs.
-        job_name: Name of the jobs.
-        period: Number of the period since 1970 in which they ended.
-        week: 0 if they ended in the last seven days, 1 if in the seven days before.
+        period: In which they ended, counted from 1970.
+        week: 0 for the last seven days, 1 for the seven before.
     """
 
     queue: str | None = None
@@ -62,14 +60,13 @@ ALL = Key()
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Counts of jobs that are not finished, by group.
+    """Counts of unfinished jobs by group.
 
     Attributes:
-        dead: Number of dead jobs by reason.
-        dead_attempts: Number of attempts of the dead jobs that were not cancelled.
-        errors: The most frequent errors of dead jobs, the most frequent first.
-        staged: Number of staged jobs, over all periods.
-        inflight: Number of jobs in flight, over all periods.
+        dead: By reason.
+        dead_attempts: Without those of cancelled jobs.
+        errors: Most frequent first.
+        staged, inflight: Over all periods.
     """
 
     dead: dict[Key, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -80,7 +77,7 @@ class Unfinished:
 
 
 def count(connection: Connection, question: Question, now: datetime) -> Unfinished:
-    """Count unfinished jobs, in the transaction that is open on this connection."""
+    """Count unfinished jobs in the connection's open transaction."""
     given = {
         "queue": question.queue,
         "job": question.job,
@@ -113,7 +110,7 @@ def count(connection: Connection, question: Question, now: datetime) -> Unfinish
 
 
 def _groups(queue: str, job_name: str, period: int, week: int) -> list[Key]:
-    """List the groups that a dead job is in."""
+    """List a dead job's groups."""
     weeks = [Key(week=week), Key(queue, week=week)] if week < 2 else []
     return [
         *(ALL, Key(period=period), Key(queue, job_name), Key(queue, job_name, period)),

@@ -1,4 +1,4 @@
-"""Drawing of plots as SVG, which is stretched to the width of its card, with labels in HTML, which are not."""
+"""Plots as SVG, stretched to their card's width, with labels in HTML, which are not stretched."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from drain.formatting import visible
 from drain.pipeline.stats.plots import Plot, Series
 from drain.pipeline.stats.words import compact, seconds
 
-# Units of a plot: its height, and the width of a period.
+# Height, and width of a period.
 _HEIGHT = 1000
 _WIDTH = 10
-# With this many periods, bars touch each other.
+# From here on, bars touch.
 _MANY = 100
-# Upper bounds of the ticks of an axis of durations, and of the gaps between ticks of another one.
+# Most ticks of durations, and gaps between others.
 _MOST_TICKS = 7
 _GAPS = 4
-# Gaps between the labels of the axis of time, of which a narrow screen shows every second one.
+# Narrow screens show every second label of time.
 _LABEL_GAPS = 4
-# Round durations in seconds that ticks are chosen from.
+# Seconds that ticks are chosen from.
 _DAYS = (1, 2, 5, 10, 30, 90, 365, 1000, 3000)
 _TICKS = (
     *(digit * 10.0**power for power in range(-6, 0) for digit in (1, 2, 5)),
     *(1, 2, 5, 10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 18_000, 43_200),
     *(86_400 * days for days in _DAYS),
 )
-# Upper bound of the characters of a name.
 _MOST_CHARACTERS = 120
 # A logarithmic axis has no zero.
 _SHORTEST = 1e-6
 
 
 def draw(plot: Plot) -> str:
-    """Draw a plot that is not empty, with its legend."""
+    """Draw a non-empty plot, with its legend."""
     ticks, height = _axis(plot)
     kind = "bars" if plot.bars else "lines"
     shapes = _bars(plot.series, height) if plot.bars else [_line(one.values, height) for one in plot.series]
@@ -55,7 +54,7 @@ def draw(plot: Plot) -> str:
 
 
 def _axis(plot: Plot) -> tuple[list[tuple[float, str]], Callable[[float], int]]:
-    """Choose ticks, and how high a number is."""
+    """Choose ticks, and a number's height."""
     if plot.logarithmic:
         known = [max(value, _SHORTEST) for one in plot.series for value in one.values if value is not None]
         low, high = min(known) / 2, max(known) * 2
@@ -77,13 +76,13 @@ def _axis(plot: Plot) -> tuple[list[tuple[float, str]], Callable[[float], int]]:
 
 
 def _step(least: float) -> float:
-    """Choose the distance of ticks: 1, 2 or 5 times a power of ten, and at least this."""
+    """Round the distance of ticks up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** ceil(log10(least) - 1)
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * 0.999_999)
 
 
 def _bars(series: Sequence[Series], height: Callable[[float], int]) -> list[str]:
-    """Stack bars, each at least as high as can be seen."""
+    """Stack bars, each high enough to be seen."""
     base = [0] * len(series[0].values)
     width = _WIDTH - 1 if len(base) < _MANY else _WIDTH
     shapes = []
@@ -99,7 +98,7 @@ def _bars(series: Sequence[Series], height: Callable[[float], int]) -> list[str]
 
 
 def _line(values: Sequence[float | None], height: Callable[[float], int]) -> str:
-    """Draw a line with gaps; a period between two gaps is a dash, since a dot would be hard to see."""
+    """Draw a line with gaps; between two gaps a dash, since a dot would be hard to see."""
     shape: list[str] = []
     around = [None, *values, None]
     for index, value in enumerate(values):
@@ -126,7 +125,7 @@ def _key(one: Series, index: int, kind: str) -> str:
 
 
 def name(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """Escape a foreign text, and shorten it by its middle."""
+    """Escape a foreign text, and shorten its middle."""
     shown = visible(text)
     if len(shown) > most:
         shown = f"{shown[: most // 2]}…{shown[-most // 2 :]}"

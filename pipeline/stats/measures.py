@@ -1,4 +1,4 @@
-"""Computation of the statistics: finished jobs in one pass of Spark, all others by counts in Postgres."""
+"""Computation of statistics: finished jobs in one pass of Spark, others in Postgres."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ _COLUMNS = (
 )
 _SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Accuracy of a percentile: each bucket is 2 % wider than the one before it, and its middle stands for its values.
+# Of a percentile: each bucket is 2 % wider than the previous one, and its middle stands for its values.
 _ACCURACY = 0.01
 _GROWTH = (1 + _ACCURACY) / (1 - _ACCURACY)
 
-# Waiting and processing time of each job that has run, in microseconds. A waiting time is only known of a job that was
-# claimed once, whose token is 1, and was never dead, so it has no history: a dead job that is retried after a week
-# would seem to have waited for a week.
+# In microseconds. Waiting is known only for jobs claimed once (token 1) and never dead, hence without history: one
+# retried from the dead after a week would seem to have waited for a week.
 _TIMED = """
 SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS period,
     least(greatest({now} - unix_micros(finished_at), 0) div {week}, 2) AS week,
@@ -41,8 +40,8 @@ SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS 
     greatest(unix_micros(finished_at) - unix_micros(claimed_at), 0) AS ran
 FROM {rows} WHERE superseded_by IS NULL
 """
-# Counts by name, period, week and bucket: each job counts twice. The result has at most some hundred buckets for each
-# name and period. A microsecond is added to each time, since 0 has no logarithm.
+# Counts by name, period, week and bucket, with each job twice, and some hundred buckets per name and period. Times get
+# a microsecond, since 0 has no logarithm.
 _COUNTED = """
 SELECT queue, job_name, period, week, waited_bucket, ran_bucket, grouping(waited_bucket) = 0 AS by_waited,
     count(*) AS jobs, count_if(attempts > 1) AS retried, sum(greatest(attempts, 1)) AS attempts,
@@ -53,7 +52,7 @@ FROM (
         CAST(ceil(ln(ran + 1D) / {ln_growth}) AS int) AS ran_bucket FROM {timed})
 GROUP BY GROUPING SETS ((queue, job_name, period, week, waited_bucket), (queue, job_name, period, week, ran_bucket))
 """
-# The same for all names, all periods, and both; for each week, and each queue in it.
+# Sums over names, periods, and both; per week, and per queue in it.
 _SUMMED = """
 SELECT queue, job_name, period, week, waited_bucket, ran_bucket, by_waited,
     sum(jobs) AS jobs, sum(retried) AS retried, sum(attempts) AS attempts,
@@ -65,7 +64,7 @@ GROUP BY GROUPING SETS ((by_waited, waited_bucket, ran_bucket), (period, by_wait
     (queue, job_name, by_waited, waited_bucket, ran_bucket), (queue, job_name, period, by_waited),
     (week, by_waited, waited_bucket, ran_bucket), (queue, week, by_waited, waited_bucket, ran_bucket))
 """
-# Measures of each group. The groups by waiting time hold the same jobs as those by processing time, and count once.
+# Groups by waiting time repeat the jobs of those by processing time, and do not count.
 _MEASURED = """
 SELECT queue, job_name, period, week,
     sum(jobs) FILTER (WHERE NOT by_waited) AS finished, sum(retried) FILTER (WHERE NOT by_waited) AS retried,
@@ -89,13 +88,8 @@ def measure(
     """Compute the statistics of all jobs, archived or not, as of one instant.
 
     Args:
-        spark: Session with the data sources registered.
-        database_url: Database with the job tables.
-        question: Selection of jobs, and length of the periods.
-        archive: Path of the archive; without it, only jobs in Postgres count.
-
-    Raises:
-        DrainError: A table or the archive cannot be read.
+        spark: With the data sources registered.
+        archive: None counts only jobs in Postgres.
     """
     with history.instant(database_url) as instant, explained():
         (now,) = fetch_one(instant.connection, "SELECT now()")
@@ -197,10 +191,10 @@ def _finished(row: Row) -> Finished:
 def _times(
     jobs: int | None, total: int, shortest: int, longest: int, percentiles: Sequence[float] | None
 ) -> Times | None:
-    """Convert times from microseconds to seconds; None without percentiles, as for one period of one name."""
+    """Convert microseconds to seconds; None without percentiles, as for one period of one name."""
     if not jobs or percentiles is None:
         return None
-    # Clamped: the middle of a bucket may lie beyond the only time in it.
+    # A bucket's middle may lie beyond its only time.
     within = (min(max(value, shortest), longest) / _SECOND for value in percentiles)
     return Times(
         jobs,

@@ -1,4 +1,4 @@
-"""Statistics as one self-contained page of HTML without scripts, smaller than a megabyte."""
+"""Statistics as one self-contained HTML page without scripts, smaller than a megabyte."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from drain.pipeline.stats.report import Report
 from drain.pipeline.stats.tables import Table, errors, tables, weeks
 from drain.pipeline.stats.words import count, seconds, share
 
-# Upper bounds of the rows of a table and of the characters below the title, which keep the page small.
+# Keep the page small.
 _MOST_ROWS = 50
 _MOST_CHARACTERS = 500
-# The colours of either scheme differ for any colour vision, and have a contrast of at least 3 to the card.
+# Both schemes' colours differ for any colour vision, and have a contrast of at least 3 to the card.
 _STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --line: #e1e4ea; --text: #1f2430; --dim: #596274;
   --bad: #b42318; --c0: #1f7fc4; --c1: #d57a00; --c2: #005c46; --c3: #a83279; --c4: #2b303b; --c5: #8c929c; }
@@ -100,11 +100,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def check(path: Path) -> None:
-    """Check that a page can be written at this path, before hours are spent on its contents.
-
-    Raises:
-        ConfigError: The directory is missing or cannot be written to, or the path is a directory.
-    """
+    """Check that a page can be written here, before hours are spent on its contents."""
     if not path.parent.is_dir():
         raise ConfigError(f"there is no directory {path.parent}; make it, or name another file")
     if path.is_dir():
@@ -116,14 +112,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, report: Report, about: str, *, top: int) -> None:
-    """Write the page in one step: a reader sees either the old page or the new one.
-
-    Args:
-        path: Path of the file.
-        report: Report to show.
-        about: Line that describes which jobs the report covers.
-        top: Upper bound of the jobs that a table shows.
-    """
+    """Write the page atomically; `about` describes the jobs, `top` limits the tables."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(html(report, about, top=top), encoding="utf-8")
@@ -134,7 +123,7 @@ def write(path: Path, report: Report, about: str, *, top: int) -> None:
 
 
 def html(report: Report, about: str, *, top: int) -> str:
-    """Render the page; a table has `top` jobs at most, and never more than fifty."""
+    """Render the page; tables have `top` rows, and at most fifty."""
     rows = min(top, _MOST_ROWS)
     return _PAGE.format(
         title="How the jobs went",
@@ -200,7 +189,7 @@ def _section(table: Table, about: str = "") -> str:
 def _table(table: Table) -> str:
     head = _row(table.columns, table.texts, scope="col")
     body = "".join(_row(row, table.texts, scope="row") for row in table.rows)
-    # The tab stop lets a keyboard scroll a table that is wider than a phone.
+    # With a tab stop, the keyboard scrolls tables wider than a phone.
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}: table">'
         f"<table><thead>{head}</thead><tbody>{body}</tbody></table></div>"
@@ -208,7 +197,7 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: Sequence[str], texts: int, *, scope: str) -> str:
-    """Write a row: the cell that names it is a heading, or all of them are."""
+    """Write a row whose first cell, or all, are headings."""
     written = ""
     for index, cell in enumerate(cells):
         kind = " class=text" if index < texts else ""

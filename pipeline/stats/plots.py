@@ -1,4 +1,4 @@
-"""Plots of the statistics: what each of them shows, as plain values."""
+"""Plots of the statistics, as plain values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from drain.pipeline.stats.question import PERIODS
 from drain.pipeline.stats.report import Report, Times
 from drain.pipeline.stats.words import count, period_start, seconds, share, whole
 
-# Upper bound of the queues that are drawn apart; all others are drawn together.
+# Queues drawn apart; others are drawn together.
 _QUEUES = 5
-# Upper bound of the periods of a plot: more bars would be narrower than a pixel of a phone.
+# More bars would be narrower than a phone's pixel.
 _MOST_PERIODS = 400
-# Colour of each percentile and reason, by its number on the page; reasons that are not named share that of the rest.
+# Colours on the page; unnamed reasons share the rest's.
 REST = 5
 _PERCENTILES = {"p50": 0, "p95": 1, "p99": 3}
 _REASONS = {"failed": 1, "gave up": 3, "expired": 0, "unreadable": 4, "lease": 2}
@@ -24,7 +24,7 @@ _REASONS = {"failed": 1, "gave up": 3, "expired": 0, "unreadable": 4, "lease": 2
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers of a name, one for each period; None where there is nothing to measure."""
+    """A name's number for each period; None where nothing is measured."""
 
     name: str
     colour: int
@@ -36,14 +36,10 @@ class Plot:
     """Numbers over time.
 
     Attributes:
-        title: Title.
-        about: Line of description.
-        nothing: Sentence that stands for the plot if all its numbers are zero or missing.
+        nothing: Sentence for a plot whose numbers are all zero or missing.
         labels: Starts of the periods, without gaps.
-        series: What is drawn: stacked bars of counts, or lines.
+        series: Stacked bars of counts, or lines.
         words: Format of a number.
-        bars: True for bars.
-        logarithmic: True for a logarithmic axis.
     """
 
     title: str
@@ -119,7 +115,7 @@ def plots(report: Report) -> list[Plot]:
 
 
 def _starts(report: Report) -> tuple[list[datetime], str]:
-    """List the starts of the latest periods, those without jobs included; and say how many more there are."""
+    """List the starts of the latest periods, including those without jobs, and describe how many are left out."""
     if not report.periods:
         return [], ""
     first, last, length = report.periods[0].start, report.periods[-1].start, PERIODS[report.per]

@@ -1,4 +1,4 @@
-"""Question that a report of statistics answers."""
+"""Question that a report answers."""
 
 from __future__ import annotations
 
@@ -8,28 +8,23 @@ from datetime import UTC, datetime, timedelta
 
 from drain.errors import ConfigError
 
-# Length of each kind of period.
 PERIODS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
-# Length of the two spans before now that are compared.
 WEEK = timedelta(weeks=1)
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-# Parts of a text: characters that Postgres and Spark read alike in single quotes, or one that chr() has to write.
+# Postgres and Spark read these characters alike in single quotes; chr() writes the others.
 _PLAIN = re.compile(r"([^'\\]+)|['\\]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Selection of jobs, and length of the periods.
+    """Selection of jobs, and length of periods.
 
     Attributes:
-        since: Time from which on jobs have finished or died; a duration is subtracted from now, by the database's
-            clock. None: no limit.
-        queue: Queue of the jobs; None: all queues.
-        job: Name of the jobs; None: all names.
-        per: Kind of period, a key of `PERIODS`.
+        since: When jobs ended at the earliest; durations count back from now, by the database's clock.
+        per: Key of `PERIODS`.
     """
 
     since: datetime | timedelta | None = None
@@ -43,17 +38,17 @@ class Question:
         return PERIODS[self.per]
 
     def begin(self, now: datetime) -> datetime | None:
-        """Begin of the report's time, in UTC."""
+        """Start of the report, in UTC."""
         if not isinstance(self.since, timedelta):
             return self.since
         now = now.astimezone(UTC)
         return now - min(self.since, now - _FIRST)
 
     def condition(self, now: datetime) -> str | None:
-        """Condition on finished jobs, in SQL that Postgres and Spark both understand; None for all of them."""
+        """Condition on finished jobs, in SQL common to Postgres and Spark, if any."""
         begin = self.begin(now)
         conditions = [
-            # A literal with its offset, whose meaning does not depend on the session's time zone.
+            # The offset makes the literal independent of the session's time zone.
             f"finished_at >= '{begin.isoformat(sep=' ')}'" if begin else None,
             f"queue = {literal(self.queue)}" if self.queue is not None else None,
             f"job_name = {literal(self.job)}" if self.job is not None else None,
@@ -62,11 +57,7 @@ class Question:
 
 
 def parse_time(text: str) -> datetime | timedelta:
-    """Parse a time as people write it: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC unless it says otherwise.
-
-    Raises:
-        ConfigError: The text is none of these forms.
-    """
+    """Parse a time: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC without an offset."""
     ago = _AGO.fullmatch(text.strip())
     try:
         if ago:
@@ -80,6 +71,6 @@ def parse_time(text: str) -> datetime | timedelta:
 
 
 def literal(text: str) -> str:
-    """Quote a text for SQL of Postgres and of Spark, which differ in backslashes and in quotes within quotes."""
+    """Quote a text for Postgres and Spark, which differ in backslashes and nested quotes."""
     parts = [f"'{found[1]}'" if found[1] else f"chr({ord(found[0])})" for found in _PLAIN.finditer(text)]
     return f"({' || '.join(parts)})" if parts else "''"

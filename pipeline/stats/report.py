@@ -1,4 +1,4 @@
-"""Report of statistics as plain values. Times are in UTC, durations in seconds."""
+"""Report as plain values, in UTC and seconds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import date, datetime
 
 from drain.pipeline.stats.question import WEEK
 
-# Reason of dead jobs that were cancelled: shown among the dead, but not failures.
+# Reason shown among the dead, but not a failure.
 CANCELLED = "cancelled"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True)
 class Times:
-    """Distribution of a duration over a number of jobs."""
+    """Distribution of a duration over jobs."""
 
     jobs: int
     avg: float
@@ -32,12 +32,10 @@ class Finished:
     """Figures of finished jobs.
 
     Attributes:
-        finished: Number of finished jobs.
-        retried: Number of finished jobs that took more than one attempt.
-        attempts: Number of attempts of all finished jobs.
-        waiting: Time from due to claimed, of jobs that were claimed once; None if there are none.
-        processing: Time from claimed to finished.
-        slowest_id: Id of the job with the longest processing time.
+        retried: Jobs with more than one attempt.
+        waiting: From due to claimed, of jobs claimed once.
+        processing: From claimed to finished.
+        slowest_id: Job with the longest processing time.
     """
 
     finished: int = 0
@@ -49,30 +47,27 @@ class Finished:
 
     @property
     def retried_share(self) -> float:
-        """Share of finished jobs that needed more than one attempt, from 0 to 1."""
+        """Share of jobs with more than one attempt, from 0 to 1."""
         return self.retried / self.finished if self.finished else 0.0
 
     @property
     def attempts_per_job(self) -> float:
-        """Mean attempts of a finished job; 1.0 if no attempt failed."""
+        """Mean attempts of a finished job."""
         return self.attempts / self.finished if self.finished else 0.0
 
     @property
     def failed_attempts(self) -> int:
-        """Number of failed attempts of the finished jobs."""
+        """Failed attempts of the finished jobs."""
         return max(0, self.attempts - self.finished)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Ended jobs of one name on one queue, or of all names and queues if these are None.
+    """Ended jobs, of one queue and name unless these are None.
 
     Attributes:
-        queue: Queue of the jobs; None for all queues.
-        job_name: Name of the jobs; None for all names.
-        done: Figures of the finished jobs.
-        dead: Number of dead jobs by reason; `CANCELLED` is one.
-        dead_attempts: Number of attempts of the dead jobs that were not cancelled, which all failed.
+        dead: By reason, with `CANCELLED`.
+        dead_attempts: All failed; without those of cancelled jobs.
     """
 
     queue: str | None = None
@@ -83,28 +78,28 @@ class Ended:
 
     @property
     def died(self) -> int:
-        """Number of jobs that have died: dead, but not cancelled."""
+        """Number of dead, but not cancelled jobs."""
         return sum(number for reason, number in self.dead.items() if reason != CANCELLED)
 
     @property
     def ended(self) -> int:
-        """Number of jobs that have finished or died."""
+        """Number of jobs that finished or died."""
         return self.done.finished + self.died
 
     @property
     def dead_share(self) -> float:
-        """Share of dead jobs among the ended ones, from 0 to 1."""
+        """Share of dead jobs among the ended, from 0 to 1."""
         return self.died / self.ended if self.ended else 0.0
 
     @property
     def failed_attempts(self) -> int:
-        """Number of failed attempts of finished and of dead jobs."""
+        """Failed attempts of finished and dead jobs."""
         return self.done.failed_attempts + self.dead_attempts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group(Ended):
-    """Ended and unfinished jobs of a group: `staged` and `inflight` are counts at the report's instant."""
+    """Jobs of a group; `staged` and `inflight` at the report's instant."""
 
     staged: int = 0
     inflight: int = 0
@@ -112,44 +107,44 @@ class Group(Ended):
 
 @dataclass(frozen=True, kw_only=True)
 class Period(Ended):
-    """Jobs that ended in the hour or the day that began at `start`."""
+    """Jobs that ended in the hour or day from `start`."""
 
     start: datetime
 
 
 @dataclass(frozen=True)
 class Change:
-    """Number of this week and of last week; None: unknown."""
+    """Number of this and last week; None if unknown."""
 
     this: float | None
     last: float | None
 
     @property
     def percent(self) -> float | None:
-        """Change since last week in percent; None if there was nothing last week, or is nothing this week."""
+        """Change in percent; None if last week's is zero or either is unknown."""
         return (self.this / self.last - 1) * 100 if self.last and self.this is not None else None
 
 
 @dataclass(frozen=True)
 class Weeks:
-    """Jobs of a queue, or of all, that ended in the last seven days, and in the seven days before."""
+    """A queue's or all jobs that ended in the last seven days, and the seven before."""
 
     this: Ended
     last: Ended
 
     @property
     def queue(self) -> str | None:
-        """Queue of the jobs; None for all queues."""
+        """Queue of the jobs; None for all."""
         return self.this.queue
 
     @property
     def jobs(self) -> int:
-        """Number of jobs that finished or died in either week."""
+        """Jobs that ended in either week."""
         return self.this.ended + self.last.ended
 
     @property
     def changes(self) -> dict[str, Change]:
-        """Each number of both weeks; times are in seconds."""
+        """Numbers of both weeks; times in seconds."""
         this, last = _numbers(self.this), _numbers(self.last)
         return {name: Change(this[name], last[name]) for name in this}
 
@@ -168,13 +163,12 @@ def _numbers(week: Ended) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Error:
-    """Error that dead jobs had in common.
+    """Error that dead jobs have in common.
 
     Attributes:
-        text: Type and first line of the message, or the explanation, with # for numbers and ids.
-        jobs: Number of the dead jobs.
-        job_names: Their names, the most frequent first.
-        last_seen: Time of the latest death.
+        text: Type and first line, or the explanation, with # for numbers and ids.
+        job_names: Most frequent first.
+        last_seen: Latest death.
     """
 
     text: str
@@ -188,16 +182,15 @@ class Report:
     """Report of statistics.
 
     Attributes:
-        at: Instant that the report describes, by the database's clock.
-        since: Time from which on ended jobs are covered; None: all jobs that are kept.
-        per: Kind of the periods: hour or day.
-        total: Figures of all jobs together.
-        jobs: Figures by queue and name, the most frequent first.
-        periods: Figures of the periods in which a job ended, the earliest first.
+        at: By the database's clock.
+        since: None for all jobs that are kept.
+        per: `hour` or `day`.
+        jobs: By queue and name, most frequent first.
+        periods: In which a job ended, earliest first.
         details: Counts of the periods by queue and name, without times.
-        weeks: This week and last week: of all queues first, then of the queues, the busiest first.
-        errors: Most frequent errors of the dead jobs, the most frequent first.
-        dropped_before: Day before which finished jobs have been dropped unarchived; None if none have.
+        weeks: All queues, then each, the busiest first.
+        errors: Most frequent first.
+        dropped_before: Day before which finished jobs were dropped unarchived.
     """
 
     at: datetime
@@ -218,18 +211,18 @@ class Report:
 
     @property
     def covers_weeks(self) -> bool:
-        """True if the report covers all jobs of the weeks that `weeks` compares."""
+        """True if the report covers all jobs of `weeks`."""
         begin = self.at - 2 * WEEK
         return not (self.since and self.since > begin) and not (
             self.dropped_before and self.dropped_before > begin.date()
         )
 
     def slowest(self, top: int) -> list[Group]:
-        """Rank groups by the 95th percentile of their processing time, the slowest first."""
+        """Rank groups by p95 of their processing time."""
         timed = [job for job in self.jobs if job.done.processing]
         return sorted(timed, key=lambda job: -job.done.processing.p95 if job.done.processing else 0.0)[:top]
 
     def most_failing(self, top: int) -> list[Group]:
-        """Rank groups with failures: those with the most dead jobs first, then those with the most failed attempts."""
+        """Rank groups by dead jobs, then by failed attempts."""
         failing = [job for job in self.jobs if job.died or job.failed_attempts]
         return sorted(failing, key=lambda job: (-job.died, -job.failed_attempts))[:top]

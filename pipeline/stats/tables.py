@@ -10,9 +10,8 @@ from drain.formatting import visible
 from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, Times, Weeks
 from drain.pipeline.stats.words import changed, count, count_or_dash, period_start, seconds, share, whole
 
-# Upper bound of the job names that are listed for an error.
 _NAMES = 3
-# Column and format of each number of a week.
+# Column and format.
 _CHANGES: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
     "finished": ("finished", whole),
     "dead": ("dead", whole),
@@ -26,7 +25,7 @@ _TIMES = ("avg", "min", "p50", "p90", "p95", "p99", "max")
 
 @dataclass(frozen=True)
 class Table:
-    """Table of which the first `texts` columns are texts, and all others numbers."""
+    """Table; the columns after the first `texts` are numbers."""
 
     title: str
     columns: Sequence[str]
@@ -35,13 +34,7 @@ class Table:
 
 
 def tables(report: Report, *, top: int, periods: int) -> list[Table]:
-    """Make the tables that have a row: counts, waiting and processing times, periods, slowest and most failing jobs.
-
-    Args:
-        report: Report to show.
-        top: Upper bound of the jobs of a table: the most frequent, slowest or most failing.
-        periods: Upper bound of the periods: the latest ones.
-    """
+    """Build the tables that have a row; `top` limits the jobs, `periods` counts back from the latest."""
     jobs, rest = report.jobs[:top], report.jobs[top:]
     more = f", the {top} most frequent of {count(len(report.jobs))}" if rest else ""
     all_of_them = [
@@ -60,7 +53,7 @@ def tables(report: Report, *, top: int, periods: int) -> list[Table]:
 
 
 def weeks(report: Report, *, top: int) -> Table:
-    """Compare this week with last week: all queues together, and the busiest ones; no row if the report covers less."""
+    """Compare this week with last week: all queues, then the busiest; empty if the report covers less."""
     columns = ("queue", *(column for column, _ in _CHANGES.values()))
     shown = report.weeks[: top + 1] if report.covers_weeks else []
     rows = [[_name(one.this)[0] if one.queue is not None else "all", *_changes(one)] for one in shown]
@@ -79,7 +72,7 @@ def _changes(weeks: Weeks) -> list[str]:
 
 
 def errors(report: Report) -> Table:
-    """List the most frequent errors of the dead jobs."""
+    """List the most frequent errors of dead jobs."""
     rows = [
         [visible(error.text), _names(error.job_names), count(error.jobs), formatting.clock(error.last_seen)]
         for error in report.errors
@@ -96,7 +89,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _together(jobs: Sequence[Ended]) -> Group:
-    """Add the counts of several groups up."""
+    """Sum the counts of groups."""
     done = Finished(
         finished=sum(job.done.finished for job in jobs),
         retried=sum(job.done.retried for job in jobs),

@@ -1,10 +1,9 @@
-"""Numbers for people: counts, shares, durations and starts of periods."""
+"""Formats of counts, shares, durations and starts of periods."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-# Dash in the place of no number.
 _NONE = "–"
 
 
@@ -14,17 +13,17 @@ def count(number: int) -> str:
 
 
 def whole(number: float | None) -> str:
-    """Format a count that is one of several numbers; 0 for none."""
+    """Format a count among other numbers; None is 0."""
     return count(int(number or 0))
 
 
 def count_or_dash(number: int) -> str:
-    """Format a count; a dash for zero, so that other counts stand out."""
+    """Format a count; a dash for zero, so that others stand out."""
     return count(number) if number else _NONE
 
 
 def compact(number: float) -> str:
-    """Format a round number in a few characters: 200, 20k, 2.5M."""
+    """Shorten a round number: 200, 20k, 2.5M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= limit:
             return f"{number / limit:g}{unit}"
@@ -32,7 +31,7 @@ def compact(number: float) -> str:
 
 
 def changed(text: str, percent: float | None) -> str:
-    """Append a change in percent to a number, if the change is known: 1,234 (+12 %)."""
+    """Append a change in percent, if known: 1,234 (+12 %)."""
     if percent is None:
         return text
     whole = round(percent)
@@ -40,12 +39,12 @@ def changed(text: str, percent: float | None) -> str:
 
 
 def period_start(start: datetime, per: str) -> str:
-    """Format the start of an hour or a day, in UTC: 2026-11-01 12:00, or 2026-11-01."""
+    """Format a start in UTC: 2026-11-01 12:00, or 2026-11-01."""
     return f"{start:%Y-%m-%d %H:%M}" if per == "hour" else f"{start:%Y-%m-%d}"
 
 
 def share(fraction: float) -> str:
-    """Format a share of one in percent; a dash for none."""
+    """Format a share in percent; a dash for zero."""
     if not fraction:
         return _NONE
     percent = fraction * 100
@@ -53,7 +52,7 @@ def share(fraction: float) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """Format a duration in seconds, with the unit that gives it two or three digits; a dash for none."""
+    """Format a duration with two or three digits; a dash for None."""
     if duration is None:
         return _NONE
     for limit, factor, unit in (
