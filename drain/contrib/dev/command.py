@@ -92,7 +92,7 @@ def dev(
 
 
 def _check_given(modules: list[str], *servers: tuple[str | None, int | None, str]) -> None:
-    """Refuse options that contradict each other, and URLs that no program could use."""
+    """Refuse contradictory options, and URLs that no program could use."""
     (database_url, *_), (redis_url, *_) = servers
     if database_url or redis_url:
         Settings(database_url=database_url or "postgresql:///drain", redis_url=redis_url or "")

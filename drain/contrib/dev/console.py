@@ -1,4 +1,4 @@
-"""Lines on the terminal, each beginning with the name of the program that wrote it."""
+"""Lines on the terminal, each prefixed with its program's name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from drain.formatting import visible
 
 _COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
 _WIDTH = max(map(len, _COLOURS))
-# Log events of a worker that ends: another line says why. RQ's own steps are left out too.
+# Events of an ending worker, which another line explains. RQ's own steps are left out too.
 _LEFT_OUT = frozenset({"stopping", "ended"})
 _LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
 class Console:
-    """Writes whole lines to standard output, from any thread; in colour if that is a terminal."""
+    """Writes whole lines to standard output from any thread, in colour on a terminal."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -28,19 +28,13 @@ class Console:
         self._color = False if os.environ.get("NO_COLOR") else None
 
     def say(self, name: str, text: str, colour: str | None = None) -> None:
-        """Write a text of one or more lines under the name of a program.
-
-        Args:
-            name: `enqueuer`, `worker`, `postgres`, `redis` or `dev`.
-            text: Text to write; a character that a terminal would obey is shown as its escape.
-            colour: Colour of the text.
-        """
+        """Write a text, of any number of lines, under a program's name; control characters are escaped."""
         prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS[name])
         for line in visible(text, lines=True).splitlines() or [""]:
             self._write(f"{prefix} {click.style(line, fg=colour) if colour else line}".rstrip())
 
     def relay(self, name: str, line: str) -> None:
-        """Write a line of a program's output: a log line as its message, any other line as it is."""
+        """Write a program's line: a log line as its message, any other as it is."""
         record = _record(line)
         if record is None:
             self.say(name, line)
@@ -55,7 +49,7 @@ class Console:
         self.say(name, message, _LEVELS.get(record["level"]))
 
     def _write(self, line: str) -> None:
-        # The terminal may be gone; the programs end in order all the same.
+        # Programs end in order even if the terminal has gone.
         with self._lock, suppress(OSError):
             click.echo(line, color=self._color)
 

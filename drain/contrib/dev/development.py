@@ -23,20 +23,19 @@ from drain.embedded import EmbeddedPostgres, EmbeddedRedis
 from drain.embedded.guarded_server import GuardedServer
 from drain.embedded.services import without_client_settings
 
-# Pause between two checks of all programs, in seconds.
 _TICK_SECONDS = 0.1
 _HOST = "127.0.0.1"
-# After Ctrl-C, in seconds: until running jobs are interrupted, and from then on until programs are killed.
+# After Ctrl-C, until running jobs are interrupted, and then until programs are killed.
 _POLITE_SECONDS = 3.0
 _KILL_SECONDS = 2.0
-# Pause before a program that died is started again, in seconds; doubles with each death in a row.
+# Before a dead program restarts; doubles with each consecutive death.
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 10.0
-# Lifetime after which a death is the first in a row again, in seconds.
+# A death after this is the first again.
 _WELL_SECONDS = 10.0
-# Time from the SIGTERM after a change to the SIGKILL of a worker that has not ended, in seconds.
+# From a change's SIGTERM to the SIGKILL of a worker.
 _RELOAD_SECONDS = GRACE_SECONDS + 5.0
-# Upper bound of the changed files that a line names.
+# Changed files named in a line.
 _MOST_NAMED = 3
 
 _ENQUEUER = "from drain.__main__ import main; main(['run', '--metrics-port', '0'])"
@@ -48,15 +47,14 @@ _WORKER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The choices of one `drain dev`.
+    """Options of `drain dev`.
 
     Attributes:
-        jobs: Modules that define jobs; if empty, only the servers run.
-        directory: Directory to keep the data in; None for a temporary one.
-        port: Port of PostgreSQL on 127.0.0.1; None for a Unix socket alone.
-        redis_port: Port of Redis on 127.0.0.1; None for a Unix socket alone.
-        database_url: PostgreSQL to use, which has the tables; None to run one.
-        redis_url: Redis to use; None to run one.
+        jobs: Modules; if empty, only the servers run.
+        directory: For data; None for a temporary one.
+        port, redis_port: On 127.0.0.1; None for only a Unix socket.
+        database_url: Of a PostgreSQL with the tables; None to run one.
+        redis_url: None to run one.
     """
 
     jobs: Sequence[str] = ()
@@ -68,7 +66,7 @@ class Plan:
 
 
 class Servers(NamedTuple):
-    """The servers of one `drain dev`: its own ones, which run, and those that are given."""
+    """Servers of `drain dev`: its own running ones, or those given."""
 
     plan: Plan
     postgres: EmbeddedPostgres | None
@@ -86,12 +84,7 @@ class Servers(NamedTuple):
 
 
 class Development:
-    """One `drain dev`.
-
-    Args:
-        plan: The choices of the user.
-        stop: Ends `run` once it is set, by a signal handler for example.
-    """
+    """One `drain dev`; a signal handler may set `stop` to end `run`."""
 
     def __init__(self, plan: Plan, stop: Event) -> None:
         self._plan = plan
@@ -100,16 +93,16 @@ class Development:
 
     @contextmanager
     def servers(self) -> Iterator[Servers]:
-        """Run PostgreSQL, with the tables, and Redis for as long as the block runs, unless others are given.
+        """Run PostgreSQL, with the tables, and Redis during the block, unless others are given.
 
         Raises:
-            EmbeddedError: A server is not installed or did not start, a port is in use, or another `drain dev` uses
+            EmbeddedError: A server is not installed or does not start, a port is in use, or another `drain dev` uses
                 the directory.
         """
         plan = self._plan
         ports.require_free(_HOST, {"--port": plan.port, "--redis-port": plan.redis_port})
         directory = plan.directory
-        # Where PostgreSQL keeps its data, Redis does too.
+        # Redis persists its data if PostgreSQL does.
         durable = {"appendonly": "yes"} if directory else {}
         with ExitStack() as stack:
             if directory:
@@ -117,7 +110,7 @@ class Development:
             postgres = redis = None
             if not plan.database_url:
                 postgres = EmbeddedPostgres(directory and directory / "postgres", port=plan.port)
-                # The settings of a client are not meant for this server.
+                # Client settings are not meant for this server.
                 stack.enter_context(without_client_settings())
             if not plan.redis_url:
                 place = directory and directory / "redis"
@@ -129,7 +122,7 @@ class Development:
             yield Servers(plan, postgres, redis)
 
     def run(self, servers: Servers) -> None:
-        """Start the programs, and check on all of them until `stop` is set."""
+        """Start the programs, and check on them until `stop` is set."""
         with ExitStack() as stack:
             parts: list[_Server | _Enqueuer | _Worker] = []
             if servers.postgres:
@@ -146,7 +139,7 @@ class Development:
                 worker = GuardedProgram("worker", _WORKER, variables, self._console.relay)
                 stack.callback(worker.close)
                 stack.callback(_end, [worker, enqueuer])
-                # The example stages on the PostgreSQL that the lines for another shell name.
+                # The example stages on the PostgreSQL named in the lines for another shell.
                 example = [WITH_EXAMPLE] if servers.postgres else []
                 parts += [
                     _Enqueuer(enqueuer, self._console),
@@ -155,12 +148,12 @@ class Development:
             while not self._stop.is_set():
                 for part in parts:
                     part.check()
-                # Short: the handler of a signal does not run in a wait that began just after the signal had come.
+                # Short: a signal that arrives just before a wait is handled only after it.
                 self._stop.wait(_TICK_SECONDS)
 
 
 class _Enqueuer:
-    """Starts the enqueuer, and starts it again when it dies."""
+    """Starts the enqueuer, and restarts it when it dies."""
 
     def __init__(self, program: GuardedProgram, console: Console) -> None:
         self._program = program
@@ -170,7 +163,7 @@ class _Enqueuer:
         self._pause = 0.0
 
     def check(self) -> None:
-        """Notice that the program has ended, and start it when it is time to."""
+        """Restart the program when it has ended and its pause is over."""
         code = self._program.ended()
         if code is not None:
             self._start_at = self._restart_time(code)
@@ -182,7 +175,7 @@ class _Enqueuer:
         return ()
 
     def _restart_time(self, code: int) -> float | None:
-        """Decide when the program that has ended with this code starts again; None for not now."""
+        """Decide when an ended program restarts; None for not now."""
         lived = monotonic() - self._began_at
         self._pause = (
             _FIRST_PAUSE_SECONDS
@@ -195,7 +188,7 @@ class _Enqueuer:
 
 
 class _Worker(_Enqueuer):
-    """Starts the worker, starts it again when it dies, and replaces it when the sources change."""
+    """Starts the worker, restarts it when it dies, and replaces it when sources change."""
 
     def __init__(
         self, program: GuardedProgram, console: Console, modules: Sequence[str], example: Sequence[str]
@@ -203,7 +196,7 @@ class _Worker(_Enqueuer):
         super().__init__(program, console)
         self._modules = modules
         self._example = self._extra_arguments = example
-        # Made before the first worker imports the sources, so that no change is missed.
+        # Before the first worker imports the sources, so that no change is missed.
         self._sources = SourceWatcher(Path.cwd(), modules)
         if not self._sources.complete:
             console.say(
@@ -214,7 +207,7 @@ class _Worker(_Enqueuer):
         self._reload_began_at: float | None = None
 
     def check(self) -> None:
-        """Check the program; and end it when a source has changed, so that it starts again."""
+        """Check the program; end it when a source has changed, so that it restarts."""
         if changed := self._sources.changed():
             self._reload(changed)
         if self._reload_began_at and monotonic() > self._reload_began_at + _RELOAD_SECONDS:
@@ -246,13 +239,13 @@ class _Worker(_Enqueuer):
         return super()._restart_time(code)
 
 
-# Lines of a server's log that report a problem. Of PostgreSQL's, the text from the level on is shown.
+# A server's log lines that report a problem; of PostgreSQL's, the text from the level on.
 _POSTGRES_PROBLEM = re.compile(r"(?:\S+ \S+ \S+ \[\d+\] )?((?:ERROR|FATAL|PANIC): .*)")
 _REDIS_PROBLEM = re.compile(r"\S+ .*? # (.*)")
 
 
 class _Server:
-    """Shows problems from the log of a server, and starts the server again when it dies."""
+    """Shows problems from a server's log, and restarts the server when it dies."""
 
     def __init__(self, name: str, server: GuardedServer, problem: re.Pattern[str], console: Console) -> None:
         self._name = name
@@ -262,7 +255,7 @@ class _Server:
         self._offset = server.log.stat().st_size
 
     def check(self) -> None:
-        """Show the new lines that report a problem, and start the server if it has ended."""
+        """Show new problems, and start the server if it has ended."""
         with self._server.log.open("rb") as log:
             log.seek(self._offset)
             text = log.read()
@@ -281,7 +274,7 @@ class _Server:
 
 
 def _end(programs: Sequence[GuardedProgram]) -> None:
-    """End the programs within seconds: running jobs are interrupted first, and programs that still run are killed."""
+    """End the programs within seconds: first interrupt running jobs, then kill what remains."""
     for seconds in (_POLITE_SECONDS, _KILL_SECONDS):
         deadline = monotonic() + seconds
         for program in programs:

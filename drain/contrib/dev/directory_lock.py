@@ -1,4 +1,4 @@
-"""Lock of a data directory: one `drain dev` uses it at a time."""
+"""Lock of a data directory, for one `drain dev` at a time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from time import monotonic, sleep
 from drain.errors import EmbeddedError
 
 _NAME = "drain-dev.pid"
-# Timeout for the end of the servers that a killed `drain dev` has left: their guards end them.
+# For guards to end the servers of a killed `drain dev`.
 _LEFT_SERVERS_SECONDS = 15.0
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock a directory while the block runs; creates the directory if it is missing.
+    """Create and lock a directory during the block.
 
     Raises:
-        EmbeddedError: Another process has locked the directory; the text names its process id.
+        EmbeddedError: Another process, named in the text, has locked it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # The kernel releases the lock when the process ends. The file stays, and means nothing without the lock.
+    # The kernel releases the lock when the process ends. The file alone means nothing.
     descriptor = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -54,6 +54,6 @@ def _names_a_process(pid_file: Path) -> bool:
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return False
     except PermissionError:
-        # The process belongs to another account, as when root runs PostgreSQL as `postgres`.
+        # Another account's process, as when root runs PostgreSQL as `postgres`.
         pass
     return True

@@ -1,4 +1,4 @@
-"""One child process of `drain dev`: its output line by line, and a guard that ends it if `drain dev` is killed."""
+"""Child process of `drain dev`, and a guard that ends it if `drain dev` is killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threading import Thread
 
 from drain.embedded.guard import Guard
 
-# Script of the guard: once the pipe is closed, ends the group of the process that the last line names.
+# Guard: once the pipe closes, ends the process group named by the last line.
 _GUARD = """
 while read -r line; do pid=$line; done
 [ -n "$pid" ] || exit 0
@@ -22,27 +22,24 @@ tenths=0
 while kill -0 -- "-$pid" && [ $tenths -lt 30 ]; do sleep 0.1; tenths=$((tenths + 1)); done
 kill -s KILL -- "-$pid"
 """
-# Shell command that becomes the program. Its standard input is the guard's pipe: the child names itself before it
-# becomes the program, so that there is no instant at which it runs and the guard does not know of it.
+# Shell command that becomes the program. Standard input is the guard's pipe: the child names itself before it becomes
+# the program, so that the guard never misses a running one.
 _REGISTER = 'echo "$$" >&0; exec "$@" < /dev/null'
-# Statements of the child: import `drain` from where this process has imported it, before the command adds the current
-# directory to the import path.
+# The child imports `drain` from the same place, before the command adds the current directory to the path.
 _STATEMENTS = "import sys; sys.path.insert(0, {!r}); import drain; del sys.path[0]; {}"
-# Timeout for the end of the guard, in seconds.
 _CLOSE_SECONDS = 10.0
 
 
 class GuardedProgram:
-    """A Python program in a session of its own, so that Ctrl-C reaches `drain dev` alone.
+    """Python program in its own session, so that Ctrl-C reaches only `drain dev`.
 
-    The program may be started again once it has ended. If this process dies, by any signal, the guard sends SIGTERM to
-    the program and SIGKILL to its group three seconds later.
+    It can be restarted once ended. If this process dies, by any signal, the guard sends SIGTERM, and SIGKILL to the
+    group three seconds later.
 
     Args:
-        name: Name that each line of its output gets.
         statement: Python statements to execute.
-        environment: Variables added to those of this process.
-        relay: Called with the name and each line of the output, on another thread.
+        environment: Added to this process' variables.
+        relay: Called on another thread with name and line of output.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class GuardedProgram:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while the program does not run."""
+        """Process id, if running."""
         return self._process.pid if self._process else None
 
     def start(self, *words: str) -> None:
@@ -83,22 +80,19 @@ class GuardedProgram:
         self._reader.start()
 
     def ended(self) -> int | None:
-        """Exit code, negative for a signal, once the program has ended; its children are killed then.
-
-        None while the program runs, and after its end was reported.
-        """
+        """Exit code, negative for a signal, reported once; the program's children are killed then."""
         code = self._process.poll() if self._process else None
         if code is not None:
             self._forget()
         return code
 
     def terminate(self) -> None:
-        """Send SIGTERM: the program finishes its current work and ends; a second SIGTERM interrupts that work."""
+        """Send SIGTERM: the first lets current work finish, the second interrupts it."""
         if self._process:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the end of the program; returns whether it has ended."""
+        """Wait up to `seconds`; return True if the program has ended."""
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, seconds))
@@ -110,7 +104,7 @@ class GuardedProgram:
             self._forget()
 
     def close(self) -> None:
-        """Kill the program if it still runs, and end the guard."""
+        """Kill the program if it runs, and end the guard."""
         self.kill()
         self._guard.close(_CLOSE_SECONDS)
 
@@ -118,11 +112,11 @@ class GuardedProgram:
         process, self._process = self._process, None
         if process is None:
             return
-        # The whole group: children may have outlived the program.
+        # Children may have outlived the program.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        # The guard has to forget it: its pid may soon be that of another process.
+        # Its pid may be reused soon.
         self._guard.note("")
         if self._reader:
             self._reader.join(timeout=1)

@@ -1,4 +1,4 @@
-"""Check that the ports of the servers are free, before a server is started."""
+"""Check for free ports, before servers start."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from drain.errors import EmbeddedError
 
 
 def require_free(host: str, ports: dict[str, int | None]) -> None:
-    """Make sure that servers can listen on these ports.
-
-    Args:
-        host: Address to listen on.
-        ports: Port by the option that names it; None for no port.
-
-    Raises:
-        EmbeddedError: A port is in use, or may not be used; the text names the option.
-    """
+    """Check that servers can listen on these ports, by option; EmbeddedError names the option of another."""
     for option, port in ports.items():
         if port is None:
             continue
         with socket.socket() as probe:
-            # As PostgreSQL sets it: a connection that ended within the last minute does not keep the port busy.
+            # Like PostgreSQL: ignore connections that ended within the last minute.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))

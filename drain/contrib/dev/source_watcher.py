@@ -1,4 +1,4 @@
-"""Python files of an application: reports those that have changed since the last scan."""
+"""Watcher of an application's Python files."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from time import monotonic
 
-# Names of directories that hold no sources of an application; hidden directories are skipped too.
+# Without application sources, like hidden directories.
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "env"})
-# Upper bound of the directories of one tree.
 _MOST_DIRECTORIES = 3000
-# Pause between two scans, in seconds.
 _PAUSE_SECONDS = 0.5
-# Pause between two scans, in durations of a scan: scanning takes less than a tenth of the time.
+# In durations of a scan: scanning takes less than a tenth of the time.
 _PAUSE_IN_SCANS = 10
 
-# Time of modification in nanoseconds, size and inode of a file.
+# Modification time in nanoseconds, size and inode.
 Stamp = tuple[int, int, int]
 
 
 class TooManyDirectoriesError(Exception):
-    """A tree is too large to scan it every half second."""
+    """A tree is too large to scan every half second."""
 
 
 class SourceWatcher:
-    """Scans the modification times of all .py files, twice a second, or less often where a scan takes long.
+    """Scans the modification times of all .py files, twice a second, or less often if a scan is slow.
 
     Args:
-        directory: Directory to watch, with all directories below it, unless there are too many of them.
-        modules: Names of modules; the directories of modules that lie elsewhere are watched too.
+        directory: Root of the tree to watch, unless it has too many directories.
+        modules: Those elsewhere are watched too.
 
     Attributes:
         complete: True if all of `directory` is watched.
@@ -55,10 +53,9 @@ class SourceWatcher:
         self._latest = self._known
 
     def changed(self) -> list[Path]:
-        """Files that were added, removed or written since the last change that was reported.
+        """Return files added, removed or written since the last reported change.
 
-        Empty until two scans in a row have found the same: an editor or a checkout that writes many files makes one
-        change.
+        Empty until two consecutive scans agree, so that an editor or a checkout makes one change.
         """
         if monotonic() < self._next_scan_at:
             return []
@@ -92,11 +89,11 @@ def _stamps(places: Sequence[Path]) -> dict[Path, Stamp]:
 
 
 def _sources(directory: Path) -> Iterator[Path]:
-    """List all .py files below a directory; links to directories are not followed."""
+    """List all .py files below a directory, without following links."""
     for visited, (root, directories, files) in enumerate(os.walk(directory)):
         if visited >= _MOST_DIRECTORIES:
             raise TooManyDirectoriesError
-        # pyvenv.cfg marks a virtual environment of any name.
+        # Marks a virtual environment of any name.
         directories[:] = (
             [] if "pyvenv.cfg" in files else [name for name in directories if not _is_skipped(name)]
         )
@@ -109,7 +106,7 @@ def _is_skipped(name: str) -> bool:
 
 
 def _places_of(module: str, directory: Path) -> Iterator[Path]:
-    """Find the directories of a package, or the file of a module; none if below `directory`, or not found."""
+    """Find a package's directories, or a module's file, outside `directory`."""
     spec = _spec_of(module.partition(".")[0], directory)
     if spec is None:
         return
@@ -121,7 +118,7 @@ def _places_of(module: str, directory: Path) -> Iterator[Path]:
 
 
 def _spec_of(name: str, directory: Path) -> ModuleSpec | None:
-    # The module is found but not imported: this process never runs code of the application.
+    # Found, not imported: this process never runs application code.
     if found := PathFinder.find_spec(name, [str(directory), *sys.path]):
         return found
     with suppress(ValueError, ImportError):

@@ -1,4 +1,4 @@
-"""The worker process of `drain dev`: imports the job modules, and says briefly what is wrong with them."""
+"""Worker process of `drain dev`: imports the job modules, and explains failures briefly."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from drain.formatting import count
 from drain.jobs import registry
 from drain.jobs.registry import Job
 
-# Exit code of a worker whose job modules do not import.
+# Exit code if a job module does not import.
 DOES_NOT_IMPORT = 3
-# Grace period of a running job when the worker is replaced, in seconds.
+# For a running job when the worker is replaced.
 GRACE_SECONDS = 10
-# Argument before the modules that asks for an example of how to stage a job.
+# Before the modules: ask for an example of staging.
 WITH_EXAMPLE = "--with-example"
 
 
 def work_arguments(arguments: Sequence[str]) -> list[str]:
-    """Import the job modules, and return the arguments of a `drain work` that works on all of their queues.
+    """Import the named modules, and return `drain work` arguments for all of their queues.
 
-    Ends the process with `DOES_NOT_IMPORT` and a line or two on standard output if one does not import.
-
-    Args:
-        arguments: Names of the modules, after `WITH_EXAMPLE` if an example is wanted.
+    If one does not import, print why and exit with `DOES_NOT_IMPORT`.
     """
     modules = [name for name in arguments if name != WITH_EXAMPLE]
     here = str(Path.cwd())
@@ -47,13 +44,13 @@ def work_arguments(arguments: Sequence[str]) -> list[str]:
         "--jobs",
         ",".join(modules),
         f"--grace-seconds={GRACE_SECONDS}",
-        # Logs a line for each job that has finished.
+        # Logs a line per finished job.
         "--verbose",
     ]
 
 
 def summary_of_jobs(modules: Sequence[str], *, with_example: bool) -> str:
-    """Name the registered jobs on a line, and if wanted a command that stages one of them on the next."""
+    """List the registered jobs on a line, and if wanted a command that stages one on the next."""
     jobs = [job for name in registry.names() if (job := registry.find(name))]
     if not jobs:
         return f"no job is registered in {', '.join(modules)}: a job is a function under @job\n"
@@ -85,11 +82,11 @@ def _sample(parameter: inspect.Parameter) -> str:
 
 
 def import_problem(error: JobModuleError, directory: str) -> str:
-    """Say where a job module fails, and why: `shop.py:3: NameError: name 'order' is not defined`, and its line."""
+    """Explain where and why an import fails, with the line: `shop.py:3: NameError: name 'order' is not defined`."""
     cause = error.__cause__
     if cause is None:
         return f"{error}\n"
-    # Frames outside of the import machinery; a syntax error has no frame of its own.
+    # A syntax error has no frame of its own.
     frames = [
         frame for frame in traceback.extract_tb(cause.__traceback__) if _is_of_application(frame.filename)
     ]
@@ -109,7 +106,7 @@ def import_problem(error: JobModuleError, directory: str) -> str:
 
 
 def _is_of_application(filename: str) -> bool:
-    # importlib is frozen, or lies in a directory of its name; frames of job-drain are those that began the import.
+    # importlib is frozen, or in a directory of that name; job-drain's frames began the import.
     ours = Path(__file__).parents[2]
     return (
         not filename.startswith("<")

@@ -1,4 +1,4 @@
-"""The test's own connection, of whatever library, and the session of PostgreSQL below it."""
+"""The test's own connection, of any library, and the PostgreSQL session below it."""
 
 from __future__ import annotations
 
@@ -30,42 +30,41 @@ class Adopted:
     """Connection of a test.
 
     Attributes:
-        pgconn: The session, in a transaction or about to begin one.
-        source: SQLAlchemy session whose objects are flushed before jobs are run, and read anew afterwards; or a wrapper
-            of Django's; or None.
+        pgconn: In a transaction, or about to begin one.
+        source: SQLAlchemy session, flushed before jobs run and expired afterwards, or Django's wrapper.
     """
 
     pgconn: PGconn
     source: Any = None
 
     def flush(self) -> None:
-        """Send what a SQLAlchemy session has not sent yet; an asynchronous one flushes by `aflush`."""
+        """Flush a synchronous SQLAlchemy session."""
         if hasattr(self.source, "flush") and not hasattr(self.source, "sync_session"):
             self.source.flush()
 
     async def aflush(self) -> None:
-        """Do as `flush`, for an asynchronous session too."""
+        """Flush a SQLAlchemy session of either kind."""
         if hasattr(self.source, "sync_session"):
             await self.source.flush()
         else:
             self.flush()
 
     def forget(self) -> None:
-        """Let a SQLAlchemy session read again what jobs may have written."""
+        """Expire a SQLAlchemy session's objects, which jobs may have changed."""
         if hasattr(self.source, "expire_all"):
             self.source.expire_all()
 
     def repair(self) -> None:
-        """Let Django go on after a failure in a job that has been rolled back to a savepoint."""
+        """Let Django continue after a job's failure, rolled back to a savepoint."""
         if getattr(self.source, "needs_rollback", False) is True:
             self.source.needs_rollback = False
 
 
 def adopt(connection: Any) -> Adopted:
-    """Find the session below a connection, which has to be in a transaction, or to begin one by itself.
+    """Find the session below a connection that is in a transaction, or begins one automatically.
 
     Raises:
-        HarnessError: There is none that can be used; the text says why.
+        HarnessError: No session can be used, as the text explains.
     """
     found = _find(connection)
     if found is None:
@@ -89,14 +88,14 @@ def adopt(connection: Any) -> Adopted:
 
 
 def _begin(driver: Any) -> None:
-    """Begin the transaction, as the driver would with its next statement: savepoints need one."""
+    """Begin the transaction, as savepoints need one."""
     result = driver.pgconn.exec_(driver._get_tx_start_command())
     if result.status != ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
 
 
 def _find(connection: Any) -> tuple[Any, Any] | None:
-    """Return the driver's connection, and the object above it that has to hear of the jobs."""
+    """Return the driver's connection, and the object above it to notify of jobs."""
     if isinstance(connection, psycopg.Cursor | psycopg.AsyncCursor):
         connection = connection.connection
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
@@ -162,7 +161,7 @@ def _psycopg(driver: Any) -> Any:
 
 
 def is_in_loop() -> bool:
-    """Return whether an event loop is running in this thread."""
+    """Return True if an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Virtual time of a test: the times of rows are made earlier, since the clock of a transaction stands still.
+"""Virtual time of a test: advancing shifts the rows' times back.
 
-In a transaction `now()` is the time at which it began, and `clock_timestamp()` goes on. Rows hold times of the second
-kind. The leader compares with the first kind: so while its statements run, all rows are shifted by the difference.
+In a transaction, `now()` stands still, and `clock_timestamp()`, as in rows, does not. The leader compares with the
+former, so all rows are shifted by the difference while its statements run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drain.jobs.timetable import timetable
 from drain.tables import crons, time_travel
 from drain.tables.crons import DueSchedule, Ticks
 
-# Upper bound of the ticks of one schedule in one advance, and of the schedules that are read together.
+# Ticks of a schedule per advance, and schedules read together.
 _MOST_TICKS = 10_000
 _MOST_SCHEDULES = 1000
 _LONGEST = timedelta(days=3660)
@@ -26,9 +26,9 @@ _LONGEST = timedelta(days=3660)
 
 @contextmanager
 def at_present(connection: LeaderConnection) -> Iterator[timedelta]:
-    """Shift all rows so that what is due by the clock is due at the beginning of the transaction, during the block.
+    """Shift rows that are due by the clock to be due at the transaction's start; yield the difference.
 
-    To be called within a savepoint: if the block raises, nothing is shifted back. Yields the difference.
+    Call it within a savepoint: if the block raises, nothing is shifted back.
     """
     began, now = time_travel.clock(connection)
     time_travel.shift(connection, now - began)
@@ -37,24 +37,14 @@ def at_present(connection: LeaderConnection) -> Iterator[timedelta]:
 
 
 def checked(by: timedelta) -> timedelta:
-    """Return a time by which a test may advance.
-
-    Raises:
-        HarnessError: It is negative, or too long.
-    """
+    """Check a duration to advance by; HarnessError if negative or too long."""
     if not timedelta() <= by <= _LONGEST:
         raise HarnessError(f"time can advance by 0 to {_LONGEST.days} days, not by {by}")
     return by
 
 
 def advance(connection: LeaderConnection, by: timedelta, before: timedelta) -> None:
-    """Let time pass: what waits comes nearer, and a job is staged for each tick of a schedule in between.
-
-    Args:
-        connection: Connection of the test.
-        by: Time that passes.
-        before: Time by which the test has advanced before.
-    """
+    """Let time pass, after `before` in earlier calls, and stage a job per tick of a schedule."""
     with connection.transaction():
         crons.declare(connection, schedules.declared())
         time_travel.shift(connection, by)
@@ -64,10 +54,7 @@ def advance(connection: LeaderConnection, by: timedelta, before: timedelta) -> N
 
 
 def _tick(connection: LeaderConnection, offset: timedelta) -> None:
-    """Stage the jobs of ticks as a leader would have done that was there all the time.
-
-    Ticks are those of the calendar of the virtual time, and so is the `tick` in the context of the job.
-    """
+    """Stage jobs of ticks as if a leader had run throughout; `tick` in their context is virtual time too."""
     due = crons.read_due(connection, _MOST_SCHEDULES)
     if not due:
         return

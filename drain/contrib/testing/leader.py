@@ -1,4 +1,4 @@
-"""The leader's part in a test: due rows move in flight, by the leader's own classes, and nothing goes to Redis."""
+"""The leader's part in a test: its own classes move due rows in flight, without Redis."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from drain.tables import leader_progress, pauses, redeliveries, waiting
 from drain.tables.pauses import Pauses
 from drain.wire import Producer
 
-# Upper bound of the rows of a batch, and of the jobs that are redelivered or called back together.
+# Rows per batch, and jobs redelivered or called back together.
 _MOST = 2500
 
 
 class NoRedis:
-    """Stands for a producer whose lists have no bound; nothing is pushed or asked."""
+    """Stands for a producer with unbounded lists, and pushes nothing."""
 
     namespace = "drain.contrib.testing"
 
 
 def deliver(connection: LeaderConnection) -> None:
-    """Do once what a leader does: rules and pauses, unique keys, expiry, rows that are due, retries that are due."""
+    """Do a leader's work once: rules and pauses, unique keys, expiry, due rows, due retries."""
     redis = cast(Producer, NoRedis())
     call_back(connection)
     deliveries = Deliveries(connection, leader_progress.progress(connection))
@@ -48,14 +48,14 @@ def deliver(connection: LeaderConnection) -> None:
 
 
 def call_back(connection: LeaderConnection) -> None:
-    """Let delivered jobs wait to which a pause applies."""
+    """Return delivered jobs that a pause affects."""
     paused = Pauses(pauses.read(connection))
     if paused:
         redeliveries.call_back(connection, _MOST, paused.queues)
 
 
 def _redeliver(connection: LeaderConnection, admission: Admission, deliveries: Deliveries) -> None:
-    """Deliver retries that are due, as many as the rules of their queues allow."""
+    """Deliver due retries, as many as their queues' rules allow."""
     for retrying in waiting.retrying_queues(connection):
         if not retrying.due:
             continue

@@ -1,4 +1,4 @@
-"""Connections that the jobs of a test get for their transactions, in place of those that a worker keeps."""
+"""Connections for transactions of a test's jobs, in place of a worker's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ T = TypeVar("T", bound=Nested)
 
 
 class Lender:
-    """Lends the session of a test to its jobs; `drain.workers.context` asks it.
-
-    Args:
-        pgconn: The session, in the transaction of the test.
-    """
+    """Lends a test's session to its jobs, through `drain.workers.context`."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
@@ -34,7 +30,7 @@ class Lender:
         self._async_engine: AsyncEngine | None = None
 
     def lends(self, pgconn: PGconn) -> bool:
-        """Return whether this is the session that is lent."""
+        """Return True for the lent session."""
         return pgconn is self._pgconn
 
     @contextmanager
@@ -45,7 +41,7 @@ class Lender:
 
     @contextmanager
     def of_session(self) -> Iterator[sqlalchemy.Connection]:
-        """Do as `bare`, on a connection of SQLAlchemy's."""
+        """Do as `bare`, with SQLAlchemy."""
         import sqlalchemy
 
         if self._engine is None:
@@ -57,13 +53,13 @@ class Lender:
 
     @asynccontextmanager
     async def async_bare(self) -> AsyncIterator[JobAsyncConnection]:
-        """Do as `bare`, for the transaction of an `async def`."""
+        """Do as `bare`, in an `async def`."""
         with _within_savepoint(await self._connect_async()) as connection:
             yield connection
 
     @asynccontextmanager
     async def async_of_session(self) -> AsyncIterator[AsyncConnection]:
-        """Do as `of_session`, for the transaction of an `async def`."""
+        """Do as `of_session`, in an `async def`."""
         import sqlalchemy
         from sqlalchemy.ext.asyncio import create_async_engine
 

@@ -1,8 +1,8 @@
-"""Psycopg connections on the session of the test's own connection, whose transactions are savepoints in the test's.
+"""Psycopg connections on the session of the test's own one; their transactions are savepoints.
 
-A second connection object on the same `PGconn` has psycopg's defaults: the statements of job-drain find the row
-factory, cursors and adapters that they expect, whatever the application has set on its own object. It prepares no
-statement, since the names would collide with those of the first object, and never closes the session.
+A second connection object on the same `PGconn` has psycopg's defaults, so job-drain finds the row factory, cursors and
+adapters it expects, whatever the application has set. It prepares no statement, since names would collide, and never
+closes the session.
 """
 
 from __future__ import annotations
@@ -26,11 +26,7 @@ _numbers = count(1)
 
 
 class Nested(psycopg.BaseConnection[Any]):
-    """Base of connections on another one's session; their transaction is a savepoint.
-
-    Args:
-        pgconn: The session, in a transaction.
-    """
+    """Connection on another one's session, already in a transaction; its own transaction is a savepoint."""
 
     _savepoint: bytes | None = None
 
@@ -38,12 +34,12 @@ class Nested(psycopg.BaseConnection[Any]):
         session: Any = pgconn
         handlers = session.notice_handler, session.notify_handler
         super().__init__(session, *args, **options)
-        # Notices go on to the application's own connection.
+        # Notices go to the application's connection.
         session.notice_handler, session.notify_handler = handlers
         self.prepare_threshold = None
 
     def __del__(self, *_: Any) -> None:
-        """Close nothing, and warn of nothing: the session is the application's."""
+        """Neither close nor warn: the session is the application's."""
 
     def begin(self) -> None:
         """Begin the nested transaction."""
@@ -52,13 +48,13 @@ class Nested(psycopg.BaseConnection[Any]):
         self._savepoint = savepoint
 
     def end(self) -> None:
-        """Keep what was written since `begin`; nothing happens if that has ended already."""
+        """Keep what was written since `begin`, unless ended."""
         if (savepoint := self._savepoint) is not None:
             self._savepoint = None
             self._send(b"RELEASE SAVEPOINT " + savepoint)
 
     def undo(self) -> None:
-        """Undo what was written since `begin`; nothing happens if that has ended already."""
+        """Undo what was written since `begin`, unless ended."""
         if (savepoint := self._savepoint) is not None:
             self._savepoint = None
             self._send(b"ROLLBACK TO SAVEPOINT " + savepoint)
@@ -71,10 +67,10 @@ class Nested(psycopg.BaseConnection[Any]):
 
 
 class NestedCursor(psycopg.Cursor[Any]):
-    """Cursor whose COMMIT ends the savepoint of its connection."""
+    """Cursor whose COMMIT ends its connection's savepoint."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> NestedCursor:
-        """Execute a statement; a COMMIT by `execute_and_commit` is that of the nested transaction."""
+        """Execute a statement; COMMIT ends the nested transaction."""
         connection: Any = self.connection
         if query == _COMMIT:
             connection.end()
@@ -84,27 +80,27 @@ class NestedCursor(psycopg.Cursor[Any]):
 
 
 class NestedConnection(Nested, psycopg.Connection[Any]):
-    """Connection on another one's session."""
+    """Synchronous connection on another one's session."""
 
     def close(self) -> None:
         """Leave the session open."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor that knows that the transaction is nested."""
+        """Open a cursor for nested transactions."""
         if self.cursor_factory in (psycopg.Cursor, TransactionCursor):
             self.cursor_factory = NestedCursor
         return super().cursor(*args, **options)
 
     def rollback(self) -> None:
-        """Undo what was written since the transaction began."""
+        """Undo the nested transaction."""
         self.undo()
 
 
 class LeaderConnection(NestedConnection):
-    """Connection that seems to be in autocommit mode: the transactions of leader and worker are savepoints."""
+    """Connection as if in autocommit mode: leader's and worker's transactions are savepoints."""
 
     def commit(self) -> None:
-        """Keep what was written since the transaction began."""
+        """Keep the nested transaction's writes."""
         self.end()
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
@@ -113,20 +109,20 @@ class LeaderConnection(NestedConnection):
             self.begin()
 
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
-        """Keep the level of the test's transaction: it has begun already."""
+        """Keep the test's level: its transaction has begun."""
 
 
 class LentConnection(NestedConnection, JobConnection):
-    """Connection of a job's transaction in a test: its commit finishes the job, and ends a savepoint."""
+    """Connection of a job's transaction: its commit finishes the job, and ends a savepoint."""
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
-        """Refuse to let each statement commit by itself."""
+        """Refuse autocommit."""
         if value:
             raise too_early()
 
 
 class NestedAsyncCursor(psycopg.AsyncCursor[Any]):
-    """Cursor whose COMMIT ends the savepoint of its connection."""
+    """Cursor whose COMMIT ends its connection's savepoint."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> NestedAsyncCursor:
         """Execute a statement, as `NestedCursor.execute`."""
@@ -139,10 +135,10 @@ class NestedAsyncCursor(psycopg.AsyncCursor[Any]):
 
 
 class LentAsyncConnection(Nested, JobAsyncConnection):
-    """Connection of an async job's transaction in a test, as `LentConnection`."""
+    """Connection of an async job's transaction, as `LentConnection`."""
 
     async def be_ready(self) -> None:
-        """Note the loop, and the settings."""
+        """Note the loop and the settings."""
         self._loop = asyncio.get_running_loop()
         self._note_settings()
 
@@ -153,16 +149,16 @@ class LentAsyncConnection(Nested, JobAsyncConnection):
         """Leave the session open."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor that knows that the transaction is nested."""
+        """Open a cursor for nested transactions."""
         if self.cursor_factory in (psycopg.AsyncCursor, AsyncTransactionCursor):
             self.cursor_factory = NestedAsyncCursor
         return super().cursor(*args, **options)
 
     async def rollback(self) -> None:
-        """Undo what was written since the transaction began."""
+        """Undo the nested transaction."""
         self.undo()
 
     async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
-        """Refuse to let each statement commit by itself."""
+        """Refuse autocommit."""
         if value:
             raise too_early()

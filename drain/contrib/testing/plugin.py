@@ -1,4 +1,4 @@
-"""Plugin of pytest: fixtures and a marker, which import what they need when a test asks for them."""
+"""Pytest plugin: fixtures and a marker that import on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_CONNECTION = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}: start PostgreSQL and Redis for the test; the fixture of this name runs its jobs",
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each marked test the fixture."""
+    """Give marked tests the fixture."""
     for item in items:
         names: Any = getattr(item, "fixturenames", None)
         if names is not None and item.get_closest_marker(_MARKER) is not None and _MARKER not in names:
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def drain_connection(request: pytest.FixtureRequest) -> Any:
-    """Return the connection of the test: overridden in conftest.py; in a test of pytest-django it is Django's."""
+    """Return the test's connection: overridden in conftest.py; Django's with pytest-django."""
     if request.config.pluginmanager.hasplugin("django") and "db" in request.fixturenames:
         from django.db import connection  # type: ignore[import-untyped, unused-ignore]
 
@@ -46,7 +46,7 @@ def drain_connection(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def staged(drain_connection: Any) -> Staged:
-    """Return the jobs that the test has staged on `drain_connection`: see `drain.contrib.testing.Staged`."""
+    """Return the jobs staged on `drain_connection`; see `drain.contrib.testing.Staged`."""
     from drain.contrib.testing.staged import Staged
 
     return Staged(drain_connection)
@@ -54,7 +54,7 @@ def staged(drain_connection: Any) -> Staged:
 
 @pytest.fixture(scope="session")
 def drain_test_servers() -> Iterator[RunningServers]:
-    """Start PostgreSQL and Redis for the whole run, when the first test asks for them."""
+    """Start PostgreSQL and Redis for the whole run, when first needed."""
     from drain.contrib.testing.servers import started
 
     with started() as servers:
@@ -65,7 +65,7 @@ def drain_test_servers() -> Iterator[RunningServers]:
 def drain_servers(
     drain_test_servers: RunningServers, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DrainServers]:
-    """Lead the test to a database and a Redis of its own, named by the environment: see `DrainServers`."""
+    """Give the test its own database and Redis through the environment; see `DrainServers`."""
     with drain_test_servers.for_one_test() as servers:
         for name, text in servers.environment.items():
             monkeypatch.setenv(name, text)

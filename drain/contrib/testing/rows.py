@@ -1,4 +1,4 @@
-"""Jobs that wait, as a test sees them, and the lists of them in failures."""
+"""Waiting jobs, as a test sees them, and their lists in failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drain.tables.columns import DELIVERED
 
 Job = str | Callable[..., Any] | RegisteredJob
 
-# Upper bound of the jobs that a failure lists, and of the characters of each one's arguments.
+# Jobs listed by a failure, and characters of each one's arguments.
 _MOST_LISTED = 20
 _LONGEST_ARGUMENTS = 200
 
@@ -28,17 +28,11 @@ class StagedJob:
     """Job that waits, or runs.
 
     Attributes:
-        id: Its id.
-        job_name: The name that it was staged under.
-        args: Positional arguments, as JSON gives them back: a tuple is a list.
-        kwargs: Keyword arguments, as JSON gives them back.
-        queue: Its queue.
-        state: "waiting" if it is due, "scheduled" if its time is to come, "retrying" if it has been tried before and
-            waits for its next attempt, "running" in the job itself.
-        run_at: Time before which it does not run.
-        priority, expires_at, tag, key, unique_key, max_attempts, context: As it was staged.
+        args, kwargs: Arguments from JSON: a tuple is a list.
+        state: "waiting" if due, "scheduled" for later, "retrying" between attempts, "running" in the job itself.
+        run_at: Earliest time to run.
         attempts: Number of attempts so far.
-        last_error: Type, message and traceback of the last failure; None if there was none.
+        last_error: Type, message and traceback of the last failure, if any.
     """
 
     id: int
@@ -83,7 +77,7 @@ FROM inflight_jobs
 
 
 def read(connection: Connection) -> list[StagedJob]:
-    """Read all jobs that are staged, or in flight, in the order of their ids."""
+    """Read all staged and in-flight jobs, ordered by id."""
     with connection.cursor(row_factory=dict_row) as cursor:
         found = [*cursor.execute(_READ_STAGED), *cursor.execute(_READ_IN_FLIGHT)]
     return sorted(map(_job_of, found), key=lambda job: job.id)
@@ -95,7 +89,7 @@ def _job_of(row: Mapping[str, Any]) -> StagedJob:
     return StagedJob(args=row["job_args"], kwargs=row["job_kwargs"], run_at=run_at, **known)
 
 
-# Delivered jobs, in the order of their deliveries, which is that in which workers get them.
+# In order of delivery, like workers.
 _DELIVERED = f"SELECT id, delivery, job_name FROM inflight_jobs WHERE {DELIVERED} ORDER BY delivery"
 _ENDED = """
 SELECT id, job_name, 'dead', reason, explanation FROM dead_jobs WHERE id = ANY (%(ids)s)
@@ -108,23 +102,22 @@ ORDER BY id
 
 
 def delivered(connection: Connection) -> list[tuple[int, int, str]]:
-    """Read id, number of the delivery and name of each job that a worker could claim now."""
+    """Read id, delivery number and name of each claimable job."""
     return connection.execute(_DELIVERED).fetchall()
 
 
 def ended(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, str, str | None, str | None]]:
-    """Read id, name, state, reason and explanation of those of the jobs that are finished or dead."""
+    """Read id, name, state, reason and explanation of the finished and dead among these jobs."""
     return connection.execute(_ENDED, {"ids": list(ids)}).fetchall()
 
 
 class Wanted:
-    """Jobs that a test asks for: those with all that is given.
+    """Condition on jobs: all that is given must match.
 
     Args:
-        job: Name of the job, or the function itself, or a task of Django's; None for any.
-        args: Positional arguments; compared as JSON, so that a tuple is a list.
-        kwargs: Keyword arguments, compared as JSON.
-        columns: Values of other attributes of `StagedJob`.
+        job: Name, function, or Django task; None for any.
+        args, kwargs: Compared as JSON: a tuple is a list.
+        columns: Other attributes of `StagedJob`.
     """
 
     def __init__(
@@ -134,7 +127,7 @@ class Wanted:
         kwargs: Mapping[str, Any] | None = None,
         **columns: object,
     ) -> None:
-        # A task of Django's is the job of its dotted path.
+        # A Django task's job has its dotted path as name.
         job = getattr(job, "module_path", job)
         self.name = None if job is None else name_and_options(job)[0]
         given_args, given_kwargs = map(json.loads, values.as_arguments(args or (), kwargs or {}))
@@ -143,7 +136,7 @@ class Wanted:
         self._columns = {name: value for name, value in columns.items() if value is not None}
 
     def __call__(self, row: StagedJob) -> bool:
-        """Return whether a job is one of these."""
+        """Return True if the job matches."""
         return (
             self.name in (None, row.job_name)
             and self._args in (None, row.args)
@@ -152,7 +145,7 @@ class Wanted:
         )
 
     def __str__(self) -> str:
-        """Return what is asked for, for people."""
+        """Describe the condition."""
         words = [self.name or "job"]
         if self._args is not None:
             words.append(f"args={self._args!r}")
@@ -163,7 +156,7 @@ class Wanted:
 
 
 def listed(rows: Sequence[StagedJob]) -> str:
-    """List jobs for a failure, a line for each."""
+    """List jobs for a failure, one per line."""
     if not rows:
         return "nothing is staged"
     lines = [f"{count(len(rows), 'job')} {'is' if len(rows) == 1 else 'are'} staged:"]

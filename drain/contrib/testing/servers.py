@@ -1,4 +1,4 @@
-"""`drain_servers`: PostgreSQL and Redis for a test, and a leader and a worker that run its jobs the whole way."""
+"""`drain_servers`: PostgreSQL, Redis, a leader and a worker for a test."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from drain.embedded import Services, services
 from drain.errors import HarnessError
 from drain.jobs import registry
 
-# Time between two looks at the tables, and between SIGTERM and SIGKILL of a program.
+# Between looks at the tables, and from SIGTERM to SIGKILL.
 _LOOK_SECONDS = 0.05
 _STOP_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
-# End of what a program has written that an error shows, in characters.
+# Characters of a program's latest output in errors.
 _SHOWN = 2000
-# Programs of job-drain: the leader, and one worker process.
 _LEADER = ("run", "--metrics-port", "0")
 _WORKER = ("work", "--processes", "1")
 
@@ -39,8 +38,8 @@ class DrainServers:
     """Database and Redis of one test.
 
     Attributes:
-        database_url: URL of the database, which has job-drain's tables and nothing else.
-        redis_url: URL of Redis, which is empty at the beginning of the test.
+        database_url: Only job-drain's tables exist at first.
+        redis_url: Empty at first.
     """
 
     database_url: str
@@ -55,11 +54,11 @@ class DrainServers:
         """Start a leader and a worker, and return once every committed job is finished or dead.
 
         Args:
-            jobs: Modules with jobs; by default those of the functions that are registered here.
-            timeout: Seconds after which the wait ends.
+            jobs: Modules with jobs; by default, of the functions registered here.
+            timeout: In seconds.
 
         Raises:
-            HarnessError: No job is registered, a program has ended, or jobs still wait when the time is over.
+            HarnessError: No job is registered, a program has ended, or jobs still wait at the timeout.
         """
         modules = list(jobs) or sorted({module for name in registry.names() if (module := _module(name))})
         if not modules:
@@ -101,7 +100,7 @@ class _Program:
     @contextmanager
     def started(cls, words: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[_Program]:
         """Start the program, and end it with the block."""
-        # Modules of tests are found where this process has found them.
+        # Lets the program import the tests' modules.
         inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-m", "drain", *words]
         with tempfile.TemporaryFile() as file:
@@ -124,7 +123,7 @@ class _Program:
             raise HarnessError(f"it ended with exit code {self.process.returncode}: {self.written()}")
 
     def written(self) -> str:
-        """Return the end of what the program has written."""
+        """Return the end of the program's output."""
         self.file.seek(0)
         text = self.file.read().decode(errors="replace").strip()
         self.file.seek(0, os.SEEK_END)
@@ -133,14 +132,14 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class RunningServers:
-    """Servers of a whole run of tests."""
+    """Servers for a run of tests."""
 
     services: Services
     template: str
 
     @contextmanager
     def for_one_test(self) -> Iterator[DrainServers]:
-        """Make a database, a copy of the template, and empty Redis; the database is dropped after the block."""
+        """Copy the template database for the block, and empty Redis."""
         name = f"drain_test_{uuid4().hex}"
         postgres, redis_url = self.services.postgres, self.services.redis_url
         create = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(self.template))

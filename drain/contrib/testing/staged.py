@@ -1,4 +1,4 @@
-"""`Staged`: what a test has staged in its own transaction, and what becomes of it."""
+"""`Staged`: jobs that a test has staged in its own transaction, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -24,38 +24,37 @@ from drain.tables import changes, dead, time_travel
 from drain.tables.changes import Change
 from drain.tables.selections import Selection
 
-# Number of attempts after which `run` believes that jobs stage each other for ever.
+# Attempts from which on `run` assumes that jobs stage each other endlessly.
 _MOST_ATTEMPTS = 1000
-# Likeness of two names of which one may be a slip of the other.
+# Similarity of misspelled names.
 _CLOSE = 0.8
-# States of a job that has not failed.
 _GOOD = ("finished", "deferred", "cancelled")
 
 
 class Staged:
-    """Jobs that a test has staged, on its own connection, in its own transaction, which nothing here commits.
+    """Jobs that a test has staged in its own transaction; nothing here commits.
 
-    Without Redis, a leader or a worker: `run` does what they would do, with the same statements and decisions.
+    `run` works without Redis, leader and worker, with their statements and decisions.
 
     Args:
-        connection: SQLAlchemy Session or Connection, psycopg connection, or django.db.connection within a TestCase; or
-            an asynchronous one of SQLAlchemy or psycopg. With SQLAlchemy and Django the driver has to be psycopg 3.
+        connection: SQLAlchemy Session or Connection, psycopg connection (also their async ones), or
+            django.db.connection within a TestCase. The driver must be psycopg 3.
 
     Attributes:
-        advanced: Time by which the test has advanced so far.
+        advanced: Time advanced so far.
     """
 
-    # One thing: the questions and the orders of a test; each is a few lines, and most have to say much.
+    # One thing: a test's questions and orders; each is a few lines with much to explain.
 
     def __init__(self, connection: Any) -> None:
         self.advanced = timedelta()
         self._given = connection
 
     def all(self, job: Job | None = None) -> list[StagedJob]:
-        """List the jobs that wait, staged, scheduled or between two attempts, in the order in which they were staged.
+        """List the waiting jobs, staged, scheduled or between two attempts, in order of staging.
 
         Args:
-            job: Name of the jobs, or the function itself, or a task of Django's; None for all.
+            job: Name, function, or Django task; None for all.
         """
         wanted = Wanted(job)
         return [row for row in self._read() if wanted(row)]
@@ -73,16 +72,15 @@ class Staged:
         unique_key: str | None = None,
         state: str | None = None,
     ) -> StagedJob:
-        """Assert that exactly one job like this waits, and return it. What is left out may be anything.
+        """Assert that exactly one such job waits, and return it; what is left out may be anything.
 
         Args:
-            job: Name of the job, or the function itself.
-            args: Positional arguments; they are compared as JSON, so that a tuple is a list.
-            kwargs: Keyword arguments, compared as JSON.
-            queue, priority, tag, key, unique_key, state: As the attributes of `StagedJob`.
+            job: Name or function.
+            args, kwargs: Compared as JSON: a tuple is a list.
+            queue, priority, tag, key, unique_key, state: As in `StagedJob`.
 
         Raises:
-            AssertionError: There is none, or more than one; the text lists what waits.
+            AssertionError: No such job waits, or several; the text lists waiting jobs.
         """
         __tracebackhide__ = True
         columns = {"queue": queue, "priority": priority, "tag": tag, "key": key, "unique_key": unique_key}
@@ -100,8 +98,8 @@ class Staged:
         """Assert that no job waits, or none of this name.
 
         Raises:
-            AssertionError: There are some; the text lists what waits.
-            HarnessError: The name is not known, and a similar one is.
+            AssertionError: Jobs wait; the text lists them.
+            HarnessError: The name is unknown, but similar to another.
         """
         __tracebackhide__ = True
         wanted, found = Wanted(job), self._read()
@@ -111,21 +109,21 @@ class Staged:
             raise HarnessError(f"no job has the name {wanted.name!r}{hint}")
 
     def run(self, job: Job | None = None, *, limit: int | None = None, check: bool = False) -> list[Ran]:
-        """Run what is due, one job after the other, and what these jobs stage, until nothing is due.
+        """Run due jobs one by one, and what they stage, until nothing is due.
 
-        The arguments have been through JSON. A job that fails or asks to be run later waits from then on: let time pass
-        by `advance`. `drain.transaction()` and `drain.psycopg_transaction()` are savepoints on the test's connection.
+        Arguments pass through JSON. A job that fails or is deferred waits until `advance`. `drain.transaction()` and
+        `drain.psycopg_transaction()` are savepoints on the test's connection.
 
         Args:
-            job: Name of the jobs to run, or the function itself; None for all.
-            limit: Upper bound of the attempts. None: 1,000, and more are an error.
-            check: Raise the exception of the first job that fails, as soon as its failure is recorded.
+            job: Name or function; None for all.
+            limit: Most attempts; None fails beyond 1,000.
+            check: Raise the first failed job's exception, once recorded.
 
         Returns:
-            The attempts in their order; and the jobs that ended without one: expired, or superseded.
+            The attempts in order, and jobs that ended without one: expired, or superseded.
 
         Raises:
-            HarnessError: The connection cannot be used; or an `async def` is due and an event loop is running: then
+            HarnessError: The connection cannot be used; or an `async def` is due in a running event loop: then
                 `await staged.arun()`.
         """
         wanted, results = self._for_run(job), _Results(limit, check=check)
@@ -155,14 +153,14 @@ class Staged:
         return results.ran
 
     def advance(self, by: timedelta | None = None, **units: float) -> None:
-        """Let time pass: `advance(days=7)`. Nothing is run; `run` then finds what has come due.
+        """Let time pass, as by `advance(days=7)`; `run` then finds what has come due.
 
-        Scheduled jobs, retries, pauses and `expires_at` come nearer, and each tick of a schedule in between has a job:
-        of `drain.schedule`, and of `@job(cron=...)` of the modules that are imported. The clock of Python and that of
-        the database stay: a time that your code computes is seen from now.
+        Scheduled jobs, retries, pauses and `expires_at` come nearer, and each tick of a schedule stages a job: of
+        `drain.schedule`, and of `@job(cron=...)` in imported modules. The clocks of Python and the database stay: a
+        time that your code computes is seen from now.
 
         Args:
-            by: Time that passes.
+            by: Duration.
             units: Instead of `by`: days, hours, minutes, seconds, as for a timedelta.
 
         Raises:
@@ -182,7 +180,7 @@ class Staged:
         self.advanced += time
 
     def force_retry(self, job_id: int) -> None:
-        """Let a job run at the next `run`: one that waits for its time or its next attempt, or one that is dead.
+        """Make a job due: one that is scheduled, waits for its next attempt, or is dead.
 
         Raises:
             HarnessError: The job is finished.
@@ -249,11 +247,7 @@ class _Results:
         self._is_given = limit is not None
 
     def has_room(self) -> bool:
-        """Return whether another attempt may be made.
-
-        Raises:
-            HarnessError: No limit was given, and there were too many.
-        """
+        """Return True if another attempt is allowed; HarnessError after too many without a limit."""
         if self._left <= 0 and not self._is_given:
             raise HarnessError(
                 f"{_MOST_ATTEMPTS:,} attempts were made and more jobs are due; do they stage each other? "
@@ -274,7 +268,7 @@ class _Results:
 
 
 def _due(connection: LeaderConnection, wanted: Wanted, results: _Results) -> Iterator[tuple[int, int, str]]:
-    """Yield what is due until nothing is: id, delivery and name, in the order of the deliveries."""
+    """Yield id, delivery and name of due jobs in order of delivery, until nothing is due."""
     tried: set[tuple[int, int]] = set()
     while True:
         before = [row.id for row in rows.read(connection)]

@@ -1,7 +1,7 @@
-"""The worker's part in a test: one attempt at a time is claimed, run and recorded, on the test's connection.
+"""The worker's part in a test: claim, run and record one attempt at a time, on the test's connection.
 
-Claim, runner, decision and recorder are those of a worker. What differs: a statement of the recorder is a savepoint
-instead of a transaction; no heartbeat extends the lease; an isolated job runs in this process.
+Unlike with a worker, the recorder's statements are savepoints, no heartbeat extends the lease, and isolated jobs run in
+this process.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ class Ran:
     """Result of one attempt; or of a job that ended without one.
 
     Attributes:
-        id: Id of the job.
-        job_name: Its name.
         state: "finished", "retrying", "deferred", "dead", "cancelled" or "superseded"; "stale" if the job was claimed
             again meanwhile.
-        attempt: Number of the attempt; 0 for a job that ended without one.
-        error: The exception that the job has raised; None if it has raised none, or one that only defers it.
-        explanation: Why it is dead, or gave way; None if it is neither.
+        attempt: Its number; 0 for a job that ended without one.
+        error: The job's exception; None without one, or if it only defers the job.
+        explanation: Why the job is dead, or gave way.
     """
 
     id: int
@@ -57,7 +55,7 @@ class Ran:
 
 
 class Watcher:
-    """Stands for the heartbeat of a worker: nothing extends a lease that nobody else can see."""
+    """Stands for a worker's heartbeat: no other session sees the lease."""
 
     def __init__(self) -> None:
         self.interrupting = threading.Lock()
@@ -67,11 +65,7 @@ class Watcher:
 
 
 class InlineDatabase:
-    """Stands for the connection of a worker's thread: each statement is a savepoint, so that one that fails is undone.
-
-    Args:
-        connection: Connection of the test.
-    """
+    """Stands for the connection of a worker's thread: each statement is a savepoint, undone if it fails."""
 
     url = ""
 
@@ -85,12 +79,7 @@ class InlineDatabase:
 
 
 class InlineWorker:
-    """Executes jobs that were delivered, one by one.
-
-    Args:
-        connection: Connection of the test.
-        adopted: What is below it.
-    """
+    """Executes delivered jobs one by one."""
 
     def __init__(self, connection: LeaderConnection, adopted: Adopted) -> None:
         self._connection = connection
@@ -100,7 +89,7 @@ class InlineWorker:
         self._recorder = Recorder(cast(Database, self._database))
 
     def execute(self, job_id: int, delivery: int) -> Ran | None:
-        """Make one attempt at a job; None if it cannot be claimed any more."""
+        """Attempt a job; None if it is not claimable."""
         attempt = self._begin(job_id, delivery)
         if not isinstance(attempt, Attempt):
             return attempt
@@ -115,7 +104,7 @@ class InlineWorker:
             return attempt
         with self._around():
             if attempt.job is not None and attempt.job.runs_in_loop:
-                # A task has a context of its own, in which the attempt is the one that is running.
+                # A task has its own context, where this attempt is current.
                 result = await asyncio.create_task(_in_time(attempt))
             else:
                 result = run(attempt)
@@ -145,7 +134,7 @@ class InlineWorker:
 
     @contextmanager
     def _around(self) -> Iterator[None]:
-        """Lend the session to the job in the block; its failed statements do not spoil the test's transaction."""
+        """Lend the session to the job; its failed statements do not spoil the test's transaction."""
         guard = LeaderConnection(self._adopted.pgconn)
         guard.begin()
         token = lender.set(self._lender)
