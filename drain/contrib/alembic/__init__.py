@@ -3,7 +3,7 @@
     from drain.contrib.alembic import include_name, include_object
 
 In `env.py`, passed to `context.configure`, both keep `alembic revision --autogenerate` from dropping our tables. The
-import also adds an operation that brings our tables to a version:
+import also adds an operation that brings our tables to a version, unless reached:
 
     op.drain_upgrade(version=4)
 
@@ -11,8 +11,7 @@ import also adds an operation that brings our tables to a version:
     operations  `op.drain_upgrade`, and `op.drain_downgrade`, which refuses
     statements  our statements on Alembic's connection, with any driver
 
-A version already reached is a no-op. The tables change within the migration's transaction or not at all; checks of
-existing rows follow in one of their own.
+Tables change within the migration's transaction; checks of existing rows follow in a second one.
 """
 
 try:

@@ -66,11 +66,7 @@ class DowngradeOperation(MigrateOperation):
 
     @classmethod
     def drain_downgrade(cls, operations: Operations, *, version: int) -> None:
-        """Refuse, saying what to do.
-
-        Raises:
-            CommandError: Always.
-        """
+        """Refuse with advice, as CommandError."""
         operations.invoke(cls(version))
 
 
@@ -114,7 +110,7 @@ def _finish(operations: Operations, operation: UpgradeOperation, *, is_empty: bo
     rest = "\n".join(after for _, after in schema.steps(1, operation.version))
     script = f"{schema.LOCK};\n{schema.PATIENCE};\n{rest}"
     context = operations.get_context()
-    # A transaction begun by env.py is not Alembic's to commit.
+    # Alembic must not commit a transaction begun by env.py.
     if is_empty or context._in_external_transaction:
         statements = Statements(operations.get_bind())
         with _in_schema(statements, operation.schema):
@@ -170,5 +166,4 @@ def _require_version(version: int) -> None:
 
 
 def _as_ours(statements: Statements) -> Connection:
-    # These functions use only `execute`.
     return cast(Connection, statements)

@@ -1,4 +1,4 @@
-"""Our statements on Alembic's connection, with any driver, and its errors in one line."""
+"""Our statements on Alembic's connection, with any driver, and one-line errors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import sqlalchemy
 
 from drain.errors import SchemaError
 
-# SQLSTATEs of lock timeouts, missing rights and read-only databases.
+# SQLSTATEs: lock timeouts, missing rights, read-only databases.
 _IN_USE = {"55P03", "57014"}
 _NO_RIGHT = "42501"
 _READ_ONLY = "25006"
-# SQLSTATE of our scripts' own exceptions.
+# Our scripts' own exceptions.
 _RAISED = "P0001"
 
 _KEPT = ("search_path", "lock_timeout", "statement_timeout")
 
 
 class Statements:
-    """SQLAlchemy connection with what `drain.database` needs; transactions are the caller's."""
+    """SQLAlchemy connection for `drain.database`; transactions are the caller's."""
 
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         self._connection = connection

@@ -6,23 +6,23 @@
 `import drain` imports none of this, and Django only on use.
 
     transaction   `transaction()`: ORM writes commit with the job's finish
-    job_transaction  the block itself, in a worker
+    job_transaction  its implementation in a worker
     apps          application for INSTALLED_APPS
     backend       `DrainBackend`: stages tasks
     options       options of backends and tasks
-    framework     `django.tasks` of Django 6, or the package `django-tasks`
-    task          `DrainTask`, and registration as a job
+    framework     `django.tasks`, or the package `django-tasks`
+    task          `DrainTask`, registered as a job
     running       one attempt
     results       state and result of a task
     tasks         DRAIN_JOBS=drain.contrib.django.tasks
-    connections   psycopg connection and URL of a database
+    connections   connection and URL of a database
     installation  installs the tables
-    environment   settings of the programs, from Django's
+    environment   programs' settings from Django's
     management    `manage.py drain`, `drain_run` and `drain_work`
     migrations    one per schema version
     models        the four tables, read-only
     columns       admin columns
-    admin         the tables in the admin, with retry and cancel
+    admin         the tables, with retry and cancel
 """
 
 import importlib

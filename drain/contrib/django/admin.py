@@ -1,4 +1,4 @@
-"""The four tables in the admin: read-only, with separate permissions to cancel and retry."""
+"""The four tables in the admin: read-only, with permissions to cancel and retry."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class JobAdmin(admin.ModelAdmin):
 
     shown: tuple[str | Column, ...] = ("id", "job_name", "queue", "priority", "tag", "staged_at")
     ordering = ("-id",)
-    # Only shows the search field; see `get_search_results`.
+    # Only shows the search field.
     search_fields = ("id",)
     search_help_text = "An id, or the whole name of a job, a queue, a tag or a key."
     show_full_result_count = False
     paginator = BoundedPaginator
 
     def get_list_display(self, _request: HttpRequest) -> list[str | Column]:
-        """Return the columns with sanitized text."""
+        """Return sanitized columns."""
         return [columns.column(self.model, each) if isinstance(each, str) else each for each in self.shown]
 
     def get_list_display_links(self, _request: HttpRequest, list_display: Any) -> Any:
-        """Link id and job to the job's page."""
+        """Link id and job name."""
         return list_display[:2]
 
     def get_fields(self, _request: HttpRequest, _job: Any = None) -> list[str | Column]:
-        """Return all fields with sanitized text."""
+        """Return all fields, sanitized."""
         return [columns.whole(field) for field in self.opts.fields]
 
     get_readonly_fields = get_fields

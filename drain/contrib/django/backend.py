@@ -1,4 +1,4 @@
-"""`DrainBackend`: stages tasks as jobs in the transaction open on Django's connection."""
+"""`DrainBackend`: stages tasks in the transaction open on Django's connection."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from drain.errors import ConfigError
 
 
 def driver(alias: str) -> psycopg.Connection[Any]:
-    """Return Django's psycopg connection of this thread, opening it if necessary.
+    """Return Django's psycopg connection of this thread, opened if necessary.
 
-    Statements on it join the open `atomic()` block; otherwise each is its own transaction.
+    Statements join the open `atomic()` block; otherwise each is its own transaction.
 
     Raises:
         ConfigError: The database is not PostgreSQL, or Django uses psycopg 2.
@@ -35,11 +35,7 @@ def driver(alias: str) -> psycopg.Connection[Any]:
 
 
 def require_postgres(alias: str) -> None:
-    """Require a PostgreSQL database, without connecting.
-
-    Raises:
-        ConfigError: It is not, or is missing in DATABASES.
-    """
+    """Require a PostgreSQL database in DATABASES, without connecting."""
     if alias not in connections.settings:
         raise ConfigError(
             f"DATABASES has no {alias!r}, which OPTIONS['database'] names: there are {', '.join(connections)}"
@@ -53,11 +49,7 @@ def require_postgres(alias: str) -> None:
 
 
 def url(alias: str) -> str:
-    """Build a database's URL from DATABASES, for separate programs.
-
-    Raises:
-        ConfigError: The database is not PostgreSQL.
-    """
+    """Build a database's URL from DATABASES, for separate programs."""
     require_postgres(alias)
     connection = connections[alias]
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}

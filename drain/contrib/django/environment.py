@@ -1,6 +1,6 @@
 """Environment for the commands of `manage.py`, from Django's settings.
 
-Environment variables take precedence over settings of the same name. The default database is that of the tasks.
+Environment variables win over settings of the same name. The default database is that of the tasks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ _NAME = re.compile("DRAIN_[A-Z_]+")
 
 
 def fill(environment: os._Environ[str] = os.environ) -> None:
-    """Set missing environment variables.
-
-    Raises:
-        ConfigError: The database is not PostgreSQL, or tasks use several and none is named.
-    """
+    """Set missing environment variables; ConfigError without a database to choose."""
     for variable in filter(_NAME.fullmatch, dir(settings)):
         value = getattr(settings, variable)
         if value is not None and not environment.get(variable):
@@ -48,11 +44,7 @@ def databases() -> set[str]:
 
 
 def only_database() -> str:
-    """Return the alias of the only task database.
-
-    Raises:
-        ConfigError: There are several.
-    """
+    """Return the alias of the task database; ConfigError if there are several."""
     found = databases()
     if len(found) > 1:
         raise ConfigError(

@@ -13,9 +13,6 @@ def install(_apps: Any, schema_editor: Any) -> None:
     """Install or upgrade the tables, only in databases of tasks.
 
     Uses its own connection, as `drain init`: the migration needs `atomic = False`.
-
-    Raises:
-        DrainError: As `drain.database.schema.install`; or the database is not PostgreSQL.
     """
     alias = schema_editor.connection.alias
     if alias in databases():

@@ -35,21 +35,13 @@ class Job(models.Model):
         return f"{visible(self.job_name)} ({self.pk})"
 
     def save(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse: only job-drain moves rows.
-
-        Raises:
-            DrainError: Always.
-        """
+        """Refuse: only job-drain moves rows."""
         raise DrainError(
             "rows of job-drain are read only here: use drain.stage, drain.cancel and `drain dead retry`"
         )
 
     def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse, as `save`.
-
-        Raises:
-            DrainError: Always.
-        """
+        """Refuse, as `save`."""
         self.save()
 
 

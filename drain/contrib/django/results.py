@@ -1,4 +1,4 @@
-"""State and result of a task, from its job's row in any of the four tables."""
+"""State and result of a task, from its job's row."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from drain.contrib.django.framework import (
     TaskResultStatus,
 )
 
-# Keys in a job's context: alias of the backend, and time of `enqueue()`.
+# In a job's context: the backend's alias, and the time of `enqueue()`.
 BACKEND, ENQUEUED_AT = "task_backend", "task_enqueued_at"
-# Exceptions for deaths without an error of the task, by reason.
+# For deaths without an error of the task.
 _CANCELLED = "drain.workers.errors.JobCancelledError"
 _DEAD = "drain.workers.errors.JobDeadError"
 
@@ -41,11 +41,11 @@ class DrainResult(TaskResult):
         return self._attempts
 
     def refresh(self) -> None:
-        """Read the task's state again."""
+        """Read the state again."""
         self._take(self.task.get_backend().get_result(self.id))
 
     async def arefresh(self) -> None:
-        """Read the task's state again."""
+        """Read the state again."""
         self._take(await self.task.get_backend().aget_result(self.id))
 
     def _take(self, fresh: TaskResult) -> None:
@@ -80,7 +80,7 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
         backend=alias,
         errors=list(_errors(row)),
         worker_ids=[worker] if worker else [],
-        # An attempt claimed in a batch is counted in the row only when it ends.
+        # The row counts an attempt claimed in a batch only when it ends.
         _attempts=(row.get("attempts") or 0) + bool(row.get("batched")),
     )
     object.__setattr__(result, "_return_value", row.get("result"))
@@ -89,14 +89,14 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
 
 def as_of(task: Task, **changes: Any) -> Task:
     """Return a task with one job's values; unchanged if its backend rejects them."""
-    # The job's queue may have changed, or its backend been removed.
+    # The queue may have changed, or the backend been removed.
     with suppress(InvalidTask, ImproperlyConfigured):
         return replace(task, **changes)
     return task
 
 
 def described(error: BaseException) -> TaskError:
-    """Describe an exception for `errors` of a result."""
+    """Describe an exception for a result's `errors`."""
     from traceback import format_exception
 
     kind = type(error)
@@ -115,7 +115,7 @@ def local(time: datetime | None) -> datetime | None:
 
 
 def time_of(text: object) -> datetime | None:
-    """Read a time from a job's context; None if there is none."""
+    """Read a time from a job's context, if any."""
     try:
         return local(datetime.fromisoformat(str(text))) if text else None
     except ValueError:
@@ -150,6 +150,6 @@ def _errors(row: Mapping[str, Any]) -> Iterator[TaskError]:
 
 
 def _path(kind: str) -> str:
-    # Older versions had a separate top-level package `workers`.
+    # Older versions had a top-level package `workers`.
     kind = f"drain.{kind}" if kind.startswith("workers.errors.") else kind
     return kind if "." in kind else f"builtins.{kind}"

@@ -14,7 +14,7 @@ from drain.jobs import registry
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import ErrorClasses
 
-# First task of each dotted path, as its module defines it.
+# First task of each dotted path.
 _tasks: dict[str, Task] = {}
 
 
@@ -23,11 +23,11 @@ class DrainTask(Task):
     """Task with options of `@job`, as in `@task(max_attempts=3)`; they override the backend's.
 
     Attributes:
-        max_attempts: Attempts that may fail before the task is FAILED; 0 for no limit.
-        timeout_seconds: Timeout of one attempt.
-        retry_base_seconds: Wait after the first failure, doubled after each further one.
+        max_attempts: Attempts before the task is FAILED; 0 for no limit.
+        timeout_seconds: Per attempt.
+        retry_base_seconds: Wait after the first failure, then doubled.
         retry_cap_seconds: Longest wait between attempts.
-        retry_delays: Exact waits in seconds, instead of the two above.
+        retry_delays: Exact waits in seconds instead.
         retry_on: Error classes that are retried; others are not.
         give_up_on: Error classes that make the task FAILED at once.
         lease_seconds: Time after a worker's death until the task runs elsewhere.
@@ -65,11 +65,7 @@ def options_of(task: Task) -> dict[str, Any]:
 
 
 def register(task: Task) -> None:
-    """Register a task as the job of its dotted path, once.
-
-    Raises:
-        ValueError: An option is invalid, or another function has this name.
-    """
+    """Register a task once as the job of its dotted path; ValueError if that is impossible."""
     name = task.module_path
     if name not in _tasks:
         registry.job(name=name, queue=task.queue_name, result="keep", **options_of(task))(function_of(task))
@@ -77,12 +73,12 @@ def register(task: Task) -> None:
 
 
 def find(name: str) -> Task | None:
-    """Return the task of a dotted path, importing its module; None if there is none."""
+    """Import a task by its dotted path; None if missing."""
     if name not in _tasks:
         module, _, attribute = name.rpartition(".")
         try:
             found = getattr(import_module(module), attribute, None)
-        # The module may have been removed, or its name be invalid.
+        # The module may be gone, or its name invalid.
         except (ImportError, ValueError):
             return None
         if name not in _tasks and isinstance(found, Task) and found.module_path == name:
@@ -91,7 +87,7 @@ def find(name: str) -> Task | None:
 
 
 def register_all_of(module: object) -> None:
-    """Register all tasks of a module: tasks of other backends may be sent here by `using()`."""
+    """Register a module's tasks, also of other backends: `using()` may send them here."""
     for value in list(vars(module).values()):
         if isinstance(value, Task):
             register(value)

@@ -1,7 +1,6 @@
 """Job module for workers: `DRAIN_JOBS=drain.contrib.django.tasks` sets Django up and registers its tasks.
 
-It imports the module `tasks` of each application. List other modules too:
-`DRAIN_JOBS=drain.contrib.django.tasks,shop.mail`.
+It imports each application's module `tasks`. List others too: `DRAIN_JOBS=drain.contrib.django.tasks,shop.mail`.
 """
 
 from __future__ import annotations
@@ -21,5 +20,5 @@ autodiscover_modules("tasks")
 for _config in apps.get_app_configs():
     if (_module := sys.modules.get(f"{_config.name}.tasks")) is not None:
         register_all_of(_module)
-# Workers fork from here, and processes must not share a connection.
+# Workers fork from here; processes must not share a connection.
 connections.close_all()

@@ -1,4 +1,4 @@
-"""`drain.contrib.django.transaction()`: commit ORM writes together with the job's finish."""
+"""`transaction()`: commit ORM writes together with the job's finish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def transaction(using: str = "default") -> AbstractContextManager[Any]:
         using: Alias in DATABASES of the jobs' database, the one of DRAIN_DATABASE_URL.
 
     Returns:
-        A context manager, whose value is Django's connection; `drain.stage` accepts it.
+        A context manager for Django's connection, which `drain.stage` accepts.
 
     Raises:
         LeaseLostError: Another worker has claimed the job; everything is rolled back.
@@ -28,7 +28,7 @@ def transaction(using: str = "default") -> AbstractContextManager[Any]:
         TransactionError: The job already has or had its transaction; or Django's connection cannot commit the finish:
             another database, not psycopg 3, or within an `atomic()`.
     """
-    # Programs that only stage do not need the worker modules.
+    # Programs that only stage do not load the worker modules.
     from drain.contrib.django import job_transaction
 
     return job_transaction.transaction(using)

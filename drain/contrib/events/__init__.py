@@ -1,9 +1,9 @@
 """Job events derived from the tables: `drain events`.
 
-    life       the events of one row, in order: pure
+    life       events of one row, in order: pure
     change_feed  rows that appeared since the last look
-    follower   repeated looks that report each event once
+    follower   looks repeatedly, reports each event once
     command    `drain events`
 
-Nothing is written. A state shorter than the polling interval is derived later, from the times in the row.
+Nothing is written. A state shorter than the polling interval is derived later, from the row's times.
 """

@@ -1,7 +1,7 @@
-"""Rows that appeared since the last look, each read from an index where the last look ended.
+"""Rows that appeared since the last look, read from an index where that look ended.
 
-One look is one snapshot, so each job is in one table. Since a transaction may commit after a later one, no cursor
-trusts a time or id alone:
+A look is one snapshot, so each job is in one table. Transactions commit out of order, so no cursor trusts a time or id
+alone:
 
     staged       ids above the highest seen, and lower ones that were missing
     delivered    delivery numbers, which follow the leader's commits
@@ -25,7 +25,6 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, IS_CLAIMED, id_array
 from drain.tables.heads import heads
 
-# Row of any job table, with its state.
 Row = dict[str, Any]
 PAGE = 2_000
 _ERROR_CHARACTERS = 500
@@ -72,9 +71,8 @@ SELECT found.* FROM heads, LATERAL (
     WHERE job.queue = heads.queue AND job.failed_at > %(since)s::timestamptz
     ORDER BY job.failed_at LIMIT %(page)s::bigint) AS found
 """
-# Transactions open at the last look.
 _FINISHED_BY = f"SELECT {_FINISHED} FROM finished_jobs WHERE finished_xid = ANY (%(xids)s::xid8[])"
-# Transactions that had not begun by then.
+# Not begun by then.
 _NEW_FINISHED = f"""
 SELECT {_FINISHED} FROM finished_jobs
 WHERE finished_jobs.finished_xid >= %(xid)s::xid8
@@ -98,7 +96,7 @@ _LONGEST_AGE = 1_000_000_000
 
 
 class Snapshot(NamedTuple):
-    """Transactions that a look has seen: all below `xmin`, none from `xmax` on, and the `open` ones not."""
+    """Transactions seen by a look: below `xmin`, not from `xmax` on, and not `open` ones."""
 
     xmin: int
     xmax: int
@@ -153,7 +151,7 @@ def dead_among(connection: Connection, ids: Collection[int]) -> list[Row]:
 
 
 def any_state(connection: Connection, job_id: int) -> list[Row]:
-    """Read a job with its former deaths and first failure; empty if no table has it."""
+    """Read a job with its former deaths and first failure, from any table."""
     found: list[Row] = []
     for table, columns in _ANY_STATE.items():
         first = "NULL" if table == "staged_jobs" else "last_error -> 'first'::text"
@@ -198,12 +196,7 @@ def new_finished(connection: Connection, last: Snapshot) -> Iterator[list[Row]]:
 
 
 def new_dead(connection: Connection, last: Snapshot, present: Snapshot, since: datetime) -> list[Row]:
-    """Read dead jobs of transactions that the last such snapshot did not see, and some others.
-
-    Args:
-        connection: In the present snapshot.
-        since: When looking began.
-    """
+    """Read dead jobs that the last such snapshot did not see, and some others; `since` is when looking began."""
     age = min(present.xmax - last.xmin, _LONGEST_AGE)
     # In physical order: an index would be read whole too.
     connection.execute("SET LOCAL enable_seqscan = on")
@@ -219,5 +212,5 @@ def _rows(connection: Connection, statement: str, parameters: Mapping[str, Any])
 
 
 def ids_of(rows: Sequence[Row]) -> set[int]:
-    """Return the ids of rows."""
+    """Return the rows' ids."""
     return {row["id"] for row in rows}

@@ -88,7 +88,7 @@ def events(
 
 
 def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, seconds: float) -> None:
-    """Look until Ctrl-C; an outage is one line when it begins and one when it ends."""
+    """Look until Ctrl-C; report an outage's begin and end."""
     is_away = False
     while True:
         try:
@@ -108,11 +108,7 @@ def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, se
 
 
 def _look(follower: Follower | JobFollower, connection: Connection, show: Show) -> bool:
-    """Look once and print; return whether the next look may follow at once.
-
-    Raises:
-        UnknownJobError: No table has the job.
-    """
+    """Look once and print; return True if the next look may follow at once."""
     with postgres.time_limit(connection, _LOOK_SECONDS):
         show(follower.look(connection))
     if isinstance(follower, JobFollower):
@@ -155,7 +151,7 @@ def event_line(event: Event, *, with_day: bool) -> Text:
     """Format an event: UTC time, event, id, job, and details."""
     at = event.at.astimezone(UTC)
     time = f"{at:%Y-%m-%d %H:%M:%S}" if with_day else f"{at:%H:%M:%S}"
-    # The time of a look is shown without its fraction.
+    # A look's time is shown without its fraction.
     fraction = f".{at.microsecond // 1000:03}" if event.is_exact else "    "
     line = Text(f"{time}{fraction}  ")
     line.append(event.event.replace("_", " ").ljust(_EVENT_WIDTH), _STYLES.get(event.event))

@@ -1,7 +1,7 @@
 """Follower of all jobs: polls the tables and reports each event once.
 
-A look is a read-only transaction with a few index look-ups per queue, and the new rows. What was reported is
-remembered for recent jobs; others may be reported again.
+A look is a read-only transaction with a few index look-ups per queue, and the new rows. Only recent jobs' reports are
+remembered; others may be repeated.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from drain.contrib.events.change_feed import Row, Snapshot
 from drain.contrib.events.life import ENDS, Event, life, now_waiting
 from drain.database.postgres import Connection
 
-# Jobs, and missing ids, that are remembered.
+# Remembered jobs and missing ids.
 _MOST_JOBS = 200_000
 _MOST_GAPS = 2_000
-# Pages of staged jobs per look.
+# Per look.
 _MOST_PAGES = 10
 # Ids below the highest that may be missing at the first look.
 _FIRST_GAPS = 1_000
@@ -27,16 +27,12 @@ _FIRST_GAPS = 1_000
 _GAP_LOOKS = 3
 # A failure may be committed this long after its time.
 _LATE = timedelta(seconds=15)
-# Pause between readings of all dead jobs, as a multiple of the duration.
+# Pause between readings of all dead jobs, in durations.
 _DEAD_PAUSE = 50
 
 
 class Follower:
-    """Reports new events; the connection may be replaced between looks.
-
-    Attributes:
-        is_behind: The last look left staged jobs to the next.
-    """
+    """Reports new events, on any connection; `is_behind` if the last look left staged jobs."""
 
     # One thing: cursors that all depend on the last snapshot.
 
@@ -49,10 +45,10 @@ class Follower:
         # Missing ids: the transaction when noticed, and looks since.
         self._gaps: dict[int, tuple[int, int]] = {}
         self._deliveries: dict[str, int] = {}
-        # Tokens of claimed jobs, and jobs that have left flight.
+        # Tokens of claims, and jobs that have left flight.
         self._claims: dict[int, int] = {}
         self._left: set[int] = set()
-        # Place of the last reported event by job.
+        # Last reported event.
         self._told: OrderedDict[int, tuple[datetime, int]] = OrderedDict()
         self._deaths: OrderedDict[tuple[int, datetime], None] = OrderedDict()
         self._dead_seen: Snapshot | None = None
@@ -140,7 +136,7 @@ class Follower:
     # --- what was reported
 
     def _tell(self, rows: Iterable[Row], *, are_new: bool = False) -> Iterator[Event]:
-        """Yield events not reported yet; all of them if these jobs are new."""
+        """Yield unreported events; all if these jobs are new."""
         for row in rows:
             job_id = row["id"]
             events = life(row)
@@ -213,10 +209,7 @@ def _claim(row: Row) -> tuple[datetime, int]:
 
 
 class JobFollower:
-    """Follows one job through all tables; the first look returns its events so far.
-
-    `is_known` is set once a look has found the job.
-    """
+    """Follows one job through all tables; the first look returns its events so far."""
 
     def __init__(self, job_id: int) -> None:
         self.is_known = False

@@ -1,4 +1,4 @@
-"""Events of one job in order, from the times in its row.
+"""Events of one job in order, from its row's times.
 
 A row keeps its latest claim and its first and latest failures; other attempts only count.
 """
@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-# Events that end a job.
+# End a job.
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
-# In the order in which they may share a time.
+# Ordered for equal times.
 EVENTS = ("staged", "moved", "delivered_again", "claimed", "failed", "interrupted", "deferred", *sorted(ENDS))
 _DEATHS = frozenset({"dead", "cancelled", "expired"})
 _RANKS = {name: rank for rank, name in enumerate(EVENTS)}
-# Error of an attempt whose worker had to stop.
+# An attempt whose worker had to stop.
 _STOPPED = "WorkerStoppedError"
 
 
@@ -32,7 +32,7 @@ class Event:
         seconds: From claim to end.
         reason: Of a death, for programs.
         superseded_by: Id of the job that stands.
-        is_exact: False for the time of the look, if no row keeps it.
+        is_exact: False for a look's time, if no row keeps it.
         order: Sort time, no earlier than the previous event's.
     """
 
@@ -54,7 +54,7 @@ class Event:
 
     @property
     def place(self) -> tuple[datetime, int]:
-        """Place among the events of its job."""
+        """Place among its job's events."""
         return self.order, _RANKS[self.event]
 
     def as_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-# First words of messages from RQ.
+# First words from RQ.
 READY, WAITS, BYE = "ready", "waits", "bye"
 _BYTES_AT_A_TIME = 65536
 
@@ -27,15 +27,11 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._unread = b""
-        # Otherwise a job's children would hide the end of its process from the other side.
+        # A job's children would hide the end of its process.
         os.register_at_fork(after_in_child=sock.close)
 
     def send(self, *words: str) -> None:
-        """Send one message.
-
-        Raises:
-            EOFError: The other end is closed, or `end` was called.
-        """
+        """Send a message; EOFError if either end is closed."""
         try:
             self._sock.settimeout(None)
             self._sock.sendall(json.dumps(words).encode() + b"\n")
@@ -43,11 +39,7 @@ class Channel:
             raise EOFError from error
 
     def receive(self, seconds: float) -> Sequence[str] | None:
-        """Return the next message; None if none comes in time.
-
-        Raises:
-            EOFError: The other end is closed.
-        """
+        """Return the next message; None at the timeout, EOFError if the other end is closed."""
         while b"\n" not in self._unread:
             if not self._read(seconds):
                 return None
@@ -56,11 +48,7 @@ class Channel:
         return [str(word) for word in words]
 
     def pause(self, seconds: float) -> None:
-        """Sleep, keeping messages for `receive`.
-
-        Raises:
-            EOFError: The other end is closed.
-        """
+        """Sleep, keeping messages for `receive`; EOFError if the other end is closed."""
         until = monotonic() + seconds
         while (left := until - monotonic()) > 0 and self._read(left):
             sleep(min(0.1, left))
@@ -75,7 +63,7 @@ class Channel:
         self._sock.close()
 
     def _read(self, seconds: float) -> bool:
-        """Wait for bytes; False if none come in time."""
+        """Wait for bytes; False at the timeout."""
         try:
             self._sock.settimeout(seconds)
             read = self._sock.recv(_BYTES_AT_A_TIME)

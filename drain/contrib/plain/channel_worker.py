@@ -1,4 +1,4 @@
-"""RQ's worker in the RQ process, which differs from RQ's own in where its jobs come from."""
+"""RQ's worker in the RQ process, with jobs from the channel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drain.workers.process.rq_commands import CommandListener, replace_at_birth
 
 log = logging.getLogger(__name__)
 
-# First pause while Redis is unavailable; it doubles.
+# While Redis is unavailable; doubles.
 _PAUSE_SECONDS = 1.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,7 +66,7 @@ class ChannelWorker(CommandListener):
         return int(pid) == os.getpid() or not _is_alive(int(pid))
 
     def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001
-        """Do nothing: the worker process fetches no jobs while RQ's workers are suspended."""
+        """Do nothing: while RQ's workers are suspended, the worker process fetches no jobs."""
 
     def dequeue_job_and_maintain_ttl(
         self,
@@ -98,7 +98,7 @@ class ChannelWorker(CommandListener):
             return None
 
     def run_maintenance_tasks(self) -> None:
-        """Clean up as RQ does; a key of the wrong type is logged and ends nothing."""
+        """Clean up as RQ does; a key of the wrong type is only logged."""
         try:
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
         # A signal raises StopRequested anywhere.

@@ -21,11 +21,7 @@ from drain.workers.process.shutdown import Shutdown
 
 
 def check_options(options: PlainOptions) -> None:
-    """Import serializer, job class and exception handlers before any process starts.
-
-    Raises:
-        ConfigError: One cannot be imported, or is of the wrong kind.
-    """
+    """Import serializer, job class and exception handlers before any process starts."""
     paths: list[tuple[str, str | None, Callable[[str], Any]]] = [
         ("--serializer", options.serializer, resolve_serializer),
         ("--job-class", options.job_class, import_job_class),
@@ -48,9 +44,6 @@ def start(
     Args:
         only_tracked: Queues without plain jobs.
         name: Of RQ's worker.
-
-    Returns:
-        See `drain.workers.process.plain_jobs.Handler`.
     """
     queues = [queue for queue in options.queues if queue not in only_tracked]
     if options.plain.refuses or not queues:

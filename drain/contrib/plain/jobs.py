@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 # Between checks for shutdown while waiting for RQ's worker.
 _LOOK_SECONDS = 1.0
-# Longest wait for RQ's worker at the start.
+# For RQ's worker to start.
 _READY_SECONDS = 5.0
 # For an idle RQ process to end after its channel closes, and again after SIGTERM, before it is killed.
 _END_SECONDS = 5.0
-# For the RQ process to end after the signal to stop now, before it is killed.
+# From the signal to stop now until SIGKILL.
 _KILL_SECONDS = 5.0
 
 
@@ -32,8 +32,8 @@ class RQJobs:
     """Runs plain jobs in the RQ process, alongside tracked ones; the watchdog calls `check`.
 
     Args:
-        shutdown: The process' shutdown, which the end of the RQ process requests.
-        journal: Tells the supervisor that a plain job runs.
+        shutdown: Requested when the RQ process ends.
+        journal: Reports to the supervisor that a plain job runs.
     """
 
     # One thing: its thread and the watchdog share the lock, the running job and the end of the process.
@@ -74,7 +74,7 @@ class RQJobs:
                 self._handle_end(process)
 
     def run(self) -> None:
-        """Run jobs one at a time until the process shuts down."""
+        """Run jobs one at a time until shutdown."""
         inbox = self._inbox
         while not self._shutdown.requested:
             job = inbox.plain.begin_next()
@@ -106,7 +106,7 @@ class RQJobs:
             self._give_back(popped)
 
     def _wait_for_worker(self, process: RQProcess) -> bool:
-        """Wait only a moment for RQ's worker, since another process may have one; return whether it is ready."""
+        """Wait briefly for RQ's worker, since another process may have one; return True if ready."""
         until = monotonic() + _LOOK_SECONDS
         while not process.is_ready and not self._shutdown.requested and monotonic() < until:
             process.receive(_LOOK_SECONDS)

@@ -1,7 +1,7 @@
 """The RQ process: a child of a worker process with RQ's own worker.
 
-Forked first, it is sent one popped plain RQ job at a time. The rest is RQ's: registration, heartbeats, maintenance,
-abandoned jobs, commands, timeouts, callbacks, exception handlers, the scheduler, and a fork per job.
+It receives one popped plain RQ job at a time. The rest is RQ's: registration, heartbeats, maintenance, abandoned jobs,
+commands, timeouts, callbacks, exception handlers, the scheduler, and a fork per job.
 """
 
 from __future__ import annotations
@@ -29,15 +29,12 @@ from drain.workers.stores import QuietWhileAway
 
 log = logging.getLogger(__name__)
 
-# Pause before RQ's worker restarts while Redis is unavailable or refuses.
+# Before RQ's worker restarts while Redis is unavailable or refuses.
 _PAUSE_SECONDS = 1.0
 
 
 class RQProcess:
     """The RQ process as seen by its parent; creating one forks.
-
-    Args:
-        queues: Queues whose plain jobs RQ's worker may read.
 
     Attributes:
         pid: 0 once ended.
@@ -65,20 +62,12 @@ class RQProcess:
         self.is_ready = self.has_answered = self.was_shut_down = False
 
     def run_job(self, queue: str, rq_id: str) -> None:
-        """Send a job to RQ's worker, which is ready.
-
-        Raises:
-            EOFError: The process has ended.
-        """
+        """Send a job to RQ's ready worker; EOFError if the process has ended."""
         self.is_ready = False
         self.channel.send(queue, rq_id)
 
     def receive(self, seconds: float) -> bool:
-        """Receive a message that comes in time; return whether RQ's worker is ready.
-
-        Raises:
-            EOFError: The process has ended.
-        """
+        """Receive a message; return True if RQ's worker is ready, EOFError if the process has ended."""
         message = self.channel.receive(seconds)
         if message is None:
             return False
@@ -97,7 +86,7 @@ class RQProcess:
                 os.kill(self.pid, number)
 
     def reap(self) -> str:
-        """Wait for the process, whose channel is closed; return in words how it ended."""
+        """Wait for the process, whose channel is closed, and describe its end."""
         pid, self.pid = self.pid, 0
         try:
             return describe_exit(os.waitpid(pid, 0)[1])
@@ -117,7 +106,7 @@ def _run_child(
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.register_at_fork(after_in_child=_reset_stop_now)
-        # The worker process logs that Redis is unavailable.
+        # The worker process logs Redis outages.
         logging.getLogger("rq.worker").addFilter(QuietWhileAway())
         random.seed()
         code = _work(channel, redis_url, queues, options, name)

@@ -1,7 +1,7 @@
-"""`/scale/QUEUE` on the HTTP port of `drain run`: the wanted workers as JSON.
+"""`/scale/QUEUE` on the HTTP port of `drain run`: wanted workers as JSON.
 
-The leader answers from its last measurement. Other processes, and queues not measured, ask the tables on a connection
-of their own, one at a time.
+The leader answers from its last measurement. Other processes, and unmeasured queues, read the tables on their own
+connection, one request at a time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from drain.database import postgres, schema
 from drain.errors import DrainError
 from drain.formatting import seconds, visible
 
-# How long a load is good for further answers: the leader's, and one read for a request.
+# Validity of a load: the leader's, and one read for a request.
 _MEASURED_SECONDS = 6.0
 _READ_SECONDS = 2.0
-# Timeouts of a request and of a statement; the port closes a connection after five seconds.
+# Timeouts of a request and a statement; the port closes a connection after five seconds.
 _WHOLE_SECONDS = 4.0
 _STATEMENT_SECONDS = 3
-# Bounds of `within` in seconds, and of `concurrency`.
+# Of `within` in seconds, and `concurrency`.
 _SHORTEST, _LONGEST = 1.0, 86_400.0
 _MOST_AT_ONCE = 100_000
 _MOST_QUEUES = 1000
@@ -41,7 +41,7 @@ Reply = tuple[int, dict[str, Any]]
 
 
 class _RefusedError(Exception):
-    """Request that cannot be answered: status and one sentence."""
+    """Refused request: status and one sentence."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class Scale:
         self._url = database_url
         self._clock = clock
         self._lock = Lock()
-        # Load by queue, and until when it is good.
+        # Valid until.
         self._known: dict[str, tuple[Load, float]] = {}
 
     def measured(self, loads: Iterable[Load]) -> None:
@@ -64,7 +64,7 @@ class Scale:
         self._known = {each.queue: (each, until) for each in loads}
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer a request with status and body; `path` is the queue, `query` the text after the question mark."""
+        """Answer with status and body; `path` is the queue, `query` follows the question mark."""
         try:
             queue = _queue(path)
             within, concurrency = _read_query(query)

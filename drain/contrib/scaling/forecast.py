@@ -24,7 +24,6 @@ from drain.read.snapshots import snapshot
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 from drain.wire import Producer
 
-# Timeout of one statement, in seconds.
 _STATEMENT_SECONDS = 120
 
 
@@ -33,10 +32,10 @@ class Forecast:
     """Forecast of one queue.
 
     Attributes:
-        jobs: Jobs to run: due, running, or awaiting their next attempt, and `rows` more.
-        per_second: Jobs that the queue runs per second; None while no worker is free.
+        jobs: Due, running, or awaiting their next attempt, and `rows` more.
+        per_second: Jobs that the queue runs; None while no worker is free.
         arrivals: Jobs that come due per second.
-        bound: Rule that limits `per_second`, if one does.
+        bound: Rule that limits `per_second`, if any.
         is_estimate: The number of jobs is not exact.
     """
 
@@ -62,7 +61,7 @@ class Forecast:
         return self.jobs / spare if spare > 0 else inf
 
     def as_json(self) -> dict[str, object]:
-        """Convert to an object of JSON types; an infinite time is null."""
+        """Convert to JSON types; an infinite time is null."""
         return {
             "queue": self.queue,
             "jobs": self.jobs,

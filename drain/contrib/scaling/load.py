@@ -18,14 +18,12 @@ from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUE
 from drain.tables.lanes import KINDS
 from drain.tables.rules import RulesRow
 
-# Window for arrivals.
 WINDOW_SECONDS = 60.0
-# Latest finished jobs from which run time and speed are estimated.
+# Latest finished jobs, for run time and speed.
 _SAMPLE = 100
-# Latest waiting jobs per lane whose arrival times are read.
+# Latest waiting jobs per lane, for arrivals.
 _NEWEST = 100
-# A job's share of its worker is the time the worker was busy, divided by its jobs: jobs claimed together wait for each
-# other in the process.
+# A job's share: its worker's busy time divided by its jobs, since jobs claimed together wait for each other.
 _FINISHED = f"""
 WITH latest AS (
     SELECT known.queue, job.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -86,12 +84,12 @@ class Load:
     """Load of one queue at one instant.
 
     Attributes:
-        waiting: Waiting jobs by cause.
+        waiting: Jobs by cause.
         arrivals: Jobs that came due per second over the last minute.
         mean_seconds: From claim to finish; of running jobs if none finished within a day, None without any.
         busy_seconds: Busy time of a worker process per job, below the mean if it runs several at once; None if none
             finished.
-        running: (number, age of the oldest) of the jobs of each worker process.
+        running: (number, age of the oldest) of each worker process' jobs.
     """
 
     queue: str
@@ -107,12 +105,7 @@ class Load:
 def read_all(
     connection: Connection, queues: Iterable[str], waiting: Mapping[str, Waiting]
 ) -> dict[str, Load]:
-    """Read the load of queues.
-
-    Args:
-        connection: With sequential scans off, so that no plan reads a whole table.
-        waiting: Waiting jobs by queue and cause.
-    """
+    """Read the load of queues; sequential scans must be off, so that no plan reads a whole table."""
     queues = list(queues)
     rules, paused = ruled.read_of(connection, queues), pauses.Pauses(pauses.read(connection))
     loads = {
@@ -140,7 +133,7 @@ def read_all(
 
 
 def read(connection: Connection, queue: str) -> Load | None:
-    """Read the load of a queue in one snapshot; None if no table or rule knows it."""
+    """Read a queue's load in one snapshot; None if no table or rule knows it."""
     with snapshot(connection):
         waiting = waiting_by_cause.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
@@ -155,14 +148,7 @@ def _is_known(connection: Connection, load: Load) -> bool:
 
 
 def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
-    """Return arrivals per second from a sample of the latest jobs.
-
-    Args:
-        number: Size of the sample.
-        arrived: Those due within the window.
-        oldest: Age of the oldest.
-        most: Maximum size of a sample.
-    """
+    """Return arrivals per second from a sample of up to `most` jobs, `oldest` seconds old, `arrived` in the window."""
     is_whole = number < most or oldest > WINDOW_SECONDS
     # A bulk that came this instant says little about the next one.
     return arrived / (WINDOW_SECONDS if is_whole else max(1.0, oldest))

@@ -1,4 +1,4 @@
-"""Workers for a load: enough to finish the backlog in time besides new arrivals."""
+"""Workers for a load: enough to finish the backlog in time as well as new arrivals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from drain.contrib.scaling.load import Load
 from drain.formatting import count, duration, figure
 
-# Default time for the backlog.
+# For the backlog.
 WITHIN_SECONDS = 30.0
-# Assumed run time before any job has finished.
+# Until any job has finished.
 _UNKNOWN_SECONDS = 1.0
 # Causes that workers can help with, unlike pauses and times to come.
 _BACKLOG = ("due", "list_full", "queued", "limited", "rate")
@@ -23,13 +23,13 @@ class Wanted(NamedTuple):
 
     Attributes:
         within: Seconds in which the backlog should end.
-        concurrency: Jobs that one worker runs at once.
+        concurrency: Jobs per worker at once.
         backlog: Jobs waiting for a worker, room in a list, a limit or a rate.
         arrivals: Jobs that come due per second.
         run_seconds: How long a job occupies a place.
         kept: Workers that keep a job running longer than `within`.
         bound: Rule that caps the number, if any.
-        reason: Sentence for users.
+        reason: For users.
     """
 
     queue: str
@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to an object of JSON types."""
+        """Convert to JSON types."""
         return {
             "queue": self.queue,
             "wanted": self.workers,
@@ -62,12 +62,12 @@ class Wanted(NamedTuple):
 
 
 def wanted(load: Load, within: float = WITHIN_SECONDS, concurrency: int = 1) -> Wanted:
-    """Compute how many workers a queue needs; see `Wanted`."""
+    """Compute how many workers a queue needs."""
     backlog = sum(load.waiting.get(cause, 0) for cause in _BACKLOG)
     running = sum(number for number, _ in load.running)
     seconds = _run_seconds(load, concurrency)
     need = (backlog / within + load.arrivals) * seconds / concurrency
-    # More workers than jobs have nothing to do.
+    # More workers than jobs would idle.
     jobs = backlog + running + load.arrivals * min(seconds, within)
     asked = ceil(min(need, jobs / concurrency) - _ROUNDING)
     bound, most = _bound(load, backlog, running, seconds, concurrency)
@@ -89,7 +89,7 @@ def _run_seconds(load: Load, concurrency: int) -> float:
     """Estimate how long a job occupies a place.
 
     Both estimates are upper bounds: claim to finish includes waiting for jobs claimed together; busy time is shared by
-    the jobs that were there, not by all that could have been.
+    actual jobs, not all possible ones.
     """
     if load.mean_seconds is None:
         return _UNKNOWN_SECONDS

@@ -71,14 +71,7 @@ def declaring_options(command: F) -> F:
 
 
 def read_slos(jobs: str | None, queue_file: Path | None) -> list[Slo]:
-    """Read all objectives.
-
-    Args:
-        jobs: Comma-separated modules that define jobs; they are imported.
-
-    Raises:
-        DrainError: A module does not import, or the file is invalid.
-    """
+    """Read all objectives; `jobs` are comma-separated modules to import."""
     from drain.jobs import registry
 
     if modules := [name.strip() for name in (jobs or "").split(",") if name.strip()]:

@@ -1,7 +1,7 @@
 """Recent compliance from the tables, for users without Prometheus.
 
-Counts the latest jobs finished within an hour, and waiting jobs that are late. Jobs with several attempts do not count,
-since the table has only the last one's start.
+Counts the latest jobs finished within an hour, and late waiting jobs. Jobs with several attempts do not count: the
+table has only the last one's start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drain.read.snapshots import snapshot
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.lanes import KINDS
 
-# Rows read per state, latest first.
+# Per state, latest first.
 MOST = 10_000
 _FINISHED = f"""
 SELECT count(*), count(*) FILTER (WHERE claimed_at
@@ -42,7 +42,7 @@ WHERE since < clock_timestamp() - make_interval(secs => %(seconds)s::float8)
 
 
 class Lately(NamedTuple):
-    """Jobs of an objective in the last hour, bounded: finished at the first attempt, in time, and waiting late."""
+    """Jobs of the last hour, bounded: finished at the first attempt, of these in time, and waiting late."""
 
     slo: Slo
     started: int
@@ -57,18 +57,18 @@ class Lately(NamedTuple):
 
     @property
     def burn(self) -> float | None:
-        """Rate at which the budget was spent, 1 for just as fast as allowed; None without jobs."""
+        """Rate at which the budget was spent, 1 for exactly as allowed; None without jobs."""
         share = self.share
         return None if share is None else (1 - share / 100) / self.slo.objective.budget
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to an object of JSON types."""
+        """Convert to JSON types."""
         counted = {"started": self.started, "met": self.met, "waiting_late": self.waiting}
         return self.slo.as_json() | counted | {"share_percent": self.share, "burn_rate": self.burn}
 
 
 def lately(connection: Connection, slos: Sequence[Slo]) -> list[Lately]:
-    """Count the jobs of each objective in one snapshot."""
+    """Count each objective's jobs in one snapshot."""
     if not slos:
         return []
     with snapshot(connection):

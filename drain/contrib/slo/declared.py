@@ -10,7 +10,7 @@ from drain.jobs.objectives import Objective
 
 
 class Slo(NamedTuple):
-    """Objective of a job or queue; for a job, `queue` is its registered one."""
+    """Objective of a job, with its registered queue, or of a queue."""
 
     kind: Literal["job", "queue"]
     name: str
@@ -19,11 +19,11 @@ class Slo(NamedTuple):
 
     @property
     def job_name(self) -> str | None:
-        """Name of the jobs that count; None for all in the queue."""
+        """Name of the jobs that count; None for all."""
         return self.name if self.kind == "job" else None
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to an object of JSON types."""
+        """Convert to JSON types."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -35,7 +35,7 @@ class Slo(NamedTuple):
 
 
 def declared(of_queues: Mapping[str, Objective]) -> list[Slo]:
-    """List objectives of queues, then of registered jobs, each by name."""
+    """List objectives of queues, then of registered jobs, by name."""
     queues = [Slo("queue", queue, objective, queue) for queue, objective in sorted(of_queues.items())]
     registered = ((name, registry.options(name)) for name in registry.names())
     jobs = [

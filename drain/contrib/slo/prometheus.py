@@ -16,11 +16,10 @@ Value: TypeAlias = "Mapping[str, Value] | Sequence[Value] | str | int | float"
 
 _STEP = "  "
 
-# Runbook for the alerts.
 _RUNBOOK = "docs/operations/slo.md"
-# Late jobs required in the longer window, so that one at night wakes no one.
+# Late jobs required in the longer window, so that one at night does not page.
 _FEWEST_LATE = 3
-# How long jobs wait without any start before an alert of its own.
+# Time without any start before a separate alert.
 _STANDSTILL = "5m"
 
 
@@ -29,7 +28,7 @@ class _Alert(NamedTuple):
 
     Attributes:
         factor: Burn rate above which it fires.
-        most: Largest share of late jobs needed to fire: a low objective's budget times the factor may exceed all jobs.
+        most: Share of late jobs that always fires: a low objective's budget times the factor may exceed all jobs.
         words: The rate, for users.
     """
 
@@ -106,7 +105,7 @@ def _late(slo: Slo, window: str) -> str:
 
 
 def _sum(slo: Slo, function: str, window: str, *, within: bool = False) -> str:
-    """Format the sum of first starts over all workers: all, or those in time."""
+    """Sum first starts over all workers: all, or those in time."""
     name = f"drain_work_wait_seconds_{'bucket' if within else 'count'}"
     # Bucket labels are Python floats, as `prometheus_client` writes them.
     of_bucket = f",le='{float(slo.objective.seconds)!r}'" if within else ""
@@ -136,7 +135,7 @@ def _alert(slo: Slo, alert: _Alert) -> Value:
 
 
 def _standstill(slo: Slo) -> Value:
-    """Format the alert that no histogram can give: jobs that never start."""
+    """Alert on jobs that never start, which no histogram shows."""
     queue = _quoted(slo.name)
     started = f"{_sum(slo, 'increase', _STANDSTILL)} > 0"
     paused = f"sum(drain_waiting_jobs{{queue={queue},cause='paused'}}) > 0"
@@ -156,7 +155,7 @@ def _standstill(slo: Slo) -> Value:
 
 
 def _subject(slo: Slo) -> str:
-    # Double braces are Prometheus templates; names may contain them.
+    # Double braces are Prometheus templates.
     return f"{slo.kind} {slo.name}".replace("{{", "{ {")
 
 
@@ -167,7 +166,7 @@ def _quoted(text: str) -> str:
 
 
 def dump(value: Mapping[str, Value]) -> str:
-    """Format a mapping as YAML, with all texts quoted."""
+    """Format a mapping as YAML, with quoted texts."""
     return "".join(f"{line}\n" for line in _lines(value))
 
 

@@ -1,4 +1,4 @@
-"""Attempts in telemetry: a job's trace context, and what an exception means."""
+"""A job's trace context, and the meaning of an attempt's exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FAILED, DEFERRED, INTERRUPTED = "failed", "deferred", "interrupted"
 
 
 def carrier(context: str | None, *names: str) -> dict[str, str]:
-    """Return these members of a job's context that are texts."""
+    """Return the named members of a job's context that are texts."""
     if context is None or not any(name in context for name in names):
         return {}
     read = json.loads(context)
@@ -20,7 +20,7 @@ def carrier(context: str | None, *names: str) -> dict[str, str]:
 
 
 def meaning(error: BaseException) -> str:
-    """Return whether an exception means failure, a later attempt, or interruption."""
+    """Classify an exception: failure, later attempt, or interruption."""
     errors = _errors()
     if isinstance(error, (errors.Defer, errors.RateLimited)):
         return DEFERRED

@@ -1,7 +1,6 @@
 """Processes forked for one job, which end without cleanup.
 
-What a library sends from its own thread would be lost, so it is flushed before the first job of each process ends; a
-lasting process pays once.
+A library's own thread would lose what it has not sent, so each process flushes once, before its first job ends.
 """
 
 from __future__ import annotations
