@@ -1,8 +1,8 @@
 """Archive: closed days of `finished_jobs` go to Parquet, then leave Postgres.
 
 Rows that a day's files lack are written, or the whole day if its files are many. Files get their names once they hold
-every row in Postgres exactly once and unchanged; the partition is dropped if it still holds exactly these rows.
-Repeating the command completes an interrupted archive. Late rows, whose partition is gone, are added the same way.
+every row in Postgres exactly once and unchanged; the partition is dropped if it still holds exactly these rows. Late
+rows, whose partition is gone, are added the same way. Repeating the command completes an interrupted archive.
 """
 
 from __future__ import annotations
@@ -50,12 +50,7 @@ class NotArchivedError(DrainError):
 
 @dataclass(frozen=True)
 class Archived:
-    """Result of archiving one UTC day.
-
-    Attributes:
-        late: The rows have no partition of their day.
-        problem: Why the day is still in Postgres.
-    """
+    """Result of archiving one UTC day; `late` rows lack a partition, `problem` says why the day stays."""
 
     day: date
     rows: int
@@ -66,11 +61,7 @@ class Archived:
 
 @contextmanager
 def exclusive(database_url: str) -> Iterator[Connection]:
-    """Connect and hold the archive's lock during the block.
-
-    Raises:
-        DrainError: Another process archives this database.
-    """
+    """Hold the archive's lock during the block; DrainError if another process does."""
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
         pooler.require_own_session(connection, database_url)
@@ -100,12 +91,7 @@ def run(
     keep: int = 0,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[Archived]:
-    """Archive closed days, oldest first, and yield each result.
-
-    Args:
-        session: Called if there is anything to write.
-        keep: Latest closed days that stay in Postgres.
-    """
+    """Archive closed days but the latest `keep`, oldest first; `session` is called if there is anything to write."""
     with exclusive(database_url) as connection, ExitStack() as stack:
 
         @cache
@@ -116,7 +102,7 @@ def run(
             return days.archive(started(), order)
 
         work = Archiver(connection, database_url, archive, write, report)
-        # If the archive is unavailable, fail once, not for each day.
+        # Fail once, not for each day.
         Archive(archive).exists()
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
@@ -165,7 +151,6 @@ class Archiver:
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
     def _complete(self, day: Day) -> Checksum:
-        """Complete and check a day's files; return its checksum."""
         # Left by a dead process.
         files.remove_unused(self._archive, day.date)
         with history.instant(self._database_url) as instant:
@@ -182,7 +167,7 @@ class Archiver:
         return expected
 
     def _commit(self, day: Day, expected: Checksum, answer: Answer, run: str) -> None:
-        """Name the files of an answer if they have exactly Postgres' rows."""
+        """Name an answer's files if they have exactly Postgres' rows."""
         found = answer.comparison
         if not found.equal or found.rows != expected.rows:
             files.remove(self._archive, [file.path for file in answer.written])
@@ -194,7 +179,7 @@ class Archiver:
             )
         if answer.written:
             files.add_to_day(self._archive, day.date, answer.written, run, whole=answer.whole)
-        # A power cut must neither lose nor double rows: flush before and after the removal.
+        # Against a power cut, flush before and after removing replaced files.
         files.flush(self._archive, day.date)
         if answer.replaced:
             files.remove(self._archive, answer.replaced)

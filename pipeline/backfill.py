@@ -28,15 +28,12 @@ ON_NULL = ("fail", "skip", "stage")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs that a backfill stages.
+    """Jobs that a backfill stages; see also `Run`.
 
     Attributes:
         args, kwargs: Columns of the arguments.
         priority: Lower runs first; applications' jobs have 0.
         where: Condition in Spark's SQL.
-        run_id: A run that was staged stages nothing more.
-        rows_per_second: Jobs due per second; None for all at once.
-        commit_every: Rows per commit; None for one commit.
         on_null: One of `ON_NULL`.
     """
 
@@ -82,16 +79,7 @@ def run(
     *,
     refused: Rejects | None = None,
 ) -> staging.Result:
-    """Stage the jobs; on return all are committed, now or before.
-
-    Args:
-        session: Called unless the run was staged before.
-        report: Receives progress twice a second.
-        refused: Takes unusable rows; None fails the run at the first.
-
-    Raises:
-        KeyboardInterrupt: SIGINT; nothing or everything is staged.
-    """
+    """Stage the jobs, as `staging.stage`; without `refused`, the first unusable row fails the run."""
 
     def check(connection: Connection) -> None:
         runs.check_stageable(
@@ -117,7 +105,6 @@ def run(
 
 
 def _description(plan: Plan) -> str:
-    """Describe everything that decides which jobs a run stages."""
     given = {
         **plan.source.description(),
         "where": plan.where,
@@ -133,7 +120,6 @@ def _description(plan: Plan) -> str:
 
 
 def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
-    """Build a row per job, with REASON and RECORD for unusable ones."""
     from pyspark.sql import functions as f
 
     rows = plan.source.checked(spark)

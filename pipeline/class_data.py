@@ -28,15 +28,15 @@ _UNUSED_SECONDS = 30 * 24 * 3600
 
 @dataclass(frozen=True)
 class Archive:
-    """Archive of a session: the JVM's options, and the file to write as it ends, if any."""
+    """JVM options that use an archive, and the file to write at the end, if any."""
 
     options: str
     new: Path | None
 
 
 def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | None:
-    """Choose the archive for a JVM about to start; None if this user can have none."""
-    # RuntimeError: no home directory, as with arbitrary ids in containers, or circular links.
+    """Choose the archive for a JVM about to start, if this user can have one."""
+    # RuntimeError: no home directory, as in containers, or circular links.
     with suppress(OSError, RuntimeError):
         directory = _directory()
         if directory is None:

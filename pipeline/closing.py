@@ -22,10 +22,7 @@ from drain.pipeline.session import BRIEF, require, session
 
 
 class Closer:
-    """Writes closed days, like `drain.pipeline.days.archive`.
-
-    Its process only writes hidden files, so it may briefly outlive this one.
-    """
+    """Executes orders in a process that writes only hidden files, so that it may briefly outlive this one."""
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
         # Not first at midnight.

@@ -56,11 +56,7 @@ class Comparison:
 def compared(
     source: DataFrame, target: DataFrame, columns: Columns, *, skip_null: bool = False
 ) -> Iterator[Comparison]:
-    """Compare two sides; the result is on disk during the block.
-
-    Args:
-        skip_null: Skip rows with null in the key; otherwise they are an error.
-    """
+    """Compare two sides, and keep the result on disk during the block; null in a key fails unless `skip_null`."""
     from pyspark.sql import functions as f
 
     ours, theirs = same_columns(source, target, columns)
@@ -98,7 +94,7 @@ def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
 
 
 def most_deletes(text: str, keys: int) -> int:
-    """Return how many of a target's keys may be deleted: a number such as 500, or a percentage such as 1%."""
+    """Return how many of a target's keys may be deleted: 500, or 1%."""
     if not re.fullmatch(r"[0-9]+|[0-9]+(\.[0-9]+)?%", text):
         raise ConfigError(
             f"--max-deletes is a number of keys or a percentage, such as 500 or 1%, not {text!r}"
@@ -114,7 +110,6 @@ def _sums(found: DataFrame, name: str) -> dict[str, int]:
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
-    """Keep rows on disk until the stack ends."""
     from pyspark import StorageLevel
 
     kept = rows.persist(StorageLevel.DISK_ONLY)
@@ -129,7 +124,7 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
 
 
 def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFrame:
-    """Group by key: row counts and values of each side."""
+    """Count rows and collect values of each side by key."""
     from pyspark.sql import functions as f
 
     names, of_source = key_names(columns), f.col("is_source")
@@ -179,7 +174,6 @@ def _differing(columns: Columns) -> Column:
 
 
 def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Collapse equal keys into one row with their count."""
     from pyspark.sql import functions as f
 
     is_different = f.col("reason") != SAME

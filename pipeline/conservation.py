@@ -37,11 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a comparison.
-
-    Attributes:
-        found: Jobs by place; `dropped` counts missing ones that may have been in days dropped unarchived.
-    """
+    """Result of a comparison; missing jobs that may have been in days dropped unarchived count as `dropped`."""
 
     expected: int
     found: dict[str, int]
@@ -73,13 +69,12 @@ def check(
 ) -> Report:
     """Compare a list of job ids with the tables.
 
-    Jobs newer than the list are left out. A query on the same database is read at the same instant as the tables; any
-    other list before.
+    Newer jobs are left out. A query on the same database is read at the same instant as the tables; other lists before.
 
     Args:
         key: Column of ids.
         archive: None counts jobs of archived days as lost.
-        where: Condition in SQL common to Postgres and Spark.
+        where: In SQL common to Postgres and Spark.
     """
     with explained(), _listed(spark, database_url, expected, key) as (instant, listed):
         highest = listed.agg({"id": "max"}).first()

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 # The COPY of hundreds of millions of rows takes hours.
 _STATEMENT_SECONDS = 12 * 3600
 _LOCK_SECONDS = 60
-# Then a run of several commits commits, however few its rows.
+# Then a run of several commits commits early.
 _TRANSACTION_SECONDS = 20.0
 # Followed by the driver's pid.
 _DIRECTORY = "drain-copy-"
 _REPORT_SECONDS = 0.5
-# A partition is copied once encoded. For one commit, Spark joins small partitions of these again.
+# Each is copied once encoded. For one commit, Spark joins small ones again.
 _PARTS = 256
 _SMALL = {"spark.sql.files.maxPartitionBytes": "2m"}
 _JOINED = _SMALL | {
@@ -118,7 +118,7 @@ def stage(
         place = _resumed(noted.position, place, run.run_id)
     chunks = _chunks(jobs, place, is_divided=is_divided, several=several)
     report("reading the source")
-    # No open transaction until the first row: Spark may work for an hour.
+    # No transaction yet: Spark may work for an hour before the first row.
     following = next(chunks, None)
     postgres.limit_session(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
     copied, began, reported_at = 0, monotonic(), 0.0
@@ -161,7 +161,6 @@ def _resumed(position: str, start: Place, run_id: str) -> Place:
 
 
 def _fingerprint(jobs: DataFrame) -> str:
-    """Identify the rows' files and their partitions; "" without files."""
     divided = _files_of(attrgetter("_jdf")(jobs).queryExecution().toRdd())
     if divided is None:
         return ""
@@ -173,7 +172,7 @@ def _fingerprint(jobs: DataFrame) -> str:
 
 
 def _files_of(rdd: Any) -> Sequence[Any] | None:
-    """Return Spark's FilePartition of each partition, through caches; None without files."""
+    """Find the FilePartition behind each partition, through caches; None without files."""
     while True:
         parts = list(rdd.partitions())
         if all(part.getClass().getSimpleName() == "FilePartition" for part in parts):
@@ -192,7 +191,6 @@ def dividing(spark: SparkSession, *, several: bool) -> Iterator[None]:
 
 
 def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -> Iterator[Chunk]:
-    """Encode rows in Spark's tasks, the next partition while one is copied."""
     from drain.pipeline import encoding
 
     with ExitStack() as stack:

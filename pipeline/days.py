@@ -1,7 +1,4 @@
-"""Files of one archived day: completed or replaced by Spark, and compared with Postgres.
-
-All keep their hidden names, so dying changes nothing.
-"""
+"""Files of one archived day, written by Spark under hidden names, so that dying changes nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of an order; `whole` if the new files hold the whole day and replace all others."""
+    """Result of an order; if `whole`, the new files replace all others of the day."""
 
     written: list[Written]
     whole: bool
@@ -109,7 +106,7 @@ def _read(
 def _only_in(
     spark: SparkSession, place: Archive, before: Sequence[File], rows: DataFrame
 ) -> DataFrame | None:
-    """Read rows that files have and Postgres lacks, as after a restore."""
+    """Read archived rows that Postgres lacks, as after a restore."""
     if not before:
         return None
     there = history.read_files(spark, place, before, COLUMNS)

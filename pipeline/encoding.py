@@ -29,8 +29,8 @@ class Encoder:
     """Encodes a partition's rows, for `mapInArrow`.
 
     Attributes:
-        defaults: Value for null, by column.
-        directory: For texts that bypass the JVM; driver and tasks on one machine share it.
+        defaults: Values for null.
+        directory: On the machine of driver and tasks, for texts that bypass the JVM.
     """
 
     defaults: Mapping[str, object]

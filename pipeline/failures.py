@@ -49,12 +49,7 @@ _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MU
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn Spark's exceptions into a DrainError of one line.
-
-    Raises:
-        DrainError: Spark failed, or its JVM was killed.
-        KeyboardInterrupt, SystemExit: See `drain.pipeline.interruption`.
-    """
+    """Turn Spark's exceptions into a DrainError of one line; a signal raises as in `interruption.check`."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -44,12 +44,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """Source and destination of a continuous archive.
-
-    Attributes:
-        keep: Archived days that stay in Postgres.
-        max_rows: Per batch, unless one transaction has more.
-    """
+    """Source and destination; `keep` archived days stay in Postgres, and one transaction may exceed `max_rows`."""
 
     database_url: str
     archive: str
@@ -67,15 +62,11 @@ def run(
     on_day: Callable[[Archived], None] = lambda _day: None,
     report: Callable[[str], None] = lambda _step: None,
 ) -> None:
-    """Archive finished jobs until `stop`, returning after the current batch.
+    """Archive finished jobs until any thread or signal handler sets `stop`; the next run continues here.
 
     Args:
         write: See `drain.pipeline.days.archive`; called by a thread.
-        stop: May be set by any thread or signal handler.
         end: Makes `write` return or fail soon.
-
-    Raises:
-        DrainError: The archive failed; the next run continues here.
     """
     with exclusive(plan.database_url) as lock:
         follower = Follower(plan, lock, write, on_day, report)
@@ -97,7 +88,7 @@ def run(
 
 
 class Follower:
-    """Writes batches, and lets a thread close days; `on_day` is called once per problem of a day."""
+    """Writes batches, and lets a thread close days, reporting each problem of a day once."""
 
     def __init__(
         self,

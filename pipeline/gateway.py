@@ -48,7 +48,7 @@ _shared: dict[str, _Shared] = {}
 
 
 def reachable(spark: SparkSession, path: str, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """Return path and options by which Spark can read a source, unchanged if it has a driver."""
+    """Return path and options for Spark to read a source, unchanged if it has a driver."""
     if not stores.is_object_store(path) or _has_driver(spark, path):
         return path, options
     system, name = stores.objects(path)
@@ -76,7 +76,7 @@ def _has_driver(spark: SparkSession, path: str) -> bool:
 
 
 def _serve(spark: SparkSession, shared: _Shared) -> str:
-    """Serve objects to a session's executors; return the URL of their store's root."""
+    """Serve objects to executors; return the URL of their store's root."""
     conf = spark.sparkContext.getConf()
     host = str(conf.get("spark.driver.host"))
     port = _port(str(conf.get("spark.driver.bindAddress", host)))
@@ -88,7 +88,7 @@ def _serve(spark: SparkSession, shared: _Shared) -> str:
 
 @cache
 def _port(address: str) -> int:
-    """Start the server at an address of this machine; return its port."""
+    """Start the server; return its port."""
     server = _Server((address, 0), _Handler)
     threading.Thread(target=server.serve_forever, name="object stores", daemon=True).start()
     return int(server.server_address[1])

@@ -85,7 +85,7 @@ class Hours:
                 writer.discard()
             raise
         spans = {day: Span(_hour(at), self.position, end) for day, at in latest.items()}
-        # The latest day is completed first; the next to be closed, soonest.
+        # Latest day first: if this is interrupted, the older day is closed, and thereby completed, sooner.
         for day in sorted(done, reverse=True):
             self._add(day, done[day], spans[day])
         self.position = end
@@ -122,7 +122,6 @@ class Hours:
         return None
 
     def _merged(self, day: date, hour: int) -> Iterator[None]:
-        """Merge an hour's files, yielding between steps."""
         parts = list(self._hours[day, hour])
         spans = [file.span for file in parts if file.span]
         writer = Writer(self._archive, day, f"merged-{hour:02}")
@@ -151,7 +150,7 @@ class Hours:
 
 
 def _by_day(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[date, int, pa.RecordBatch]]:
-    """Divide rows by day; yield each with its latest time in microseconds."""
+    """Divide rows by day, with their latest microsecond."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

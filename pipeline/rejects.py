@@ -24,13 +24,7 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass
 class Rejects:
-    """Rejects of one run.
-
-    Attributes:
-        path: For JSON lines with `reason` and `record`.
-        most: More of them fail the run.
-        found: Number of rejects.
-    """
+    """Rejects of one run, written to `path` as JSON lines with `reason` and `record`; more than `most` fail it."""
 
     path: Path | None = None
     most: int = 0

@@ -107,7 +107,7 @@ def run(
 
 @contextmanager
 def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFrame]:
-    """Read past jobs, each once; those that gave way have not run, and are left out."""
+    """Read past jobs, each once, without those that gave way, which have not run."""
     if plan.archive is not None and not Archive(plan.archive).exists():
         raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` makes one")
     if plan.finished:

@@ -67,11 +67,7 @@ def new_run_id(command: str) -> str:
 
 @contextmanager
 def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
-    """Connect and hold the run's lock during the block.
-
-    Raises:
-        DrainError: Another process executes the run, or a pooler shares sessions.
-    """
+    """Hold the run's lock during the block; DrainError if another process does, or a pooler shares sessions."""
     connection = postgres.connect(database_url, "drain bulk")
     with connection, postgres.reachable(database_url):
         pooler.require_own_session(connection, database_url)
@@ -83,7 +79,7 @@ def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
 
 @contextmanager
 def begun(connection: Connection, run: Run) -> Iterator[None]:
-    """Note a run during the block, on an autocommit connection with its lock; the note stays if it stages jobs."""
+    """Note a run during the block, with its lock held in autocommit mode; the note stays if it stages jobs."""
     bulk.begin(connection, run.run_id, run.plan)
     try:
         yield
@@ -96,7 +92,7 @@ def begun(connection: Connection, run: Run) -> Iterator[None]:
 def check_stageable(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
-    """Check before Spark starts that such jobs can be staged: stage one of each name, and roll back."""
+    """Check before Spark starts that such jobs can be staged, by staging and rolling back one of each name."""
     try:
         with connection.transaction(force_rollback=True):
             for name in job_names:

@@ -93,7 +93,7 @@ def session(
         for name in ("SQLQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(_is_not_of_py4j)
-    # Spark's workers run this Python, with its packages; only `spark-submit` reads the setting.
+    # For Spark's workers: this Python, with its packages. Only `spark-submit` reads the setting.
     given = (settings or {}).get("spark.pyspark.python")
     os.environ["PYSPARK_PYTHON"] = given or os.environ.get("PYSPARK_PYTHON") or sys.executable
     from pyspark.sql import SparkSession
@@ -162,7 +162,7 @@ def require() -> None:
 
 
 def require_shared(spark: SparkSession, path: str) -> None:
-    """Refuse a local file that executors do not share: on a cluster they would write to their own disks."""
+    """Refuse a local file on a cluster, where executors would write to their own disks."""
     context, file = spark.sparkContext, Path(path.removeprefix("file:"))
     if str(context.master).startswith("local") or not file.exists():
         return
@@ -219,7 +219,6 @@ def _class_data(which: java.Java, settings: Mapping[str, str]) -> class_data.Arc
 
 @contextmanager
 def _standard_error_to(file: int) -> Iterator[None]:
-    """Redirect standard error of processes started in the block."""
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(file, 2)

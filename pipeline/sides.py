@@ -59,7 +59,7 @@ def value_names(columns: Columns) -> list[str]:
 
 
 def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -> DataFrame:
-    """Add or replace columns by expressions in Spark's SQL, which see the side's own; errors name `option`."""
+    """Add or replace columns by expressions in Spark's SQL; errors name `option`."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 

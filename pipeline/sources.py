@@ -115,7 +115,7 @@ class Source:
 
         Args:
             database_url: For queries, unless the options name another.
-            columns: Names and types for CSV or JSON; other CSV columns are text.
+            columns: For CSV, where others are text, or JSON.
 
         Raises:
             ConfigError: The format cannot be guessed, or has its own types despite `columns`.
@@ -249,7 +249,6 @@ def _names(within: stores.Lister, path: str) -> Iterator[str]:
 
 
 def _counted(found: Counter[str]) -> str:
-    """Describe the most frequent kinds of files with counts."""
     counts = [count(number, *_KINDS.get(end, (f"{end} file",))) for end, number in found.most_common(_NAMED)]
     return ", ".join([*counts, *(["…"] if len(found) > _NAMED else [])]) or "no files"
 

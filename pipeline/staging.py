@@ -47,7 +47,7 @@ def stage(
     Args:
         session: Called unless the run was staged before.
         jobs_of: Builds a row per job, with columns of `staged_jobs`.
-        check: Raises StageError for jobs that cannot be staged, before Spark starts.
+        check: Raises StageError before Spark starts.
         is_divided: See `copying.stage`.
         report: Receives progress twice a second.
 

@@ -45,11 +45,7 @@ class Throttle:
         self._longest = max(run.limits.delay_factor * self._delay(), _UNNOTICED_SECONDS)
 
     def pause(self, rows: int, seconds: float) -> None:
-        """Return once more rows may be committed, given the last commit's rows and seconds.
-
-        Raises:
-            DrainError: The servers have not recovered for ten minutes.
-        """
+        """Return once more rows may be committed after the last commit's; DrainError after ten minutes of overload."""
         with interruption.at_once():
             if self._run.rows_per_second is not None:
                 self._report("waiting until these jobs are due")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-days",
     type=click.IntRange(0, 36_500),
-    # With 0, a worker could not look up after midnight whether a job that it finished before was recorded.
+    # With 0, a worker could not look up after midnight whether its latest job was recorded.
     default=1,
     show_default=True,
     help="Number of closed days that stay in Postgres.",

@@ -75,11 +75,7 @@ def _check(
     only: Mapping[str, str | None],
     as_json: bool,
 ) -> bool:
-    """Compare a list of jobs with the tables and show the result; return True if each is in exactly one place.
-
-    Args:
-        only: Values of columns that all listed jobs have; None for any.
-    """
+    """Compare a list of jobs with the tables, show the result, and return True if each is in exactly one place."""
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
     with progress.show() as step, runtime.session(step) as spark:

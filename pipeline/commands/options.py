@@ -48,11 +48,11 @@ class Runtime:
         ours: bool = True,
         java_options: str = "",
     ) -> Iterator[SparkSession]:
-        """Start a session with these settings and data sources; the first signal cancels its jobs.
+        """Start a session with data sources; the first signal cancels its jobs.
 
         Args:
-            register: Further data sources, each named as `module:Class`.
-            ours: Register job-drain's data sources; the first one costs a second, for a Python process of Spark's.
+            register: Further data sources, as `module:Class`.
+            ours: Register job-drain's; the first costs a second, for Spark's Python process.
         """
         started = session(**self.arguments, java_options=java_options, report=report)
         with interruptible(started) as spark:

@@ -181,7 +181,6 @@ def reconcile(
 
 
 def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
-    """Parse comma-separated columns, each NAME or SOURCE=TARGET."""
     split = [name.partition("=") for name in text.split(",")]
     found = [Pair(ours.strip(), (theirs if equals else ours).strip()) for ours, equals, theirs in split]
     if not all(name for pair in found for name in pair) or len(found) > (most or len(found)):

@@ -22,7 +22,7 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
     """Connect and open a transaction, rolled back at the block's end unless committed.
 
     Raises:
-        UnavailableError: The server is unavailable, or the connection is lost; the text has no password.
+        UnavailableError: The connection fails; the text has no password.
         DrainError: The server refused a statement.
     """
     import adbc_driver_manager

@@ -136,11 +136,7 @@ def chosen(table: str, text: str | None) -> list[str]:
 
 
 def stageable(schema: StructType) -> list[str]:
-    """Return the columns of rows to stage.
-
-    Raises:
-        ConfigError: A column cannot be staged, or has another type; or `job_name` is missing.
-    """
+    """Return the columns of rows to stage, after checking names and types."""
     kinds = STAGEABLE
     if "job_name" not in schema.names:
         raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")

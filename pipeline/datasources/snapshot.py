@@ -1,4 +1,4 @@
-"""One instant of the database for many connections: an exported snapshot, held open by a process."""
+"""One instant of the database for many connections, as an exported snapshot."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ _EXPORT = "SELECT pg_export_snapshot()"
 
 @contextmanager
 def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
-    """Export a snapshot of job tables for the block, and yield its name; the connection sees the same instant.
+    """Export a snapshot of job tables for the block, on an autocommit connection that sees it too; yield its name.
 
     A truncated or dropped partition is gone for older snapshots too, so the tables are locked first: until the block
     ends, no partition is dropped. Readers and writers never wait for this lock.
-
-    Args:
-        connection: In autocommit mode.
     """
     with postgres.transaction(connection, IsolationLevel.REPEATABLE_READ):
         for table in tables:
@@ -46,11 +43,7 @@ def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
-    """Connect for reading as of the snapshot.
-
-    Raises:
-        UnavailableError: The snapshot has ended, or the server is unavailable.
-    """
+    """Connect for reading as of the snapshot; UnavailableError if it has ended."""
     import adbc_driver_manager
 
     with adbc.connect(database_url, READER.format(name)) as connection, connection.cursor() as cursor:
@@ -69,10 +62,10 @@ def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
 
 
 def hold(database_url: str, table: str, unused_seconds: float) -> str:
-    """Start a process that holds a table's snapshot open for later readers; return the snapshot's name.
+    """Start a process that holds a table's snapshot for later readers; return the snapshot's name.
 
     Spark plans a read in one short-lived process, executes it in others, and does not report its end. So the holder
-    looks for its readers' connections, and ends when it has seen none for `unused_seconds`, or Spark has ended.
+    ends once it has seen no reader's connection for `unused_seconds`, or Spark has ended.
     """
     order = {
         "database_url": database_url,
@@ -89,7 +82,7 @@ def hold(database_url: str, table: str, unused_seconds: float) -> str:
         # The holder outlives the process that plans the read.
         start_new_session=True,
     )
-    # As an argument, other users of this machine could read the password.
+    # Other users of this machine could read a password in an argument.
     with cast("IO[str]", holder.stdin) as orders, cast("IO[str]", holder.stdout) as answers:
         orders.write(json.dumps(order) + "\n")
         orders.flush()

@@ -127,7 +127,7 @@ class Share(InputPartition):
 
 
 class JobTableReader(DataSourceReader):
-    """Reader of the table's blocks in shares, each on its own connection, all in one snapshot."""
+    """Reader of the table's blocks, on parallel connections with one snapshot."""
 
     def __init__(self, source: JobTable, names: list[str]) -> None:
         self._database_url = source.database_url
@@ -179,7 +179,6 @@ class FilteringReader(JobTableReader):
 
 
 def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Blocks]]:
-    """Divide the blocks into at most `most` equal shares."""
     leaves = list(leaves)
     size = max(_BLOCKS_PER_TASK, -(-sum(blocks for _, blocks in leaves) // most))
     share: list[Blocks] = []
@@ -199,9 +198,7 @@ def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Block
 
 
 class FinishedJobsStream(DataSourceStreamReader):
-    """Stream of all transactions before the oldest open one, so that no row appears behind it.
-
-    An open transaction delays the stream, but no row is lost.
+    """Stream of all transactions before the oldest open one, which delays it, so that no row appears behind it.
 
     Options: `max_rows` of a batch (200,000; one transaction's rows, never divided, may be more); `database_url`;
     `columns`.

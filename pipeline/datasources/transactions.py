@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _SEEN = """
 finished_jobs WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
 """
-# True if transaction numbers of rows or start exceed this server's: the database was restored from another server's
-# dump, or the checkpoint is older than that.
+# True if transaction numbers of rows or start exceed this server's: after restoring another server's dump, or with a
+# checkpoint from before.
 _IS_OF_ANOTHER_SERVER = """
 SELECT greatest((SELECT finished_xid FROM finished_jobs ORDER BY finished_xid DESC LIMIT 1), %(start)s::text::xid8)
     >= pg_snapshot_xmax(pg_current_snapshot())
@@ -30,7 +30,7 @@ _OF_ANOTHER_SERVER = (
     f"moved here from another server. Execute {finished.ADOPT}, and begin with a new checkpoint"
 )
 _LATEST = f"SELECT finished_xid::text::bigint FROM {_SEEN} ORDER BY finished_xid DESC LIMIT 1"
-# Last transaction within the limit, or the first if it alone exceeds it.
+# Within the limit, or the first transaction alone.
 _LATEST_THAT_FITS = f"""
 WITH too_far AS (
     SELECT finished_xid AS xid FROM {_SEEN} ORDER BY finished_xid OFFSET %(rows)s LIMIT 1
@@ -46,8 +46,7 @@ def latest(connection: Connection, start: int, most: int | None) -> int:
 
     Args:
         connection: In autocommit mode.
-        start: Last transaction read.
-        most: Rows per batch, unless its first transaction has more; None for no limit.
+        most: Rows per batch, unless its first transaction has more.
 
     Raises:
         DrainError: Rows or start have transaction numbers of another server, beyond this one's.

@@ -59,13 +59,7 @@ class Span:
 
 @dataclass(frozen=True)
 class File:
-    """File of the archive.
-
-    Attributes:
-        day: Of its rows, such as 2026-11-20.
-        size: In bytes.
-        queue: Of its rows, if its directory names it.
-    """
+    """File of the archive, with its size in bytes, and its rows' queue if its directory names it."""
 
     path: str
     day: str
@@ -85,7 +79,7 @@ class File:
 
     @property
     def generation(self) -> tuple[int, str, int] | None:
-        """Number, kind and number of parts of the set it was written in when a day was closed."""
+        """Number, kind and number of parts of the set written together at a day's close."""
         found = None if self.queue is not None else _NUMBERED.fullmatch(self.name)
         return (int(found["number"]), found["kind"], int(found["parts"])) if found else None
 
@@ -112,11 +106,7 @@ class Archive:
         return f"{self.root}/{DATE}={day}"
 
     def exists(self) -> bool:
-        """Return True if the directory is there, even if empty.
-
-        Raises:
-            DrainError: The bucket is missing, or the store refuses access or is unavailable.
-        """
+        """Return True if the directory is there, even if empty; DrainError without access."""
         from pyarrow.fs import FileSelector
 
         with self.explained():
@@ -156,12 +146,10 @@ class Archive:
         needed: Iterable[str] = (),
         rows: int = _ROWS,
     ) -> Iterator[pa.RecordBatch]:
-        """Read columns of a file's rows; null if its version of job-drain lacked them.
+        """Read columns of `finished_jobs` and `finished_date`; null if the file's version of job-drain lacked them.
 
         Args:
-            columns: Of `finished_jobs`, and `finished_date`.
-            where: Condition on the rows.
-            needed: Further columns that the condition names.
+            needed: Further columns of the condition.
             rows: Per batch.
         """
         import pyarrow as pa
@@ -229,10 +217,7 @@ def current(files: Sequence[File]) -> list[File]:
 def rows(
     path: str, columns: Sequence[str], *, queue: str | None = None, job_name: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read rows of past jobs, latest day first, unordered within a day; None for columns newer than a file.
-
-    Args:
-        columns: Of `finished_jobs`, and `finished_date`.
+    """Read rows of past jobs, latest day first, unordered within a day; columns newer than a file are None.
 
     Raises:
         ConfigError: pyarrow or the archive is missing.

@@ -1,4 +1,4 @@
-"""File systems of archives and sources by URL, through PyArrow: this machine's, and object stores."""
+"""File systems of archives and sources by URL, through PyArrow."""
 
 from __future__ import annotations
 
@@ -38,11 +38,8 @@ _ADVICE = {
 def opened(place: str) -> tuple[FileSystem, str]:
     """Open a path or a URL such as `s3://bucket/jobs`, also as `s3a://`; return the file system, and the path in it.
 
-    An object store's keys, region and endpoint come from the environment, as for AWS's own tools (AWS_ACCESS_KEY_ID,
+    Keys, region and endpoint come from the environment, as for AWS's own tools (AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL), or from the URL's query.
-
-    Raises:
-        ConfigError: pyarrow is missing, or does not know the file system.
     """
     try:
         from pyarrow import ArrowException
@@ -84,11 +81,7 @@ def objects(place: str) -> tuple[FileSystem, str]:
 
 
 def information(system: FileSystem, path: str, place: str) -> FileInfo:
-    """Return information about a path of a store.
-
-    Raises:
-        ConfigError: Nothing is there, or the store refuses access or is unavailable.
-    """
+    """Return information about a path; ConfigError if nothing is there, or the store refuses."""
     from pyarrow.fs import FileSelector, FileType
 
     try:
@@ -102,11 +95,7 @@ def information(system: FileSystem, path: str, place: str) -> FileInfo:
 
 
 def lister(place: str) -> Lister | None:
-    """Return a function that lists below a directory, local or in an object store; None if it is not a directory.
-
-    Raises:
-        ConfigError: As for `information`.
-    """
+    """Return a function that lists below a directory, local or in an object store; None for a file."""
     if not is_object_store(place):
         here = Path(place.removeprefix("file:"))
         if not here.is_dir():

@@ -42,12 +42,7 @@ FROM dead LEFT JOIN frequent USING (error) GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY re
 
 
 class Key(NamedTuple):
-    """Group of jobs; None stands for all values.
-
-    Attributes:
-        period: In which they ended, counted from 1970.
-        week: 0 for the last seven days, 1 for the seven before.
-    """
+    """Group of jobs, None for all; `period` counts from 1970, `week` is 0 or 1 for the last and previous seven days."""
 
     queue: str | None = None
     job_name: str | None = None
@@ -60,14 +55,7 @@ ALL = Key()
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Counts of unfinished jobs by group.
-
-    Attributes:
-        dead: By reason.
-        dead_attempts: Without those of cancelled jobs.
-        errors: Most frequent first.
-        staged, inflight: Over all periods.
-    """
+    """Counts of unfinished jobs by group; dead ones by reason, with attempts of those not cancelled."""
 
     dead: dict[Key, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     dead_attempts: Counter[Key] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Plots as SVG, stretched to their card's width, with labels in HTML, which are not stretched."""
+"""Plots as SVG, stretched to their card's width, with labels in unstretched HTML."""
 
 from __future__ import annotations
 
@@ -76,13 +76,12 @@ def _axis(plot: Plot) -> tuple[list[tuple[float, str]], Callable[[float], int]]:
 
 
 def _step(least: float) -> float:
-    """Round the distance of ticks up to 1, 2 or 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** ceil(log10(least) - 1)
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * 0.999_999)
 
 
 def _bars(series: Sequence[Series], height: Callable[[float], int]) -> list[str]:
-    """Stack bars, each high enough to be seen."""
     base = [0] * len(series[0].values)
     width = _WIDTH - 1 if len(base) < _MANY else _WIDTH
     shapes = []
@@ -98,7 +97,7 @@ def _bars(series: Sequence[Series], height: Callable[[float], int]) -> list[str]
 
 
 def _line(values: Sequence[float | None], height: Callable[[float], int]) -> str:
-    """Draw a line with gaps; between two gaps a dash, since a dot would be hard to see."""
+    """Draw a line with gaps; a lone value is a dash, more visible than a dot."""
     shape: list[str] = []
     around = [None, *values, None]
     for index, value in enumerate(values):

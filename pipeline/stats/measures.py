@@ -26,7 +26,7 @@ _COLUMNS = (
 )
 _SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of a percentile: each bucket is 2 % wider than the previous one, and its middle stands for its values.
+# Each bucket is 2 % wider than the previous one, and its middle stands for its values.
 _ACCURACY = 0.01
 _GROWTH = (1 + _ACCURACY) / (1 - _ACCURACY)
 
@@ -85,11 +85,9 @@ GROUP BY queue, job_name, period, week
 def measure(
     spark: SparkSession, database_url: str, question: Question, *, archive: str | None = None
 ) -> Report:
-    """Compute the statistics of all jobs, archived or not, as of one instant.
+    """Compute statistics as of one instant, in a session with the data sources registered.
 
-    Args:
-        spark: With the data sources registered.
-        archive: None counts only jobs in Postgres.
+    Without an archive, only jobs in Postgres count.
     """
     with history.instant(database_url) as instant, explained():
         (now,) = fetch_one(instant.connection, "SELECT now()")

@@ -19,7 +19,7 @@ from drain.pipeline.stats.words import count, seconds, share
 # Keep the page small.
 _MOST_ROWS = 50
 _MOST_CHARACTERS = 500
-# Both schemes' colours differ for any colour vision, and have a contrast of at least 3 to the card.
+# Both schemes' colours differ for any colour vision, with a contrast to the card of at least 3.
 _STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --line: #e1e4ea; --text: #1f2430; --dim: #596274;
   --bad: #b42318; --c0: #1f7fc4; --c1: #d57a00; --c2: #005c46; --c3: #a83279; --c4: #2b303b; --c5: #8c929c; }
@@ -197,7 +197,6 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: Sequence[str], texts: int, *, scope: str) -> str:
-    """Write a row whose first cell, or all, are headings."""
     written = ""
     for index, cell in enumerate(cells):
         kind = " class=text" if index < texts else ""

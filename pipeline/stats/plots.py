@@ -115,7 +115,7 @@ def plots(report: Report) -> list[Plot]:
 
 
 def _starts(report: Report) -> tuple[list[datetime], str]:
-    """List the starts of the latest periods, including those without jobs, and describe how many are left out."""
+    """List the starts of the latest periods, also without jobs, and describe how many are left out."""
     if not report.periods:
         return [], ""
     first, last, length = report.periods[0].start, report.periods[-1].start, PERIODS[report.per]

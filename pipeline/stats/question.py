@@ -20,12 +20,7 @@ _PLAIN = re.compile(r"([^'\\]+)|['\\]")
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Selection of jobs, and length of periods.
-
-    Attributes:
-        since: When jobs ended at the earliest; durations count back from now, by the database's clock.
-        per: Key of `PERIODS`.
-    """
+    """Selection of jobs and periods; a duration in `since` counts back from now, by the database's clock."""
 
     since: datetime | timedelta | None = None
     queue: str | None = None

@@ -29,14 +29,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """Figures of finished jobs.
-
-    Attributes:
-        retried: Jobs with more than one attempt.
-        waiting: From due to claimed, of jobs claimed once.
-        processing: From claimed to finished.
-        slowest_id: Job with the longest processing time.
-    """
+    """Figures of finished jobs; `retried` had several attempts, `waiting` covers jobs claimed once."""
 
     finished: int = 0
     retried: int = 0
@@ -63,12 +56,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Ended jobs, of one queue and name unless these are None.
-
-    Attributes:
-        dead: By reason, with `CANCELLED`.
-        dead_attempts: All failed; without those of cancelled jobs.
-    """
+    """Ended jobs, of one queue and name unless None; attempts of cancelled jobs are not in `dead_attempts`."""
 
     queue: str | None = None
     job_name: str | None = None
@@ -78,7 +66,7 @@ class Ended:
 
     @property
     def died(self) -> int:
-        """Number of dead, but not cancelled jobs."""
+        """Number of dead jobs that were not cancelled."""
         return sum(number for reason, number in self.dead.items() if reason != CANCELLED)
 
     @property
@@ -163,13 +151,7 @@ def _numbers(week: Ended) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Error:
-    """Error that dead jobs have in common.
-
-    Attributes:
-        text: Type and first line, or the explanation, with # for numbers and ids.
-        job_names: Most frequent first.
-        last_seen: Latest death.
-    """
+    """Error that dead jobs have in common: its text has # for numbers and ids; job names by frequency."""
 
     text: str
     jobs: int

@@ -34,7 +34,7 @@ class Table:
 
 
 def tables(report: Report, *, top: int, periods: int) -> list[Table]:
-    """Build the tables that have a row; `top` limits the jobs, `periods` counts back from the latest."""
+    """Build the tables that have a row, with the `top` jobs and the latest `periods`."""
     jobs, rest = report.jobs[:top], report.jobs[top:]
     more = f", the {top} most frequent of {count(len(report.jobs))}" if rest else ""
     all_of_them = [
@@ -53,7 +53,7 @@ def tables(report: Report, *, top: int, periods: int) -> list[Table]:
 
 
 def weeks(report: Report, *, top: int) -> Table:
-    """Compare this week with last week: all queues, then the busiest; empty if the report covers less."""
+    """Compare this week with last week, by queue, the busiest first; empty if the report covers less."""
     columns = ("queue", *(column for column, _ in _CHANGES.values()))
     shown = report.weeks[: top + 1] if report.covers_weeks else []
     rows = [[_name(one.this)[0] if one.queue is not None else "all", *_changes(one)] for one in shown]
