@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
 
 SHOWN = 10
-# For a null argument; the first is the default.
+# The first is the default.
 ON_NULL = ("fail", "skip", "stage")
 
 
@@ -153,7 +153,6 @@ def _by_name(rows: DataFrame) -> dict[str, Column]:
 
 
 def _nulls(columns: Mapping[str, Column]) -> Column:
-    """Name the first null argument."""
     from pyspark.sql import functions as f
 
     nothing = f.lit(None).cast("string")

@@ -22,7 +22,6 @@ _VARIABLES = (
 _SETTINGS = ("spark.driver.defaultJavaOptions", "spark.driver.extraClassPath", "spark.driver.memory")
 # Special in JVM options, or in Spark's list of them.
 _SPECIAL = frozenset('":\\\n')
-# Then archives and remains are removed.
 _UNUSED_SECONDS = 30 * 24 * 3600
 
 

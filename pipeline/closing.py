@@ -25,7 +25,7 @@ class Closer:
     """Executes orders in a process that writes only hidden files, so that it may briefly outlive this one."""
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
-        # Not first at midnight.
+        # At the start, not at midnight.
         require()
         self._spark = dict(spark)
         self._process: subprocess.Popen[str] | None = None

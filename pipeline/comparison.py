@@ -124,7 +124,6 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
 
 
 def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFrame:
-    """Count rows and collect values of each side by key."""
     from pyspark.sql import functions as f
 
     names, of_source = key_names(columns), f.col("is_source")

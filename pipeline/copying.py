@@ -220,7 +220,6 @@ def _chunks(jobs: DataFrame, place: Place, *, is_divided: bool, several: bool) -
 
 
 def _remove_left() -> None:
-    """Remove directories of killed drivers."""
     for left in Path(gettempdir()).glob(f"{_DIRECTORY}*"):
         pid = left.name.removeprefix(_DIRECTORY).partition("-")[0]
         # Another driver may be removing it.

@@ -14,7 +14,7 @@ import pyarrow.compute
 import pyarrow.csv
 from pyspark import TaskContext
 
-# Part of COPY's input, or its file.
+# A part of COPY's input, or a file with it.
 CHUNK = "part int, rows bigint, text binary, file string"
 _SCHEMA = pa.schema(
     [("part", pa.int32()), ("rows", pa.int64()), ("text", pa.binary()), ("file", pa.string())]

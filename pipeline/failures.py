@@ -13,7 +13,7 @@ from drain.pipeline.lake.files import DATE
 # Our own error in another process' traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# By pattern, with its groups.
+# The groups of a pattern fill its meaning.
 _MEANINGS = {
     r"\bjava\.lang\.OutOfMemoryError: (.+)": (
         "Spark ran out of memory ({0}): give it more, such as --conf spark.driver.memory=2g"
@@ -41,7 +41,6 @@ _MEANINGS = {
     ),
 }
 _CLASS_OF_ERROR = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
-# Store URL in `drain.pipeline.gateway`.
 _SERVED = re.compile(r"webhdfs://[^/\s]+/[0-9a-f]{32}/(\w+)/")
 _CAUSE = re.compile(r"^Caused by: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MULTILINE)

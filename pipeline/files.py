@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = tuple(columns.TABLES["finished_jobs"])
-# Within a row group, and within files of a closed day.
 ORDER = ("queue", "finished_at")
 # Stores serve parts of large files; many small ones are slow.
 FILE_BYTES = 128 * 1024 * 1024

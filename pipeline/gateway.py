@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
     from pyspark.sql import SparkSession
 
-# Bytes in all, and parts.
+# Size in bytes, and parts.
 _Answer: TypeAlias = tuple[int, Iterable[bytes]]
 
 _ROOT = "/webhdfs/v1/"
@@ -88,7 +88,6 @@ def _serve(spark: SparkSession, shared: _Shared) -> str:
 
 @cache
 def _port(address: str) -> int:
-    """Start the server; return its port."""
     server = _Server((address, 0), _Handler)
     threading.Thread(target=server.serve_forever, name="object stores", daemon=True).start()
     return int(server.server_address[1])

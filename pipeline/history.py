@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 DATE = archives.DATE
 
-# From a job's finish to the commit.
 _LONGEST_TRANSACTION = timedelta(days=1)
 _TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
 

@@ -49,7 +49,6 @@ done
 kill -s KILL 0
 """
 
-# At most one.
 _running: list[Process] = []
 
 

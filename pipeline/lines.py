@@ -43,7 +43,6 @@ _ESCAPE, _TEXT = r"\\.", '"[^"]*"'
 # Numbers that do not fit a float column, and few others. Integers of 38 digits are decimals.
 _LARGE = r"\d{39}|[eE]\+?\d{3}"
 _FLOATS = re.compile("float|double")
-# Name, and first word of the type.
 _COLUMN = re.compile(r"((?:^|,)\s*(?:\w+|`[^`]+`)\s+)(\w+)")
 _OF_FILES = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "linesep")
 

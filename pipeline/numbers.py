@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-# Digits of the maximum.
+# Digits of each maximum.
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 # In Spark's decimals, before and after the point.
 _MOST_DIGITS = 38

@@ -193,7 +193,6 @@ def _result(plan: Plan, found: Comparison, staged: int, began: float) -> Result:
 
 
 def _refused(found: Comparison, plan: Plan) -> str | None:
-    """Return why nothing is staged, if so."""
     return comparison.too_many_deletes(found.counts, plan.max_deletes) if plan.delete_job else None
 
 

@@ -38,7 +38,6 @@ _DIRECTORY = "/"
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 # Directory of a table format's log, which alone knows the table's files.
 _TABLES = {"_delta_log": "delta", ".hoodie": "hudi"}
-# Singular and plural.
 _KINDS = {
     _DIRECTORY: ("directory that is not a partition", "directories that are not partitions"),
     "": ("file without an ending", "files without an ending"),
@@ -189,7 +188,6 @@ def _with_defaults(defaults: Mapping[str, str], given: Mapping[str, str]) -> dic
 
 
 def _refuse_unknown(spark: SparkSession, format_: str, options: Mapping[str, str]) -> None:
-    """Refuse an option that Spark would ignore."""
     if format_ not in _KNOWN:
         return
     of_format = attrgetter(_KNOWN[format_])(spark._jvm).getAllOptions().mkString(",").split(",")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from drain.pipeline.runs import Run
 
 _LOOK_SECONDS = 0.5
-# Then the run ends, to be continued.
+# Then the run ends; it can be repeated.
 _PATIENCE_SECONDS = 600.0
 # Others' finished jobs by which delay is measured.
 _LATEST = 10_000

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from drain.config import Settings
     from drain.pipeline.stats.report import Report
 
-# Periods on a terminal; a page shows all.
+# A page shows all periods.
 _LATEST = 24
 _GAP = 2
-# For job names, on any terminal.
 _LEAST = 12
 
 

@@ -81,7 +81,6 @@ ARCHIVED = TABLES["finished_jobs"] | {DATE: "string"}
 
 STAGEABLE = {name: TABLES["staged_jobs"][name] for name in columns.STAGEABLE.split(", ")}
 
-# Spark's types accepted for each kind.
 _ACCEPTED = {
     "string": ("string",),
     "json": ("string",),
@@ -90,7 +89,6 @@ _ACCEPTED = {
     "double": ("double", "float", "int", "bigint", "smallint", "tinyint"),
 }
 
-# Leave out no field, and keep microseconds.
 JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",

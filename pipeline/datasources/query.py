@@ -24,7 +24,6 @@ _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
 # ADBC or Spark would misread these: money as cents.
 _TEXTS = (b"money", b"time", b"interval")
-# In pg_stat_activity.
 _APPLICATION = "drain spark query"
 
 
@@ -80,7 +79,6 @@ class _QueryReader(DataSourceReader):
 
 
 def _refuse_times_out_of_range(batch: pa.RecordBatch) -> None:
-    """Refuse times that Python cannot represent."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type):
             first, last = _MICROSECONDS

@@ -28,7 +28,6 @@ _UNUSED_SECONDS = 60.0
 # 16 MB: for fewer, a connection costs more than it saves.
 _BLOCKS_PER_TASK = 2048
 
-# Leaf partitions with blocks, and their number.
 _LEAVES = """
 SELECT leaf::text, pg_relation_size(leaf) / current_setting('block_size')::bigint FROM (
     SELECT coalesce(tree.relid, main.oid)::regclass AS leaf

@@ -56,7 +56,6 @@ def latest(connection: Connection, start: int, most: int | None) -> int:
     if of_another:
         raise DrainError(_OF_ANOTHER_SERVER)
     found = None if most is None else connection.execute(_LATEST_THAT_FITS, parameters).fetchone()
-    # Fewer rows than the limit are left.
     found = found or connection.execute(_LATEST, parameters).fetchone()
     return int(found[0]) if found else start
 

@@ -182,7 +182,6 @@ class Archive:
                 f"files of the archive at {place} were replaced meanwhile: run this again"
             ) from None
         except (OSError, pa.ArrowException) as error:
-            # Also when writing.
             text = stores.explanation(self.place, error).replace("cannot be read", "cannot be used", 1)
             raise DrainError(f"the archive at {text}") from None
 

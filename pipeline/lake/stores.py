@@ -25,7 +25,6 @@ _URL = re.compile(
 )
 # Spark takes these for patterns.
 WILDCARD = re.compile(r"[*?\[{]")
-# What to do about PyArrow's errors.
 _ADVICE = {
     "NO_SUCH_BUCKET": "the bucket does not exist: check its name, and AWS_ENDPOINT_URL if the store is not AWS",
     "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|HTTP status 40[13]|credentials": (
@@ -87,7 +86,7 @@ def information(system: FileSystem, path: str, place: str) -> FileInfo:
     try:
         info = system.get_file_info(path)
         if info.type == FileType.NotFound:
-            # Is the bucket missing, or the object?
+            # Lists, as only this reports a missing bucket.
             system.get_file_info(FileSelector(path))
     except OSError as error:
         raise ConfigError(explanation(place, error)) from None

@@ -1,15 +1,15 @@
 """Statistics of jobs: counts by outcome, retries, waiting and processing times, archived and live together.
 
-    question   selected jobs, and the length of periods
-    measures   finished jobs, computed in one pass of Spark
-    counts     all other jobs, counted in Postgres
+    question   selection of jobs and periods
+    measures   finished jobs, in one pass of Spark
+    counts     all other jobs, in Postgres
     report     results as plain values
     as_json    results as JSON
     words      formats of numbers
     tables     tables for terminal and page
     plots      plotted numbers over time
     drawing    plots as SVG
-    page       a page that works without network or scripts
+    page       self-contained HTML
 
 Waiting lasts from when a job was due until its claim; unknown if it was claimed repeatedly, as only the latest claim is
 recorded. Processing lasts from that claim to the finish. A negative time, between two clocks, counts as zero.

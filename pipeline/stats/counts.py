@@ -14,7 +14,6 @@ from drain.pipeline.stats.report import CANCELLED, Error
 _CHOSEN = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(job)s::text IS NULL OR job_name = %(job)s)"
 _STAGED = f"SELECT queue, job_name, count(*) FROM staged_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
 _INFLIGHT = f"SELECT queue, job_name, count(*) FROM inflight_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
-# Most errors listed.
 _ERRORS = 10
 _LINE = r"\S[^\n]*"
 # Parts of an error that differ between jobs: UUIDs, hexadecimal numbers, and numbers such as 1.5 or 10:30.
@@ -98,7 +97,6 @@ def count(connection: Connection, question: Question, now: datetime) -> Unfinish
 
 
 def _groups(queue: str, job_name: str, period: int, week: int) -> list[Key]:
-    """List a dead job's groups."""
     weeks = [Key(week=week), Key(queue, week=week)] if week < 2 else []
     return [
         *(ALL, Key(period=period), Key(queue, job_name), Key(queue, job_name, period)),

@@ -10,17 +10,14 @@ from drain.formatting import visible
 from drain.pipeline.stats.plots import Plot, Series
 from drain.pipeline.stats.words import compact, seconds
 
-# Height, and width of a period.
 _HEIGHT = 1000
 _WIDTH = 10
 # From here on, bars touch.
 _MANY = 100
-# Most ticks of durations, and gaps between others.
 _MOST_TICKS = 7
 _GAPS = 4
 # Narrow screens show every second label of time.
 _LABEL_GAPS = 4
-# Seconds that ticks are chosen from.
 _DAYS = (1, 2, 5, 10, 30, 90, 365, 1000, 3000)
 _TICKS = (
     *(digit * 10.0**power for power in range(-6, 0) for digit in (1, 2, 5)),
@@ -54,7 +51,6 @@ def draw(plot: Plot) -> str:
 
 
 def _axis(plot: Plot) -> tuple[list[tuple[float, str]], Callable[[float], int]]:
-    """Choose ticks, and a number's height."""
     if plot.logarithmic:
         known = [max(value, _SHORTEST) for one in plot.series for value in one.values if value is not None]
         low, high = min(known) / 2, max(known) * 2

@@ -16,7 +16,6 @@ from drain.pipeline.stats.report import Report
 from drain.pipeline.stats.tables import Table, errors, tables, weeks
 from drain.pipeline.stats.words import count, seconds, share
 
-# Keep the page small.
 _MOST_ROWS = 50
 _MOST_CHARACTERS = 500
 # Both schemes' colours differ for any colour vision, with a contrast to the card of at least 3.

@@ -12,7 +12,6 @@ from drain.pipeline.stats.question import PERIODS
 from drain.pipeline.stats.report import Report, Times
 from drain.pipeline.stats.words import count, period_start, seconds, share, whole
 
-# Queues drawn apart; others are drawn together.
 _QUEUES = 5
 # More bars would be narrower than a phone's pixel.
 _MOST_PERIODS = 400

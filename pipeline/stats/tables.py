@@ -11,7 +11,6 @@ from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, 
 from drain.pipeline.stats.words import changed, count, count_or_dash, period_start, seconds, share, whole
 
 _NAMES = 3
-# Column and format.
 _CHANGES: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
     "finished": ("finished", whole),
     "dead": ("dead", whole),
@@ -89,7 +88,6 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _together(jobs: Sequence[Ended]) -> Group:
-    """Sum the counts of groups."""
     done = Finished(
         finished=sum(job.done.finished for job in jobs),
         retried=sum(job.done.retried for job in jobs),

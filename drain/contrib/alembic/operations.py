@@ -150,7 +150,6 @@ def _in_schema(statements: Statements, name: str | None) -> Iterator[None]:
 
 @contextmanager
 def _told_by_alembic() -> Iterator[None]:
-    """Let Alembic print our errors as its own one-liners."""
     try:
         yield
     except DrainError as error:

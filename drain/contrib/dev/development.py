@@ -35,7 +35,6 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _WELL_SECONDS = 10.0
 # From a change's SIGTERM to the SIGKILL of a worker.
 _RELOAD_SECONDS = GRACE_SECONDS + 5.0
-# Changed files named in a line.
 _MOST_NAMED = 3
 
 _ENQUEUER = "from drain.__main__ import main; main(['run', '--metrics-port', '0'])"
@@ -153,7 +152,7 @@ class Development:
 
 
 class _Enqueuer:
-    """Starts the enqueuer, and restarts it when it dies."""
+    """Starts and restarts the enqueuer."""
 
     def __init__(self, program: GuardedProgram, console: Console) -> None:
         self._program = program
@@ -188,7 +187,7 @@ class _Enqueuer:
 
 
 class _Worker(_Enqueuer):
-    """Starts the worker, restarts it when it dies, and replaces it when sources change."""
+    """Starts and restarts the worker, and replaces it when sources change."""
 
     def __init__(
         self, program: GuardedProgram, console: Console, modules: Sequence[str], example: Sequence[str]
@@ -245,7 +244,7 @@ _REDIS_PROBLEM = re.compile(r"\S+ .*? # (.*)")
 
 
 class _Server:
-    """Shows problems from a server's log, and restarts the server when it dies."""
+    """Shows problems from a server's log, and restarts the server."""
 
     def __init__(self, name: str, server: GuardedServer, problem: re.Pattern[str], console: Console) -> None:
         self._name = name

@@ -14,7 +14,6 @@ from drain.formatting import count
 from drain.jobs import registry
 from drain.jobs.registry import Job
 
-# Exit code if a job module does not import.
 DOES_NOT_IMPORT = 3
 # For a running job when the worker is replaced.
 GRACE_SECONDS = 10

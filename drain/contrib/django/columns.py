@@ -14,7 +14,6 @@ from django.utils.html import format_html
 from drain.formatting import visible
 from drain.read.queries import inflight_state
 
-# Characters per text in a list.
 _LONGEST = 200
 
 Column = Callable[[Any], str | None]

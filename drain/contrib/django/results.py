@@ -24,7 +24,6 @@ from drain.contrib.django.framework import (
 
 # In a job's context: the backend's alias, and the time of `enqueue()`.
 BACKEND, ENQUEUED_AT = "task_backend", "task_enqueued_at"
-# For deaths without an error of the task.
 _CANCELLED = "drain.workers.errors.JobCancelledError"
 _DEAD = "drain.workers.errors.JobDeadError"
 

@@ -14,7 +14,6 @@ from drain.jobs import registry
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import ErrorClasses
 
-# First task of each dotted path.
 _tasks: dict[str, Task] = {}
 
 

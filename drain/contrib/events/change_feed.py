@@ -72,7 +72,7 @@ SELECT found.* FROM heads, LATERAL (
     ORDER BY job.failed_at LIMIT %(page)s::bigint) AS found
 """
 _FINISHED_BY = f"SELECT {_FINISHED} FROM finished_jobs WHERE finished_xid = ANY (%(xids)s::xid8[])"
-# Not begun by then.
+# Transactions that had not begun by then.
 _NEW_FINISHED = f"""
 SELECT {_FINISHED} FROM finished_jobs
 WHERE finished_jobs.finished_xid >= %(xid)s::xid8

@@ -88,7 +88,6 @@ def events(
 
 
 def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, seconds: float) -> None:
-    """Look until Ctrl-C; report an outage's begin and end."""
     is_away = False
     while True:
         try:

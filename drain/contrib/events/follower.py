@@ -16,10 +16,8 @@ from drain.contrib.events.change_feed import Row, Snapshot
 from drain.contrib.events.life import ENDS, Event, life, now_waiting
 from drain.database.postgres import Connection
 
-# Remembered jobs and missing ids.
 _MOST_JOBS = 200_000
 _MOST_GAPS = 2_000
-# Per look.
 _MOST_PAGES = 10
 # Ids below the highest that may be missing at the first look.
 _FIRST_GAPS = 1_000
@@ -48,7 +46,6 @@ class Follower:
         # Tokens of claims, and jobs that have left flight.
         self._claims: dict[int, int] = {}
         self._left: set[int] = set()
-        # Last reported event.
         self._told: OrderedDict[int, tuple[datetime, int]] = OrderedDict()
         self._deaths: OrderedDict[tuple[int, datetime], None] = OrderedDict()
         self._dead_seen: Snapshot | None = None

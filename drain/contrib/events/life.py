@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-# End a job.
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
 # Ordered for equal times.
 EVENTS = ("staged", "moved", "delivered_again", "claimed", "failed", "interrupted", "deferred", *sorted(ENDS))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-# First words from RQ.
+# First words of RQ's messages.
 READY, WAITS, BYE = "ready", "waits", "bye"
 _BYTES_AT_A_TIME = 65536
 
@@ -63,7 +63,6 @@ class Channel:
         self._sock.close()
 
     def _read(self, seconds: float) -> bool:
-        """Wait for bytes; False at the timeout."""
         try:
             self._sock.settimeout(seconds)
             read = self._sock.recv(_BYTES_AT_A_TIME)

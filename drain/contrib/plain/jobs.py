@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 # Between checks for shutdown while waiting for RQ's worker.
 _LOOK_SECONDS = 1.0
-# For RQ's worker to start.
 _READY_SECONDS = 5.0
 # For an idle RQ process to end after its channel closes, and again after SIGTERM, before it is killed.
 _END_SECONDS = 5.0

@@ -31,7 +31,6 @@ _READ_SECONDS = 2.0
 # Timeouts of a request and a statement; the port closes a connection after five seconds.
 _WHOLE_SECONDS = 4.0
 _STATEMENT_SECONDS = 3
-# Of `within` in seconds, and `concurrency`.
 _SHORTEST, _LONGEST = 1.0, 86_400.0
 _MOST_AT_ONCE = 100_000
 _MOST_QUEUES = 1000
@@ -55,7 +54,7 @@ class Scale:
         self._url = database_url
         self._clock = clock
         self._lock = Lock()
-        # Valid until.
+        # Each is valid until the given time.
         self._known: dict[str, tuple[Load, float]] = {}
 
     def measured(self, loads: Iterable[Load]) -> None:

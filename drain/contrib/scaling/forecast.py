@@ -170,7 +170,7 @@ def _read(connection: Connection, redis: Producer | None, queue: str) -> tuple[Q
 
 
 def _speed(load: Load, workers: int, run_seconds: float) -> tuple[float, str | None]:
-    """Return jobs per second, and the rule that limits them."""
+    """Return jobs per second, and the limiting rule."""
     speeds: list[tuple[float, str | None]] = [(workers / run_seconds, None)]
     if load.rules.running is not None:
         speeds.append((load.rules.running / max(run_seconds, load.mean_seconds or 0.0), "running"))

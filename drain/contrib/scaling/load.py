@@ -19,9 +19,8 @@ from drain.tables.lanes import KINDS
 from drain.tables.rules import RulesRow
 
 WINDOW_SECONDS = 60.0
-# Latest finished jobs, for run time and speed.
+# Latest finished jobs, for run time and speed; latest waiting jobs per lane, for arrivals.
 _SAMPLE = 100
-# Latest waiting jobs per lane, for arrivals.
 _NEWEST = 100
 # A job's share: its worker's busy time divided by its jobs, since jobs claimed together wait for each other.
 _FINISHED = f"""

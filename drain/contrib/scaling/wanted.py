@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from drain.contrib.scaling.load import Load
 from drain.formatting import count, duration, figure
 
-# For the backlog.
 WITHIN_SECONDS = 30.0
 # Until any job has finished.
 _UNKNOWN_SECONDS = 1.0

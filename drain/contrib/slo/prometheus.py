@@ -105,7 +105,7 @@ def _late(slo: Slo, window: str) -> str:
 
 
 def _sum(slo: Slo, function: str, window: str, *, within: bool = False) -> str:
-    """Sum first starts over all workers: all, or those in time."""
+    """Sum first starts, or only those in time, over all workers."""
     name = f"drain_work_wait_seconds_{'bucket' if within else 'count'}"
     # Bucket labels are Python floats, as `prometheus_client` writes them.
     of_bucket = f",le='{float(slo.objective.seconds)!r}'" if within else ""

@@ -162,7 +162,6 @@ class _Attempt:
 
 
 def _parent_of(job: Any) -> tuple[Context, list[Link]]:
-    """Return the parent context and the links of an attempt's span."""
     carrier = attempts.carrier(job.context, "traceparent", "tracestate", "baggage")
     if not carrier:
         return Context(), []

@@ -18,7 +18,6 @@ from drain.jobs.timetable import timetable
 from drain.tables import crons, time_travel
 from drain.tables.crons import DueSchedule, Ticks
 
-# Ticks of a schedule per advance, and schedules read together.
 _MOST_TICKS = 10_000
 _MOST_SCHEDULES = 1000
 _LONGEST = timedelta(days=3660)

@@ -16,7 +16,6 @@ from drain.tables import leader_progress, pauses, redeliveries, waiting
 from drain.tables.pauses import Pauses
 from drain.wire import Producer
 
-# Rows per batch, and jobs redelivered or called back together.
 _MOST = 2500
 
 

@@ -27,7 +27,6 @@ from drain.jobs import registry
 _LOOK_SECONDS = 0.05
 _STOP_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
-# Characters of a program's latest output in errors.
 _SHOWN = 2000
 _LEADER = ("run", "--metrics-port", "0")
 _WORKER = ("work", "--processes", "1")

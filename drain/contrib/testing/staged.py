@@ -293,7 +293,7 @@ def _due(connection: LeaderConnection, wanted: Wanted, results: _Results) -> Ite
 
 
 def _hint(wanted: Wanted, found: Sequence[StagedJob]) -> str:
-    """Name a similar job where no job has this name."""
+    """Suggest a similar job if none has this name."""
     known = {*registry.names(), *(row.job_name for row in found)}
     if wanted.name is None or wanted.name in known:
         return ""

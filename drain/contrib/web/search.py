@@ -33,7 +33,6 @@ _LARGEST_ID = 2**63 - 1
 _AT = {"staged": "staged_at", "inflight": "moved_at", "finished": "finished_at", "dead": "died_at"}
 _MATCH = "id, job_name, queue, tag, key, {at}"
 _ARGUMENTS = "(pg_column_size({0}) <= %(largest)s AND strpos({0}::text, %(in_json)s) > 0)"
-# Part of a job -> condition.
 _PARTS = {
     "name": "strpos(job_name, %(word)s) > 0",
     "queue": "queue = %(word)s",

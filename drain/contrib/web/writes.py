@@ -20,7 +20,6 @@ from drain.errors import DrainError
 
 log = logging.getLogger(__name__)
 
-# Number of jobs that the user confirmed.
 _CONFIRMED = "confirmed"
 _SECRET = "secret"  # noqa: S105
 

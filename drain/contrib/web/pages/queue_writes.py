@@ -15,7 +15,6 @@ from drain.read import queue_overview
 
 # Upper bound of counted jobs.
 _UP_TO = 10_000
-# PostgreSQL's largest integer.
 _LARGEST = 2**31 - 1
 _TEXTS = ("rate", "rate_per_key")
 _NUMBERS = ("running", "running_per_key", "burst")
