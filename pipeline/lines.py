@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json")
-# Elsewhere, Spark decides about unreadable lines.
+# In this mode, unreadable lines are rejects; in others, Spark decides.
 _STRICT = "FAILFAST"
 _LINE = "_drain_line"
 # Spark's substitute for undecodable bytes.

@@ -93,9 +93,7 @@ class Result:
     """Result of a reconciliation.
 
     Attributes:
-        reasons: Keys by reason; empty, like `changed` and `skipped`, if an earlier call had staged the jobs.
-        changed: Differing keys by column.
-        skipped: Rows without a key, by side.
+        reasons, changed, skipped: As in `Comparison`; empty if an earlier call had staged the jobs.
         staged: Jobs staged now or before; for `count`, that would be.
         waiting: Keys left out, as a job waits.
         refused: For `count`, why `run` would stage nothing.

@@ -80,7 +80,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def spark_options(command: F) -> F:
-    """Add the options of where Spark runs; the command receives a `Runtime`."""
+    """Add options for where Spark runs; the command receives a `Runtime`."""
 
     @wraps(command)
     def with_runtime(

@@ -108,7 +108,7 @@ class FinishedJobs(JobTable):
 
 
 class Blocks(NamedTuple):
-    """Blocks of a leaf partition from `first` up to, excluding, `end`."""
+    """Blocks of a leaf partition: `first` <= number < `end`."""
 
     leaf: str
     first: int

@@ -56,7 +56,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Ended jobs, of one queue and name unless None; attempts of cancelled jobs are not in `dead_attempts`."""
+    """Ended jobs of one queue and name, None for all; `dead_attempts` excludes cancelled jobs."""
 
     queue: str | None = None
     job_name: str | None = None
@@ -115,7 +115,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Weeks:
-    """A queue's or all jobs that ended in the last seven days, and the seven before."""
+    """Jobs, of one queue or all, that ended in the last seven days and the seven before."""
 
     this: Ended
     last: Ended
@@ -151,7 +151,7 @@ def _numbers(week: Ended) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Error:
-    """Error that dead jobs have in common: its text has # for numbers and ids; job names by frequency."""
+    """Error common to dead jobs: `text` has # for numbers and ids, `job_names` are by frequency."""
 
     text: str
     jobs: int
@@ -167,11 +167,10 @@ class Report:
         at: By the database's clock.
         since: None for all jobs that are kept.
         per: `hour` or `day`.
-        jobs: By queue and name, most frequent first.
+        jobs: By queue and name, most frequent first, like `errors`.
         periods: In which a job ended, earliest first.
         details: Counts of the periods by queue and name, without times.
         weeks: All queues, then each, the busiest first.
-        errors: Most frequent first.
         dropped_before: Day before which finished jobs were dropped unarchived.
     """
 

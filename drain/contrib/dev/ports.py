@@ -8,7 +8,7 @@ from drain.errors import EmbeddedError
 
 
 def require_free(host: str, ports: dict[str, int | None]) -> None:
-    """Check that servers can listen on these ports, by option; EmbeddedError names the option of another."""
+    """Check that servers can listen on the ports; EmbeddedError names the option of one in use."""
     for option, port in ports.items():
         if port is None:
             continue

@@ -21,7 +21,7 @@ _NAME = re.compile("DRAIN_[A-Z_]+")
 
 
 def fill(environment: os._Environ[str] = os.environ) -> None:
-    """Set missing environment variables; ConfigError without a database to choose."""
+    """Set missing environment variables; ConfigError if tasks use several databases, or not PostgreSQL."""
     for variable in filter(_NAME.fullmatch, dir(settings)):
         value = getattr(settings, variable)
         if value is not None and not environment.get(variable):

@@ -64,7 +64,7 @@ def options_of(task: Task) -> dict[str, Any]:
 
 
 def register(task: Task) -> None:
-    """Register a task once as the job of its dotted path; ValueError if that is impossible."""
+    """Register a task once as the job of its dotted path; ValueError for an invalid option or a name in use."""
     name = task.module_path
     if name not in _tasks:
         registry.job(name=name, queue=task.queue_name, result="keep", **options_of(task))(function_of(task))

@@ -29,13 +29,7 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChannelWorker(CommandListener):
-    """Differences from RQ's worker.
-
-    Attributes:
-        channel: Source of jobs.
-        has_begun: Has waited for a job.
-        has_ended: The worker process has ended the channel.
-    """
+    """Differences from RQ's worker; `has_begun` once it waits for a job, `has_ended` with the channel."""
 
     channel: Channel
     has_begun = False

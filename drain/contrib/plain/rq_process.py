@@ -40,8 +40,6 @@ class RQProcess:
         pid: 0 once ended.
         first_pid: Kept after the end.
         name: Of RQ's worker, which may have changed it.
-        is_ready: RQ's worker is ready for a job.
-        has_answered: Any message has come.
         was_shut_down: By a signal or command.
     """
 

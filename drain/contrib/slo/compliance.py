@@ -42,7 +42,7 @@ WHERE since < clock_timestamp() - make_interval(secs => %(seconds)s::float8)
 
 
 class Lately(NamedTuple):
-    """Jobs of the last hour, bounded: finished at the first attempt, of these in time, and waiting late."""
+    """Jobs of the last hour, bounded: `started` with one attempt, those in time, and waiting late."""
 
     slo: Slo
     started: int

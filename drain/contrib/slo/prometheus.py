@@ -28,7 +28,7 @@ class _Alert(NamedTuple):
 
     Attributes:
         factor: Burn rate above which it fires.
-        most: Share of late jobs that always fires: a low objective's budget times the factor may exceed all jobs.
+        most: Share of late jobs that suffices: a low objective's budget times the factor may exceed all jobs.
         words: The rate, for users.
     """
 

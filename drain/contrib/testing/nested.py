@@ -97,7 +97,7 @@ class NestedConnection(Nested, psycopg.Connection[Any]):
 
 
 class LeaderConnection(NestedConnection):
-    """Connection as if in autocommit mode: leader's and worker's transactions are savepoints."""
+    """Connection with apparent autocommit: leader's and worker's transactions are savepoints."""
 
     def commit(self) -> None:
         """Keep the nested transaction's writes."""

@@ -32,12 +32,7 @@ User = Callable[[Request], str | None]
 
 
 class Access:
-    """Authorizes writes by token, header or callback, and issues cookies and form secrets.
-
-    Args:
-        is_private: Only authorized users may read.
-        now: Clock, in seconds.
-    """
+    """Authorizes writes by token, header or callback (reads too if private), and issues cookies and form secrets."""
 
     def __init__(
         self,
@@ -91,11 +86,7 @@ class Access:
         return str(value["name"])
 
     def log_in(self, request: Request, response: Response, token: str, name: str) -> bool:
-        """Set the login cookie if the token is right.
-
-        Raises:
-            TooManyTokensError: Too many wrong tokens from this address in the last minute.
-        """
+        """Set the login cookie if the token is right; TooManyTokensError after many wrong ones from this address."""
         address, _ = self.visitor(request)
         wrong = self._wrong.get(address, deque[float]())
         if len(wrong) == _WRONG_TOKENS and monotonic() - wrong[0] <= 60:

@@ -21,7 +21,7 @@ NOBODY = Visitor("", "")
 
 
 def network_of(host: str) -> str:
-    """Return the IPv4 address, or the IPv6 network, in which a machine may have any number of addresses."""
+    """Return the IPv4 address, or the IPv6 network, where a machine may have many addresses."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host.partition("%")[0])
         if address.version == 6 and not address.ipv4_mapped:

@@ -38,11 +38,7 @@ class Form:
         return [text.strip() for field, text in self.fields if field == name]
 
     def numbers(self, name: str) -> list[int]:
-        """Return all numbers of a repeated field, such as selected ids.
-
-        Raises:
-            FormError: A value is not an integer.
-        """
+        """Return all numbers of a repeated field, such as selected ids; FormError for others."""
         try:
             return [int(text) for text in self.texts(name)]
         except ValueError:
@@ -87,10 +83,6 @@ async def _body(request: Request) -> bytearray:
 
 
 def require_storable(texts: Iterable[str]) -> None:
-    """Require texts that PostgreSQL can hold.
-
-    Raises:
-        FormError: A text contains NUL or a lone surrogate.
-    """
+    """Raise FormError for NUL or a lone surrogate, which PostgreSQL cannot hold."""
     if any(_NOT_STORABLE.search(text) for text in texts):
         raise FormError("an address or a form has a character that no text can have")

@@ -26,11 +26,7 @@ class Page(Generic[T]):
 
 
 def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
-    """Return the place in `?after=`, of values of these types; None for the first page.
-
-    Raises:
-        FormError: The text is not a place in such a list.
-    """
+    """Return the place in `?after=`, None for the first page; FormError unless its values have these types."""
     text = view.text("after")
     if not text:
         return None

@@ -30,11 +30,7 @@ _END_SECONDS = 3
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a port; 0 picks a free one.
-
-    Raises:
-        ConfigError: The address is unavailable.
-    """
+    """Listen on a port, 0 for a free one; ConfigError if unavailable."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)

@@ -40,7 +40,7 @@ def page(
     """Return the route of a page.
 
     Args:
-        path: Path, such as `/queues/{queue}`.
+        path: Such as `/queues/{queue}`.
         show: Called in a thread.
         live: Template of the live part, which the page includes within `live(…)`.
         is_open: Visible to all, even if other pages are private.

@@ -59,7 +59,7 @@ class Sessions:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Lend a session in a snapshot transaction whose plans never read a whole table."""
+        """Lend a session in a snapshot whose plans never read a whole table."""
         with self.reading() as connection, snapshot(connection):
             connection.execute(f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'")
             yield connection

@@ -39,7 +39,7 @@ class View:
         return self.site.sessions.reading()
 
     def snapshot(self) -> AbstractContextManager[Connection]:
-        """Lend a session in a snapshot transaction whose plans never read a whole table."""
+        """Lend a session; see `Sessions.snapshot`."""
         return self.site.sessions.snapshot()
 
     def text(self, name: str) -> str:
