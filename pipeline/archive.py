@@ -61,7 +61,7 @@ class Archived:
 
 @contextmanager
 def exclusive(database_url: str) -> Iterator[Connection]:
-    """Hold the archive's lock during the block; DrainError if another process does."""
+    """Hold the archive's lock; DrainError if another process does."""
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
         pooler.require_own_session(connection, database_url)
@@ -73,7 +73,7 @@ def exclusive(database_url: str) -> Iterator[Connection]:
 
 
 def count_rows(database_url: str, keep: int = 0) -> dict[date, int]:
-    """Count the rows of each day to archive, oldest first."""
+    """Count each day's rows to archive, oldest first."""
     connection = postgres.connect(database_url, "drain archive")
     counts: dict[date, int] = {}
     with connection, postgres.reachable(database_url):
@@ -109,7 +109,7 @@ def run(
 
 
 class Archiver:
-    """Archives closed days, while `connection` holds the archive's lock."""
+    """Archives closed days under the archive's lock."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Archiver:
         self._report = report
 
     def close(self, day: Day, patience: float = PATIENCE_SECONDS) -> Archived:
-        """Archive a day; `patience` is the wait in seconds for transactions that use its partition."""
+        """Archive a day, waiting `patience` seconds for transactions in its partition."""
         began = monotonic()
         rows, problem = 0, None
         try:

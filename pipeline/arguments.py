@@ -1,4 +1,4 @@
-"""Columns of a row as a job's JSON arguments."""
+"""Columns as a job's JSON arguments."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NUL, _IS_NUL = r"\u0000", r"(?<!\\)(\\\\)*\\u0000"
 
 
 def positional(columns: Sequence[Column]) -> Column:
-    """Build a JSON array of values with their own types."""
+    """Build a JSON array of values."""
     from pyspark.sql import functions as f
 
-    # A Spark array has one type, so each value is cut out of its own object.
+    # Each value is cut out of its own object, as a Spark array has one type.
     objects = [f.to_json(f.struct(column.alias("v")), JSON) for column in columns]
     values = [f.substr(text, f.lit(_BEFORE + 1), f.length(text) - (_BEFORE + _AFTER)) for text in objects]
     return f.concat(f.lit("["), f.concat_ws(",", *values), f.lit("]"))
@@ -39,7 +39,7 @@ def keyword(columns: Mapping[str, Column]) -> Column:
 
 
 def refusal(args: Column, kwargs: Column) -> Column:
-    """Return why PostgreSQL would refuse these arguments, or null."""
+    """Explain why PostgreSQL would refuse arguments, or null."""
     from pyspark.sql import functions as f
 
     has_nul = [text.contains(_NUL) & text.rlike(_IS_NUL) for text in (args, kwargs)]

@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs that a run would stage, repeated arguments, and ten arguments as JSON."""
+    """Jobs to stage, repeated arguments, and ten arguments as JSON."""
 
     jobs: int
     duplicates: int
@@ -62,7 +62,7 @@ class Preview:
 
 
 def preview(spark: SparkSession, plan: Plan, refused: Rejects) -> Preview:
-    """Count the jobs of a run, reading the source once."""
+    """Count the jobs in one read."""
     with explained(), rejects.kept(_checked(spark, plan)) as rows:
         refused.take(rows)
         good = rows.where(f"{REASON} IS NULL").select("job_args", "job_kwargs")

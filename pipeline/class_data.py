@@ -20,7 +20,7 @@ _VARIABLES = (
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS"),
 )
 _SETTINGS = ("spark.driver.defaultJavaOptions", "spark.driver.extraClassPath", "spark.driver.memory")
-# Special in JVM options, or in Spark's list of them.
+# Special in Spark's list of JVM options.
 _SPECIAL = frozenset('":\\\n')
 _UNUSED_SECONDS = 30 * 24 * 3600
 
@@ -34,7 +34,7 @@ class Archive:
 
 
 def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | None:
-    """Choose the archive for a JVM about to start, if this user can have one."""
+    """Choose the archive for a new JVM, if this user can have one."""
     # RuntimeError: no home directory, as in containers, or circular links.
     with suppress(OSError, RuntimeError):
         directory = _directory()

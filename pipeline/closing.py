@@ -64,7 +64,7 @@ class Closer:
 
 
 def main() -> None:
-    """Execute the order on standard input, and answer on standard output."""
+    """Execute standard input's order, and answer on standard output."""
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

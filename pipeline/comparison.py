@@ -82,7 +82,7 @@ def compared(
 
 
 def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
-    """Explain why too many keys would be deleted, if so."""
+    """Explain an excess of deletes, if any."""
     deleted = counts[DELETED]
     keys = deleted + counts[DIFFERENT] + counts[SAME]
     if deleted <= most_deletes(most, keys):
@@ -135,7 +135,7 @@ def _grouped(source: DataFrame, target: DataFrame, columns: Columns) -> DataFram
     return (
         target.withColumn("is_source", f.lit(False))  # noqa: FBT003  (a literal of Spark's)
         .unionByName(source.withColumn("is_source", f.lit(True)))  # noqa: FBT003
-        # Else each task first groups its own rows, where keys rarely repeat.
+        # Skips grouping within tasks, where keys rarely repeat.
         .repartition(*names)
         .groupBy(*names)
         .agg(f.count_if(of_source).alias("source_rows"), f.count_if(~of_source).alias("target_rows"), *values)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
     from drain.pipeline.runs import Run
 
-# The COPY of hundreds of millions of rows takes hours.
+# COPY of hundreds of millions of rows takes hours.
 _STATEMENT_SECONDS = 12 * 3600
 _LOCK_SECONDS = 60
 # Then a run of several commits commits early.
@@ -55,12 +55,12 @@ _JOINED = _SMALL | {
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(_PARTS),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
-# The number of partitions must not depend on the machine.
+# On any machine, the same partitions.
 _REPEATABLE = _SMALL | {"spark.sql.files.minPartitionNum": "1"}
 
 
 class Place(NamedTuple):
-    """First unfinished partition, and the files that partitions consist of."""
+    """First unfinished partition, and the files of all."""
 
     part: int = 0
     source: str = ""

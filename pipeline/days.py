@@ -45,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in Postgres, and those missing, doubled or different in the files."""
+    """Rows in Postgres, and faults of the files."""
 
     rows: int
     missing: int
@@ -119,7 +119,7 @@ def within(day: date) -> str:
 
 
 def are_scattered(given: Sequence[File]) -> bool:
-    """Return True if fewer files would do, apart from those written together at the close."""
+    """Return True if fewer files would do, apart from those of one close."""
     if any(file.span for file in given):
         return True
     generations = [file.generation for file in given if file.generation]
@@ -152,7 +152,7 @@ def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) 
 
 
 def compare(rows: DataFrame, archived: DataFrame) -> Comparison:
-    """Compare Postgres' rows with the files, which may have more."""
+    """Compare Postgres' rows with files, which may have more."""
     from pyspark.sql import functions as f
 
     truth = rows.select("id", _checksum(rows).alias("truth"))

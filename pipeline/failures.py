@@ -67,7 +67,7 @@ def stored(text: str) -> str:
 
 
 def explanation(text: str) -> str:
-    """Return the line of Spark's message that explains it, or "Spark: no reason"."""
+    """Return the explaining line of Spark's message, or "Spark: no reason"."""
     ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
         return str(ours[-1])

@@ -52,7 +52,7 @@ class Writer:
         self._parquet = pq.ParquetWriter(self._sink, self.schema, compression="zstd")
 
     def add(self, batch: pa.RecordBatch, *, sort: bool = False) -> bool:
-        """Append rows; return whether a row group was written, sorted if asked."""
+        """Append rows; return True if a row group was written."""
         self._group.append(batch)
         self._bytes += batch.nbytes
         if self._bytes < _GROUP_BYTES:

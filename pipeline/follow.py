@@ -36,7 +36,7 @@ _MAX_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows written, and seconds since the last of these jobs finished."""
+    """Rows written, and seconds since the last job's finish."""
 
     rows: int
     behind: float
@@ -136,7 +136,7 @@ class Follower:
         return Batch(rows, finished.clock(self._connection) - latest / 1e6)
 
     def merge(self, until: float) -> None:
-        """Merge files of past hours until this `monotonic()` time, and at least a little."""
+        """Merge past hours' files until this `monotonic()` time, and at least a little."""
         with self._archive.explained():
             self._hours.merge(finished.clock(self._connection), until)
 

@@ -103,7 +103,7 @@ class Instant:
 
 @contextmanager
 def instant(database_url: str) -> Iterator[Instant]:
-    """Hold one instant of all job tables during the block, keeping their partitions."""
+    """Hold one instant of all job tables, and their partitions."""
     connection = postgres.connect(database_url, "drain snapshot")
     with (
         connection,
@@ -198,7 +198,7 @@ def read_files(
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return True if Spark finds files at a path, on any file system."""
+    """Return True if Spark finds a path, on any file system."""
     with explained():
         where, system = _resolve(spark, path)
         return bool(system.exists(where))

@@ -1,4 +1,4 @@
-"""Files of open days: one per batch, merged once their hour is over."""
+"""Files of open days: one per batch, later merged by hour."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Hours:
                 self._hours[day, span.hour].append(file)
 
     def leave(self, days: Collection[date]) -> None:
-        """Write nothing more for these days, which are being closed."""
+        """Leave days to their close."""
         self._left.update(days)
         if self._merging and self._merging[0] in days:
             self._end_merge()

@@ -79,7 +79,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Let the first signal, also one before the block, end the driver's own work."""
+    """Let the first signal, also an earlier one, end the driver's own work."""
     _own_work.set()
     try:
         check()
@@ -89,7 +89,7 @@ def at_once() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise for a received signal, in code that continues after failures."""
+    """Raise for a received signal, where failures do not end the work."""
     if _received:
         _raise(_received[0])
 

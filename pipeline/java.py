@@ -31,7 +31,7 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """Java that Spark will use; `program` is None under `spark-submit`."""
+    """Java for Spark; `program` is None under `spark-submit`."""
 
     name: str
     program: str | None

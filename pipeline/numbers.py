@@ -1,4 +1,4 @@
-"""Exact numbers of different types, equal by value: 1.10 is 1.1."""
+"""Exact numbers compared by value: 1.10 is 1.1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)$"
 
 
 def common_type(one: DataType, other: DataType) -> str | None:
-    """Return the narrowest type for all values of two exact types, if any."""
+    """Return the narrowest common type of two exact types, if any."""
     ours, theirs = _shape(one), _shape(other)
     if ours is None or theirs is None:
         return None

@@ -31,7 +31,7 @@ class Rejects:
     found: int = 0
 
     def take(self, rows: DataFrame) -> None:
-        """Write the rejects among these rows; fail if there are more than `most`."""
+        """Write the rejects among rows; fail if there are too many."""
         from pyspark.sql import functions as f
 
         first = ""
@@ -56,7 +56,7 @@ class Rejects:
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows on disk during the block, so that the source is read once."""
+    """Keep rows on disk, so that the source is read once."""
     from pyspark import StorageLevel
 
     stored = rows.persist(StorageLevel.DISK_ONLY)

@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs that a replay would stage, first and last finish, and some arguments as JSON."""
+    """Jobs to stage, first and last finish, and some arguments as JSON."""
 
     jobs: int
     queues: dict[str, int]

@@ -1,4 +1,4 @@
-"""Runs that stage jobs: named, for one process at a time, staging once."""
+"""Named runs that stage jobs once, in one process at a time."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def require() -> None:
-    """Check that Spark and its packages for Postgres are installed."""
+    """Check that Spark and its packages are installed."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise DrainError(f"this command runs on Spark: {extras.install('spark')}")
 

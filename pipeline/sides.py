@@ -1,4 +1,4 @@
-"""Columns of the two sides of a comparison, named and typed alike."""
+"""Columns of both sides of a comparison, named and typed alike."""
 
 from __future__ import annotations
 

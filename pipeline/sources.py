@@ -144,7 +144,7 @@ class Source:
         }
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Return the rows, read at each use; an unusable one fails."""
+        """Return the rows; an unusable one fails when read."""
         return rejects.without_any(self.checked(spark))
 
     def checked(self, spark: SparkSession) -> DataFrame:
@@ -164,7 +164,7 @@ class Source:
 
 
 def database_of_queries(default: str) -> str:
-    """Return the database of queries: DRAIN_SOURCE_DATABASE_URL, or the default."""
+    """Return DRAIN_SOURCE_DATABASE_URL, or the default."""
     return os.environ.get(DATABASE_VARIABLE, "").strip() or default
 
 
@@ -252,7 +252,7 @@ def _counted(found: Counter[str]) -> str:
 
 
 def register_by_name(spark: SparkSession, names: Sequence[str]) -> None:
-    """Register the application's data sources, named as `module:Class`, found in the current directory."""
+    """Register data sources named as `module:Class`, also from the current directory."""
     from pyspark.sql.datasource import DataSource
 
     # Spark's workers look there anyway.

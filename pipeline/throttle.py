@@ -1,4 +1,4 @@
-"""Pauses between commits while jobs are due too fast or servers cannot keep up."""
+"""Pauses between commits, for due times or overloaded servers."""
 
 from __future__ import annotations
 

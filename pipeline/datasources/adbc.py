@@ -39,7 +39,7 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
 
 
 def schema_of(connection: Connection, statement: str) -> pa.Schema:
-    """Return the Arrow schema of a statement's rows, without executing it."""
+    """Return a statement's Arrow schema without executing it."""
     with connection.cursor() as cursor:
         return cursor.adbc_execute_schema(statement)
 

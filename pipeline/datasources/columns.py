@@ -1,4 +1,4 @@
-"""Columns of the job tables, with their types in Spark, Arrow and SQL."""
+"""Columns of the job tables, with their types."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def spark_schema(kinds: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
-    """Describe columns as the Arrow schema that Spark expects."""
+    """Describe columns as Spark's Arrow schema."""
     import pyarrow as pa
 
     types = {
@@ -124,7 +124,7 @@ def select_list(table: str, names: Sequence[str]) -> str:
 
 
 def chosen(table: str, text: str | None) -> list[str]:
-    """Choose columns: all, or those of a comma-separated list."""
+    """Choose columns from a comma-separated list; by default all."""
     known = TABLES[table]
     names = [name.strip() for name in text.split(",")] if text else list(known)
     for name in names:
@@ -134,7 +134,7 @@ def chosen(table: str, text: str | None) -> list[str]:
 
 
 def stageable(schema: StructType) -> list[str]:
-    """Return the columns of rows to stage, after checking names and types."""
+    """Return the columns to stage, after checking names and types."""
     kinds = STAGEABLE
     if "job_name" not in schema.names:
         raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")

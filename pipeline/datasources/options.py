@@ -1,4 +1,4 @@
-"""Options of the data sources, checked as strictly as settings."""
+"""Options of the data sources, checked strictly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def for_all_machines(database_url: str) -> str:
 
 
 def whole(options: Mapping[str, str], name: str, default: int) -> int:
-    """Read an option that is a whole number above zero."""
+    """Read a positive whole number."""
     text = options.get(name, str(default)).strip()
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise ConfigError(f"option {name} must be a whole number above 0, not {text!r}")
@@ -38,7 +38,7 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def positive(options: Mapping[str, str], name: str, default: float) -> float:
-    """Read an option that is a number above zero."""
+    """Read a positive number."""
     text = options.get(name)
     if text is None:
         return default

@@ -139,7 +139,7 @@ class JobTableReader(DataSourceReader):
         self._conditions = [f"({where})"] if where else []
 
     def partitions(self) -> list[InputPartition]:
-        """Divide the table's blocks among at most `max_connections` tasks."""
+        """Divide the blocks among `max_connections` tasks at most."""
         name = self._snapshot or snapshot.hold(self._database_url, self._table, self._unused_seconds)
         connection = postgres.connect(self._database_url, "drain spark")
         with connection, postgres.reachable(self._database_url):
@@ -147,7 +147,7 @@ class JobTableReader(DataSourceReader):
         return [Share(name, blocks) for blocks in _shares(leaves, self._connections)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read these blocks' rows that meet the conditions, as of the snapshot."""
+        """Read matching rows of these blocks, as of the snapshot."""
         # Without blocks, Spark plans one task with its own partition.
         if not isinstance(partition, Share):
             return
@@ -165,7 +165,7 @@ class JobTableReader(DataSourceReader):
 
 
 class FilteringReader(JobTableReader):
-    """Reader that accepts Spark's filters; Spark refuses it unless its setting allows it."""
+    """Reader that accepts Spark's filters, if Spark's setting allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
         """Accept filters that SQL can express; Spark applies the others."""

@@ -51,7 +51,7 @@ class Span:
     end: int
 
     def replaces(self, other: Span) -> bool:
-        """Return True if a file with this span replaces one with the other."""
+        """Return True if this span's file replaces the other's."""
         return (
             self != other and self.hour == other.hour and self.start <= other.start and self.end >= other.end
         )
@@ -106,7 +106,7 @@ class Archive:
         return f"{self.root}/{DATE}={day}"
 
     def exists(self) -> bool:
-        """Return True if the directory is there, even if empty; DrainError without access."""
+        """Return True for an existing directory; DrainError without access."""
         from pyarrow.fs import FileSelector
 
         with self.explained():

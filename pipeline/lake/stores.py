@@ -58,7 +58,7 @@ def opened(place: str) -> tuple[FileSystem, str]:
 
 
 def is_object_store(place: str) -> bool:
-    """Return True for the URL of an object store that PyArrow can open."""
+    """Return True for an object store's URL."""
     scheme, colon, _ = place.partition("://")
     return bool(colon) and _SCHEMES.get(scheme, scheme) in _OBJECT_STORES
 
@@ -119,7 +119,7 @@ def lister(place: str) -> Lister | None:
 
 
 def explanation(place: str, error: BaseException) -> str:
-    """Explain in one line, without keys, why a place is unreadable, and what to do."""
+    """Explain in one line without keys why a place is unreadable, with advice."""
     if isinstance(error, FileNotFoundError):
         return f"{shown(place)} does not exist"
     text = str(error).partition("\n")[0]

@@ -28,7 +28,7 @@ from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, 
 
 
 def as_json(report: Report, top: int) -> dict[str, Any]:
-    """Convert a report to JSON's types; `slowest` and `most_failing` have up to `top` entries."""
+    """Convert a report to JSON types, with rankings up to `top`."""
     return {
         "at": report.at.isoformat(),
         "since": report.since.isoformat() if report.since else None,

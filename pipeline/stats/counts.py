@@ -1,4 +1,4 @@
-"""Counts of unfinished jobs in Postgres: dead, staged and in flight."""
+"""Counts of dead, staged and in-flight jobs in Postgres."""
 
 from __future__ import annotations
 

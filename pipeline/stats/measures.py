@@ -1,4 +1,4 @@
-"""Computation of statistics: finished jobs in one pass of Spark, others in Postgres."""
+"""Computation: finished jobs in one pass of Spark, others in Postgres."""
 
 from __future__ import annotations
 

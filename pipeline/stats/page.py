@@ -1,4 +1,4 @@
-"""Statistics as one self-contained HTML page without scripts, smaller than a megabyte."""
+"""Statistics as a self-contained HTML page without scripts, below a megabyte."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def check(path: Path) -> None:
-    """Check that a page can be written here, before hours are spent on its contents."""
+    """Check that a page can be written, before the hours it may take."""
     if not path.parent.is_dir():
         raise ConfigError(f"there is no directory {path.parent}; make it, or name another file")
     if path.is_dir():

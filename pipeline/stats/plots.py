@@ -58,7 +58,7 @@ class Plot:
 
 
 def plots(report: Report) -> list[Plot]:
-    """Plot throughput, waiting and processing times, dead jobs and retries over time."""
+    """Plot throughput, times, dead jobs and retries."""
     starts, cut = _starts(report)
     labels = [period_start(start, report.per) for start in starts]
     done = {period.start: period.done for period in report.periods}

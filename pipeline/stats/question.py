@@ -66,6 +66,6 @@ def parse_time(text: str) -> datetime | timedelta:
 
 
 def literal(text: str) -> str:
-    """Quote a text for Postgres and Spark, which differ in backslashes and nested quotes."""
+    """Quote a text for both Postgres and Spark."""
     parts = [f"'{found[1]}'" if found[1] else f"chr({ord(found[0])})" for found in _PLAIN.finditer(text)]
     return f"({' || '.join(parts)})" if parts else "''"

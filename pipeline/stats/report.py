@@ -40,7 +40,7 @@ class Finished:
 
     @property
     def retried_share(self) -> float:
-        """Share of jobs with more than one attempt, from 0 to 1."""
+        """Share of retried jobs, from 0 to 1."""
         return self.retried / self.finished if self.finished else 0.0
 
     @property
@@ -76,7 +76,7 @@ class Ended:
 
     @property
     def dead_share(self) -> float:
-        """Share of dead jobs among the ended, from 0 to 1."""
+        """Share of dead jobs, from 0 to 1."""
         return self.died / self.ended if self.ended else 0.0
 
     @property

@@ -31,7 +31,7 @@ def include_object(
     reflected: bool,  # noqa: ARG001, FBT001
     compare_to: Any,  # noqa: ARG001
 ) -> bool:
-    """Return False for job-drain's tables, even in the application's metadata."""
+    """Return False for job-drain's tables, also in the metadata."""
     return type_ != "table" or not _is_ours(name or "", item.schema)
 
 

@@ -106,7 +106,7 @@ def _execute(operations: Operations, operation: UpgradeOperation) -> None:
 
 
 def _finish(operations: Operations, operation: UpgradeOperation, *, is_empty: bool) -> None:
-    """Run the statements due after the commit, in one transaction."""
+    """Run the statements after the commit, in one transaction."""
     rest = "\n".join(after for _, after in schema.steps(1, operation.version))
     script = f"{schema.LOCK};\n{schema.PATIENCE};\n{rest}"
     context = operations.get_context()

@@ -14,13 +14,13 @@ from drain.formatting import visible
 
 _COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
 _WIDTH = max(map(len, _COLOURS))
-# Events of an ending worker, which another line explains. RQ's own steps are left out too.
+# Events of an ending worker, which another line explains.
 _LEFT_OUT = frozenset({"stopping", "ended"})
 _LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
 class Console:
-    """Writes whole lines to standard output from any thread, in colour on a terminal."""
+    """Writes lines to standard output from any thread, coloured on terminals."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -28,13 +28,13 @@ class Console:
         self._color = False if os.environ.get("NO_COLOR") else None
 
     def say(self, name: str, text: str, colour: str | None = None) -> None:
-        """Write a text, of any number of lines, under a program's name; control characters are escaped."""
+        """Write lines under a program's name, with control characters escaped."""
         prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS[name])
         for line in visible(text, lines=True).splitlines() or [""]:
             self._write(f"{prefix} {click.style(line, fg=colour) if colour else line}".rstrip())
 
     def relay(self, name: str, line: str) -> None:
-        """Write a program's line: a log line as its message, any other as it is."""
+        """Write a program's line, or only the message of a log line."""
         record = _record(line)
         if record is None:
             self.say(name, line)
@@ -55,7 +55,7 @@ class Console:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """Read the fields of one of our log lines; None for any other line."""
+    """Parse one of our log lines; None for others."""
     if not line.startswith('{"time": '):
         return None
     with suppress(ValueError):

@@ -65,7 +65,7 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
 
 
 def _find_examples() -> None:
-    """Add the examples, next to the packages or in the wheel, to the import path."""
+    """Make the examples importable, from the checkout or the wheel."""
     beside_the_packages = Path(__file__).parents[3] / "examples"
     in_the_wheel = Path(__file__).parents[2] / "examples"
     sys.path.insert(0, str(in_the_wheel if in_the_wheel.exists() else beside_the_packages))

@@ -1,4 +1,4 @@
-"""All programs of `drain dev`: started, restarted when they die, and ended in order."""
+"""All programs of `drain dev`, started, restarted and ended in order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Plan:
 
 
 class Servers(NamedTuple):
-    """Servers of `drain dev`: its own running ones, or those given."""
+    """Own or given servers."""
 
     plan: Plan
     postgres: EmbeddedPostgres | None
@@ -83,7 +83,7 @@ class Servers(NamedTuple):
 
 
 class Development:
-    """One `drain dev`; a signal handler may set `stop` to end `run`."""
+    """One `drain dev`, until `stop` is set."""
 
     def __init__(self, plan: Plan, stop: Event) -> None:
         self._plan = plan
@@ -121,7 +121,7 @@ class Development:
             yield Servers(plan, postgres, redis)
 
     def run(self, servers: Servers) -> None:
-        """Start the programs, and check on them until `stop` is set."""
+        """Start and check the programs until `stop` is set."""
         with ExitStack() as stack:
             parts: list[_Server | _Enqueuer | _Worker] = []
             if servers.postgres:
@@ -162,7 +162,7 @@ class _Enqueuer:
         self._pause = 0.0
 
     def check(self) -> None:
-        """Restart the program when it has ended and its pause is over."""
+        """Restart an ended program after its pause."""
         code = self._program.ended()
         if code is not None:
             self._start_at = self._restart_time(code)
@@ -206,7 +206,7 @@ class _Worker(_Enqueuer):
         self._reload_began_at: float | None = None
 
     def check(self) -> None:
-        """Check the program; end it when a source has changed, so that it restarts."""
+        """Check the program, and restart it when a source has changed."""
         if changed := self._sources.changed():
             self._reload(changed)
         if self._reload_began_at and monotonic() > self._reload_began_at + _RELOAD_SECONDS:
@@ -273,7 +273,7 @@ class _Server:
 
 
 def _end(programs: Sequence[GuardedProgram]) -> None:
-    """End the programs within seconds: first interrupt running jobs, then kill what remains."""
+    """End programs within seconds: interrupt jobs, then kill."""
     for seconds in (_POLITE_SECONDS, _KILL_SECONDS):
         deadline = monotonic() + seconds
         for program in programs:

@@ -1,4 +1,4 @@
-"""Child process of `drain dev`, and a guard that ends it if `drain dev` is killed."""
+"""Child process, and a guard that ends it if `drain dev` is killed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class GuardedProgram:
         return self._process is None or self.ended() is not None
 
     def kill(self) -> None:
-        """SIGKILL the program and its children, and return when it is gone."""
+        """SIGKILL the program and its children, and wait."""
         if self._process:
             self._forget()
 

@@ -23,7 +23,7 @@ Stamp = tuple[int, int, int]
 
 
 class TooManyDirectoriesError(Exception):
-    """A tree is too large to scan every half second."""
+    """A tree is too large to scan often."""
 
 
 class SourceWatcher:

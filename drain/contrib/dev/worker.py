@@ -49,7 +49,7 @@ def work_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def summary_of_jobs(modules: Sequence[str], *, with_example: bool) -> str:
-    """List the registered jobs on a line, and if wanted a command that stages one on the next."""
+    """List the registered jobs, and if wanted a command that stages one."""
     jobs = [job for name in registry.names() if (job := registry.find(name))]
     if not jobs:
         return f"no job is registered in {', '.join(modules)}: a job is a function under @job\n"

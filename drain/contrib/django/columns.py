@@ -1,4 +1,4 @@
-"""Columns and fields of the admin: sanitized text, and errors on one line."""
+"""Columns and fields of the admin, sanitized."""
 
 from __future__ import annotations
 

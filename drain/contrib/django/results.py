@@ -54,7 +54,7 @@ class DrainResult(TaskResult):
 
 
 def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
-    """Build a task's result from its job's row, with the table's name as `state`."""
+    """Build a task's result from its job's row; `state` is the table."""
     context = row["context"] if isinstance(row["context"], dict) else {}
     alias = context.get(BACKEND, task.backend)
     staged_at, due_at = row["staged_at"], row["scheduled_at"]

@@ -30,7 +30,7 @@ _DEAD_PAUSE = 50
 
 
 class Follower:
-    """Reports new events, on any connection; `is_behind` if the last look left staged jobs."""
+    """Reports new events; `is_behind` if the last look left staged jobs."""
 
     # One thing: cursors that all depend on the last snapshot.
 

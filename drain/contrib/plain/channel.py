@@ -39,7 +39,7 @@ class Channel:
             raise EOFError from error
 
     def receive(self, seconds: float) -> Sequence[str] | None:
-        """Return the next message; None at the timeout, EOFError if the other end is closed."""
+        """Return the next message; None at the timeout, EOFError once closed."""
         while b"\n" not in self._unread:
             if not self._read(seconds):
                 return None
@@ -48,7 +48,7 @@ class Channel:
         return [str(word) for word in words]
 
     def pause(self, seconds: float) -> None:
-        """Sleep, keeping messages for `receive`; EOFError if the other end is closed."""
+        """Sleep, keeping messages for `receive`; EOFError once closed."""
         until = monotonic() + seconds
         while (left := until - monotonic()) > 0 and self._read(left):
             sleep(min(0.1, left))

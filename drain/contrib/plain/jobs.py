@@ -1,4 +1,4 @@
-"""Plain RQ jobs in a worker process: a thread passes each to the RQ process and awaits its end."""
+"""Plain RQ jobs in a worker process, whose thread passes each to the RQ process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RQJobs:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait, at most `_READY_SECONDS`, until RQ's worker is ready or waits for Redis."""
+        """Wait briefly until RQ's worker is ready or waits for Redis."""
         process, until = self._process, monotonic() + _READY_SECONDS
         with self._receiving:
             try:

@@ -1,4 +1,4 @@
-"""Load of queues: what waits, runs, arrived and finished lately; every read is bounded."""
+"""Load of queues, from bounded reads of waiting, running, new and finished jobs."""
 
 from __future__ import annotations
 

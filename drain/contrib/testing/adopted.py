@@ -1,4 +1,4 @@
-"""The test's own connection, of any library, and the PostgreSQL session below it."""
+"""The test's own connection, and the session below it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _begin(driver: Any) -> None:
 
 
 def _find(connection: Any) -> tuple[Any, Any] | None:
-    """Return the driver's connection, and the object above it to notify of jobs."""
+    """Return the driver's connection, and the object to notify of jobs."""
     if isinstance(connection, psycopg.Cursor | psycopg.AsyncCursor):
         connection = connection.connection
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):

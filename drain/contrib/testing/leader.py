@@ -1,4 +1,4 @@
-"""The leader's part in a test: its own classes move due rows in flight, without Redis."""
+"""The leader's part in a test, without Redis."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _numbers = count(1)
 
 
 class Nested(psycopg.BaseConnection[Any]):
-    """Connection on another one's session, already in a transaction; its own transaction is a savepoint."""
+    """Connection on another one's session, with savepoints as transactions."""
 
     _savepoint: bytes | None = None
 
@@ -113,7 +113,7 @@ class LeaderConnection(NestedConnection):
 
 
 class LentConnection(NestedConnection, JobConnection):
-    """Connection of a job's transaction: its commit finishes the job, and ends a savepoint."""
+    """Connection of a job's transaction, whose commit also ends a savepoint."""
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse autocommit."""

@@ -54,7 +54,7 @@ def staged(drain_connection: Any) -> Staged:
 
 @pytest.fixture(scope="session")
 def drain_test_servers() -> Iterator[RunningServers]:
-    """Start PostgreSQL and Redis for the whole run, when first needed."""
+    """Start PostgreSQL and Redis when first needed, for the whole run."""
     from drain.contrib.testing.servers import started
 
     with started() as servers:

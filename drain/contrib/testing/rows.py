@@ -1,4 +1,4 @@
-"""Waiting jobs, as a test sees them, and their lists in failures."""
+"""Waiting jobs, as a test sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Staged`: jobs that a test has staged in its own transaction, and what becomes of them."""
+"""`Staged`: jobs of a test's own transaction, and what becomes of them."""
 
 from __future__ import annotations
 

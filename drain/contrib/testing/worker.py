@@ -65,7 +65,7 @@ class Watcher:
 
 
 class InlineDatabase:
-    """Stands for the connection of a worker's thread: each statement is a savepoint, undone if it fails."""
+    """Stands for a worker thread's connection: each statement is a savepoint."""
 
     url = ""
 
