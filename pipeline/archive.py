@@ -1,8 +1,8 @@
 """Archive: closed days of `finished_jobs` go to Parquet, then leave Postgres.
 
-Rows that a day's files lack are written, or the whole day if its files are many. Files get their names once they hold
-every row in Postgres exactly once and unchanged; the partition is dropped if it still holds exactly these rows. Late
-rows, whose partition is gone, are added the same way. Repeating the command completes an interrupted archive.
+A day's missing rows are written, or the whole day if its files are many. Files get their names once they hold every row
+in Postgres exactly once, unchanged; the partition is dropped if it still holds exactly these rows. Late rows, whose
+partition is gone, are added the same way. Repeating the command completes an interrupted archive.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def run(
             return days.archive(started(), order)
 
         work = Archiver(connection, database_url, archive, write, report)
-        # Fail once, not for each day.
+        # If it is unavailable, fail once, not for each day.
         Archive(archive).exists()
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
@@ -145,7 +145,7 @@ class Archiver:
     def _close(self, day: Day, patience: float) -> int:
         for _ in range(_TRIES):
             archived = self._complete(day)
-            # The instant's locks would prevent the drop.
+            # After the instant: its locks would prevent the drop.
             if self._drop(day, archived, patience):
                 return archived.rows
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")

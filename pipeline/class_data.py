@@ -1,7 +1,7 @@
 """Class data of Spark's JVM: an archive of parsed classes, mapped instead of loading 16,000 classes.
 
 A user's first JVM writes it in the background as it ends: 170 MB that save a third of each later start's processor
-time. Its name covers everything that it depends on; a JVM that rejects it works without.
+time. Its name covers all that it depends on; a JVM that rejects it works without.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Comparison of two sides by key in one pass: missing, different, deleted and equal rows.
 
-A full outer join by grouping, so repeated keys are noticed and do not multiply.
+Grouping in place of a full outer join notices repeated keys, and does not multiply them.
 
 The target is read before the source, so a row that the source lacks was deleted or never existed. A document saved in
 between counts as missing, though its own job is under way.

@@ -1,7 +1,7 @@
 """COPY of a DataFrame's rows into `staged_jobs`: Spark's tasks encode, the driver copies.
 
 Only a task's accepted attempt yields rows, so repeated or killed tasks add nothing. The copying session holds the run's
-lock, so a second driver never overlaps.
+lock, so drivers never overlap.
 
 A run of several commits ends each with a partition, and notes how many are done. An unfinished partition is read again
 as a whole: partitions of files are stable; other rows are divided by value.
@@ -55,7 +55,7 @@ _JOINED = _SMALL | {
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(_PARTS),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
-# On any machine, the same partitions.
+# The same partitions on any machine.
 _REPEATABLE = _SMALL | {"spark.sql.files.minPartitionNum": "1"}
 
 

@@ -1,7 +1,7 @@
 """Object stores for Spark's readers, without jars: a WebHDFS server in the driver, on PyArrow's file systems.
 
-Spark has a client for WebHDFS but not for S3. So `drain.pipeline.lines` applies to objects too, read in parts, in
-parallel, and without copies, through the driver. See decision record 0011.
+Spark has a client for WebHDFS but not for S3. So `drain.pipeline.lines` applies to objects too, read in parallel parts
+and without copies, through the driver. See decision record 0011.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _ROWS = 8_192
 class Hours:
     """Files written by `drain archive --follow`, and their position in transaction order.
 
-    File names are the only record of the position. A batch across two days has two files; dying between their names
-    leaves the older day incomplete until it is closed.
+    File names alone record the position. A batch across two days has two files; dying between their names leaves the
+    older day incomplete until it is closed.
 
     Args:
         since: First day in Postgres.

@@ -28,8 +28,8 @@ _own_work = threading.Event()
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
     """Enter a session in which the first signal cancels Spark's jobs, and a second ends the block.
 
-    The first ends it during the session's start and within `at_once`. If work cannot be cancelled for a few seconds, a
-    JVM started by this call is ended. Ignored signals stay ignored, such as SIGHUP under nohup.
+    The first ends it during the session's start and within `at_once`. If work continues for a few seconds, a JVM
+    started by this call is ended. Ignored signals stay ignored, such as SIGHUP under nohup.
 
     Raises:
         KeyboardInterrupt: SIGINT, in place of the job's exception.

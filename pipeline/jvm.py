@@ -1,7 +1,7 @@
 """Spark's JVM, which never outlives the process that started it.
 
-Spark alone does not ensure this: a starting JVM does not notice its driver's end, and a working one finishes first. So
-it runs in the process group of a guard, a shell reading a pipe held by the driver. However the driver ends, the guard
+Spark does not ensure this: a starting JVM does not notice its driver's end, and a working one finishes first. So it
+runs in the process group of a guard, a shell reading a pipe held by the driver. However the driver ends, the guard
 sends SIGTERM, then SIGKILL. Only a JVM saving class data, after its work, has longer.
 """
 

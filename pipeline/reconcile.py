@@ -3,11 +3,11 @@
 A corrective job gets only the key. It must bring the target to what the source holds when it *runs*, and a delete job
 must check that the source still lacks the row. Then concurrent changes, pending jobs and repeated runs are harmless.
 
-Keys whose job already waits, staged or in flight, are left out. Claimed jobs do not count, as they may have read the
-source too early; nor do jobs that may expire. Pushed jobs in forward mode are invisible, and staged again.
+Keys with a waiting job, staged or in flight, are left out. Claimed jobs do not count, as they may have read the source
+too early, nor jobs that may expire. Pushed jobs in forward mode are invisible, and staged again.
 
-Waiting jobs are looked up *after* both sides are read, so such a job starts later and sees at least as much. One found
-before could run during the reads, and hide a change after its run. The worst case is a superfluous job.
+Waiting jobs are looked up *after* both sides are read, so they start later and see at least as much. One found before
+could run during the reads and hide a change after its run. The worst case is a superfluous job.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Plan:
     Attributes:
         source_columns, target_columns: Added columns, in Spark's SQL.
         columns: The key becomes positional arguments, with the source's types.
-        job_name: For keys missing or different in the target.
+        job_name: For missing or different keys.
         delete_job: For keys deleted at the source; None only counts them.
         max_deletes: A number, or a percentage of the target's keys.
         on_null: For null in the key: `fail` or `skip`.

@@ -41,8 +41,8 @@ class Run:
         run_id: A run that was staged stages nothing more.
         rows_per_second: Jobs due per second; None for all at once.
         commit_every: Rows per commit; None for one commit.
-        priority: Jobs with a lower number must not be delayed.
-        plan: Describes the jobs; a staged run with another plan is refused.
+        priority: More urgent jobs, with lower numbers, must not be delayed.
+        plan: Describes the jobs; a staged run refuses another plan.
     """
 
     run_id: str

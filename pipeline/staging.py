@@ -48,7 +48,6 @@ def stage(
         session: Called unless the run was staged before.
         jobs_of: Builds a row per job, with columns of `staged_jobs`.
         check: Raises StageError before Spark starts.
-        is_divided: See `copying.stage`.
         report: Receives progress twice a second.
 
     Raises:

@@ -31,8 +31,8 @@ _EXPORT = "SELECT pg_export_snapshot()"
 def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
     """Export a snapshot of job tables for the block, on an autocommit connection that sees it too; yield its name.
 
-    A truncated or dropped partition is gone for older snapshots too, so the tables are locked first: until the block
-    ends, no partition is dropped. Readers and writers never wait for this lock.
+    A truncated or dropped partition is gone for older snapshots too, so locks on the tables keep all partitions until
+    the block ends. Readers and writers never wait for these locks.
     """
     with postgres.transaction(connection, IsolationLevel.REPEATABLE_READ):
         for table in tables:

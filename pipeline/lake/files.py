@@ -5,9 +5,8 @@
     finished_date=2026-11-21/hour-13-700-900.parquet      rows of transactions 701 to 900, around 13:00
 
 Names say which files a file replaces, so a reader that lists a day during a replacement sees each row once. A day's
-complete `whole` set replaces lower numbers and all hours; an hour's file replaces that hour's files whose transactions
-it covers. Files of job-drain 0.1, `finished_date=2026-11-20/queue=mail/….parquet`, lack the column `queue`, and always
-count.
+complete `whole` set replaces lower numbers and all hours; an hour's file replaces those whose transactions it covers.
+Files of job-drain 0.1, `finished_date=2026-11-20/queue=mail/….parquet`, lack the column `queue`, and always count.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Report:
         per: `hour` or `day`.
         jobs: By queue and name, most frequent first, like `errors`.
         periods: In which a job ended, earliest first.
-        details: Counts of the periods by queue and name, without times.
+        details: Counts by period, queue and name, without times.
         weeks: All queues, then each, the busiest first.
         dropped_before: Day before which finished jobs were dropped unarchived.
     """

@@ -95,8 +95,7 @@ class Development:
         """Run PostgreSQL, with the tables, and Redis during the block, unless others are given.
 
         Raises:
-            EmbeddedError: A server is not installed or does not start, a port is in use, or another `drain dev` uses
-                the directory.
+            EmbeddedError: A server is missing or does not start, a port is in use, or the directory is locked.
         """
         plan = self._plan
         ports.require_free(_HOST, {"--port": plan.port, "--redis-port": plan.redis_port})

@@ -31,10 +31,9 @@ _CLOSE_SECONDS = 10.0
 
 
 class GuardedProgram:
-    """Python program in its own session, so that Ctrl-C reaches only `drain dev`.
+    """Python program in its own session, so that Ctrl-C reaches only `drain dev`; restartable once ended.
 
-    It can be restarted once ended. If this process dies, by any signal, the guard sends SIGTERM, and SIGKILL to the
-    group three seconds later.
+    If this process dies, by any signal, the guard sends SIGTERM, and SIGKILL to the group three seconds later.
 
     Args:
         statement: Python statements to execute.
@@ -116,7 +115,7 @@ class GuardedProgram:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        # Its pid may be reused soon.
+        # The guard must forget it: its pid may be reused.
         self._guard.note("")
         if self._reader:
             self._reader.join(timeout=1)

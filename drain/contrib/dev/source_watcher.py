@@ -30,11 +30,8 @@ class SourceWatcher:
     """Scans the modification times of all .py files, twice a second, or less often if a scan is slow.
 
     Args:
-        directory: Root of the tree to watch, unless it has too many directories.
+        directory: Root of the tree to watch; `complete` is False if it has too many directories.
         modules: Those elsewhere are watched too.
-
-    Attributes:
-        complete: True if all of `directory` is watched.
     """
 
     def __init__(self, directory: Path, modules: Iterable[str]) -> None:

@@ -7,8 +7,8 @@ alone:
     delivered    delivery numbers, which follow the leader's commits
     claimed      all claims, no more than workers hold
     failed       failure times, from some seconds before the last look
-    finished     rows of transactions that the last snapshot did not see
-    dead         the same, by reading the table, which has no such index
+    finished     rows of transactions unseen by the last snapshot
+    dead         the same, without an index
 """
 
 from __future__ import annotations

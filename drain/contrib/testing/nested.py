@@ -1,8 +1,7 @@
 """Psycopg connections on the session of the test's own one; their transactions are savepoints.
 
-A second connection object on the same `PGconn` has psycopg's defaults, so job-drain finds the row factory, cursors and
-adapters it expects, whatever the application has set. It prepares no statement, since names would collide, and never
-closes the session.
+A second connection object on the same `PGconn` has psycopg's default row factory, cursors and adapters, whatever the
+application has set. It prepares no statement, since names would collide, and never closes the session.
 """
 
 from __future__ import annotations
