@@ -60,7 +60,7 @@ class ChannelWorker(CommandListener):
         return int(pid) == os.getpid() or not _is_alive(int(pid))
 
     def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001
-        """Do nothing: the worker process heeds suspension."""
+        """Do nothing: the worker process fetches no jobs during suspension."""
 
     def dequeue_job_and_maintain_ttl(
         self,

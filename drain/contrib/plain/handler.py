@@ -21,7 +21,7 @@ from drain.workers.process.shutdown import Shutdown
 
 
 def check_options(options: PlainOptions) -> None:
-    """Import serializer, job class and exception handlers before any process starts."""
+    """Import serializer, job class and handlers before any process starts; ConfigError if one is unsuitable."""
     paths: list[tuple[str, str | None, Callable[[str], Any]]] = [
         ("--serializer", options.serializer, resolve_serializer),
         ("--job-class", options.job_class, import_job_class),
