@@ -22,7 +22,6 @@ class PlainOptions:
     """Options of plain RQ jobs, named as in `rq worker`; None is RQ's default.
 
     Attributes:
-        mode: Where plain jobs run, if at all.
         serializer: Dotted path, `json` or `pickle`.
         exception_handlers: Dotted paths, in order.
         worker_ttl, results_ttl, maintenance_interval, job_monitoring_interval: Seconds.
