@@ -55,12 +55,11 @@ class WorkOptions:
         threads: Jobs a process runs at once; 1 for the main thread.
         concurrency: `async def` jobs a process runs at once.
         grace_seconds: For running jobs after a stop signal.
-        max_jobs: Jobs before a process is replaced.
-        max_memory_mb: Resident memory above which a process is replaced.
-        max_idle_seconds: Idle time before a process ends.
+        max_jobs: Per process, which is then replaced.
+        max_memory_mb: Resident; beyond it a process is replaced.
+        max_idle_seconds: Then a process ends.
         burst: End when the queues are empty.
         metrics_port: 0 for none.
-        trace: Note when jobs pass.
     """
 
     queues: Sequence[str]

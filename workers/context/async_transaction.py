@@ -1,12 +1,4 @@
-"""The transaction in which an `async def` job finishes itself.
-
-    @job
-    async def settle(order_id: int) -> None:
-        async with drain.async_transaction() as session:
-            await session.execute(update(Order).where(Order.id == order_id).values(settled=True))
-
-As `transaction`, without blocking the event loop.
-"""
+"""As `transaction`, for an `async def` job, without blocking the event loop."""
 
 from __future__ import annotations
 

@@ -26,8 +26,6 @@ class Attempt:
 
     Args:
         asked_at: Request of the claim, by `monotonic()`.
-        watcher: Extends the lease, and interrupts the job in time.
-        database_url: For its `transaction()`.
 
     Attributes:
         job: None if its name is not registered.
@@ -36,8 +34,6 @@ class Attempt:
         in_transaction: Its `transaction()` is open, or was abandoned.
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
-        progress: Last report.
-        has_ended: Its function has ended.
     """
 
     __slots__ = (

@@ -1,11 +1,5 @@
 """The transaction in which a job finishes itself.
 
-    @job
-    def settle(order_id: int) -> None:
-        charge(order_id, idempotency_key=drain.current_job().key)
-        with drain.transaction() as session:
-            session.execute(update(Order).where(Order.id == order_id).values(settled=True))
-
 The session is flushed, the finish executed under the claim's fence, and both committed, or neither: a stale claim is
 noticed before anything is durable.
 """

@@ -122,7 +122,7 @@ def _recorded(reading: int) -> Outcome | None:
 
 
 def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
-    """Wait for the child; return its status, and whether it was killed because the worker stops."""
+    """Return the child's status, and whether it was killed because the worker stops."""
     interruption = attempt.interruption
     kill_at = monotonic() + attempt.claim.timeout_seconds + KILL_AFTER_SECONDS
     is_ordered = is_killed = False

@@ -106,7 +106,7 @@ class Claimer:
         return added
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
-        """Accept plain RQ jobs whose ids look like ours, and remember overtaken deliveries."""
+        """Accept plain RQ jobs, and remember overtaken deliveries."""
         text = "%d jobs were not claimed: claimed by another worker, delivered again or finished"
         log.debug(text, len(refused), extra={"event": "not_claimed"})
         plain, overtaken = self._consumer.sort_unclaimed(refused)

@@ -42,14 +42,10 @@ def longest_seconds(attempt: Attempt) -> float:
 class Inbox:
     """Jobs of one process, and how many more it wants.
 
-    Args:
-        journal: Claimed jobs, in memory that the supervisor reads.
-
     Attributes:
         has_threads: Jobs run in threads unless bound to the main thread.
         claimed: Claimed, unrecorded jobs by id.
         pending: Pending and plain jobs that wait or run.
-        ran: Tracked jobs ended in this process.
         work_added: Wakes the main thread.
         room_freed: Wakes the fetcher.
         outcome_added: Wakes the finisher.

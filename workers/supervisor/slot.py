@@ -26,10 +26,7 @@ class WorkerSlot:
 
     Attributes:
         number: From 1, for users.
-        name: Of RQ's worker, for RQ's tools.
-        measures: Of all its processes, if there is a port.
         pid: 0 without a process.
-        death: How the last process ended.
         is_retired: No more processes start here.
         is_recovering: The present or last process only recovers jobs.
         was_stopped: The last process was killed for not stopping in time.
