@@ -9,23 +9,23 @@
 
 The path of a job; each package has its own map:
 
-    command     `drain work`, from its options on
+    command     `drain work`
     supervisor  processes: started, replaced, ended
     process     threads of one process: fetch and claim, run, record
     lease       how long a claim holds, who extends it, how its job is interrupted
     execution   one attempt: call the function, decide, record
     context     what a running job may use: its claim, and a transaction with its finish
-    measures    counts of ended jobs, in memory that the supervisor's port reads
+    measures    counts of ended jobs
     handover    recovery of jobs left by a killed process
-    entry       the function that an unmodified RQ worker calls with a job's id
+    entry       the function that an unmodified RQ worker calls
     plain       plain RQ jobs, in a process of RQ's own
 
 Supporting:
 
-    errors      what jobs raise (Retry, Defer, RateLimited, Dead) or see raised (LeaseLostError, JobCancelledError)
+    errors      what jobs raise or see raised
     exits       exit codes and signals
     options     options of `drain work`
-    stores      whether PostgreSQL and Redis answer, with one log line per outage and recovery
+    stores      whether PostgreSQL and Redis answer
 
 A job runs only while its claim holds, and only the latest claim finishes it. A refused claim changes nothing. Whatever
 a job raises is recorded, and never stops the worker.

@@ -59,7 +59,7 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
 
 
 def _run(supervisor: Supervisor, settings: Settings) -> None:
-    # Read by the job's entry point, and by jobs that open connections.
+    # For the job's entry point, and jobs that open connections.
     os.environ[VARIABLES["database_url"]] = urls.out_of_schema(settings.database_url)
     os.environ[VARIABLES["schema"]] = settings.schema
     os.environ[VARIABLES["jobs"]] = ",".join(settings.jobs)

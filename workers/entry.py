@@ -4,7 +4,7 @@
 is faster after `preload`: `rq worker --config drain.rq_settings`.
 
 The claim is committed before the job runs; the outcome, under the claim's token, before RQ gets the result. A killed
-worker leaves a lease that expires; one whose job was claimed again is refused by the token.
+worker leaves a lease that expires.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ sys.modules.setdefault("workers.entry", sys.modules[__name__])
 FOREIGN = "foreign"
 Runner = Callable[[Attempt], Outcome]
 
-# psycopg's own default.
+# As in psycopg.
 _PREPARE_AFTER = 5
 
 
@@ -59,7 +59,6 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     """Claim the job, run it, and record its outcome.
 
     Args:
-        job_id: Id of the job.
         installation: UUID of the delivering database, as 16 bytes or text; older deliveries have none.
 
     Returns:
@@ -71,7 +70,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or invalid. The job stays as it is.
         UnavailableError: PostgreSQL stayed unavailable. The job is redelivered.
     """
-    # RQ's worker has imported RQ; other importers of this module need not.
+    # RQ's worker has imported it; other importers of this module need not.
     from rq import get_current_job
 
     if isinstance(installation, bytes):
@@ -100,9 +99,6 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
 class Worker:
     """Executes jobs one at a time, on its own connection.
 
-    Args:
-        stores: State of PostgreSQL; by default its own.
-
     Attributes:
         recorder: Records outcomes, and knows why the last dead job died.
         keeps_result: The last claimed job keeps its result.
@@ -130,7 +126,6 @@ class Worker:
         """Execute a job; see the function of this name.
 
         Args:
-            run: Runner of the attempt.
             delivery: Claim only this delivery; None for calls by hand.
             queue: Claim only a job of this queue.
             installation: UUID of the delivering database; None for this one.
@@ -212,7 +207,7 @@ class Worker:
                     again=again,
                 )
             except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
-                # A database without schema, or with an older one.
+                # No schema, or an older one.
                 schema.check_once(connection)
                 raise
             if not is_known:

@@ -42,8 +42,7 @@ class RateLimited(Exception):  # noqa: N818  (not an error: the job asks to be r
 class Retry(Exception):  # noqa: N818  (it asks for the next attempt)
     """Raise to fail this attempt and set the wait: `raise Retry(after=5)`.
 
-    Counts as a failed attempt: after the last of `max_attempts`, the job is dead. Records the error it was raised
-    from, or while handling.
+    After the last of `max_attempts`, the job is dead. Records the error it was raised from, or while handling.
 
     Args:
         after: Seconds or a timedelta from now; None for the registered wait.
@@ -72,7 +71,7 @@ class Dead(Exception):  # noqa: N818  (not an error: the job gives up)
 
 
 class UnfitResultError(Dead):
-    """A result that must be kept is not JSON, or too large. The job is dead at once."""
+    """A result that must be kept is not JSON, or too large; the job is dead at once."""
 
 
 class LeaseLostError(Exception):
@@ -118,11 +117,7 @@ class ArgumentsDoNotFitError(TypeError):
 
 
 class JobDeadError(Exception):
-    """The job is dead; RQ sees this if the job itself raised nothing.
-
-    Attributes:
-        drain_job_id: Id of the job.
-    """
+    """The job is dead; RQ sees this if the job itself raised nothing."""
 
     drain_job_id: int | None = None
 
@@ -140,11 +135,7 @@ class TransactionError(RuntimeError):
 
 
 def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | datetime:
-    """Return the argument of `Defer` or `RateLimited` as seconds or a time.
-
-    Raises:
-        ValueError: As `Defer`.
-    """
+    """Return the argument of `Defer` or `RateLimited` as seconds or a time; raise ValueError."""
     if isinstance(when, datetime):
         if when.utcoffset() is None:
             raise ValueError(f"{name}: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
@@ -156,11 +147,7 @@ def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | 
 
 
 def checked_wait(after: float | timedelta | None) -> float | None:
-    """Return the argument of `Retry` in seconds.
-
-    Raises:
-        ValueError: As `Retry`.
-    """
+    """Return the argument of `Retry` in seconds; raise ValueError."""
     return None if after is None else _seconds(after, "Retry")
 
 

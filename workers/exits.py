@@ -11,13 +11,13 @@ from typing import NoReturn
 
 # Exit codes of a worker process; the last wants a replacement.
 DONE, FAILED, RECYCLED = 0, 1, 75
-# In place of an exit code after a signal.
+# Exit code after a signal.
 KILLED = -1
-# Of a service manager, and of a terminal.
+# From a service manager or a terminal.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # From the supervisor: the grace period is over.
 STOP_NOW = signal.SIGUSR2
-# A process is killed this long after its job's timeout, which neither that nor the repeated errors have ended.
+# From a job's timeout, if neither that nor the repeated errors have ended it.
 KILL_AFTER_SECONDS = 25.0
 
 

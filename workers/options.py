@@ -22,7 +22,6 @@ class PlainOptions:
     """Options of plain RQ jobs, named as in `rq worker`; None is RQ's default.
 
     Attributes:
-        mode: Where plain jobs run, if at all.
         serializer: Dotted path, `json` or `pickle`.
         exception_handlers: Dotted paths, in order.
         worker_ttl, results_ttl, maintenance_interval, job_monitoring_interval: Seconds.
@@ -56,12 +55,11 @@ class WorkOptions:
         threads: Jobs a process runs at once; 1 for the main thread.
         concurrency: `async def` jobs a process runs at once.
         grace_seconds: For running jobs after a stop signal.
-        max_jobs: Jobs before a process is replaced.
-        max_memory_mb: Resident memory above which a process is replaced.
-        max_idle_seconds: Idle time before a process ends.
+        max_jobs: Per process, which is then replaced.
+        max_memory_mb: Resident; beyond it a process is replaced.
+        max_idle_seconds: Then a process ends.
         burst: End when the queues are empty.
         metrics_port: 0 for none.
-        trace: Note when jobs pass.
     """
 
     queues: Sequence[str]

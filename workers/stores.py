@@ -1,7 +1,6 @@
 """State of PostgreSQL and Redis in one process, with one log line per outage and recovery.
 
-Threads report how requests went; the first failure and the next success are logged. A server that answers but refuses a
-statement is available: the asking thread logs that.
+A server that answers but refuses a statement is available: the asking thread logs that.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Stores:
     def __init__(self, changed: Callable[[Collection[str]], None] = lambda _: None) -> None:
         self._changed = changed
         self._lock = threading.Lock()
-        # When each unavailable store failed first and last.
+        # First and last failure of each unavailable store.
         self._away: dict[str, tuple[float, float]] = {}
         self._refuses: set[str] = set()
         self._quiet_until: dict[str, float] = {}
@@ -199,11 +198,7 @@ def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
 
 @contextmanager
 def answering(stores: Stores, store: str, *, by_loop: bool = False) -> Iterator[None]:
-    """Report whether the block, which asks a store, succeeded.
-
-    Raises:
-        UnavailableError, redis.RedisError: As the block.
-    """
+    """Report whether the block, which asks a store, succeeded; its exceptions pass."""
     began = monotonic()
     try:
         yield
@@ -226,6 +221,5 @@ def _redis() -> ModuleType:
 
 
 def _redis_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of an unreachable Redis."""
     redis = _redis()
     return redis.ConnectionError, redis.TimeoutError

@@ -2,27 +2,27 @@
 
 In the order of a job's path:
 
-    current           the running attempt, and `current_job()`, the part that a job may see
+    current           the running attempt, and `current_job()`
     written_result    the result of a job as JSON
-    report            `CurrentJob.progress()`: checks of reports
+    report            checks of progress reports
     reporter          thread that carries progress to Redis
-    log_fields        id, name and attempt of the running job, in its log records
+    log_fields        the running job in its log records
     transaction       `transaction()`: writes and finish in one commit
     finish_guard      rules of every such transaction
     loading           imports of SQLAlchemy, by one thread at a time
     session           the SQLAlchemy session of that transaction
     connection_cache  connections kept from job to job
     connection        the psycopg connection that commits with the finish
-    lent_connections  connections lent to jobs of a test, within its transaction
+    lent_connections  connections lent to jobs of a test
     guarded           what that connection and its async twin share
     inherited         such connections in a child forked by a job: cut off
 
 The same for `async def` jobs:
 
     async_transaction       `async_transaction()` and `async_psycopg_transaction()`
-    async_session           the SQLAlchemy session of that transaction
-    async_connection_cache  connections kept from one async job to the next
-    async_connection        the psycopg connection of that transaction
+    async_session           the SQLAlchemy session
+    async_connection_cache  kept connections
+    async_connection        the psycopg connection
 
 For Django's ORM:
 

@@ -32,7 +32,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         self._note_settings()
 
     def is_free(self) -> bool:
-        """Return True if the running loop may use it: its own, or one whose loop has ended."""
+        """Return True if its loop is the running one, or has ended."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _engines: dict[tuple[int, str], AsyncEngine] = {}
 _kept: dict[tuple[int, str], list[JobAsyncConnection]] = {}
 _kept_for_sessions: dict[tuple[int, str], list[AsyncConnection]] = {}
-# Connections kept of each kind.
+# Of each kind.
 _MOST = 1
 
 _Kept = TypeVar("_Kept")
@@ -68,7 +68,7 @@ async def of_session(database_url: str) -> AsyncIterator[AsyncConnection]:
 
 
 def _one_of(kept: list[_Kept], driver_of: Callable[[_Kept], JobAsyncConnection | None]) -> _Kept | None:
-    # Another thread's loop may take the last one.
+    # Another loop may take the last one.
     with suppress(IndexError):
         while True:
             connection = kept.pop()
@@ -115,7 +115,6 @@ async def _discard(connection: AsyncConnection) -> None:
 
 
 def _engine(database_url: str) -> AsyncEngine:
-    # Most jobs have no session.
     import sqlalchemy
     from sqlalchemy.ext.asyncio import create_async_engine
 

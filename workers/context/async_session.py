@@ -1,4 +1,4 @@
-"""SQLAlchemy session of an async job's transaction; imported by the first job that asks."""
+"""SQLAlchemy session of an async job's transaction; imported on demand."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""The transaction in which an `async def` job finishes itself.
-
-    @job
-    async def settle(order_id: int) -> None:
-        async with drain.async_transaction() as session:
-            await session.execute(update(Order).where(Order.id == order_id).values(settled=True))
-
-As `transaction`, without blocking the event loop.
-"""
+"""As `transaction`, for an `async def` job, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -40,15 +32,15 @@ async def async_transaction() -> AsyncIterator[AsyncSession]:
         greenlet, from the extra `[async]`.
 
     Raises:
-        LeaseLostError: Another worker has claimed the job; everything is rolled back.
-        JobCancelledError: The job was cancelled; everything is rolled back.
+        LeaseLostError: The job was claimed elsewhere; all is rolled back.
+        JobCancelledError: The job was cancelled; all is rolled back.
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction; or the block would commit on its own.
         DrainError: greenlet is missing.
     """
     attempt = current_attempt()
     _require_greenlet()
-    # SQLAlchemy is slow to import, and most jobs have no session.
+    # Slow to import, and most jobs have no session.
     load("drain.workers.context.async_session")
     from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
 

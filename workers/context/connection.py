@@ -32,8 +32,8 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         """Finish the job and commit its writes, or neither.
 
         Raises:
-            LeaseLostError: Another worker has claimed the job; everything is rolled back.
-            JobCancelledError: The job was cancelled; everything is rolled back.
+            LeaseLostError: The job was claimed elsewhere; all is rolled back.
+            JobCancelledError: The job was cancelled; all is rolled back.
             TransactionError: The block has not ended, the job is finished, or a savepoint or pipeline is open.
         """
         attempt = self._begin_finish(TransactionCursor)
@@ -84,8 +84,8 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         try:
             return super().wait(gen, *args, **kwargs)
         except INTERRUPTIONS:
-            # The signal may have come while the first statement's cursor made psycopg believe that no transaction is
-            # to begin; the next statement would then commit on its own.
+            # After a signal in the first statement's cursor, psycopg may believe that no transaction is to begin: the
+            # next statement would commit on its own.
             self._autocommit = False
             if self.info.transaction_status == TransactionStatus.ACTIVE:
                 # The answer to a cancelled or quicker statement must be read.

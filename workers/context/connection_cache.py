@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _engines: dict[tuple[int, str], sqlalchemy.Engine] = {}
 _kept: dict[tuple[int, str], list[JobConnection]] = {}
 _kept_for_sessions: dict[tuple[int, str], list[sqlalchemy.Connection]] = {}
-# Connections kept of each kind.
+# Of each kind.
 _most = 1
 
 # As the server shows them.
@@ -47,7 +47,7 @@ def bare(database_url: str) -> Iterator[JobConnection]:
         # A refused commit or a signal may leave its transaction open.
         connection.close()
         raise
-    # One is enough for `async def` jobs.
+    # `async def` jobs share one.
     if len(kept) >= _most or not connection.is_fit():
         connection.close()
     else:
@@ -105,7 +105,7 @@ def _is_fit_for_sessions(connection: sqlalchemy.Connection) -> bool:
 
 def is_as_made(connection: sqlalchemy.Connection) -> bool:
     """Return True if a job left SQLAlchemy's connection unchanged."""
-    # Options and listeners would be the next job's too.
+    # Else the next job would have its options and listeners.
     return not (connection.closed or connection.get_execution_options() or connection._has_events)
 
 
@@ -116,7 +116,7 @@ def _discard(connection: sqlalchemy.Connection) -> None:
 
 
 def _engine(database_url: str) -> sqlalchemy.Engine:
-    # SQLAlchemy is slow to import, and most jobs have no session.
+    # Slow to import, and most jobs have no session.
     import sqlalchemy
 
     key = (os.getpid(), database_url)
@@ -157,9 +157,9 @@ def _connect(database_url: str) -> JobConnection:
 
 def settings_of_jobs(database_url: str) -> dict[str, str]:
     """Return the session settings of jobs' transactions."""
-    # Statements may take as long as the job; the server releases the locks of a lost machine.
+    # Statements may last as long as the job; the server releases the locks of a lost machine.
     settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     if own := urls.schema_of(database_url):
-        # Ours first, as other schemas may use our table names; then the default ones.
+        # Ours first: other schemas may use our table names.
         settings["search_path"] = f'{own},"$user",public'
     return settings

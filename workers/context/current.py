@@ -25,20 +25,15 @@ class Attempt:
     """Attempt at a job, created where it is claimed.
 
     Args:
-        asked_at: When the claim was requested, by `monotonic()`.
-        watcher: Extends the lease, and interrupts the job in time.
-        database_url: Where its `transaction()` runs.
+        asked_at: Request of the claim, by `monotonic()`.
 
     Attributes:
         job: None if its name is not registered.
-        options: Of the registration, or the defaults.
         groups_commit: The commit of its `transaction()` need not wait for the disk, since recording does.
         finished: Its `transaction()` has committed.
         in_transaction: Its `transaction()` is open, or was abandoned.
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
-        progress: Last report.
-        has_ended: Its function has ended.
     """
 
     __slots__ = (
@@ -71,7 +66,6 @@ class Attempt:
     @property
     def current(self) -> CurrentJob:
         """Part of this attempt that the job may see."""
-        # Most jobs do not ask.
         if self._current is None:
             self._current = CurrentJob(self)
         return self._current
@@ -97,7 +91,7 @@ class CurrentJob:
         context: JSON text from staging, if any.
         attempt: From 1; deferrals do not count.
         max_attempts: Attempts that may fail; 0 for no limit.
-        fencing_token: Grows with each claim. A store that refuses tokens below the highest seen is safe from late
+        fencing_token: Grows with each claim: a store that refuses tokens below the highest seen is safe from late
             workers.
     """
 
@@ -200,11 +194,10 @@ class CurrentJob:
     def key(self) -> str:
         """Idempotency key: the same for all attempts, and unique to the job.
 
-        Made from the installation, the id and a random value, so that ids repeated after a failover or in a copy
-        differ.
+        From the installation, the id and a random value, so that ids repeated after a failover or in a copy differ.
         """
         claim = self._attempt.claim
-        # Rows older than schema version 2 keep the keys they have shown.
+        # Rows older than schema version 2 keep their keys.
         salt = "" if claim.salt is None else f" {claim.salt}"
         return str(uuid5(claim.installation, f"{claim.id}{salt}"))
 
@@ -242,11 +235,7 @@ def current_job() -> CurrentJob:
 
 
 def current_attempt() -> Attempt:
-    """Return the attempt running in this context.
-
-    Raises:
-        NoCurrentJobError: There is none.
-    """
+    """Return the attempt running in this context, or raise NoCurrentJobError."""
     attempt = _running.get()
     if attempt is None:
         raise NoCurrentJobError("no job is running here; this can be asked only inside of a job's function")

@@ -1,6 +1,6 @@
 """Django's connections between attempts: lost, old or busy ones are closed.
 
-Django does so around requests. In a worker, a lost connection would fail every later job of its thread.
+Django does so around requests; in a worker, a lost connection would fail every later job of its thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 5.0
 
-# Process that the open connections belong to.
 _pid = os.getpid()
 # Those of parents, kept open: closing would end them there too.
 _inherited: list[Any] = []
@@ -32,7 +31,7 @@ def forget_inherited() -> None:
     """In a forked child, leave this thread's connections to the parent.
 
     Otherwise both would read each other's answers, and the child's writes could enter the parent's next transaction.
-    asgiref's thread, which a child lacks, is started anew.
+    asgiref's thread, which a child lacks, is started again.
     """
     global _pid  # noqa: PLW0603
     if os.getpid() == _pid:
@@ -94,7 +93,7 @@ def _renew(*, shared: bool) -> None:
         if connection.connection is None:
             continue
         if connection.in_atomic_block:
-            # A test ends its own transaction.
+            # A test ends its own.
             if not is_of_a_test(connection):
                 abandon(connection)
             continue
@@ -120,14 +119,14 @@ def is_of_a_test(connection: Any) -> bool:
 
 
 def is_unusable(driver: psycopg.Connection[Any]) -> bool:
-    """Return True for a connection that is lost, or in a statement or transaction."""
+    """Return True if lost, or in a statement or transaction."""
     if driver.closed or driver.pgconn.transaction_status != TransactionStatus.IDLE:
         return True
     return is_ended(driver)
 
 
 def abandon(connection: Any) -> None:
-    """Cancel what the server does for a connection, close it, and let Django make a new one."""
+    """Cancel a connection's statement and close it; Django makes a new one."""
     from django.db import connections
 
     driver = connection.connection

@@ -1,4 +1,4 @@
-"""Rules of a job's transaction: one per attempt, it finishes the job, and it explains failures."""
+"""Rules of a job's transaction: one per attempt, which finishes the job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ class CanFinish(Protocol):
 
 @contextmanager
 def only_one(attempt: Attempt) -> Iterator[None]:
-    """Make the block the attempt's one transaction.
-
-    Raises:
-        TransactionError: The job has, or had, one.
-    """
+    """Make the block the attempt's only transaction, or raise TransactionError."""
     if attempt.finished or attempt.in_transaction:
         raise TransactionError(
             f"job {attempt.claim.id} has its transaction already; a job has one, since it finishes it"
@@ -42,11 +38,7 @@ def only_one(attempt: Attempt) -> Iterator[None]:
 
 @contextmanager
 def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
-    """Let the commit in the block finish the job.
-
-    Raises:
-        TransactionError: The block committed nothing.
-    """
+    """Let the commit in the block finish the job; raise TransactionError if it commits nothing."""
     # From here on a refused heartbeat may be due to our own finish.
     attempt.lease.ending = True
     connection.finishing = attempt

@@ -16,7 +16,7 @@ from drain.workers.errors import TransactionError
 
 
 class GuardedConnection(psycopg.BaseConnection[Any]):
-    """Base of connections that commit only with the finish of a job; `finishing` is None while no commit is allowed."""
+    """Commits only with the finish of a job; `finishing` is None while no commit is allowed."""
 
     finishing: Attempt | None = None
     row_factory: Any
@@ -50,11 +50,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         )
 
     def _begin_finish(self, cursor_factory: type[Any]) -> Attempt:
-        """Return the attempt that the commit finishes.
-
-        Raises:
-            TransactionError: No commit is allowed now.
-        """
+        """Return the attempt that the commit finishes."""
         attempt = self.finishing
         if attempt is None:
             raise too_early()
@@ -73,8 +69,8 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
 
 def is_ended(connection: psycopg.BaseConnection[Any]) -> bool:
     """Return True if the server has ended an idle session."""
-    # An idle server only ever sends the end of the session. Polling costs a microsecond; a query, as by
-    # `pool_pre_ping`, two round trips.
+    # An idle server only ever sends the end of the session. Polling costs 1 us; a query, as by `pool_pre_ping`, two
+    # round trips.
     looking = select.poll()
     looking.register(connection, select.POLLIN)
     return bool(looking.poll(0))

@@ -37,7 +37,7 @@ def kept_from_children(connection: psycopg.BaseConnection[Any]) -> Iterator[None
 
 
 def is_inherited(connection: psycopg.BaseConnection[Any]) -> bool:
-    """Return True in a child in which the connection was cut off."""
+    """Return True in a child that was cut off."""
     pid = os.getpid()
     return _owners.get(connection, pid) != pid
 
@@ -51,7 +51,6 @@ def refuse_in_child(connection: psycopg.BaseConnection[Any]) -> None:
 
 
 def _cut_off() -> None:
-    """Replace the sockets of the parent's connections by a dead end."""
     if not _owners:
         return
     # Another thread may have forked mid-call: libpq must not be called to close them.

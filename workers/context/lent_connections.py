@@ -1,4 +1,4 @@
-"""Lender of connections: jobs run by a test use savepoints in its transaction."""
+"""Connections lent to jobs run by a test: they use savepoints in its transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports of SQLAlchemy at the first session: by one thread, and never during a fork.
+"""Imports of SQLAlchemy by one thread, and never during a fork.
 
 Concurrent imports may each get half a module; a child forked during one waits forever for a thread it lacks.
 """
@@ -17,6 +17,6 @@ os.register_at_fork(
 
 
 def load(name: str) -> ModuleType:
-    """Import a module; a microsecond if imported already."""
+    """Import a module; 1 us if imported already."""
     with _importing:
         return importlib.import_module(name)

@@ -10,11 +10,7 @@ MOST = 2**63 - 1
 
 
 def checked(done: object, total: object, text: object) -> Report:
-    """Convert a report to Python's own numbers.
-
-    Raises:
-        ProgressError: It is invalid.
-    """
+    """Convert a report to Python's own numbers, or raise ProgressError."""
     steps = _number("done", done)
     of = None if total is None else _number("total", total)
     if of is not None and steps > of:
@@ -36,7 +32,7 @@ def _number(name: str, value: object) -> float:
         number = value.__index__() if hasattr(kind, "__index__") else float(value)  # type: ignore[attr-defined, arg-type]
     except (TypeError, ValueError, OverflowError):
         raise ProgressError(f"progress: {name} must be a number, not {value!r:.60}") from None
-    # NaN is within no bounds.
+    # Excludes NaN.
     if not 0 <= number <= MOST:
         raise ProgressError(f"progress: {name} must lie between 0 and 2**63 - 1, not {value!r:.60}")
     return number

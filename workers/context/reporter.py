@@ -1,8 +1,8 @@
 """Progress of this process' attempts, sent to Redis by a thread at most twice a second.
 
-A report writes one attribute of the attempt. The thread starts with the first report, and writes changes of all
-attempts in one command; a stalled Redis then delays neither leases nor outcomes. Attempts shorter than half a second
-are never written; others are deleted at their end, or expire with the process.
+A report writes one attribute of the attempt. The thread, started by the first, writes changes of all attempts in one
+command; a stalled Redis delays neither leases nor outcomes. Attempts shorter than half a second are never written;
+others are deleted at their end, or expire with the process.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ EVERY_SECONDS = 0.5
 _PAUSE_SECONDS = 5.0
 # Unchanged progress is rewritten after a third of its lifetime in Redis.
 _AGAIN_SECONDS = 10.0
-# Characters kept.
 _LONGEST_TEXT = 200
-# Patience with Redis at the end of the process.
+# For Redis at the end of the process.
 _PATIENCE_SECONDS = 0.5
 
 
 class Reporting(Protocol):
-    """Attempt that reports progress: done, total and text."""
+    """Attempt that reports progress."""
 
     claim: Claim
     progress: Report | None
@@ -53,17 +52,13 @@ class _Sent(NamedTuple):
 
 
 class Reporter:
-    """Sends progress to Redis.
-
-    Args:
-        open_board: Connects to Redis, in the reporter's thread.
-    """
+    """Sends progress to Redis; its thread connects."""
 
     def __init__(self, open_board: Callable[[], ProgressBoard]) -> None:
         self._open_board = open_board
         self._board: ProgressBoard | None = None
         self._followed: set[Reporting] = set()
-        # What Redis has, or may have, by attempt.
+        # What Redis has, or may have.
         self._sent: dict[Reporting, _Sent] = {}
         # One per attempt. An Event's lock could stay locked when a job is interrupted in `follow`.
         self._notices: SimpleQueue[None] = SimpleQueue()
@@ -127,7 +122,7 @@ class Reporter:
             if self._board is None:
                 self._board = self._open_board()
             self._board.write(changed)
-        # Progress is worth no failure of a job or of this thread.
+        # Progress must fail neither a job nor this thread.
         except Exception as error:  # noqa: BLE001
             self._note_failure(error)
             return False
@@ -198,8 +193,7 @@ def report_to(redis_url: str, namespace: str, client: Redis | None = None) -> No
     """Send this process' progress to Redis, connecting at the first report.
 
     Args:
-        redis_url: Empty for the client only, or for none.
-        client: RQ's connection, used without a URL.
+        client: RQ's connection, used if the URL is empty.
     """
     global _open  # noqa: PLW0603
     _open = partial(_open_board, redis_url, namespace, client) if redis_url or client is not None else None

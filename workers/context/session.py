@@ -1,4 +1,4 @@
-"""SQLAlchemy session of a job's transaction; imported by the first job that asks, as a worker starts twice as fast."""
+"""SQLAlchemy session of a job's transaction; imported on demand, as a worker starts twice as fast."""
 
 from __future__ import annotations
 

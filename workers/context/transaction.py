@@ -1,16 +1,7 @@
 """The transaction in which a job finishes itself.
 
-    @job
-    def settle(order_id: int) -> None:
-        charge(order_id, idempotency_key=drain.current_job().key)
-        with drain.transaction() as session:
-            session.execute(update(Order).where(Order.id == order_id).values(settled=True))
-
-The session's writes and the job's finish are one commit: both, exactly once, or neither. A job claimed elsewhere cannot
-finish, so its writes are rolled back.
-
-The session is flushed, the finish executed under the claim's fence, and both committed: a stale claim is noticed before
-anything is durable. After the flush, a refused heartbeat may be due to the job's own finish.
+The session is flushed, the finish executed under the claim's fence, and both committed, or neither: a stale claim is
+noticed before anything is durable.
 """
 
 from __future__ import annotations
@@ -47,12 +38,12 @@ def transaction() -> Iterator[Session]:
         readable.
 
     Raises:
-        LeaseLostError: Another worker has claimed the job; everything is rolled back.
-        JobCancelledError: The job was cancelled; everything is rolled back.
+        LeaseLostError: The job was claimed elsewhere; all is rolled back.
+        JobCancelledError: The job was cancelled; all is rolled back.
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction; or the block would commit on its own.
     """
-    # SQLAlchemy is slow to import, and most jobs have no session.
+    # Slow to import, and most jobs have no session.
     load("drain.workers.context.session")
     from drain.workers.context.session import session_of
 

@@ -17,11 +17,7 @@ _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def written(job_id: int, value: Any) -> str:
-    """Serialize a result.
-
-    Raises:
-        UnfitResultError: It is not JSON, or too large.
-    """
+    """Serialize a result; raise UnfitResultError if it is not JSON, or too large."""
     try:
         text = values.as_json(f"result of job {job_id}", value)
     except StageError as error:

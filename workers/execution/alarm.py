@@ -1,7 +1,7 @@
 """SIGALRM, which raises an exception in a job in the main thread.
 
 `interruptible` sets an alarm for one call and restores the previous one, such as RQ's. `StandingAlarm` is for a process
-whose main thread only runs jobs: the heartbeat's thread rings it.
+whose main thread only runs jobs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from drain.workers.errors import JobTimeoutError
 from drain.workers.lease.interruption import AGAIN_SECONDS
 from drain.workers.lease.lease import NEVER
 
-# Function called within a time, with the arguments of `Interruption.start`: its interrupter, or None, and the seconds
-# after which another thread uses it.
+# Takes the arguments of `Interruption.start`: its interrupter, or None, and the seconds after which another thread
+# uses it.
 Act = Callable[[Callable[[], None] | None, float], None]
-# Calls a function within seconds; with the cause of earlier interruptions, and a function for the end.
+# Arguments as of `interruptible`.
 Alarm = Callable[[Act, float, Callable[[], Exception | None], Callable[[], None]], None]
 
-# signal.getsignal() wraps handlers in an enum, which takes a microsecond and fails for functions.
+# signal.getsignal() takes 1 us to wrap handlers in an enum, and fails for functions.
 _handler_of: Callable[[int], object] = _signal.getsignal
 _SIGALRM = int(signal.SIGALRM)
 
@@ -62,8 +62,7 @@ def interruptible(
         # The alarm rings first, unless the job disables it.
         act(lambda: _ring(interrupt), seconds + AGAIN_SECONDS)
     finally:
-        # A signal raises at any call or return, even at the start of a context manager's exit, but not in an
-        # assignment.
+        # A signal raises at any call or return, even when a context manager exits, but not in an assignment.
         raises = False
         try:
             end()
@@ -77,13 +76,13 @@ def interruptible(
 class StandingAlarm:
     """Alarm of a process whose main thread only runs jobs; called like `interruptible`.
 
-    The handler stays, and no timer is set: the heartbeat's thread sends the signal. Two handlers and timers per job
-    would take 8 of the 15 us that a job which does nothing costs.
+    The handler stays, and the heartbeat's thread sends the signal: two handlers and timers per job would take 8 of the
+    15 us that a job which does nothing costs.
     """
 
     def __init__(self) -> None:
         self._cause: Callable[[], Exception | None] | None = None
-        # Bound once: each look-up makes a new bound method.
+        # Once: each look-up makes a new bound method.
         self._handler = self._interrupt
         self._ring_it = self._ring
 
@@ -121,7 +120,6 @@ class StandingAlarm:
 
 
 def _ring(handler: object) -> None:
-    """Send SIGALRM to the main thread, if this is its handler."""
     # Jobs may use the alarm; by default the signal would end the process.
     if _handler_of(_SIGALRM) is handler:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)

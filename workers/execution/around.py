@@ -1,7 +1,4 @@
-"""Hooks around an attempt: the context managers of `drain.around`, first registered outermost.
-
-An exception of a hook is one of the attempt.
-"""
+"""Hooks around an attempt, which may fail it: context managers of `drain.around`, first registered outermost."""
 
 from __future__ import annotations
 
@@ -32,12 +29,7 @@ _DECIDES = (
 
 
 class _Decision:
-    """Exception that no hook can swallow.
-
-    Attributes:
-        error: The latest.
-        calls: The function was called; before, nothing can be swallowed, or the job would count as finished.
-    """
+    """Latest exception; no hook can swallow it before the call, or the job would count as finished."""
 
     error: BaseException | None = None
     calls = False

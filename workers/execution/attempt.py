@@ -1,7 +1,7 @@
 """One attempt at a claimed job: read arguments, call the function within its time, conclude the outcome.
 
 Three runners take an `Attempt` and return an `Outcome`: `run` in this thread, `run_in_loop` in the event loop, and
-`isolation.run` in a forked process. The process, not the runner, records the outcome.
+`isolation.run` in a forked process. The process records it.
 
 The job stops being interrupted before its exception is read, or an alarm could raise in the worker's own code.
 """
@@ -143,14 +143,14 @@ def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
         try:
             job.signature.decode(args, kwargs)
         except ArgumentsError as error:
-            # More attempts would not change that.
+            # Permanent.
             return GaveUp(describe(error), error)
     return Call(job, args, kwargs)
 
 
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     """Return the outcome, given that the job's transaction may have finished it."""
-    # Progress is no longer sent.
+    # Ends its progress reports.
     attempt.has_ended = True
     if attempt.finished:
         return AlreadyFinished(_rest_of(attempt, result), is_durable=not attempt.groups_commit)
@@ -207,7 +207,6 @@ def _failed(error: Any, options: JobOptions) -> Failed | GaveUp:
         after, reason = checked_wait(error.after), str(error.reason)
         # An error never raised gets the place of the `Retry`.
         failure.__traceback__ = failure.__traceback__ or error.__traceback__
-    # As for a deferral.
     except Exception as unusable:  # noqa: BLE001
         return Failed(describe(unusable), options, unusable)
     return Failed(describe(failure, "" if failure is error else reason), options, failure, after)
@@ -232,7 +231,6 @@ def _is_of_the_call(error: BaseException) -> bool:
 
 
 def _misfit(call: Call, error: BaseException) -> BaseException:
-    """Return the error in the job's words, if the arguments do not fit."""
     try:
         signature = inspect.signature(call.job.function)
     except ValueError:

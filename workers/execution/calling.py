@@ -46,7 +46,7 @@ def call_here(call: Call, attempt: Attempt) -> None:
         if call.job.job_options.keeps_result:
             attempt.keep_returned(returned)
     finally:
-        # The job has ended: too late for an interruption.
+        # Too late for an interruption.
         with suppress(*INTERRUPTIONS):
             django_connections.renew()
 
@@ -61,7 +61,6 @@ async def wait(call: Call, attempt: Attempt) -> None:
             coroutine = _within_hooks(call, attempt) if hooks.around_hooks else _called(call)
             attempt.interruption.coroutine = coroutine
             returned = await coroutine
-        # As outside the loop.
         except BaseException as error:
             leave_if_forked(pid, error)
             raise
@@ -89,7 +88,7 @@ def _call(call: Call, attempt: Attempt) -> Any:
 
 async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
     returned = await coroutine
-    # At its end asyncio cancels what is left: an abandoned block would look ended.
+    # asyncio then cancels what is left: an abandoned block would look ended.
     if attempt.in_transaction:
         raise TransactionError(LEFT_OPEN)
     return returned

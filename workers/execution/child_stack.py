@@ -16,9 +16,9 @@ from drain.database.deadline import call_at
 from drain.workers.lease.frames import Frame, Stack
 from drain.workers.lease.interruption import Interruption
 
-# The child's thread starts after this.
+# Start of the child's thread.
 _AFTER_SECONDS = 1.0
-# The parent's patience, including the start of the thread.
+# Includes the start of the thread.
 _PATIENCE_SECONDS = 2.5
 _LONGEST_ANSWER = 200_000
 _NUMBERS = 200
@@ -56,7 +56,6 @@ class ChildStack:
         with self._asking:
             # A late answer to an earlier question has another number.
             self._number = self._number % _NUMBERS + 1
-            # TimeoutError is an OSError.
             try:
                 self._ours.sendall(bytes([self._number]))
                 found = self._receive(monotonic() + _PATIENCE_SECONDS)

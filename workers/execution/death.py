@@ -13,8 +13,6 @@ class Death(NamedTuple):
 
     Attributes:
         queue, job_name: "" if it could not be claimed.
-        explanation: As in `dead_jobs`.
-        traceback: Of its exception, as text.
         cause: Its exception, if raised in this process.
     """
 
@@ -34,7 +32,7 @@ class Death(NamedTuple):
             dead.drain_job_id = self.job_id
             return dead
         with suppress(Exception):
-            # Marks it as a tracked job's for tools that get it from RQ.
+            # For tools that get it from RQ.
             self.cause.drain_job_id = self.job_id  # type: ignore[attr-defined]
             if line not in getattr(self.cause, "__notes__", ()):
                 self.cause.add_note(line)

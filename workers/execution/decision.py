@@ -1,7 +1,6 @@
 """Decisions about an ended attempt: made here, without a store, and executed by the recorder.
 
-A decision names a statement, under the claim's fence, and what follows once the row has changed: a word for RQ, a log
-line, a death. The statement always comes first, so nothing uncommitted is reported.
+The statement always comes first, under the claim's fence, so nothing uncommitted is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from drain.workers.execution.outcome import (
 
 log = logging.getLogger(__name__)
 
-# Outcome words, as in RQ's records and a worker's counters.
+# Words in RQ's records and a worker's counters.
 FINISHED, RETRYING, INTERRUPTED, DEFERRED, DEAD = "finished", "retrying", "interrupted", "deferred", "dead"
 RECORDED, STALE, REFUSED, CANCELLED = "recorded", "stale", "refused", "cancelled"
 # In `stale_finishes`: the attempt knew that its job was claimed elsewhere.
@@ -57,7 +56,6 @@ class LogLine(NamedTuple):
 
     Attributes:
         arguments: Values of the text's placeholders.
-        extra: Fields, including `event`.
         answer: Name of a field for the statement's answer, if wanted.
     """
 
@@ -75,9 +73,7 @@ class Decision:
     Attributes:
         word: The job's state, once the row has changed.
         statement: None if the row is written already.
-        values: Arguments of the statement.
         log: Logged once the row has changed.
-        death: If the job is dead.
         otherwise: Outcome if the statement changes nothing; None means that the claim is stale.
         if_forbidden: Outcome if a constraint forbids the statement.
         stale_outcome: For `stale_finishes` if the claim is stale.
@@ -207,7 +203,6 @@ def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
 
 
 def _too_often(interrupted: Interrupted) -> Failed:
-    """Return the outcome of an interruption that counts, after too many that did not."""
     most = outcomes.MOST_INTERRUPTIONS
     why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
     message = f"{why}: {interrupted.error['message']}"

@@ -1,8 +1,8 @@
 """Runner of an isolated job, in a child process.
 
 The child extends the lease, runs the job and records its outcome, on its own connections, then writes one word into a
-pipe. An empty pipe tells the parent that nothing is recorded: the attempt failed or was interrupted. Orders to end go
-through shared memory, followed by a signal.
+pipe. After an empty pipe nothing is recorded: the attempt failed or was interrupted. Orders to end go through shared
+memory, followed by a signal.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from drain.workers.lease.interruption import Interruption
 
 log = logging.getLogger(__name__)
 
-# Words in the pipe once the outcome is recorded; the job may choose the exit code. The exception type follows a
-# failure, the reason a death; a pipe takes this many bytes at once.
+# Written once the outcome is recorded; the job may choose the exit code. The exception type follows a failure, the
+# reason a death; a pipe takes this many bytes at once.
 _FINISHED, _NOT_FINISHED, _DEAD, _CANCELLED, _STALE = b"f", b"n", b"d", b"c", b"s"
 _LONGEST_MESSAGE = 4096
 _LONGEST_ERROR = 1024
-# If no process could be forked.
+# After a failed fork.
 _PAUSE_SECONDS = 1.0
 _DIES_WITH_ITS_PARENT = 1
 # Between looks at the child.
 _LOOK_SECONDS = 0.02
-# For a child to end after an order, before it is killed.
+# From an order to SIGKILL.
 _STOP_SECONDS = 5.0
 # First byte of an order, before the error's text: the worker stops, the job must be given up, the attempt must end.
 _STOP, _GIVE_UP, _END = b"sge"
@@ -66,7 +66,7 @@ def run(attempt: Attempt) -> Outcome:
         `AlreadyFinished` if finished, `Recorded` if not, `Failed` if the child died, and `Interrupted` if it was killed
         because the worker stops.
     """
-    # Extended by the child from now on.
+    # The child extends it.
     attempt.lease.ending = True
     # A stream may be closed, or the job's own.
     with suppress(Exception):
@@ -108,7 +108,6 @@ def run(attempt: Attempt) -> Outcome:
 
 
 def _recorded(reading: int) -> Outcome | None:
-    """Return what the child has recorded, if anything."""
     os.set_blocking(reading, False)
     try:
         word = os.read(reading, _LONGEST_MESSAGE)
@@ -123,7 +122,7 @@ def _recorded(reading: int) -> Outcome | None:
 
 
 def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
-    """Wait for the child; return its status, and whether it was killed because the worker stops."""
+    """Return the child's status, and whether it was killed because the worker stops."""
     interruption = attempt.interruption
     kill_at = monotonic() + attempt.claim.timeout_seconds + KILL_AFTER_SECONDS
     is_ordered = is_killed = False

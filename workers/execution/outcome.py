@@ -17,9 +17,9 @@ from drain.workers.errors import CommitUndoneError, UnfitResultError
 # Characters stored: a row read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
-# Frames between the worker and a job's function: ours, and the event loop's.
+# Frames before a job's function: ours, and the event loop's.
 _MACHINERY = re.compile(r"(drain\.workers|asyncio|selectors)\b")
-# Alarm handlers, whose frames at the end say nothing of the job.
+# Alarm handlers, whose frames at the end are not the job's.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
 _NOT_ENCODED = "its result has characters that the encoding of the database lacks"
 _ALARMS_FILE = str(Path(__file__).with_name("alarm.py"))
@@ -63,7 +63,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Slowed(Deferred):
-    """The function wants to run later, and its key to pause until then."""
+    """Deferred, and its key paused until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,6 @@ class GaveUp:
     """No further attempt would help.
 
     Attributes:
-        error, cause: As for `Failed`.
         rule: Registered option that forbids another attempt; None if the function gave up.
     """
 
@@ -81,7 +80,7 @@ class GaveUp:
 
     @property
     def reason(self) -> str:
-        """Why no further attempt would help, or ""."""
+        """Why, or ""."""
         return (
             self.error["message"] if self.rule is None else f"{_line(self.error)} (not retried: {self.rule})"
         )
@@ -109,7 +108,7 @@ class AlreadyFinished:
     """The job is finished: by its transaction, or the process that ran it.
 
     Attributes:
-        rest: Outcome of the code after the finish, of which only a result is added.
+        rest: Outcome of the code after the finish; only a result is added from it.
         is_durable: False if a server crash may still undo the transaction.
     """
 
@@ -196,7 +195,6 @@ def _traceback(error: BaseException) -> str:
 
 
 def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the job's function on, or all of it."""
     inner = trace
     while inner is not None and _is_machinery(inner.tb_frame.f_globals.get("__name__")):
         inner = inner.tb_next
@@ -212,7 +210,6 @@ def _is_of_the_alarm(frame: traceback.FrameSummary) -> bool:
 
 
 def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """Yield an exception, its causes, contexts and group members."""
     pending = [shown]
     while pending:
         each = pending.pop()
@@ -237,6 +234,6 @@ def _storable(text: str, longest: int) -> str:
     text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     if len(text) <= longest:
         return text
-    # A traceback's end says what happened, its beginning where.
+    # The beginning shows where, the end what.
     half = longest // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

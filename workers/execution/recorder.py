@@ -1,7 +1,4 @@
-"""The only writer of outcomes: executes what `decision` decided, under the claim's fence.
-
-The statement is committed before anything is logged or returned. A stale claim only adds to `stale_finishes`.
-"""
+"""The only writer of outcomes: executes decisions under the claim's fence, committing before anything is logged."""
 
 from __future__ import annotations
 
@@ -111,7 +108,6 @@ class Recorder:
         return self.database.ask(lambda c: statement(c, claim, **values))
 
     def _record_stale(self, claim: Claim, wanted: str) -> str:
-        """Record that an outcome came too late and changed nothing."""
         # Unless this attempt finished the job, in a commit whose answer was lost.
         if self.database.ask(lambda c: finishes.is_finished(c, claim)):
             return FINISHED
@@ -149,7 +145,6 @@ def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> Non
     """Log finished jobs: the first of each name at INFO, others at DEBUG.
 
     Args:
-        finished: Claims with run times.
         more: Advice on seeing the other lines, while they are off.
     """
     is_verbose = log.isEnabledFor(logging.DEBUG)

@@ -1,7 +1,7 @@
 """RQ's records of tracked jobs: dead ones fail there too, and dependents of finished ones are released.
 
-`drain work` deletes a delivery's hash once its job ends. The rest is written here, by RQ's code in the thread that
-serves RQ's tools, so a job that just finishes pays nothing.
+Written by RQ's code in the thread that serves RQ's tools, so a job that just finishes pays nothing; `drain work` only
+deletes a delivery's hash.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 _nothing = logging.getLogger(f"{__name__}.nothing")
 _nothing.disabled = True
 
-# Waiting entries; more are dropped while RQ is slow or Redis unavailable.
+# More are dropped while RQ is slow or Redis unavailable.
 _MOST_WAITING = 1000
-# Entries per turn, about a second's worth: the thread has a heartbeat to keep.
+# Per turn, about a second's worth: the thread has a heartbeat to keep.
 _AT_ONCE = 100
-# Lifetime of a set of dependents after their job's end.
+# Expiry of a set of dependents after their job's end.
 _KEPT_SECONDS = 60
 
 
@@ -79,15 +79,12 @@ class RQBooks:
         return True
 
     def finished(self, rq_id: str, queue: str) -> None:
-        """Add a finished job's delivery, on which RQ jobs depend."""
+        """Add a finished job's delivery with RQ dependents."""
         self._finished.append((rq_id, queue))
         self._ring()
 
     def write(self, worker: BaseWorker) -> None:
-        """Write the oldest entries.
-
-        Args:
-            worker: This process' worker in RQ; its exception handlers are called.
+        """Write the oldest entries, and call the exception handlers of RQ's `worker`.
 
         Raises:
             redis.RedisError: Redis is unavailable; the rest waits.
@@ -171,7 +168,7 @@ def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
     try:
         # Replaced by Sentry's integration.
         Worker.handle_exception(unlogged, job, type(error), error, error.__traceback__)
-    # A handler may be anything.
+    # A handler may raise anything.
     except BaseException as failed:  # noqa: BLE001
         log.warning(
             "an exception handler failed for RQ's job %s: %r",

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Pause after another database's id: a worker that finds only such ids takes them singly.
+# After another database's id: a worker that finds only such ids takes them singly.
 _FOREIGN_PAUSE_SECONDS = 2.0
 _ANY_NUMBER = 2**31
-# Delivery numbers never have more digits.
+# Of a delivery number.
 _DIGITS = 18
 
 
 def tell_of_end(client: Redis, job_id: int) -> None:
-    """Announce the end of an attempt to those who wait for the result."""
+    """Announce the end of an attempt to waiting callers."""
     from redis import RedisError
 
     from drain.wire.ended import tell
 
-    # Waiting callers poll the table once a second anyway.
+    # Waiting callers also poll the table once a second.
     with suppress(RedisError):
         tell(client, job_id)
 
@@ -35,7 +35,7 @@ def tell_of_end(client: Redis, job_id: int) -> None:
 def register_worker(job: Job) -> None:
     """Enter the stock worker of a job into RQ's set for the queue, in case Redis lost it.
 
-    RQ enters a worker only at its start; the leader reads the set to find queues that need no hashes.
+    RQ does so only at the worker's start; the leader reads the set to find queues that need no hashes.
     """
     from redis import RedisError
     from rq import Worker

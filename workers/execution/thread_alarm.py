@@ -1,4 +1,4 @@
-"""Exceptions raised in a job in another thread than the main one, which signals do not reach.
+"""Exceptions raised in a job outside the main thread, which signals do not reach.
 
 CPython raises it at the thread's next call or loop iteration. A job waiting in C (a lock, a socket, `time.sleep`) sees
 it only afterwards.
@@ -33,7 +33,7 @@ def thread_alarm(
         act(interrupt, seconds)
     finally:
         while True:
-            # Too late: the job has ended.
+            # The job has ended.
             try:
                 # No other is ordered from here on; an earlier one may still be coming.
                 end()

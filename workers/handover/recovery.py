@@ -1,4 +1,4 @@
-"""Crash recovery: the successor finishes, charges or returns a dead process' jobs."""
+"""Crash recovery of a dead process' jobs by its successor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recover(
         journal: Of the dead process; empty afterwards.
         death: How the process ended.
         stopped: It was killed for not stopping in time: attempts do not count.
-        books: RQ's records; without, they are written at once and no exception handlers are called.
+        books: Without, RQ's records are written at once and no exception handlers are called.
     """
     entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())

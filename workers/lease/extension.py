@@ -1,4 +1,4 @@
-"""Extension of leases: one statement for all of a process, on a connection of its own.
+"""Extension of leases: one statement for all of a process.
 
 It is refused if the claim is no longer current: the job was claimed elsewhere, cancelled, or finished in a commit whose
 answer was lost.
@@ -25,7 +25,7 @@ from drain.workers.stores import POSTGRES, Stores, is_outage, is_stale
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
-# Server-side timeout of an extension, which is then retried on a new connection.
+# On the server; retried on a new connection.
 _LONGEST_SECONDS = 10.0
 # This side waits longer, so that the server can report a lock wait, which would otherwise look like an outage.
 _STALLED_RATIO = 1.5
@@ -42,7 +42,6 @@ class Extender:
     """Extends leases, for one thread.
 
     Args:
-        stores: Receives answers and failures of PostgreSQL.
         lost: Called for each lease that another worker has.
 
     Attributes:
@@ -158,7 +157,6 @@ def _lose(watched: Watched) -> None:
     lease.beat_at = NEVER
     watched.interruption.due_at = monotonic()
     if lease.cancelled:
-        # The outcome of the attempt logs the event.
         log.info(
             "job %d was cancelled: attempt %d is interrupted",
             claim.id,

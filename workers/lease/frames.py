@@ -7,13 +7,12 @@ import threading
 from types import FrameType
 from typing import Any, NamedTuple
 
-# File, line, function.
 Frame = tuple[str, int, str]
 
-# Calls kept of a deep stack.
+# Kept of a deep stack.
 _OUTERMOST, _INNERMOST = 50, 100
 _MOST = 10_000
-# Characters kept of a path or name.
+# Of a path or name.
 _LONGEST_TEXT = 500
 
 
@@ -21,7 +20,6 @@ class Stack(NamedTuple):
     """Stack of a running job.
 
     Attributes:
-        place: Thread of the job.
         frames: Calls, innermost last; None if the job's own process does not answer.
         beside: What the event loop's thread runs while the job waits in it.
     """
@@ -32,11 +30,7 @@ class Stack(NamedTuple):
 
 
 def stack_in(thread: int, coroutine: Any) -> Stack:
-    """Return the stack of a job in this thread; of a waiting `async def`, the calls it awaits.
-
-    Args:
-        coroutine: Of the job, if it has one.
-    """
+    """Return the stack of a job in this thread; of a waiting `async def`, the calls it awaits."""
     place, calls = _place_of(thread), frames_of_thread(thread)
     if coroutine is None or coroutine.cr_running or not (waits := frames_of_coroutine(coroutine)):
         return Stack(place, calls, [])
@@ -66,7 +60,6 @@ def frames_of_coroutine(coroutine: Any) -> list[Frame]:
     """List the awaited calls of a waiting coroutine, innermost last."""
     found: list[Frame] = []
     while coroutine is not None and len(found) < _MOST:
-        # Coroutines and generators prefix the same attributes differently.
         for letters in ("cr", "gi", "ag"):
             if (frame := getattr(coroutine, f"{letters}_frame", None)) is not None:
                 found.append(_described(frame))

@@ -1,13 +1,13 @@
 """Thread that extends a worker's leases, and interrupts jobs whose lease is lost.
 
 A third of a lease after the claim, and so on, it extends all leases in one statement. Thread and connection start only
-then, so short jobs cost nothing. A refused extension means that another worker has claimed the job.
+then, so short jobs cost nothing.
 
 If PostgreSQL is unavailable for longer than a lease, the first worker to ask afterwards has the job: an expired lease
 is extended unless claimed elsewhere.
 
-A job that cannot be interrupted does not keep its lease forever: one lease after its time limit it is only watched. One
-that catches LeaseLostError or JobTimeoutError gets the next every ten seconds.
+One lease after its time limit, a job that cannot be interrupted is only watched. One that catches LeaseLostError or
+JobTimeoutError gets the next every ten seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS = 0.01
-# Patience with a heartbeat under way at the worker's end.
+# For a heartbeat under way at the worker's end.
 _PATIENCE_SECONDS = 0.25
 _JOIN_SECONDS = 1.0
 
@@ -39,7 +39,6 @@ class Heartbeat:
 
     Args:
         held: Returns the attempts with leases; called in the heartbeat's thread.
-        stores: Receives failures of PostgreSQL.
         lost: Called for each lease that another worker has.
 
     Attributes:
@@ -73,12 +72,11 @@ class Heartbeat:
                 self._starts.append(call_at(at, self._start))
             # Either way, as the thread may just have started.
             self._wakeup.notify()
-            # Last: a thread that sees this time relies on the start and the notice, and an interrupted job may
-            # leave anywhere.
+            # Last: a thread that sees this time relies on start and notice; an interrupted job may leave anywhere.
             self._wakes_at = at
 
     def stop(self) -> None:
-        """Stop extending; may be repeated, or come without `wake_by`. Never raises."""
+        """Stop extending; repeatable, also without `wake_by`. Never raises."""
         self._ended = self._extender.ended = True
         with self._starting:
             self._forget_starts()
@@ -109,7 +107,7 @@ class Heartbeat:
                 "no lease is extended until a thread can be started: %s", error, extra={"event": "no_thread"}
             )
         self._has_failed = True
-        # One more start is enough; otherwise each failure would go on by itself.
+        # One more start is enough; otherwise each failure would continue on its own.
         self._forget_starts()
         self._starts.append(call_at(monotonic() + _RETRY_SECONDS, self._start))
 
@@ -150,7 +148,7 @@ def _next_at(watched: Watched) -> float:
 def _log_slow(watched: Watched) -> None:
     claim, running = watched.lease.claim, watched.interruption
     running.slow_at = NEVER
-    # The other thread's stack may change while read.
+    # The stack may change while read.
     with suppress(Exception):
         log.warning(
             "job %d (%s) has been running for %.0f s; its stack:\n%s",

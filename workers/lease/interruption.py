@@ -1,7 +1,7 @@
 """Interruption of a running job, and the stack of a slow one.
 
-A job is interrupted when its time is over, its lease lost, it was cancelled, or its worker orders it. The runner passes
-the means: an alarm in the main thread, a cancelled task in the event loop, a signal to an isolated job's process.
+The runner passes the means: an alarm in the main thread, a cancelled task in the event loop, a signal to an isolated
+job's process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from drain.workers.errors import JobCancelledError, JobTimeoutError, LeaseLostEr
 from drain.workers.lease.frames import Stack, stack_in
 from drain.workers.lease.lease import NEVER, Lease
 
-# Between interruptions of one job. One may not suffice: event loops log exceptions of callbacks and go on.
+# One interruption may not suffice: event loops log exceptions of callbacks and go on.
 AGAIN_SECONDS = 10.0
 
 
@@ -45,7 +45,6 @@ class Interruption:
         slow_at: When to log the stack.
         ordered: Exception that the worker wants raised, whatever the time.
         stopped: The worker stops: an attempt that raises does not count.
-        coroutine: Of an `async def` job.
         ask_child: Asks an isolated job's process for its stack.
     """
 
@@ -85,7 +84,7 @@ class Interruption:
         self._watcher.wake_by(min(lease.beat_at, self.slow_at, self.due_at))
 
     def stop(self) -> None:
-        """Stop interrupting: the job has ended. May be repeated, or come without `start`."""
+        """Stop interrupting: the job has ended. Repeatable, also without `start`."""
         with self._watcher.interrupting:
             self.slow_at = self.due_at = NEVER
             self._interrupt = None

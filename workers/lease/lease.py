@@ -1,7 +1,7 @@
 """The lease of one claim, as far as this process knows.
 
 Begun by the claim, by the database's clock, and extended by the heartbeat until the outcome is recorded. A refused
-extension sets `lost`, and the attempt's `interruption` interrupts the job.
+extension sets `lost`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Lease:
     """Lease of one claim; times by `monotonic()` unless noted.
 
     Args:
-        asked_at: When the claim was requested: the lease began no earlier.
+        asked_at: Request of the claim: the lease began no earlier.
 
     Attributes:
         beat_at: Next extension; NEVER once lost.

@@ -1,6 +1,6 @@
 """Measures of jobs, for the metrics of `drain work --metrics-port`.
 
-    memory          the measures of a slot, shared with the supervisor's port
+    memory          the measures of a slot, shared with the port
     worker_metrics  the worker's side: counts ended jobs
 
 Only a slot's present process writes and the port reads, without locks. Each number is one word and only grows: a killed

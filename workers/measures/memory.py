@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from drain.jobs.objectives import RUN_BUCKETS, WAIT_BUCKETS
 
-# Pairs of queue and job, and of those with an exception type.
+# Of queue and job, and of those with an exception type.
 PAIRS = ERRORS = 256
 
 # Numbers of a pair. A histogram has its buckets, the highest, and the sum.
@@ -49,7 +49,7 @@ _SIZE = _FAILURES_AT + ERRORS * _ERROR.size
 
 
 class Totals(NamedTuple):
-    """Totals of a slot: busy seconds of ended jobs, lost leases, and refused outcomes."""
+    """Busy seconds of ended jobs, lost leases, and refused outcomes."""
 
     busy_seconds: float
     lost_leases: float

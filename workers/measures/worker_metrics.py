@@ -1,7 +1,6 @@
 """Meter of a worker process: counts ended jobs in memory that the port reads.
 
-The finisher's thread counts most, many per call; the main thread those that it records. Hence a lock, which no other
-process waits for.
+The finisher's thread counts most, many per call; the main thread those that it records. Hence a lock.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ AnyJob: TypeAlias = Job[..., Any]
 
 # Pairs with labels of their own; the rest is for other jobs of each queue.
 OWN_PAIRS = memory.PAIRS - 32
-# Between exemplars of a bucket.
+# Of a bucket.
 _EXEMPLAR_SECONDS = 1.0
 # Trace of a job staged in a sampled span, as jsonb text.
 _SAMPLED = re.compile(r'"traceparent": "00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f][13579bdf]"')
@@ -59,8 +58,6 @@ class Run:
 
 
 class _Pair:
-    """Numbers of a pair of queue and job, as in memory."""
-
     __slots__ = ("changed", "exemplars_at", "number", "row")
 
     def __init__(self, number: int, row: list[float]) -> None:
@@ -123,7 +120,6 @@ class Meter:
             self._write(())
 
     def _count_runs(self, jobs: Sequence[Measured], finished: int) -> list[_Pair]:
-        """Count ended attempts; return the pairs that changed."""
         own = self._own
         changed: list[_Pair] = []
         busy = 0.0
@@ -177,7 +173,6 @@ class Meter:
             self._measures.write_row(pair.number, pair.row)
 
     def _pair(self, job: Measured) -> _Pair:
-        """Return the pair for a job's labels, perhaps shared."""
         queue, name = job.claim.queue, job.claim.job_name
         if job.job is None:
             # Anyone who stages may choose such a name.

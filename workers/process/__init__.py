@@ -1,33 +1,31 @@
-"""The threads of one worker process, and what they share.
-
-In the order of a job's path:
+"""The threads of one worker process, in the order of a job's path.
 
     process           wires, starts and ends the threads; its docstring draws them
-    fetcher           thread: pops ids from RQ's lists, and returns jobs that wait too long
-    claimer           claims fetched jobs in one statement, and releases those that do not run
+    fetcher           thread: pops ids from RQ's lists, returns jobs that wait too long
+    claimer           claims fetched jobs in one statement
     inbox             waiting jobs, and unrecorded outcomes
-    jobs              a job in the inbox: claimed, or pending
+    jobs              a job in the inbox
     prefetch          how many jobs to fetch
     job_runner        main thread: one job at a time
     async_loop        thread: `async def` jobs, many at once
     job_threads       threads: other jobs, several at once
     running           running jobs, and their interruption
-    plain_inbox       plain RQ jobs that wait and run
+    plain_inbox       waiting and running plain RQ jobs
     plain_jobs        the seam for an extension that runs plain RQ jobs
-    finisher          thread: records outcomes, many in one statement
+    finisher          thread: records outcomes
     outcome_batch     outcomes recorded together
     end_hooks         thread: calls hooks for ended jobs
-    cleanup           clears hashes of finished deliveries in Redis
-    stale_deliveries  deliveries whose jobs run under an earlier one, with waiting dependents
+    cleanup           clears hashes of ended deliveries
+    stale_deliveries  deliveries whose jobs run under an earlier one
 
 Supporting:
 
-    shutdown      stop, stop now, recycle, resign: requested anywhere
+    shutdown      stop, stop now, recycle, resign
     stop_signals  handlers of stop signals
     watchdog      thread: memory, supervisor, plain jobs, grace period
     rq_presence   thread: shows tracked jobs to RQ's tools
     rq_worker     the worker that RQ's tools show
-    rq_commands   RQ's commands, obeyed by that worker
+    rq_commands   RQ's commands
     stacks        answers about where a job is
 
 Only its own object assigns an attribute; other threads call methods. No thread waits for a lock while a signal handler

@@ -1,4 +1,4 @@
-"""Thread with the event loop for `async def` jobs, many at once."""
+"""Thread with the event loop for `async def` jobs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from drain.workers.process.shutdown import Shutdown
 
 
 class AsyncLoop:
-    """Runs `async def` jobs; its thread starts with the first.
-
-    Args:
-        concurrency: Jobs at once.
-    """
+    """Runs up to `concurrency` jobs at once; its thread starts with the first."""
 
     def __init__(self, inbox: Inbox, shutdown: Shutdown, concurrency: int) -> None:
         self._inbox = inbox
@@ -53,7 +49,7 @@ class AsyncLoop:
         inbox.note_begin(job, began)
         try:
             result = await run_in_loop(job)
-        # Job exceptions never get here; one of our own code ends the process.
+        # Not from a job: an error of our own ends the process.
         except BaseException as error:  # noqa: BLE001
             inbox.running.end_async(job)
             self._shutdown.fail(error)

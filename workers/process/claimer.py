@@ -1,4 +1,4 @@
-"""Claims of fetched jobs in one statement, and the release of those that do not run."""
+"""Claims of fetched jobs, and the release of those that do not run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Claimer:
-    """Claims fetched jobs into the inbox; for the fetcher's thread only.
-
-    Args:
-        database: The fetcher's connection.
-        overtaken: Deliveries whose jobs run under an earlier one.
-    """
+    """Claims jobs into the inbox; for the fetcher's thread and connection only."""
 
     def __init__(
         self,
@@ -69,7 +64,7 @@ class Claimer:
             missing = {job_id: each.delivery for job_id, each in ours.items() if job_id not in won}
             left = self._database.ask(lambda c: claims.left_to_claim(c, missing)) if missing else set()
         except BaseException:
-            # A claim whose answer was lost expires; others are unaffected.
+            # A claim whose answer was lost expires.
             self._consumer.give_back([(each.queue, each.rq_id) for each in popped])
             raise
         failpoint(FailurePoint.CLAIMED)
@@ -111,7 +106,7 @@ class Claimer:
         return added
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
-        """Accept plain RQ jobs whose ids look like ours, and remember overtaken deliveries."""
+        """Accept plain RQ jobs, and remember overtaken deliveries."""
         text = "%d jobs were not claimed: claimed by another worker, delivered again or finished"
         log.debug(text, len(refused), extra={"event": "not_claimed"})
         plain, overtaken = self._consumer.sort_unclaimed(refused)
@@ -122,7 +117,7 @@ class Claimer:
     def _ask(self, ours: Mapping[int, PoppedId]) -> dict[int, Claim]:
         asked = False
         queues: dict[str, dict[int, int]] = {}
-        # A repeated statement returns claims that this process has; those of the main thread are left to it.
+        # A repeated statement returns claims of this process; the main thread keeps its own.
         pending = {item.popped.job_id for item in list(self._inbox.pending)}
         for job_id, popped in ours.items():
             if job_id not in pending:
@@ -149,7 +144,7 @@ class Claimer:
         for item in claimed:
             item.lease.ending = True
         try:
-            # Plain jobs are returned even without PostgreSQL.
+            # Plain jobs need no PostgreSQL.
             released = self._release(claimed) if claimed else set[int]()
             self._consumer.give_back(
                 [
@@ -175,7 +170,6 @@ class Claimer:
 def _by_runner(
     items: Sequence[Item], *, has_threads: bool
 ) -> tuple[list[Item], list[ClaimedJob], list[ClaimedJob]]:
-    """Sort jobs by runner: main thread, event loop, threads."""
     in_main_thread: list[Item] = []
     async_jobs: list[ClaimedJob] = []
     for_threads: list[ClaimedJob] = []
@@ -206,7 +200,7 @@ def _claim_many(
             again=again,
         )
     except psycopg.DataError as error:
-        # One row cannot be computed with, so none was claimed: the main thread claims them singly.
+        # One row fails the statement, so none was claimed: the main thread claims them singly.
         log.warning(
             "%d jobs cannot be claimed together: %s",
             len(deliveries),

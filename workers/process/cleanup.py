@@ -1,4 +1,4 @@
-"""Clearing the Redis hashes of ended jobs' deliveries, many per command."""
+"""Clearing the Redis hashes of ended jobs' deliveries."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from drain.wire import Consumer
 from drain.workers.execution.rq_books import RQBooks
 from drain.workers.stores import REDIS, Stores, answering
 
-# Remembered while Redis is unavailable.
+# While Redis is unavailable.
 _MOST_UNCLEARED = 100_000
 
 
 class UnclearedDeliveries:
-    """Remembers deliveries until cleared. Any thread adds; one thread calls `clear`.
-
-    Args:
-        stores: Receives answers and failures of Redis.
-        books: RQ's records of jobs that others depend on.
-    """
+    """Remembers deliveries until cleared. Any thread adds; one thread calls `clear`."""
 
     def __init__(self, consumer: Consumer, stores: Stores, books: RQBooks) -> None:
         self._consumer = consumer
@@ -63,6 +58,6 @@ class UnclearedDeliveries:
 
     def _tell(self) -> None:
         kept, self._kept = self._kept, []
-        # Waiting callers poll the table once a second anyway.
+        # Waiting callers also poll the table once a second.
         with suppress(UnavailableError), answering(self._stores, REDIS):
             self._consumer.tell(kept)

@@ -11,9 +11,9 @@ from drain.workers.execution import completion_hooks
 
 log = logging.getLogger(__name__)
 
-# Ended jobs that wait for slow hooks; beyond this, hooks are skipped.
+# Further hooks are skipped.
 _MOST_WAITING = 10_000
-# For the last hooks once the process stops.
+# For the last hooks at the end.
 _LAST_SECONDS = 5.0
 
 

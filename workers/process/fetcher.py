@@ -1,4 +1,4 @@
-"""Thread that fills the inbox: pops ids from RQ's lists and has their jobs claimed."""
+"""Thread that pops ids from RQ's lists and has their jobs claimed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT_SECONDS = 0.5
 # Between looks for tracked jobs behind plain ones, and for plain jobs without PostgreSQL.
 _LOOK_SECONDS = 0.1
-# Between questions of a suspended worker.
 _SUSPENDED_SECONDS = 1.0
-# Pauses while a store is unavailable; they double.
+# While a store is unavailable; doubles.
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -35,9 +34,7 @@ class Fetcher:
     """Fetches jobs until shutdown, then returns those that have not begun.
 
     Args:
-        shutdown: Requested here when nothing is left to do.
         database: For this thread only.
-        overtaken: Deliveries whose jobs run under an earlier one.
         burst: Shut down once queues and inbox are empty.
         max_idle_seconds: Shut down after so long without jobs.
 
@@ -45,7 +42,7 @@ class Fetcher:
         is_suspended: RQ's workers are suspended.
     """
 
-    # One thing: the loop of a thread; popped ids are the claimer's.
+    # One thing: the loop of a thread.
 
     def __init__(
         self,
@@ -121,7 +118,6 @@ class Fetcher:
             self._shutdown.resign()
 
     def _claim(self, popped: Sequence[PoppedId], wanted: int) -> None:
-        """Claim popped jobs; if the first was taken alone, pop and claim the others then."""
         taken, self._taken = self._taken, None
         try:
             self._claimer.claim(popped)
@@ -139,7 +135,6 @@ class Fetcher:
             self._claimer.claim(others)
 
     def _wait_for_room(self, wanted: int) -> None:
-        """Return jobs behind a slow one, end a burst, or wait."""
         waiting_since = monotonic() - _LONGEST_WAIT_SECONDS
         if items := self._inbox.withdraw_stuck(waiting_since):
             self._claimer.give_back(items)

@@ -1,4 +1,4 @@
-"""Buffer of one worker process: jobs that wait, run, or have an unrecorded outcome.
+"""Buffer of waiting and running jobs, and of unrecorded outcomes.
 
 The fetcher fills `waiting`; the main thread empties it and fills `outcomes`, which the finisher empties. No locks: each
 step is one operation on a deque, dict, set or SimpleQueue, none locked while a signal handler runs.
@@ -25,7 +25,7 @@ from drain.workers.process.prefetch import Prefetch
 from drain.workers.process.running import RunningJobs
 from drain.workers.process.shutdown import Shutdown
 
-# The finisher does not wait for more outcomes.
+# Then the finisher does not wait for more.
 FULL_BATCH = 250
 
 
@@ -42,27 +42,17 @@ def longest_seconds(attempt: Attempt) -> float:
 class Inbox:
     """Jobs of one process, and how many more it wants.
 
-    Args:
-        options: Prefetch, concurrency, and jobs before recycling.
-        journal: Claimed jobs, in memory that the supervisor reads.
-        shutdown: Recycles the process after its last allowed job.
-
     Attributes:
-        waiting, waiting_async, waiting_for_threads: Jobs for the main thread, the event loop, and threads.
-        plain: Plain RQ jobs.
         has_threads: Jobs run in threads unless bound to the main thread.
         claimed: Claimed, unrecorded jobs by id.
         pending: Pending and plain jobs that wait or run.
-        outcomes: Ended jobs with outcomes, for the finisher.
-        running: Running tracked jobs.
-        ran: Tracked jobs ended in this process.
         work_added: Wakes the main thread.
         room_freed: Wakes the fetcher.
         outcome_added: Wakes the finisher.
-        batch_filled: Tells the finisher not to wait for more.
+        batch_filled: The finisher need not wait for more.
     """
 
-    # One thing: the jobs that a process' threads share; each method is one change.
+    # One thing: the jobs that a process' threads share.
     def __init__(self, options: WorkOptions, journal: Journal, shutdown: Shutdown) -> None:
         self.journal = journal
         self.waiting: deque[Item] = deque()
@@ -146,7 +136,7 @@ class Inbox:
         """Remove and return the jobs of each thread whose first has waited since then."""
         items: list[Item] = []
         for waiting in list[deque[Any]]((self.waiting, self.waiting_async, self.waiting_for_threads)):
-            # A missing item has just begun.
+            # The job has just begun.
             with suppress(IndexError):
                 if waiting[0].waits_since <= waiting_since:
                     while True:
@@ -169,7 +159,7 @@ class Inbox:
                 self.remove(item)
 
     def begin_next(self) -> Item | None:
-        """Start and return the main thread's next job, if any."""
+        """Start the main thread's next job, if any."""
         try:
             item = self.waiting.popleft()
         except IndexError:
@@ -178,11 +168,11 @@ class Inbox:
         return item
 
     def begin_next_async(self) -> ClaimedJob | None:
-        """Start and return the event loop's next job, if any."""
+        """Start the event loop's next job, if any."""
         return self._begin_beside(self.waiting_async, self.running.begin_async)
 
     def begin_next_in_thread(self) -> ClaimedJob | None:
-        """Start and return the next job for a thread, if any."""
+        """Start the next job for a thread, if any."""
         return self._begin_beside(self.waiting_for_threads, self.running.begin_in_thread)
 
     def _begin_beside(
@@ -193,38 +183,36 @@ class Inbox:
         except IndexError:
             return None
         begin(job)
-        # Others may begin beside it, and slow jobs are fetched singly.
+        # Others may begin meanwhile, and slow jobs are fetched singly.
         self._wake_fetcher_if_low()
         return job
 
     def end_async(self, job: ClaimedJob) -> None:
-        """Note the end of a job in the event loop."""
+        """End a job of the event loop."""
         self.running.end_async(job)
         self._wake_fetcher_if_low()
 
     def end_in_thread(self, job: ClaimedJob) -> None:
-        """Note the end of a job in a thread."""
+        """End a job of a thread."""
         self.running.end_in_thread(job)
         self._wake_fetcher_if_low()
 
     def note_begin(self, job: ClaimedJob, began: float) -> None:
-        """Record in the journal that a job begins, and when the supervisor kills this process for it."""
+        """Record in the journal when a job began and must have ended."""
         job.began_at = began
         self.journal.begin(job.slot, began + longest_seconds(job))
 
     def drop(self, job: ClaimedJob) -> None:
         """Remove a job that lost its lease before it began."""
         if job.lease.cancelled:
-            # Like an ended attempt: its delivery has no successor to clear it.
+            # As for an ended attempt: its delivery has no successor to clear it.
             self.add_outcome(job, Lost(describe(JobCancelledError("it was cancelled before it began"))), 0.0)
             return
         self.remove(job)
         self.room_freed.notify()
 
     def add_outcome(self, job: ClaimedJob, outcome: Outcome, seconds: float, at_once: int = 1) -> None:
-        """Record a job's outcome in the journal, then add it.
-
-        In this order, so that after a kill the successor records the outcome.
+        """Record an outcome in the journal, then add it: after a kill the successor records it.
 
         Args:
             seconds: Run time.
@@ -234,8 +222,7 @@ class Inbox:
         if isinstance(outcome, AlreadyFinished) or (
             isinstance(outcome, Finished) and outcome.result is not None
         ):
-            # Jobs may set synchronous_commit themselves. And results are not in the journal: no one else may finish
-            # the job.
+            # Jobs may set synchronous_commit, and the journal has no results, so only this process can finish the job.
             self.journal.commit(job.slot)
         elif isinstance(outcome, Finished):
             self.journal.finish(job.slot)

@@ -29,7 +29,7 @@ from drain.workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
-# Longest sleep: a signal just before it would not end it, and its handler runs only here.
+# Longest sleep: a signal just before it does not end it, and its handler runs only here.
 _LOOK_SECONDS = 1.0
 
 
@@ -38,9 +38,6 @@ class JobRunner:
 
     Args:
         signals: Handlers that a job may replace.
-        finisher: Counts jobs recorded here.
-        overtaken: Deliveries whose jobs run under an earlier one.
-        meter: Measures jobs recorded here, if any.
     """
 
     def __init__(
@@ -97,7 +94,6 @@ class JobRunner:
         inbox.add_outcome(job, result, monotonic() - began)
 
     def _run_pending(self, item: PendingJob) -> None:
-        """Claim and run a job that must run alone."""
         inbox, popped = self._inbox, item.popped
         assert popped.job_id is not None  # noqa: S101  (plain jobs are not in this thread's list)
         if self._alone is None:
@@ -115,7 +111,7 @@ class JobRunner:
                 self._finisher.note_refused()
                 self._accept_if_plain(popped)
             if item.attempt is not None and item.attempt.options.keeps_result:
-                # A waiting caller polls the table once a second anyway.
+                # The caller also polls the table once a second.
                 with suppress(UnavailableError):
                     self._consumer.tell([popped.job_id])
         except UnavailableError as error:
@@ -172,5 +168,4 @@ class JobRunner:
 
 
 def _run_of(attempt: Attempt, took: float) -> Run:
-    """Return the meter's data of an attempt that began right after its claim."""
     return Run(attempt.claim, attempt.job, attempt.options, 0.0, 0.0, took)

@@ -13,22 +13,18 @@ from drain.workers.process.inbox import Inbox
 from drain.workers.process.jobs import ClaimedJob
 from drain.workers.process.shutdown import Shutdown
 
-# The main thread looks for signals this often while it waits.
+# Between looks for signals.
 _LOOK_SECONDS = 0.1
 
 
 class JobThreads:
-    """Runs jobs in threads.
-
-    Args:
-        number: Threads; with 1, none starts and the main thread runs all jobs.
-    """
+    """Runs jobs in threads; with one, none starts and the main thread runs all jobs."""
 
     def __init__(self, inbox: Inbox, shutdown: Shutdown, number: int) -> None:
         self._inbox = inbox
         self._shutdown = shutdown
         self._number = number
-        # One notice per job, for one thread.
+        # One per job.
         self._notices: SimpleQueue[None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run_or_fail, name=f"job {n}", daemon=True)
@@ -42,7 +38,7 @@ class JobThreads:
             thread.start()
 
     def wake(self, jobs: int) -> None:
-        """Let threads look for this many jobs; for the fetcher's thread."""
+        """Wake threads for this many jobs; for the fetcher's thread."""
         for _ in range(jobs):
             self._notices.put(None)
 
@@ -58,14 +54,14 @@ class JobThreads:
             while not self._shutdown.requested:
                 self._notices.get()
                 self._run_next()
-        # Job exceptions never get here; one of our own code ends the process.
+        # Not from a job: an error of our own ends the process.
         except BaseException as error:  # noqa: BLE001
             self._shutdown.fail(error)
 
     def _run_next(self) -> None:
         inbox = self._inbox
         job = None if self._shutdown.requested else inbox.begin_next_in_thread()
-        # It was given back.
+        # Given back.
         if job is None:
             return
         try:

@@ -11,7 +11,7 @@ from drain.workers.context.current import Attempt
 from drain.workers.execution.outcome import Outcome
 from drain.workers.lease.interruption import Watcher
 
-# Then RQ's tools show the job's name.
+# Until RQ's tools show the job's name.
 SHOWN_AFTER_SECONDS = 1.0
 
 
@@ -19,7 +19,6 @@ class ClaimedJob(Attempt):
     """Attempt at a claimed job; times by `monotonic()`.
 
     Attributes:
-        rq_id: RQ's id of the delivery.
         asked_at: Request of the claim, right after the pop.
         slot: Journal slot.
         waits_since: Entry into the inbox.
@@ -40,7 +39,7 @@ class ClaimedJob(Attempt):
         waits_since: float,
     ) -> None:
         super().__init__(claim, asked_at, watcher, database_url)
-        # The finisher waits; an isolated job's process records its own outcome.
+        # An isolated job's process records its own outcome.
         self.groups_commit = self.options.commit == GROUPED and not self.options.isolated
         self.rq_id = rq_id
         self.slot = slot

@@ -17,9 +17,9 @@ class OutcomeBatch:
     """Ended jobs, sorted by how they are recorded.
 
     Attributes:
-        finished: Durably recorded as finished.
-        alone: To be recorded one by one.
-        left: Left to redelivery, as PostgreSQL is unavailable.
+        finished: Durably recorded.
+        alone: To be recorded singly.
+        left: For redelivery, as PostgreSQL is unavailable.
     """
 
     def __init__(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> None:

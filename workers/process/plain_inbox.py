@@ -1,4 +1,4 @@
-"""Plain RQ jobs of one worker process: the running one and the next."""
+"""Running and next plain RQ jobs of a worker process."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections import deque
 from drain.workers.process.jobs import PendingJob
 from drain.workers.process.shutdown import Shutdown
 
-# Waiting while one runs, so that the RQ process need not wait for the fetcher.
+# So that the RQ process need not wait for the fetcher.
 _AHEAD = 1
 
 
 class PlainInbox:
-    """Buffer between the fetcher and `PlainJobs`' thread; part of `Inbox`, without locks too.
-
-    Attributes:
-        ran: Jobs ended in this process.
-        added: Wakes the thread that runs them.
-    """
+    """Buffer between the fetcher and `PlainJobs`' thread; part of `Inbox`, without locks too."""
 
     def __init__(self, shutdown: Shutdown) -> None:
         self.ran = 0
@@ -43,7 +38,7 @@ class PlainInbox:
         self.added.notify()
 
     def begin_next(self) -> PendingJob | None:
-        """Start and return the next job, if any."""
+        """Start the next job, if any."""
         try:
             job = self._waiting.popleft()
         except IndexError:
@@ -52,7 +47,7 @@ class PlainInbox:
         return job
 
     def end(self) -> None:
-        """Count the running job as ended."""
+        """End the running job."""
         self._running = None
         self._is_stuck = False
         self.ran += 1

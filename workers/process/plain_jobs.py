@@ -1,6 +1,6 @@
-"""Plain jobs: untracked jobs in RQ's lists, run by an extension.
+"""Seam for an extension that runs plain (untracked) jobs of RQ's lists.
 
-A package registers one under the entry point group `drain.plain_jobs`; without it, plain jobs are refused.
+It registers under the entry point group `drain.plain_jobs`; without one, plain jobs are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PlainJobs(Protocol):
         """Wait, bounded, until jobs can run."""
 
     def run(self) -> None:
-        """Run jobs until shutdown, in a thread of its own."""
+        """Run jobs until shutdown, in its own thread."""
 
     def check(self) -> None:
         """Check on them, about once a second."""
@@ -49,10 +49,10 @@ class NoPlainJobs:
         pass
 
     def wait_until_ready(self) -> None:
-        """Return at once."""
+        """Do nothing."""
 
     def run(self) -> None:
-        """Return at once."""
+        """Do nothing."""
 
     def check(self) -> None:
         """Do nothing."""
@@ -77,7 +77,7 @@ class Handler(Protocol):
             name: Of RQ's worker, for RQ's tools.
 
         Returns:
-            Called once inbox, shutdown, journal and consumer exist. `NoPlainJobs` refuses plain jobs everywhere.
+            Called once its arguments exist; `NoPlainJobs` refuses plain jobs everywhere.
         """
 
 

@@ -1,4 +1,4 @@
-"""Number of jobs that a worker process fetches at a time: those it will run within a moment."""
+"""Number of jobs that a worker process fetches at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Prefetch:
         self._allowed = 1.0
 
     def observe(self, seconds: float) -> None:
-        """Note how long a job occupied the worker; one of 16 at once counts a sixteenth."""
+        """Average how long a job occupied the worker; one of 16 at once counts a sixteenth."""
         self._average_seconds += _WEIGHT * (seconds - self._average_seconds)
-        # At most twice as many as have run: first jobs say little about the next.
+        # Doubles at most: first jobs say little about the next.
         self._allowed = min(LARGEST, self._allowed + 1)
 
     @property

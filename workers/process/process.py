@@ -52,12 +52,11 @@ from drain.workers.stores import QuietWhileAway, Stores
 
 log = logging.getLogger(__name__)
 
-# A computing job yields to fetcher and finisher this often. With Python's 5 ms the inbox ran empty for 1 ms jobs: 1,480
-# instead of 1,650 jobs/s.
+# How often a computing job yields to fetcher and finisher. With Python's 5 ms the inbox ran empty: 1,480 instead of
+# 1,650 1 ms jobs/s.
 _SWITCH_SECONDS = 0.001
-# The main thread looks for signals this often while it waits.
+# Between looks for signals.
 _LOOK_SECONDS = 0.1
-# For RQ's records at the end.
 _PRESENCE_SECONDS = 20.0
 
 
@@ -65,11 +64,10 @@ class Process:
     """Works until a signal, or until nothing is left in a burst.
 
     Args:
-        options: Options of the command line.
         journal: Memory that the supervisor reads; jobs left there are recovered first.
         meter: Measures jobs, for the supervisor's port.
         death: How the last process ended.
-        parent: Id of the supervisor, without which this process ends.
+        parent: Supervisor's pid; this process ends with it.
         name: Of RQ's worker, for RQ's tools.
     """
 
@@ -166,7 +164,7 @@ class Process:
         self._watchdog.stop()
         self._presence.stop()
         watchdog.join()
-        # It may run the application's exception handlers.
+        # Runs the application's exception handlers.
         presence.join(_PRESENCE_SECONDS)
         self._plain.end()
         self._consumer.close()

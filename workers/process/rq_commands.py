@@ -20,7 +20,7 @@ class CommandListener(BaseWorker):
     """Listening part of RQ's worker.
 
     Attributes:
-        is_shutdown_commanded: RQ's shutdown command came; RQ then signals the process.
+        is_shutdown_commanded: After the command, RQ signals the process.
         commands: Commands obeyed.
     """
 
@@ -72,5 +72,5 @@ def replace_at_birth(worker: BaseWorker) -> None:
 
 
 def tracked_name(name: str) -> str:
-    """Return the name that RQ's tools show for the tracked jobs of the process."""
+    """Return the name that RQ's tools show for a process' tracked jobs."""
     return f"{name}.tracked"

@@ -24,11 +24,11 @@ from drain.workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
 
-# Intervals of updates, normally and during shutdown.
+# Normally, and during shutdown.
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
 _HEARTBEAT_SECONDS = 15.0
-# Redis keeps what RQ's tools show for this long after an update.
+# Expiry of what RQ's tools show.
 _KEPT_SECONDS = TTL_SECONDS + 60
 
 
@@ -38,9 +38,6 @@ class RQPresence:
     Args:
         shutdown: Ends the fetcher's wait for ids.
         wakeup: Ends the pause between updates.
-        finisher: Has counts, and RQ's records.
-        fetcher: Knows whether RQ's workers are suspended.
-        name: Shown by RQ's tools.
     """
 
     def __init__(
@@ -78,7 +75,6 @@ class RQPresence:
             if stores.is_away(REDIS):
                 # An update without changes would not notice that Redis is back.
                 self._beat_at = 0.0
-            # No job depends on this.
             with suppress(redis.RedisError, UnavailableError), answering(stores, REDIS):
                 worker = self._get_worker()
                 if not registered:
@@ -101,7 +97,7 @@ class RQPresence:
         self._wakeup.notify()
 
     def _get_worker(self) -> RQWorker:
-        """Return RQ's worker, created on demand with questions to Redis that may fail."""
+        """Return RQ's worker, created on demand, as that asks Redis."""
         if self._worker is None:
             self._worker = RQWorker(
                 self._settings.required_redis_url,

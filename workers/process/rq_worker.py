@@ -28,10 +28,7 @@ class RQWorker(CommandListener, SimpleWorker):
     """RQ's worker without its loop and jobs; it also answers questions for stacks.
 
     Args:
-        inbox: Its running jobs may be interrupted by a command.
-        shutdown: May be requested by a command.
-        name: Shown by RQ's tools.
-        namespace: Prefix of our RQ ids: tells the enqueuer that this worker needs no hashes for them.
+        namespace: Prefix of our RQ ids; the enqueuer learns that this worker needs no hashes for them.
         exception_handlers: Dotted paths of functions that RQ calls for dead jobs.
     """
 
@@ -75,7 +72,7 @@ class RQWorker(CommandListener, SimpleWorker):
 
     def register(self) -> None:
         """Enter RQ's lists, and listen for commands."""
-        # The last process with this name is dead.
+        # The previous owner of this name is dead.
         replace_at_birth(self)
         self.register_birth()  # type: ignore[no-untyped-call]
         self.subscribe()  # type: ignore[no-untyped-call]
@@ -105,7 +102,7 @@ class RQWorker(CommandListener, SimpleWorker):
     def obey(self, payload: dict[str, Any]) -> None:
         """Obey a command for tracked jobs, or answer a question."""
         if payload["command"] == STACK:
-            # The asker sees that no answer comes.
+            # The caller sees that no answer comes.
             with suppress(redis.RedisError):
                 self._stacks.answer(self.connection, payload)
             return
@@ -129,6 +126,6 @@ class RQWorker(CommandListener, SimpleWorker):
         running = self._inbox.running
         if named is None:
             running.interrupt(WorkerStoppedError("ended by RQ's kill-horse command"))
-        # If it has just ended, neither the others nor the next.
+        # If it has just ended, interrupt no other.
         elif named == self.get_current_job_id():
             running.interrupt_current(Dead("stopped by RQ's stop-job command"))

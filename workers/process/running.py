@@ -16,8 +16,6 @@ class RunningJobs:
     Attributes:
         current: The main thread's job.
         began_at: Start of its latest job, by `monotonic()`.
-        async_jobs: Jobs in the event loop.
-        in_threads: Jobs in threads.
     """
 
     def __init__(self) -> None:
@@ -35,7 +33,7 @@ class RunningJobs:
         self.current = item
 
     def end(self) -> None:
-        """Note that the main thread is idle."""
+        """Mark the main thread idle."""
         self.current = None
 
     def begin_async(self, job: ClaimedJob) -> None:

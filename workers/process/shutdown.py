@@ -12,18 +12,17 @@ from drain.workers.handover.journal import Journal
 
 
 class Shutdown:
-    """State of a process' shutdown, read by others.
+    """State of a process' shutdown.
 
     Args:
         grace_seconds: For running jobs, from the first `stop`.
-        journal: Tells the supervisor that this process wants no replacement.
 
     Attributes:
         requested: No more jobs begin.
         interrupt_at: When running jobs are interrupted, by `monotonic()`.
-        is_immediate: Without a grace period, plain RQ jobs included.
+        is_immediate: No grace period, plain RQ jobs included.
         recycled: The process wants a replacement.
-        error: What ended a thread of this process.
+        error: Error that ended a thread.
     """
 
     def __init__(self, grace_seconds: float, journal: Journal) -> None:

@@ -18,7 +18,7 @@ from drain.workers.process.jobs import PendingJob
 
 log = logging.getLogger(__name__)
 
-# Answers per second; a flood of questions must cost the jobs nothing.
+# Per second: a flood of questions must not slow the jobs.
 _MOST_ANSWERS = 20
 _PERIOD_SECONDS = 1.0
 
@@ -68,7 +68,7 @@ class StackAnswers:
 
 
 def _describe(attempt: Attempt) -> dict[str, Any]:
-    # The other thread's stack may change while read.
+    # The stack may change while read.
     try:
         stack = attempt.interruption.frames()
     except Exception as error:  # noqa: BLE001

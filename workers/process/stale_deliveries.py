@@ -25,7 +25,6 @@ class OvertakenDeliveries:
 
     Args:
         database: The fetcher's; only its thread releases.
-        books: RQ's records of released dependents.
     """
 
     def __init__(self, database: Database, consumer: Consumer, books: RQBooks) -> None:

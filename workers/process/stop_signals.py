@@ -1,4 +1,4 @@
-"""Stop signals of a worker process: jobs may replace their handlers, forked children reset them."""
+"""Stop signals: jobs may replace their handlers, forked children reset them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from types import FrameType
 from drain.workers.exits import STOP_NOW
 from drain.workers.process.shutdown import Shutdown
 
-# Called after each job. signal.getsignal() wraps the result in an enum, which takes a microsecond and fails for
-# functions.
+# Called after each job: signal.getsignal() takes 1 us to wrap the result in an enum, and fails for functions.
 _handler_of: Callable[[int], object] = _signal.getsignal
 _SIGTERM = int(signal.SIGTERM)
 
@@ -38,10 +37,9 @@ class StopSignals:
         }
 
     def install(self) -> None:
-        """Handle the signals from now on."""
+        """Install the handlers."""
         self.restore()
-        # Children forked by jobs must end at SIGTERM. Python drops a signal while it cleans up after a fork, so
-        # signals are blocked until then.
+        # Children forked by jobs must end at SIGTERM. Python drops signals while cleaning up after a fork: block them.
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_reset)
         # A terminal sends SIGINT to all; the supervisor passes SIGTERM on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

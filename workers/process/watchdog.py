@@ -1,7 +1,4 @@
-"""Watchdog of a worker process: checks memory, supervisor and RQ process.
-
-It also interrupts jobs at the end of the grace period. It uses no store, so none can delay it.
-"""
+"""Watchdog of memory, supervisor, plain jobs and grace period. It uses no store, so none can delay it."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from drain.workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
-# Intervals of checks, normally and during shutdown.
+# Normally, and during shutdown.
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
-# Until a job that survives an interruption gets the next.
+# Between interruptions of a job that survives one.
 _AGAIN_SECONDS = 5.0
 
 
@@ -30,10 +27,7 @@ class Watchdog:
     """Checks the process about once a second until `stop`.
 
     Args:
-        inbox: Its jobs are interrupted after the grace period.
-        shutdown: Requested when a check fails.
-        options: Memory limit.
-        parent: Id of the supervisor, without which the process ends.
+        parent: Supervisor's pid; the process ends with it.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Callbacks:
                     extra={"event": "health_hook_failed"},
                 )
         if self._waiting:
-            # Without a free process, the next turn retries.
+            # If no process can be forked, the next turn retries.
             with suppress(OSError):
                 self._fork(self._waiting[0])
                 self._waiting.popleft()

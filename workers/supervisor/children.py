@@ -1,4 +1,4 @@
-"""Children of the supervisor: its signals, and what a child does with them."""
+"""Signals of the supervisor, and their handling in its children."""
 
 from __future__ import annotations
 

@@ -25,9 +25,8 @@ from drain.workers.handover.journal import Journal, Progress
 from drain.workers.measures import memory
 from drain.workers.measures.memory import Measures
 
-# Label of a claimed job's state.
 _STATES = {Progress.CLAIMED: "waiting", Progress.RUNNING: "running", Progress.FINISHED: "finished"}
-# Label texts by histogram bounds.
+# By histogram bounds.
 _LABELS: dict[tuple[float, ...], tuple[str, ...]] = {
     bounds: tuple(str(floatToGoString(bound)) for bound in (*bounds, float("inf")))  # type: ignore[no-untyped-call]
     for bounds in (RUN_BUCKETS, WAIT_BUCKETS)
@@ -59,11 +58,7 @@ class JournalCollector(Collector):
 
 
 class MeasuresCollector(Collector):
-    """Metrics of jobs over all processes, and of each process.
-
-    Args:
-        measures: In slot order.
-    """
+    """Metrics of jobs over all processes, and of each process, by slot."""
 
     def __init__(self, measures: Sequence[Measures]) -> None:
         self._measures = measures

@@ -18,18 +18,14 @@ from drain.workers.supervisor.callbacks import Callbacks
 if TYPE_CHECKING:
     from drain.workers.supervisor.port import Port
 
-# Longest time without a turn of the loop, or without any worker process.
+# Without a turn of the loop, or without any worker process.
 _UNHEALTHY_SECONDS = 30.0
 _TEXT_BYTES = 1024
 _TIMES = struct.Struct("<dd")
 
 
 class Health:
-    """State of supervisor and workers, shared with the process of the port.
-
-    Args:
-        measures: For the port, if there is one.
-    """
+    """State of supervisor and workers, shared with the process of the port."""
 
     def __init__(
         self,
@@ -58,7 +54,6 @@ class Health:
         Raises:
             ConfigError: The address cannot be used.
         """
-        # Only a port needs it.
         from drain.workers.supervisor.port import Port
 
         self._port = Port(
@@ -121,7 +116,7 @@ class Health:
         return self._memory[_TIMES.size :].rstrip(b"\0").decode(errors="replace") or None
 
     def _look(self, living: int) -> str | None:
-        """Judge the worker processes; return the problem to show, if any."""
+        """Return the problem of the worker processes, if any."""
         self._workers.look(self._without_workers())
         problem = None
         if not any(journal.is_alive and not journal.is_cut_off for journal in self._journals):

@@ -1,7 +1,6 @@
 """HTTP port of `drain work`: a child of the supervisor, which forks and so has no threads.
 
-The child reads memory shared with supervisor and workers, and connects to no store. If it dies, another starts; it ends
-with the supervisor.
+The child connects to no store. If it dies, another starts; it ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class Port:
     """Listening port, and the process that serves it.
 
     Args:
-        journals, measures: Of the worker processes, for `/metrics`.
         unhealthy, unready: Return why `/healthz` or `/readyz` fails, or None.
 
     Raises:
@@ -66,7 +64,7 @@ class Port:
             )
             self._pid = 0
         if not self._pid:
-            # Without a free process, the next turn retries.
+            # If no process can be forked, the next turn retries.
             with suppress(OSError):
                 self._fork()
 
@@ -95,7 +93,6 @@ class Port:
 
 
 def _serve(server: ThreadingHTTPServer, parent: int, mask: set[signal.Signals | int]) -> None:
-    """Serve while the supervisor lives."""
     try:
         signal.set_wakeup_fd(-1)
         # The supervisor kills this process last.

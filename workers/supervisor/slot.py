@@ -13,10 +13,10 @@ from drain.workers.handover.journal import Journal
 from drain.workers.measures.memory import Measures
 from drain.workers.measures.worker_metrics import Meter
 
-# Pauses after a death; they double.
+# After a death; doubles.
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
-# A death after this lifetime is not a failure to start.
+# A later death is not a failure to start.
 _WELL_SECONDS = 30.0
 
 
@@ -26,11 +26,7 @@ class WorkerSlot:
 
     Attributes:
         number: From 1, for users.
-        name: Of RQ's worker, for RQ's tools.
-        journal: Of the present or last process.
-        measures: Of all its processes, if there is a port.
         pid: 0 without a process.
-        death: How the last process ended.
         is_retired: No more processes start here.
         is_recovering: The present or last process only recovers jobs.
         was_stopped: The last process was killed for not stopping in time.

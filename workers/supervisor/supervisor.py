@@ -1,7 +1,6 @@
 """The process that `drain work` starts: it keeps worker processes running, and runs no job.
 
-It forks them after importing job modules, so that they share that memory, and has no connections. Each has a slot with
-a journal, from which the next process recovers jobs.
+It forks them after importing job modules, so that they share that memory, and has no connections.
 """
 
 from __future__ import annotations
@@ -31,18 +30,14 @@ from drain.workers.supervisor.slot import WorkerSlot
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-# SIGKILL follows the grace period by four times the longest request to a stalled store.
+# From the end of the grace period to SIGKILL: four times the longest request to a stalled store.
 _KILL_SECONDS = 20.0
 # Then a recovering process is killed.
 _RECOVERY_SECONDS = 10
 
 
 class Supervisor:
-    """Keeps worker processes running until a signal, or until all have ended in a burst.
-
-    Attributes:
-        health: Updated each turn, for the HTTP port and systemd.
-    """
+    """Keeps worker processes running until a signal, or until all have ended in a burst."""
 
     def __init__(self, settings: Settings, options: WorkOptions) -> None:
         self._settings = settings
@@ -51,7 +46,7 @@ class Supervisor:
         self.health = Health(
             [slot.journal for slot in slots], options.health, [slot.measures for slot in slots]
         )
-        # Stop signals received, and logged.
+        # Received, and logged.
         self._stops = self._logged_stops = 0
         self._reaper = Reaper(self._slots, burst=options.burst)
         self._pid = os.getpid()
@@ -141,12 +136,7 @@ class Supervisor:
         return DONE
 
     def _fork(self, slot: WorkerSlot, act: Callable[[], int], *, always: bool = False) -> bool:
-        """Fork a process for a slot; False if a stop signal came first, or no process is free.
-
-        Args:
-            act: Called in the child; returns its exit code.
-            always: Fork even after a stop signal.
-        """
+        """Fork a process for a slot; False if a stop signal came first (unless `always`), or no process is free."""
         # A full disk must not keep jobs from running.
         with suppress(OSError):
             sys.stdout.flush()
@@ -168,8 +158,7 @@ class Supervisor:
             if pid == 0:
                 run_child(act, mask)
             slot.fill(pid)
-            # A job module's thread may have received a signal meanwhile and found the slot empty. Signals may come
-            # twice.
+            # A job module's thread may have received a signal and found the slot empty. Signals may come twice.
             if self._stops > stops:
                 self._stop(slot)
         finally:
