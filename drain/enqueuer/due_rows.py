@@ -1,4 +1,4 @@
-"""Due rows of the next batch: urgent ones, then patient ones as far as there is room."""
+"""Due rows of the next batch: urgent ones, then patient ones in the remaining room."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from drain.tables import staged
 from drain.tables.lanes import Lane
 from drain.tables.staged import DueJob, Place
 
-# Scheduled rows that mature per batch: more than it holds, so that their priorities count.
+# Scheduled rows that mature per batch: more than a batch, so that their priorities count.
 _MATURE_LIMIT = 10_000
-# Patient rows in every other batch while urgent rows arrive; new arrivals wait for their push.
+# Patient rows in every other batch while urgent rows arrive, and must wait for its push.
 _BESIDE_URGENT = 250
 _URGENT_SECONDS = 1.0
-# Stands for all rows of a queue with rules.
+# Stands for a queue with rules.
 _RULED = -1
 # Pause for forwarded jobs of a queue that Redis refused.
 _REFUSED_SECONDS = 10.0
@@ -35,12 +35,7 @@ _REFUSED_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of a batch.
-
-    Attributes:
-        ruled: Rows by queue with rules, in the order of their release.
-        rows: All of these.
-    """
+    """Rows of a batch; `ruled` are those by queue with rules, in the order of release."""
 
     scans: Mapping[Lane, Scan]
     ruled: Mapping[str, Sequence[DueJob]]
@@ -57,7 +52,7 @@ class Selection:
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Scanned lanes, and one that stands for each queue with rules."""
+        """Scanned lanes, and one for each queue with rules."""
         return [*self.scans, *(Lane(_RULED, queue) for queue in self.ruled)]
 
     def before(self, job_id: int) -> Self:
@@ -71,12 +66,11 @@ def _cut(scan: Scan, kept: Collection[int]) -> Scan:
     rows = [row for row in scan.rows if row.id in kept]
     if len(rows) == len(scan.rows):
         return scan
-    # The sweep's duration is that of all its rows.
+    # The sweep's duration counts for all its rows.
     return Scan(rows, is_full=True, sweep_seconds=None if not rows else scan.sweep_seconds)
 
 
 def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[str], int]:
-    """Return the room that these scans leave in a list."""
     taken: Counter[str] = Counter()
     for lane, scan in scans.items():
         taken[lane.queue] += len(scan.rows)
@@ -84,7 +78,7 @@ def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[s
 
 
 class RefusedQueues:
-    """Queues that Redis refused lately, whose forwarded jobs are skipped for some seconds."""
+    """Queues that Redis refused lately; their forwarded jobs are skipped for some seconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -94,7 +88,7 @@ class RefusedQueues:
         self._until.update(dict.fromkeys(queues, monotonic() + _REFUSED_SECONDS))
 
     def excluded_from(self, room: Callable[[str], int]) -> Callable[[str], int]:
-        """Return the same room, without these queues."""
+        """Return a room function without these queues."""
         if not self._until:
             return room
         now = monotonic()
@@ -104,20 +98,14 @@ class RefusedQueues:
 
 
 class DueRows:
-    """Reads due rows on the leader's connection.
-
-    Args:
-        connection: In a transaction during `select`.
-        size: Rows per batch.
-        alive: Called between statements.
-        admission: Knows how many rows of a queue may leave.
+    """Reads due rows on the leader's connection, in a transaction.
 
     Attributes:
         refused: Queues skipped for some seconds.
         awaits_bulk: Patient rows stay unread while a bulk transaction is open, whose rows scans would step over.
     """
 
-    # One thing: the shares of a batch; the scans of each kind have a class of their own.
+    # One thing: the shares of a batch; lanes scan in `LaneGroup`.
 
     def __init__(
         self,
@@ -140,18 +128,18 @@ class DueRows:
         self._only_urgent = False
         self._passed_over: list[int] = []
         self.refused = RefusedQueues()
-        # Of the last selection: whether rows may be unread, and queues that had more.
+        # Of the last selection: rows may be unread, and queues with more.
         self._has_unread = True
         self._full: set[str] = set()
 
     @property
     def may_leave_some(self) -> bool:
-        """True if the last selection may have left due rows that have room."""
+        """True if the last selection may have left due rows with room."""
         return self._has_unread or any(map(self._admission.room, self._full))
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Lanes known to have rows, and the place behind which they wait; others await a sweep."""
+        """Known lanes, and the place behind which rows wait; other rows await a sweep."""
         return self._urgent.places if self.awaits_bulk else {**self._urgent.places, **self._patient.places}
 
     @property
@@ -164,18 +152,13 @@ class DueRows:
         self._passed_over.append(job_id)
 
     def select(self, *, skip_locked: bool) -> Selection:
-        """Select the rows of the next batch; empty if none may leave.
-
-        Args:
-            skip_locked: Skip rows locked elsewhere, locking those read.
-        """
+        """Select the next batch's rows; empty if none may leave; `skip_locked` locks the rows it reads."""
         most = self._size.rows
         if asleep := self._admission.take_fallen_asleep():
             self._urgent.forget(asleep)
             self._patient.forget(asleep)
         self._has_unread, self._full = True, set()
-        # Half each, so that neither kind of queue delays the other. A reduced batch is of one kind, to find a
-        # spoiling row.
+        # Half each, so neither kind of queue delays the other; a reduced batch has one kind, to find a spoiling row.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
         ruled = self._select_ruled(share, skip_locked=skip_locked)
@@ -191,7 +174,7 @@ class DueRows:
         return self._admission.select(most, skip_locked=skip_locked, leave=self._passed_over) if most else {}
 
     def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
-        """Scan known lanes behind their cursors; if that finds nothing, search and sweep all."""
+        """Scan known lanes behind their cursors; if empty, search and sweep all."""
         scans = self._scan_groups(most, thorough=False, skip_locked=skip_locked)
         was_thorough = self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
         if was_thorough or any(scan.rows for scan in scans.values()):
@@ -214,7 +197,7 @@ class DueRows:
         urgent = scan(self._urgent, most, room, sweep=thorough)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
-            # Separately: a spoiling row could hide behind a stream of urgent ones.
+            # Separate: a stream of urgent rows could hide a spoiling one.
             left = min(most, _BESIDE_URGENT)
         patient: Mapping[Lane, Scan] = {}
         if left:
@@ -236,18 +219,13 @@ class DueRows:
         return {**urgent, **patient}
 
     def advance(self, selection: Selection, gone: Iterable[int]) -> None:
-        """Move the cursors behind the rows of a committed batch.
-
-        Args:
-            gone: Ids now in flight or pushed.
-        """
+        """Move the cursors behind a committed batch; `gone` ids are in flight or pushed."""
         if selection.ruled:
             self._admission.admitted(selection.ruled, set(gone))
         for group, kinds in ((self._urgent, URGENT_KINDS), (self._patient, PATIENT_KINDS)):
             group.advance({lane: scan for lane, scan in selection.scans.items() if lane.kind in kinds})
 
     def _left_for_patient(self, urgent: int, most: int) -> int:
-        """Return how many patient rows fit beside these urgent ones."""
         now = monotonic()
         left = most - urgent
         if urgent:
@@ -258,7 +236,6 @@ class DueRows:
         return left
 
     def _search(self, group: LaneGroup, *others: LaneGroup) -> Mapping[Lane, Sequence[DueJob]]:
-        """Search these groups for lanes; return the first rows of those found."""
         found = group.search(*others)
         if not found.has_scheduled:
             return found.first_rows

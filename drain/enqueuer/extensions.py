@@ -1,6 +1,6 @@
-"""Extensions of the leader: measurements and HTTP answers by other packages.
+"""Extensions of the leader: measurements and HTTP answers of other packages.
 
-A package adds one by an entry point of the group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
+They register in the entry point group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ GROUP = "drain.leader"
 
 
 class LeaderExtension(Protocol):
-    """Extension of the leader; its class is called with the `Settings`.
-
-    Attributes:
-        path: Prefix of the HTTP paths that it answers, such as `/scale/`.
-    """
+    """Extension; created with the `Settings`; `path` is the prefix it answers, such as `/scale/`."""
 
     path: str
 
@@ -42,18 +38,15 @@ class LeaderExtension(Protocol):
         """
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer a request, on a thread of its own, in a leader or standby.
+        """Answer a request, on its own thread, in a leader or standby; return status and JSON.
 
         Args:
             path: Path behind `self.path`.
             query: Text behind the question mark.
-
-        Returns:
-            Status, and JSON.
         """
 
     def clear(self) -> None:
-        """Remove metrics that only a leader has."""
+        """Remove a leader's metrics."""
 
 
 class Extensions:
@@ -71,11 +64,7 @@ class Extensions:
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Run all measurements; see `LeaderExtension.measure`.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
-        """
+        """Run all measurements."""
         for name, extension in self._loaded.items():
             if name in self._failed:
                 continue
@@ -89,7 +78,7 @@ class Extensions:
                 _warn(name, "no longer measures", error)
 
     def clear(self) -> None:
-        """Remove metrics that only a leader has."""
+        """Remove a leader's metrics."""
         for extension in self._loaded.values():
             extension.clear()
 

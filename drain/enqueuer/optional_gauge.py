@@ -1,4 +1,4 @@
-"""Measurement that the leader can do without: a refusal stops nothing."""
+"""Measurement that may be refused without harm."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class OptionalGauge:
 
     Args:
         name: Of the metric, for the log.
-        measure: Sets the metric, on a connection in autocommit mode.
-        pause_seconds: Minimum between measurements.
+        measure: Sets the metric, in autocommit mode.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class OptionalGauge:
         self._was_refused = False
 
     def run_once(self, connection: Connection) -> None:
-        """Measure if due; a refusal is one warning until a success.
+        """Measure if due; warn of a refusal once until a success.
 
         Raises:
             psycopg.Error: The connection is broken.

@@ -1,4 +1,4 @@
-"""Thread that pushes one batch to Redis while the leader moves the next."""
+"""Thread that pushes one batch while the leader moves the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables.staged import DueJob
 from drain.wire import Producer, Traces
 
-# Up to this size the leader's own thread pushes: handing over would cost more than it gains.
+# Up to this size the leader's own thread pushes: a handover would cost more than it gains.
 _MOST_AT_ONCE = 20
 # Columns of a `DueJob`.
 _QUEUE_AND_NAME = itemgetter(1, 2)
@@ -23,10 +23,7 @@ _QUEUE_AND_NAME = itemgetter(1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Result of a push: accepted and refused jobs, and the list's length afterwards, by queue.
-
-    `up_to` is the batch's highest delivery number.
-    """
+    """Result of a push by queue, with list lengths afterwards, up to the delivery number `up_to`."""
 
     up_to: int
     accepted: Counter[str]
@@ -35,11 +32,7 @@ class Push:
 
 
 class Pusher:
-    """Pushes batches of tracked jobs, one at a time.
-
-    Args:
-        deliveries: Its watermark rises with each push.
-        traces: Receives push times.
+    """Pushes batches of tracked jobs, one at a time; each raises the watermark.
 
     Attributes:
         accepted: Jobs accepted so far.
@@ -60,18 +53,14 @@ class Pusher:
         self._thread.shutdown(wait=True)
 
     def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
-        """Begin to push committed rows; call `wait` before.
+        """Begin to push committed rows, in the order of their numbers up to `up_to`; call `wait` before.
 
-        One push at a time, in the order of numbers, so the watermark has no gaps below it.
-
-        Args:
-            rows: In the order of their numbers, the last being `up_to`.
-            thin: Queues pushed without hashes.
+        Only one push at a time, in that order, so the watermark has no gaps below it. `thin` queues get no hashes.
         """
         if len(rows) > _MOST_AT_ONCE:
             self._pending = self._thread.submit(self._push, rows, up_to, thin)
             return
-        # `wait` raises, as it does for the thread.
+        # `wait` raises, as for the thread.
         self._pending = Future()
         try:
             self._pending.set_result(self._push(rows, up_to, thin))
@@ -117,7 +106,7 @@ class Pusher:
         return ids
 
     def _push_whole(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Counter[str]:
-        # Encoded in slices while Redis runs the previous one, so that the leader's thread never waits long for the GIL.
+        # In slices while Redis runs the previous one, so that the leader's thread never waits long for the GIL.
         namespace, installation = self._redis.namespace, self._redis.installation
         deliveries = (
             wire.tracked(

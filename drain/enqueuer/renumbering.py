@@ -25,12 +25,7 @@ Renumber = Callable[[int, int], list[Redelivered]]
 
 
 class Renumbering:
-    """Renumbers and pushes on the leader's connection.
-
-    Args:
-        enqueuer: Its pushes are awaited before higher numbers are used.
-        alive: Called after each slice.
-    """
+    """Renumbers and pushes on the leader's connection; its pushes are awaited before higher numbers are used."""
 
     def __init__(self, enqueuer: Enqueuer, alive: Callable[[], None]) -> None:
         self._enqueuer = enqueuer
@@ -45,8 +40,8 @@ class Renumbering:
 
         Args:
             reason: For the log and metrics.
-            renumber: Assigns numbers above its first argument, to as many jobs as its second one says at most, in the
-                open transaction.
+            renumber: Assigns numbers above its first argument, to at most as many jobs as its second, in the open
+                transaction.
 
         Raises:
             UnavailableError: Redis failed; renumbered jobs not pushed are above the watermark.
@@ -68,9 +63,9 @@ class Renumbering:
     def _renumber(self, renumber: Renumber) -> tuple[list[Redelivered], Collection[int]]:
         """Renumber a slice; return its jobs, and the ids of those dead by RQ's verdict."""
         buried: Collection[int] = ()
-        # Batches under way have lower numbers and must arrive first.
+        # Earlier batches have lower numbers and must arrive first.
         self._enqueuer.flush()
-        # One locking statement, which should see what workers just wrote.
+        # One locking statement, which must see what workers just wrote.
         with postgres.transaction(self._connection, IsolationLevel.READ_COMMITTED):
             jobs = renumber(self._deliveries.last_delivery, _SLICE)
             if jobs:
@@ -81,7 +76,6 @@ class Renumbering:
         return jobs, buried
 
     def _push(self, jobs: Sequence[Redelivered]) -> int:
-        """Push jobs under their new numbers; return how many Redis accepted."""
         redis = self._redis
         failpoint(FailurePoint.RENUMBERED)
         namespace, installation = redis.namespace, redis.installation
