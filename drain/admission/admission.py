@@ -1,4 +1,4 @@
-"""Admission by the leader: how many rows of each queue may leave, and which, if it has rules."""
+"""Admission by the leader: how many rows of each queue may leave, and which, under rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drain.tables.rules import RulesRow
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
-# The leader follows changed rules and pauses within a second.
+# Changed rules and pauses apply within a second.
 _FOLLOW_SECONDS = 0.5
 
 
@@ -40,7 +40,7 @@ class Admission:
         outdated: Queues with changed limits: call back their unclaimed deliveries, then `called_back`.
     """
 
-    # One thing: the steps of a batch across queues; one queue's have a class of their own.
+    # One thing: a batch's steps across queues.
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Admission:
         self._has_unread = False
 
     def expect_arrivals(self) -> None:
-        """Let the next look find what was just staged in queues with rules; otherwise up to a second passes."""
+        """Let the next look find jobs just staged under rules, which otherwise takes up to a second."""
         self._hints.expect()
 
     def look_when_due(self) -> bool:
-        """Follow rules and look at waiting rows, as far as each is due; return True if some may have become free.
+        """Follow rules and look at waiting rows, if due; return True if some may have become free.
 
         Raises:
             UnavailableError: Redis failed.
@@ -118,7 +118,7 @@ class Admission:
 
     @property
     def may_find_more(self) -> bool:
-        """True if free rows of queues with rules may not have been found yet."""
+        """True if free rows under rules may be still unknown."""
         return (
             self._has_unread
             or self._queues.next_turn_at <= monotonic()
@@ -139,12 +139,12 @@ class Admission:
         return self._queues.awake.keys()
 
     def take_fallen_asleep(self) -> Collection[str]:
-        """Return queues that fell asleep since the last call; a lane found wakes them."""
+        """Return queues that fell asleep since the last call; a found lane wakes them."""
         queues, self._queues.fallen_asleep = self._queues.fallen_asleep, set()
         return queues
 
     def room(self, queue: str) -> int:
-        """Return how many rows of a queue may leave in lane order; 0 for a queue with rules."""
+        """Return how many rows may leave in lane order; 0 for a queue with rules."""
         if self.paused.queue(queue):
             return 0
         if self._has_rules(queue):
@@ -154,11 +154,7 @@ class Admission:
         return self._depths.room(queue)
 
     def select(self, most: int, *, skip_locked: bool, leave: Collection[int]) -> dict[str, list[DueJob]]:
-        """Select rows of queues with rules, in a batch's transaction.
-
-        Args:
-            skip_locked: Skip rows locked elsewhere.
-            leave: Ids to skip.
+        """Select rows of queues with rules, without the ids in `leave`, in a batch's transaction.
 
         Raises:
             HeldError: A queue is held now; the next transaction leaves it out.
@@ -189,14 +185,14 @@ class Admission:
         return selected
 
     def admitted(self, rows: Mapping[str, Sequence[DueJob]], gone: Collection[int]) -> None:
-        """Note the commit of a batch, and which of the selected rows are `gone`: in flight or pushed."""
+        """Note a batch's commit; `gone` rows are in flight or pushed."""
         for queue, selected in rows.items():
             if queue in self._queues.awake:
                 with self._following(queue):
                     self._queues.awake[queue].admitted([row for row in selected if row.id in gone])
 
     def moved(self, rows: Sequence[DueJob]) -> None:
-        """Count rows whose move is committed and whose push begins."""
+        """Count rows after the commit of their move, before the push."""
         self._depths.moved(Counter(map(attrgetter("queue"), rows)))
 
     def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
@@ -209,7 +205,7 @@ class Admission:
         return ruled is not None and not ruled.may_redeliver
 
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
-        """Return how many due retries of a queue may be delivered, or their ids if it has rules.
+        """Return how many due retries may be delivered, or their ids under rules.
 
         Raises:
             HeldError: The queue is held now; the transaction cannot go on.
@@ -225,7 +221,7 @@ class Admission:
         return []
 
     def redelivered(self, queue: str, claims: Mapping[int, int]) -> None:
-        """Count retries of a queue with rules as running, each with its number of claims."""
+        """Count retries under rules as running, each with its number of claims."""
         if queue in self._queues.awake:
             with self._following(queue):
                 self._queues.awake[queue].redelivered(claims)
@@ -269,7 +265,7 @@ class Admission:
         if row is None or queue in self._held:
             return
         earlier: tuple[object, ...] = ()
-        # Rules that could not be followed limited nothing delivered before.
+        # Rules that could not be followed limited no deliveries.
         with suppress(ConfigError):
             earlier = (Rules.from_row(before) if before else Rules(queue)).limits
         with suppress(ConfigError):
@@ -279,7 +275,7 @@ class Admission:
 
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:
         if row is None:
-            # A known or found lane wakes the queue if it has pauses.
+            # A lane, known or found, wakes the queue if it has pauses.
             self._end(queue)
             return
         with self._following(queue):
@@ -305,7 +301,7 @@ class Admission:
                 raise HeldError
 
     def _make(self, queue: str) -> RuledQueue | None:
-        """Create a queue that wakes; None if it has no rules or is held."""
+        """Create a queue that wakes; None without rules or if held."""
         row = self._rules.rows.get(queue)
         if queue in self._held or not self._has_rules(queue):
             return None

@@ -1,4 +1,4 @@
-"""Allowances: how many more jobs of a queue and of each key may begin, and what holds a key."""
+"""Allowances: how many more jobs of a queue and of each key may begin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drain.admission.rules import Rules
 from drain.admission.running import RunningJobs
 from drain.admission.sources import UNKEYED
 
-# How long room is kept for retries: longer than a pause of redelivery.
+# Time for which room is kept for retries: longer than a pause of redelivery.
 _KEPT_SECONDS = 1.5
 
 
@@ -35,14 +35,14 @@ class Allowances:
         self._running = running_jobs
         self._clock = clock
         self._per_key = 1 if rules.ordered else rules.running_per_key
-        # Keys of due retries that wait, and until when room is kept for them.
+        # Keys of waiting due retries, and how long room is kept for them.
         self._kept: Collection[str] = frozenset()
         self._kept_until = 0.0
-        # Until then a staged job has the next place, since a retry had the last.
+        # Until then a staged job has the next place: a retry had the last.
         self._staged_until = 0.0
 
     def keep_rates_of(self, earlier: Allowances) -> None:
-        """Continue the buckets of earlier rules, or what they lack under other rates."""
+        """Continue earlier buckets, or what they lack under other rates."""
         if self.rates.are_those_of(earlier.rates):
             self.rates = earlier.rates
         else:
@@ -59,7 +59,7 @@ class Allowances:
         self._kept_until = monotonic() + _KEPT_SECONDS
 
     def of_queue(self) -> int:
-        """Count the staged jobs of the queue that may begin."""
+        """Count the queue's staged jobs that may begin."""
         kept = 0
         if self._kept and monotonic() < self._kept_until:
             # A retry whose own key is full cannot use a place.
@@ -69,15 +69,15 @@ class Allowances:
         return max(free - kept, min(free, self._is_turn_of_staged))
 
     def retries_of_queue(self, *, staged_wait: bool) -> int:
-        """Count the due retries of the queue that may begin; if `staged_wait`, staged jobs get every other place."""
+        """Count the queue's due retries that may begin; if `staged_wait`, staged jobs get every other place."""
         return max(0, self._free() - (staged_wait and self._is_turn_of_staged))
 
     def retries_began(self) -> None:
-        """Note that retries began: a staged job has the next place."""
+        """Give the next place to a staged job."""
         self._staged_until = monotonic() + _KEPT_SECONDS
 
     def staged_began(self) -> None:
-        """Note that staged jobs began: a retry has the next place."""
+        """Give the next place to a retry."""
         self._staged_until = 0.0
 
     @property
@@ -89,14 +89,14 @@ class Allowances:
         return max(0, min(free, self.rates.of_queue()))
 
     def of_key(self, key: str) -> int:
-        """Count the staged jobs of a key that may begin, queue aside; unlimited without a key."""
+        """Count the key's staged jobs that may begin, queue aside; unlimited without a key."""
         if key == UNKEYED:
             return NO_LIMIT
         kept = self._is_kept(key) and not self._is_turn_of_staged
         return 0 if key in self.held else max(0, self.of_retries(key) - kept)
 
     def of_retries(self, key: str) -> int:
-        """Count the waiting retries of a key that may begin; in an ordered queue they hold it."""
+        """Count the key's waiting retries that may begin; in an ordered queue they hold it."""
         if key == UNKEYED:
             return NO_LIMIT
         free = NO_LIMIT if self._per_key is None else self._per_key - self._running.of_key(key)

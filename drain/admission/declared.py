@@ -1,4 +1,4 @@
-"""Rules declared in a file, and their differences from the database."""
+"""Rules declared in a file, compared with the database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.jobs.objectives import Objective
 
-# A line that is not a rule; no table has it.
+# Line that is not a rule and has no column.
 _SLO = "slo"
 
 
@@ -25,7 +25,7 @@ class Difference(NamedTuple):
 
     @property
     def options(self) -> dict[str, tuple[object, object]]:
-        """Changed options with their values before and after; None for a rule that is off."""
+        """Changed options with their values before and after; None for an inactive rule."""
         before, after = as_options(self.before), as_options(self.after)
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         return {name: (before.get(name), after.get(name)) for name in names}
@@ -87,11 +87,7 @@ def _rules(queue: str, options: object) -> Rules:
 def differences(
     present: Mapping[str, Rules], wanted: Mapping[str, Rules], *, prune: bool
 ) -> list[Difference]:
-    """Return the queues whose rules change, by name.
-
-    Args:
-        prune: Remove the rules of queues that the file does not name.
-    """
+    """Return the queues whose rules change, by name; `prune` removes rules of queues that the file does not name."""
     queues = sorted({*wanted, *(present if prune else ())})
     found = [
         Difference(queue, present.get(queue, Rules(queue)), wanted.get(queue, Rules(queue)))

@@ -43,7 +43,7 @@ class HeldQueues:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._reasons: dict[str, str] = {}
-        # Their rows may be out of date.
+        # Their rows may be outdated.
         self._to_note: set[str] = set()
         self._may_note = True
 
@@ -52,16 +52,16 @@ class HeldQueues:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the queues."""
+        """Held queues."""
         return frozenset(self._reasons)
 
     def release(self, queue: str) -> None:
-        """Release a queue, whose rules have changed."""
+        """Release a queue whose rules have changed."""
         self._reasons.pop(queue, None)
 
     @contextmanager
     def unless_followed(self, queue: str) -> Iterator[None]:
-        """Hold the queue if the block, which follows its rules, fails because of their values."""
+        """Hold the queue if the values of its rules make the block fail."""
         try:
             yield
         except _OF_VALUES as error:
@@ -77,11 +77,7 @@ class HeldQueues:
             )
 
     def note(self, rows: Mapping[str, RulesRow], changed: Iterable[str]) -> None:
-        """Write why queues are held, unless their rows say so, in autocommit mode.
-
-        Args:
-            changed: Queues whose rows changed since the last call.
-        """
+        """Write why queues are held, unless their rows, `changed` or read before, say so; in autocommit mode."""
         self._to_note.update(changed)
         self._to_note = {
             queue for queue in self._to_note & rows.keys() if rows[queue].error != self._reasons.get(queue)

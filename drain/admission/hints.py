@@ -10,7 +10,7 @@ from drain.admission.awake import MOST_AT_ONCE
 from drain.database.postgres import Connection
 from drain.tables import keyed
 
-# Pause, as a multiple of a hint's duration.
+# Pause per duration of a hint.
 _PAUSE = 4
 _RECENT_LIMIT = 2000
 
@@ -27,7 +27,7 @@ class Hints:
         self._staged_in: dict[str, int] = {}
 
     def expect(self) -> None:
-        """Let the next look find what was just staged; otherwise up to a second passes."""
+        """Let the next look find jobs just staged, which otherwise takes up to a second."""
         self._is_expected = True
 
     @property

@@ -83,6 +83,7 @@ class Health:
         systemd.notify(f"STATUS=waiting: {self._problem}")
 
     def report_failing(self, queues: Collection[str]) -> None:
+        """Report the failing queues."""
         self._failing = frozenset(queues)
 
     def forget_failing(self) -> None:
