@@ -1,7 +1,7 @@
 """Queue with rules: which due rows and retries may be admitted.
 
 Only the leader admits. Between looks at `inflight_jobs`, running jobs can only end, so a count from the last look plus
-what was admitted since is never too low. All of it is rebuilt from the tables when a term begins or rules appear.
+what was admitted since is never too low. All is rebuilt from the tables when a term begins or rules appear.
 """
 
 from __future__ import annotations
@@ -30,19 +30,15 @@ _REST_SECONDS = 0.5
 # 50 ms, a hundred full queues took half a processor.
 _NAP_PART = 0.02
 _LONGEST_NAP_SECONDS = 1.0
-# How long an idle queue stays awake.
+# Time that an idle queue stays awake.
 _AWAKE_SECONDS = 5.0
 _CLOCK_SECONDS = 10.0
 
 
 class RuledQueue:
-    """Selection in one queue with rules or pauses.
+    """Selection in one queue with rules or pauses; another look may help at `next_look_at`, by `monotonic()`."""
 
-    Attributes:
-        next_look_at: When looking again could help, by `monotonic()`.
-    """
-
-    # One thing: the steps of a batch in one queue; their objects have classes of their own.
+    # One thing: a batch's steps in one queue.
 
     def __init__(self, connection: Connection, rules: Rules) -> None:
         self._connection = connection
@@ -53,7 +49,7 @@ class RuledQueue:
         self._follow(rules)
 
     def change(self, rules: Rules) -> None:
-        """Follow other rules of the queue."""
+        """Follow other rules."""
         earlier = self.allowances
         self._follow(rules)
         self.allowances.keep_rates_of(earlier)
@@ -80,7 +76,7 @@ class RuledQueue:
         keys: Mapping[str, datetime | None],
         pairs: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Skip exactly these jobs from now on: by name, by key with the end of the pause, and by key and name."""
+        """Skip exactly these jobs: by name, by key with the end of its pause, and by key and name."""
         paused = Paused(sorted(job_names), sorted(pairs), sorted(keys))
         if (paused, keys) == (self._paused, self._paused_keys):
             return
@@ -92,7 +88,7 @@ class RuledQueue:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Forget which rows are due; looks find them again."""
+        """Forget the due rows; looks find them again."""
         earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
         self._turns.go_on_from(earlier)
         self._streams = Streams(
@@ -107,7 +103,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def look(self) -> bool:
-        """Read ended and new jobs when worthwhile, in autocommit mode; return True if some row may be admitted."""
+        """Read ended and new jobs, if worthwhile, in autocommit mode; return True if some row may be admitted."""
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
@@ -122,7 +118,7 @@ class RuledQueue:
         return self.may_admit
 
     def wake(self) -> None:
-        """Look again at what is due, after a sleep."""
+        """Look again at due rows, after a sleep."""
         self._changed_at = monotonic()
         self._streams.begin_again()
         self.next_look_at = 0.0
@@ -136,10 +132,9 @@ class RuledQueue:
         return self.may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
-        """Select up to `room` rows in their order, in a batch's transaction; the caller buries expired ones.
+        """Select up to `room` rows in order, in a batch's transaction; the caller buries expired ones.
 
-        Args:
-            skip_locked: Skip rows locked elsewhere, and lock those returned.
+        `skip_locked` locks the rows returned.
         """
         self._streams.roll_back()
         self._aside = set()
@@ -162,7 +157,7 @@ class RuledQueue:
         self._aside.update(row.id for row in rows)
 
     def admitted(self, rows: Sequence[DueJob]) -> None:
-        """Count selected rows as running, after the commit; the rest is still due."""
+        """Count selected rows as running, after the commit; the rest stays due."""
         moved = [row for row in rows if not row.expired]
         if moved:
             self._changed_at = monotonic()
@@ -214,12 +209,12 @@ class RuledQueue:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing of the queue is known to be due."""
+        """True if no row is known to be due."""
         return self._is_rebuilt and not self._streams.known and not self.is_first_sweep
 
     @property
     def may_sleep(self) -> bool:
-        """True if the queue is idle and no job began or ended for a while."""
+        """True if idle and no job began or ended for a while."""
         return self.is_idle and monotonic() - self._changed_at > _AWAKE_SECONDS
 
     @property
@@ -251,7 +246,6 @@ class RuledQueue:
 
     @property
     def _nap_until(self) -> float:
-        """End of a pause that grows while nothing changes."""
         now = monotonic()
         return now + min(_NAP_PART * (now - self._changed_at), _LONGEST_NAP_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Order within a key: which keys a dead job or an earlier waiting one holds."""
+"""Order within a key: which keys a dead or an earlier waiting job holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from drain.admission.allowances import Allowances
 from drain.database.postgres import Connection
 from drain.tables import keyed
 
-# Held keys per look, and the pause as a multiple of its duration. Measured with 30,000 held keys: in every batch they
-# took half a processor, and other queues waited for 0.3 s.
+# Held keys per look, and pause per duration. Measured with 30,000 held keys: in every batch they took half a
+# processor, and other queues waited for 0.3 s.
 _SLICE = 1000
 _PAUSE = 9
 # Between full rounds.
@@ -19,11 +19,7 @@ _ROUND_SECONDS = 0.25
 
 
 class Ordering:
-    """Keys of an ordered queue held from starting, kept in `allowances.held`.
-
-    Args:
-        hold: A dead job holds its key.
-    """
+    """Keys of an ordered queue held from starting, in `allowances.held`; with `hold`, a dead job holds its key."""
 
     def __init__(self, connection: Connection, queue: str, allowances: Allowances, *, hold: bool) -> None:
         self._connection = connection
@@ -45,7 +41,7 @@ class Ordering:
         return found
 
     def dead(self, keys: Iterable[str]) -> set[str]:
-        """Return the keys among these held by a dead job."""
+        """Return the keys held by a dead job."""
         return self._held(keys, waiting=False) if self._hold else set()
 
     def look(self) -> Collection[str]:

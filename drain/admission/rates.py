@@ -30,7 +30,7 @@ class DatabaseClock:
         self._looked_at = float("-inf")
 
     def set(self, seconds: float) -> None:
-        """Set the time just read from the database."""
+        """Set the time just read."""
         self._looked_at = monotonic()
         self._ahead = seconds - self._looked_at
 
@@ -52,9 +52,6 @@ class Rates:
     """Buckets of one queue. A job holds a token back from delivery on, and takes it when claimed.
 
     Buckets of earlier rules are charged until full, so changing a rate back and forth does not exceed it.
-
-    Attributes:
-        is_filled: See `refill`.
     """
 
     # One thing: buckets and the jobs that hold tokens back, which change together.
@@ -80,7 +77,7 @@ class Rates:
         return bool(self._in_force)
 
     def are_those_of(self, earlier: Rates) -> bool:
-        """Return True if the rates equal those of earlier rules."""
+        """Return True if the rates equal earlier ones."""
         return [each.parameters for each in self._in_force] == [each.parameters for each in earlier._in_force]
 
     def go_on_from(self, earlier: Rates) -> None:
@@ -111,11 +108,11 @@ class Rates:
         self._forgives = True
 
     def of_queue(self) -> int:
-        """Count the jobs of the queue that may begin."""
+        """Count the queue's jobs that may begin."""
         return self.bucket.tokens("", self._clock.now()) if self.bucket else NO_LIMIT
 
     def of_key(self, key: str) -> int:
-        """Count the jobs of a key that may begin, queue aside."""
+        """Count the key's jobs that may begin, queue aside."""
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else NO_LIMIT
 
     def next_of_queue_at(self) -> float | None:
@@ -190,7 +187,7 @@ class Rates:
         for buckets in self._earlier:
             # Unclaimed jobs are called back, or begin under the current rules.
             buckets.hold_only({})
-        # Of equal parameters, the latest buckets lack everything that earlier ones do.
+        # Of equal parameters, the latest buckets lack all that earlier ones do.
         latest = {each.parameters: each for each in reversed(self._earlier) if not each.is_full(now)}
         kept = [each for parameters, each in latest.items() if parameters not in current]
         self._earlier = nlargest(_MOST_EARLIER, kept, key=attrgetter("full_at"))
@@ -212,7 +209,7 @@ class Rates:
         return {job.key for job in gone.values()}
 
     def _charge(self, jobs: Mapping[int, Unclaimed], claims: Mapping[int, LastClaim]) -> None:
-        """Charge the jobs that were claimed since; now, if it is not known when."""
+        """Charge the jobs claimed since; now, if it is not known when."""
         now = self._clock.now()
         begun: list[tuple[str, float]] = []
         for job_id, job in jobs.items():

@@ -12,7 +12,7 @@ from drain.database.postgres import Connection
 from drain.tables import running
 from drain.tables.keyed import Paused
 
-# Pause as a multiple of a search's duration: it may step over many held retries.
+# Pause per duration of a search, which may step over many held retries.
 _PAUSE = 9
 # Each search leaves out the keys that the last one filled.
 _SEARCHES = 4
@@ -20,16 +20,12 @@ _SEARCHES = 4
 _KEYS_LEFT = 100
 # Least rows per search: held keys must not use it up.
 _LEAST = 100
-# Keys with a blocked first retry looked at per round.
+# Keys with a blocked first retry per round.
 _SLICE = 1000
 
 
 class DueRetries:
-    """Due retries of one queue.
-
-    Args:
-        ordering: Knows keys with a dead job; None unless ordered.
-    """
+    """Due retries of one queue; `ordering`, None unless ordered, knows keys with a dead job."""
 
     def __init__(
         self,
@@ -55,7 +51,7 @@ class DueRetries:
         self._left: Collection[str] = ()
 
     def follow(self, paused: Paused) -> None:
-        """Skip exactly these jobs from now on."""
+        """Skip exactly these jobs."""
         self._paused = paused
 
     def find(self, limit: int) -> list[int]:
@@ -98,7 +94,6 @@ class DueRetries:
         return running.due_retries(self._connection, self._queue, limit, self._paused, keep)
 
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:
-        """Choose retries as far as their keys have room."""
         for job_id, key in self._first_of(rows):
             if key not in left:
                 left[key] = self._allowances.of_retries(key)

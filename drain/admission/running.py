@@ -86,7 +86,7 @@ class RunningJobs:
             self._again[key] += 1
 
     def look(self) -> set[str]:
-        """Ask for thousands of known jobs which have ended; return their keys, or ''.
+        """Check thousands of known jobs for their end; return the keys, or '', of ended ones.
 
         In autocommit mode: the answer must not be older than the last look.
         """

@@ -1,4 +1,4 @@
-"""Selection: the rows of a queue that a batch admits, in turns from the streams of a source."""
+"""Selection: rows of a queue that a batch admits, in turns from a source's streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.tables.staged import DueJob, Place
 # Rows found per stream and not selected yet.
 Ahead: TypeAlias = dict[str, deque[Found]]
 
-# Streams, and rows of each, in the first read; each further read asks for several times as many.
+# Streams, and rows of each, in the first read; later reads take several times as many.
 _FIRST_STREAMS = 64
 _FIRST_ROWS = 8
 _GROWTH = 4
@@ -25,14 +25,14 @@ _MOST_AHEAD = 200_000
 
 
 class Selection:
-    """Rows that may be admitted, in their order, not counted yet.
+    """Rows that may be admitted, in order, not counted yet.
 
     Args:
         source: Read in the batch's transaction.
         turns: The order of streams, marked.
         allowances: Rows allowed per stream.
         ahead: Rows found earlier; selected ones are removed.
-        vet: Returns those of some streams that must not be read.
+        vet: Returns those streams that must not be read.
         stops: True for a row, or None if not ready, that stops its stream in an ordered queue.
 
     Attributes:
@@ -86,7 +86,7 @@ class Selection:
         return selected
 
     def is_at_end(self, stream: str) -> bool:
-        """Return True if a stream has nothing but selected rows."""
+        """Return True if a stream has only selected rows."""
         return stream in self._emptied and not self._ahead.get(stream)
 
     def _take(self, room: int) -> list[tuple[int, str]]:

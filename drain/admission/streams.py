@@ -1,4 +1,4 @@
-"""Streams of one queue: known, in the order, or coming back at a time."""
+"""Streams of one queue: known, in the order, or blocked until a time or an end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Streams:
         paused_keys: Paused keys with the end of each pause, or None.
     """
 
-    # One thing: a stream from arrival to end; reads and choices have classes of their own.
+    # One thing: a stream from arrival to end.
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Streams:
 
     @property
     def has_waiting(self) -> bool:
-        """True if a stream is in the order: rows of it may wait."""
+        """True if a stream is in the order: its rows may wait."""
         return bool(self._turns.waiting)
 
     @property
@@ -97,8 +97,7 @@ class Streams:
     def next_look_at(self, sweep_from: float) -> float:
         """Return when a stream comes back or a sweep is worthwhile, by `monotonic()`.
 
-        Args:
-            sweep_from: Time before which no sweep begins; one that has begun goes on.
+        No sweep begins before `sweep_from`; one that has begun goes on.
         """
         later = self._later[0][0] if self._later else float("inf")
         sweep_at = self._arrivals.next_look_at

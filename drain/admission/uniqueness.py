@@ -1,7 +1,7 @@
 """Uniqueness: of the waiting jobs with one name and unique key, one stands.
 
 The leader decides, in a batch's transaction, so no application waits for another's commit. `keep` of the highest id
-says which one stands:
+chooses the standing job:
 
     first   the waiting one in flight, or else the lowest id
     last    the highest id
@@ -49,13 +49,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Decision about one unique key.
+    """Decision about one unique key: `stands` waits for `seconds`, and `staged` and `in_flight` ids give way.
 
-    Attributes:
-        stands: Id of the standing job.
-        seconds: How long it still waits.
-        staged, in_flight: Ids that give way.
-        expires_at: Latest expiry of all, in seconds since 1970; None for never.
+    `expires_at` is the latest expiry of all, in seconds since 1970; None for never.
     """
 
     stands: int
@@ -139,8 +135,8 @@ def decide(candidates: Sequence[Candidate]) -> Verdict:
 def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:
     """Read the waiting jobs of each key, without those that a worker may still run.
 
-    A worker that outlived its lease may finish such a job late, not having seen a later job's change. Nothing gives way
-    to it before its token is raised.
+    A worker that outlived its lease may finish such a job late, without a later job's change: nothing gives way to it
+    before its token is raised.
     """
     found = unique.read_candidates(connection, wanted, most=1 + _MOST_ROWS // len(wanted))
     claimed = {each.id for candidates in found.values() for each in candidates if each.was_claimed}
