@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-# At twice the rows, such a batch is still far from the statement timeout.
+# A batch of twice the rows stays far from the statement timeout.
 _QUICK_SECONDS = 5.0
 
 
 class AdaptiveBatchSize:
-    """Maximum rows of the next batch, kept across terms of a process."""
+    """Maximum rows of the next batch, for the process's life."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.rows = most
 
     def shrink(self, failed_rows: int) -> None:
-        """Halve the size of a failed batch; at least one row."""
+        """Halve the size of a failed batch."""
         self.rows = max(1, failed_rows // 2)
 
     def grow(self, batch_seconds: float) -> None:
-        """Double the size after a committed, quick batch."""
+        """Double the size after a quick batch."""
         if batch_seconds < _QUICK_SECONDS:
             self.rows = min(self._most, 2 * self.rows)
 

@@ -30,7 +30,7 @@ from drain.tables.staged import DueJob
 
 log = logging.getLogger(__name__)
 
-# How long batches skip locked rows, at a write per row, after meeting a lock.
+# Time to skip locked rows, at a write per row, after meeting a lock.
 _SKIP_LOCKED_SECONDS = 30.0
 
 
@@ -58,7 +58,7 @@ class Batches:
         self._size = size
         self._alive = alive
         self.has_left_some = True
-        # Of the current or failed transaction.
+        # Current or failed transaction.
         self._rows: Sequence[DueJob] = ()
         self._lanes: Collection[Lane] = ()
         # Lanes that may have the failing row; the size stays small until their batches succeed.
@@ -66,7 +66,7 @@ class Batches:
         self._skip_locked_until = 0.0
 
     def run_once(self) -> Batch:  # noqa: C901  (one clause for each kind of failure)
-        """Move one batch; around a failing row, move smaller ones until it is out of the way.
+        """Move one batch; around a failing row, smaller ones until it is out of the way.
 
         Raises:
             UnavailableError: Redis refused forwarded jobs; rolled back.
@@ -84,7 +84,7 @@ class Batches:
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
                 if self._skips_locked():
                     raise
-                # Another session is writing a row of the batch.
+                # Another session writes a row of the batch.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
             except psycopg.Error as error:
                 suspects = self._count_suspects(error)
@@ -93,7 +93,7 @@ class Batches:
                 if suspects == 1:
                     self._suspected.clear()
                     return self._bury_row(_line(error))
-                # Halving finds the row, or a size that the server can handle.
+                # Halving finds the row, or a size for the server.
                 self._size.shrink(suspects)
                 self._suspected = set(self._lanes or self._due_rows.lanes)
                 log.info(
@@ -143,13 +143,13 @@ class Batches:
 
     def _count_suspects(self, error: psycopg.Error) -> int:
         if isinstance(error, psycopg.errors.QueryCanceled):
-            # The statement timed out on all rows together, or on maturing scheduled rows.
+            # All rows together timed out, or maturing scheduled ones.
             rows = len(self._rows) or self._size.rows
             return rows if rows > 1 else 0
         return 0 if postgres.fails_for_any_row(error) else len(self._rows)
 
     def _bury_row(self, explanation: str) -> Batch:
-        """Move the failed batch's only row to `dead_jobs`; if that fails too, skip it for this term."""
+        """Move the only row to `dead_jobs`; if that fails too, skip it for this term."""
         (row,) = self._rows
         self.has_left_some = True
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})

@@ -20,10 +20,9 @@ class Chore(ABC):
     """Maintenance of one kind; the leader calls `run_once` about once a second, usually to no effect.
 
     Attributes:
-        pause_seconds: Minimum between two pieces of work.
-        goes_on: Continue without a pause after useful work.
-        in_use: Errors that mean a table is in use: retry after the pause.
-        refused_text: Warning, logged once, when the database refuses.
+        goes_on: No pause after useful work.
+        in_use: Errors of a table in use: retry after the pause.
+        refused_text: Warning, logged once, if the database refuses.
         gives_up: Never retry after a refusal.
     """
 
@@ -40,7 +39,7 @@ class Chore(ABC):
         self._was_refused = False
 
     def run_once(self) -> int:
-        """Do one piece of work if the pause is over; return how much was done."""
+        """Do one piece of work if due; return how much was done."""
         if not self._pacer.is_due() or (self.gives_up and self._was_refused):
             return 0
         began = monotonic()
@@ -73,4 +72,4 @@ class Chore(ABC):
 
     @abstractmethod
     def _work(self) -> int:
-        """Do one piece of work; return how much was done."""
+        """Return how much was done."""

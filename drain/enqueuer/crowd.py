@@ -15,12 +15,12 @@ from drain.tables.lanes import Lane
 MOST_FOUND = 1000
 # A quarter of a batch's lanes; the rest belongs to the crowd.
 _MOST_FAMILIAR = 250
-# Beyond this, the oldest known lanes are forgotten, and found again in turn.
+# Beyond this, the oldest lanes are forgotten, and found again in turn.
 MOST_KNOWN = 2 * MOST_FOUND
 
 
 class Crowd:
-    """Finds lanes of some kinds, a part at a time, in a transaction; true while too many for a search."""
+    """Finds lanes of some kinds in turn, in a transaction; true while there are too many for a search."""
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
         self._connection = connection
@@ -38,7 +38,7 @@ class Crowd:
         self._is_there = True
 
     def remember(self, found: Iterable[Lane]) -> None:
-        """Remember lanes found without a crowd."""
+        """Remember lanes without a crowd."""
         for lane in found:
             self._familiar.pop(lane, None)
             self._familiar[lane] = None
@@ -46,7 +46,7 @@ class Crowd:
             del self._familiar[next(iter(self._familiar))]
 
     def find(self) -> tuple[list[Lane], list[Lane]]:
-        """Return lanes familiar from before, and the crowd's next ones."""
+        """Return familiar lanes, and the crowd's next ones."""
         familiar = lanes.with_rows(self._connection, self._familiar) if self._familiar else []
         return familiar, self._walk()
 

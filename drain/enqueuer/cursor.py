@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from drain.enqueuer.pacer import Pacer
 from drain.tables.staged import START, DueJob, Place
 
-# Longest sweep without dead rows: per scan, and per row.
+# Longest sweep without dead rows: for itself, and per row.
 _SCAN_SECONDS = 0.005
 _ROW_SECONDS = 0.000_002
 
 
 def excess(sweep_seconds: float, rows: int) -> float:
-    """Return seconds beyond those for a sweep's rows; positive with many dead rows."""
+    """Return seconds beyond a normal sweep's; positive with many dead rows."""
     return sweep_seconds - _SCAN_SECONDS - _ROW_SECONDS * rows
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Result of a scan; if full, more rows may follow; `sweep_seconds` only for a sweep."""
+    """Result of a scan; more rows may follow a full one; `sweep_seconds` of a sweep only."""
 
     rows: Sequence[DueJob]
     is_full: bool
@@ -37,7 +37,7 @@ class Scan:
 
 
 class ScanCursor:
-    """Place behind which the next scan of a lane begins, unless a sweep is due."""
+    """Place where a lane's next scan begins, unless a sweep is due."""
 
     def __init__(self) -> None:
         self.place: Place = START
@@ -45,11 +45,11 @@ class ScanCursor:
         self._has_caught_up = True
 
     def sweep_is_due(self) -> bool:
-        """Return True if the next scan should be a sweep."""
+        """Return True if the next scan should sweep."""
         return self._has_caught_up or self._sweeps.is_due()
 
     def advance(self, scan: Scan) -> None:
-        """Move behind a scan's rows after the commit of their batch."""
+        """Move behind the rows of a committed batch."""
         self._has_caught_up = not scan.is_full
         if scan.rows:
             last = scan.rows[-1].place

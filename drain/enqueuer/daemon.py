@@ -46,7 +46,7 @@ from drain.wire import Producer, Traces
 log = logging.getLogger(__name__)
 
 
-# A standby leads within two seconds of the leader's death.
+# A standby leads within 2 s of the leader's death.
 _STANDBY_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 5.0
 _STATEMENT_SECONDS = 30
@@ -54,7 +54,7 @@ _LOCK_SECONDS = 2
 # A stopped or hanging leader loses its session, and so the lock, after this long without a statement. A healthy one
 # pauses for a second, or as long as Redis may take to answer.
 _IDLE_SECONDS = 15
-# An orderly stop is limited; no job depends on it.
+# Limit of an orderly stop; no job depends on it.
 _STOP_SECONDS = 4.5
 
 
@@ -66,7 +66,7 @@ class Daemon:
         keep_days: Past days of finished jobs to keep; 0 drops none.
 
     Attributes:
-        refused: Jobs that Redis refused in `run_once`: their queue is another database's, or its key not a list.
+        refused: Jobs that Redis refused in `run_once`: queue of another database, or key not a list.
     """
 
     # One thing: the life of the process; `Term` leads.
@@ -93,7 +93,7 @@ class Daemon:
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
 
     def stop(self) -> None:
-        """Make `run` return after the current batch; safe in a signal handler."""
+        """End `run` after the current batch; safe in a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
@@ -129,23 +129,23 @@ class Daemon:
             state = leader.try_to_lead(connection)
             if state is None:
                 raise DrainError("another enqueuer is draining this database; that one moves what is due")
-            # No depth limit: nothing would push the rest after this process.
+            # No depth limit: no process would push the rest later.
             with self._enqueuer(connection, state, depth=0) as enqueuer:
                 sent = self._term(enqueuer).do_all()
                 self.refused = enqueuer.refused
                 return sent
 
     def signals(self) -> AbstractContextManager[None]:
-        """Stop the daemon on SIGTERM or SIGINT, within five seconds, during a `with` block."""
+        """Stop on SIGTERM or SIGINT, within five seconds, in a `with` block."""
         return _signals(self.stop)
 
     def answers(self) -> http.Answers:
-        """Return the answers of `/healthz`, `/readyz` and extensions."""
+        """Return answers for `/healthz`, `/readyz` and extensions."""
         return replace(self._health.answers(), more=self._extensions.answers)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """Connect, map outages to UnavailableError, and break the connection of a silent loop."""
+        """Connect, map outages to UnavailableError, and break a silent loop's connection."""
         with (
             postgres.reachable(self.settings.database_url),
             self._connect() as connection,
@@ -245,7 +245,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _backoff(failures: int) -> float:
-    """Return a random pause, at most five seconds, that grows with the failures."""
+    """Return a random pause of up to five seconds, growing with failures."""
     return random.uniform(0.1, min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2.0 ** min(failures, 10)))  # noqa: S311
 
 
@@ -255,7 +255,7 @@ def take_over(connection: Connection, redis: Producer, installation: str, alive:
     Args:
         connection: Kept alive meanwhile.
         redis: Identified as this database.
-        installation: UUID of the other database.
+        installation: UUID of the abandoned one.
         alive: Called between slices of a long list.
 
     Raises:

@@ -17,7 +17,7 @@ from drain.tables.leader_progress import Progress
 
 
 class Deliveries:
-    """Owner of numbers, watermark and known queues; starts from the last leader's; for the leader's thread only."""
+    """Owner of numbers, watermark and known queues, on the leader's thread; continues from the last leader's."""
 
     def __init__(self, connection: Connection, progress: Progress) -> None:
         self._connection = connection
@@ -28,7 +28,7 @@ class Deliveries:
 
     @property
     def last_delivery(self) -> int:
-        """Highest number that a committed transaction used."""
+        """Highest committed number."""
         return self._last_delivery
 
     @property
@@ -42,22 +42,22 @@ class Deliveries:
         return self._queues
 
     def record(self, last_delivery: int) -> None:
-        """Record numbers up to this one as used, in the transaction; after its commit call `committed`."""
+        """Record numbers as used, in the transaction; then `committed`."""
         leader_progress.record_progress(self._connection, last_delivery, self._pushed_up_to)
 
     def committed(self, last_delivery: int) -> None:
-        """Count numbers up to this one as used, after the commit."""
+        """Count numbers as used, after the commit."""
         self._last_delivery = last_delivery
         self._recorded = (last_delivery, self._pushed_up_to)
 
     def pushed(self, up_to: int, queues: Iterable[str]) -> None:
-        """Raise the watermark, and remember the queues."""
+        """Raise the watermark; remember the queues."""
         self.remember_queues(queues)
         if not self._watermark_is_held:
             self._pushed_up_to = up_to
 
     def remember_queues(self, queues: Iterable[str]) -> None:
-        """Add known queues."""
+        """Add queues."""
         self._queues.update(queues)
 
     def forget_queues(self, queues: Iterable[str]) -> None:
@@ -78,7 +78,7 @@ class Deliveries:
         self._pushed_up_to = self._last_delivery
 
     def record_watermark(self) -> None:
-        """Record numbers and watermark if they have changed."""
+        """Record numbers and watermark, if changed."""
         if self._recorded != (self._last_delivery, self._pushed_up_to):
             leader_progress.record_progress(self._connection, self._last_delivery, self._pushed_up_to)
             self._recorded = (self._last_delivery, self._pushed_up_to)

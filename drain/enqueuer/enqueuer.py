@@ -52,12 +52,11 @@ class Enqueuer:
     """Drains on the connection that holds the leader's lock, on one thread, inside its `with` block.
 
     Args:
-        state: Numbers recorded by the last leader.
-        forward_queues: Queues in forward mode.
+        state: The last leader's numbers.
         adaptive_batch_size: Replaces `batch_size`, with what earlier terms learned.
         depth: Bound of each Redis list; 0 for none, None to follow the workers.
         alive: Called between statements, for the watchdog.
-        thin_queues: Chooses queues pushed without hashes; by default from RQ's registry.
+        thin_queues: Queues pushed without hashes; by default from RQ's registry.
     """
 
     # One thing: the order of a batch's steps.
@@ -98,18 +97,17 @@ class Enqueuer:
         self._pusher.close()
 
     def drain(self, keep_on: Callable[[], bool] = lambda: True, *, looks_again: bool = True) -> int:
-        """Run batches until nothing may leave or `keep_on()` is false; return how many rows left `staged_jobs`.
+        """Run batches until nothing may leave or `keep_on()`, called after each, is false; return the rows that left.
 
         On return, everything moved is pushed.
 
         Args:
-            keep_on: Called after each batch.
             looks_again: Finish with an empty batch; otherwise stop after one that left nothing.
 
         Raises:
             UnavailableError: Redis failed; what was moved and not pushed is redelivered.
             OwnedByAnotherError: Another database feeds the namespace; what was moved is redelivered.
-            psycopg.OperationalError: The transaction is rolled back.
+            psycopg.OperationalError: Rolled back.
         """
         total = 0
         # At least one batch: other work must not starve the drain.
@@ -130,7 +128,7 @@ class Enqueuer:
 
         Raises:
             UnavailableError: Redis refused the previous batch, or a forwarded row of this one.
-            psycopg.OperationalError: The transaction is rolled back.
+            psycopg.OperationalError: Rolled back.
         """
         self.admission.look_when_due()
         batch = self._batches.run_once()
@@ -140,12 +138,12 @@ class Enqueuer:
             self.admission.moved(batch.moved)
             thin = self.thin_queues.choose({row.queue for row in batch.moved})
             self._pusher.start(batch.moved, batch.last_delivery, thin)
-            # After the push, which a lone job waits for.
+            # After the push, which a lone job awaits.
             self.thin_queues.look_when_due()
         return batch.size
 
     def flush(self) -> None:
-        """Wait until everything moved is pushed, and record the watermark.
+        """Wait until everything moved is pushed; record the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -154,7 +152,7 @@ class Enqueuer:
         self.deliveries.record_watermark()
 
     def noticed_lengths(self, queues: Collection[str]) -> None:
-        """Note list lengths after another's push."""
+        """Note lengths after another's push."""
         lengths = {queue: size for queue, size in self.redis.take_pushed_lengths().items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
@@ -173,30 +171,30 @@ class Enqueuer:
 
     @property
     def may_leave_some(self) -> bool:
-        """True if the last batch may have left due rows with room."""
+        """True if due rows with room may be left."""
         return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.may_find_more
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which waiting rows may have room; infinite if none wait."""
+        """Time by `monotonic()` when waiting rows may have room; infinite for none."""
         return self.admission.next_look_at
 
     @property
     def delivered(self) -> int:
-        """Jobs that Redis accepted, tracked or forwarded."""
+        """Jobs accepted by Redis, tracked or forwarded."""
         return self._pusher.accepted + self._forwarded
 
     @property
     def refused(self) -> int:
-        """Tracked jobs that Redis refused; they stay in `inflight_jobs`."""
+        """Tracked jobs refused by Redis, still in `inflight_jobs`."""
         return self._pusher.refused
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Known lanes, and the place behind which rows wait; other rows await a sweep."""
+        """Known lanes, and the place behind which rows wait; others await a sweep."""
         return self._due_rows.places
 
     @property
     def awaits_bulk(self) -> bool:
-        """True if patient rows stay unread during a bulk transaction."""
+        """True if patient rows await a bulk transaction."""
         return self._due_rows.awaits_bulk

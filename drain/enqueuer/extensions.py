@@ -22,7 +22,7 @@ GROUP = "drain.leader"
 
 
 class LeaderExtension(Protocol):
-    """Extension; created with the `Settings`; `path` is the prefix it answers, such as `/scale/`."""
+    """Extension made from the `Settings`; it answers paths with the prefix `path`, such as `/scale/`."""
 
     path: str
 
@@ -33,12 +33,12 @@ class LeaderExtension(Protocol):
 
         Args:
             connection: The leader's, in autocommit mode.
-            queues: Queues with labels of their own.
-            waiting: Waiting jobs, by queue and cause.
+            queues: Queues with their own labels.
+            waiting: Waiting jobs by queue and cause.
         """
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer a request, on its own thread, in a leader or standby; return status and JSON.
+        """Answer on a thread of its own, in a leader or standby, with status and JSON.
 
         Args:
             path: Path behind `self.path`.
@@ -50,7 +50,7 @@ class LeaderExtension(Protocol):
 
 
 class Extensions:
-    """All extensions; one that fails to load or measure is left out with a warning."""
+    """All extensions, except any that fails to load or measure, with a warning."""
 
     def __init__(self, settings: Settings) -> None:
         self._loaded = dict(_load(settings))
@@ -58,7 +58,7 @@ class Extensions:
 
     @property
     def answers(self) -> dict[str, Callable[[str, str], tuple[int, bytes]]]:
-        """Functions that answer requests, by path prefix."""
+        """Functions by path prefix."""
         return {each.path: each.answer for each in self._loaded.values()}
 
     def measure(

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Trial:
-    """Trial of a failing queue since a database time; `job_id` is the retry under way, if any."""
+    """Trial of a failing queue, by database time; `job_id` is the retry under way."""
 
     since: datetime
     job_id: int | None = None
@@ -26,14 +26,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class DueRetries:
-    """Retries of a queue that may be pushed: one on trial, else all."""
+    """Retries that may be pushed: one on trial, else all."""
 
     queue: str
     trial: Trial | None
 
     @property
     def limit(self) -> int | None:
-        """Maximum number to push; None for no limit."""
+        """Maximum number, if limited."""
         return None if self.trial is None else 1
 
     def put_on_trial(self, jobs: Sequence[Redelivered]) -> None:
@@ -43,12 +43,12 @@ class DueRetries:
 
 
 class FailingQueues:
-    """Watches queues with waiting retries, on the leader's connection."""
+    """Watches queues with waiting retries."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._trials: dict[str, Trial] = {}
-        # Queue whose turn was last.
+        # Last queue in turn.
         self._last_queue = ""
         # Another leader's findings are outdated.
         metrics.FAILING.clear()
@@ -75,7 +75,7 @@ class FailingQueues:
                 yield retries
 
     def lost_worker(self, job_ids: set[int]) -> None:
-        """End the trials of jobs whose lease expired: a job that kills its worker must not block its queue."""
+        """End trials with expired leases: a job that kills its worker must not block its queue."""
         for trial in self._trials.values():
             trial.job_id = None if trial.job_id in job_ids else trial.job_id
 

@@ -22,17 +22,17 @@ from drain.wire import Producer
 _BYTES_PAUSE_SECONDS = 60.0
 _NOT_MEASURED = float("nan")
 
-# Applications choose tags, and may choose many.
+# Applications may choose many tags.
 _ROWS = 10_000
 _TAGS = 100
 
 _PAUSE_SECONDS = 5.0
-# Rows counted exactly.
+# Exact up to this.
 _COUNT_UP_TO = 100_000
 
 
 class Gauges:
-    """Measures during terms as leader; a queue seen once keeps its gauges."""
+    """Measures during terms; a queue seen once keeps its gauges."""
 
     def __init__(self, redis: Producer, extensions: Extensions | None = None) -> None:
         self._redis = redis
@@ -59,14 +59,14 @@ class Gauges:
         return True
 
     def begin(self, connection: Connection) -> None:
-        """Show that this process leads, and on which server."""
+        """Show the leader, and its server."""
         metrics.LEADER.set(1)
         server = connection.info.parameter_status("server_version") or ""
         metrics.BUILD_INFO.clear()
         metrics.BUILD_INFO.labels(*versions(), server.partition(" ")[0]).set(1)
 
     def clear(self) -> None:
-        """Remove a leader's gauges, or set them to 0."""
+        """Remove or zero the gauges."""
         for single in (metrics.LEADER, metrics.LAG, metrics.STAGED, metrics.KEPT):
             single.set(0)
         for gauge in (
@@ -92,7 +92,7 @@ class Gauges:
         self._count_stale(system.count_stale(connection))
 
     def _count_stale(self, count: int) -> None:
-        # A lower count means that the table was emptied.
+        # A lower count: the table was emptied.
         metrics.STALE.inc(max(0, count - (count if self._stale is None else self._stale)))
         self._stale = count
 
@@ -121,7 +121,7 @@ class TagGauges:
         self._shown: set[str] = set()
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure if due; `queues` are known to have had jobs."""
+        """Measure `queues` known to have had jobs, if due."""
         self._queues = queues
         self._gauge.run_once(connection)
 
@@ -181,7 +181,7 @@ class ServerGauges:
 
     def _measure_server(self, connection: Connection) -> None:
         server = table_stats.measure_server(connection)
-        # Counts from this term on; a failover changes the server.
+        # From this term on; a failover changes the server.
         metrics.WAL.inc(max(0.0, server.wal_bytes - (self._wal_bytes or server.wal_bytes)))
         self._wal_bytes = server.wal_bytes
         metrics.READY_PARTITIONS.set(server.ready_partitions)

@@ -17,11 +17,11 @@ from drain.service.hysteresis import HealthOptions, Steady
 
 log = logging.getLogger(__name__)
 
-# Longer than any statement may take: the server or network has stopped answering.
+# Longer than any statement: the server or network has stopped answering.
 STALLED_SECONDS = 35.0
-# Silence after which the process is unhealthy.
+# The process is unhealthy after such a silence.
 _UNHEALTHY_SECONDS = 90.0
-# Pause between checks of time-dependent states.
+# Between checks of time-dependent states.
 _LOOK_SECONDS = 0.5
 # Process name for hooks.
 _PROCESS = "enqueuer"
@@ -32,7 +32,7 @@ class Health:
 
     def __init__(self, options: HealthOptions | None = None) -> None:
         self._options = options or HealthOptions()
-        # A later problem is never judged before an earlier one.
+        # Problems are judged in their order.
         self._lock = threading.RLock()
         self._problem: str | None = "starting"
         self._store = ""
@@ -56,12 +56,12 @@ class Health:
         systemd.notify("WATCHDOG=1")
 
     def is_alive(self) -> bool:
-        """Report progress; always True, as a condition."""
+        """Report progress and return True, for conditions."""
         self.alive()
         return True
 
     def up(self, status: str) -> None:
-        """Report that both stores answer, and the daemon's status."""
+        """Report that both stores answer, and the status."""
         was_up = self.is_up
         # Before the log line, so that its readers find `/readyz` up.
         with self._lock:
@@ -72,7 +72,7 @@ class Health:
         systemd.notify("READY=1", f"STATUS={status}")
 
     def down(self, error: Exception) -> None:
-        """Report an unavailable store; an outage is logged once."""
+        """Report an unavailable store; log an outage once."""
         self._store = store = "redis" if str(error).startswith("Redis") else "postgres"
         metrics.FAILURES.labels(store).inc()
         with self._lock:
@@ -83,7 +83,7 @@ class Health:
         systemd.notify(f"STATUS=waiting: {self._problem}")
 
     def report_failing(self, queues: Collection[str]) -> None:
-        """Report the failing queues."""
+        """Report failing queues."""
         self._failing = frozenset(queues)
 
     def forget_failing(self) -> None:
@@ -91,12 +91,12 @@ class Health:
         self._failing, self._queues = frozenset(), {}
 
     def answers(self) -> http.Answers:
-        """Return the answers of `/healthz` and `/readyz`."""
+        """Return answers for `/healthz` and `/readyz`."""
         return http.Answers(unhealthy=self._unhealthy, unready=self._unready)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch time-dependent changes on a thread."""
+        """Watch time-dependent states on a thread."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -121,7 +121,7 @@ class Health:
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
-        """Break the connection when the loop is silent for too long."""
+        """Break the connection of a loop silent for too long."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -147,7 +147,7 @@ class Health:
             self._stores.look(None if self._problem == "starting" else self._problem, self._store)
 
     def _unready(self) -> str | None:
-        # Before it was first ready, there is no outage to bridge.
+        # Before the first readiness there is no outage to bridge.
         if not self._was_up:
             return self._problem
         self._look_at_stores()

@@ -19,7 +19,7 @@ _MOST_KEYS = 5000
 
 
 class ReturnedJobs(Chore):
-    """Settles unique keys shared by jobs in flight after an attempt or lost lease; counts jobs that gave way."""
+    """Settles unique keys shared in flight after an attempt or lost lease; counts jobs that gave way."""
 
     pause_seconds = 1.0
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
@@ -33,11 +33,10 @@ class ReturnedJobs(Chore):
 
 
 class PartitionTruncator(Chore):
-    """Truncates drained partitions, whose rows vacuum must keep while a session holds an old snapshot.
+    """Truncates drained partitions, whose rows vacuum must keep while a session holds an old snapshot; counts them.
 
     Ready rows fill partitions in turn; see `schema.sql`. An undrained job, an open staging transaction or a dump
-    postpones truncation by a turn. A refusal (rights, the application's triggers or foreign keys) is final. Counts
-    partitions.
+    postpones truncation by a turn. A refusal (rights, the application's triggers or foreign keys) is final.
     """
 
     pause_seconds = 1.0
@@ -83,7 +82,7 @@ class ExpiredKeys(Chore):
 class PastQueues(Chore):
     """Lets Redis forget queues idle at two looks in a row; counts names.
 
-    A waiting row does not need its queue's name in Redis: the push that writes its id adds it.
+    A waiting row does not need its queue's name: the push that writes its id adds it.
     """
 
     pause_seconds = 600.0

@@ -21,7 +21,7 @@ CHANNEL = "staged_jobs"
 
 
 def try_to_lead(connection: Connection) -> Progress | None:
-    """Become leader for this connection's life; return the last leader's numbers, or None if another session leads."""
+    """Lead for this connection's life; return the last leader's numbers, or None if another session leads."""
     if not locks.try_lock(connection, locks.LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
@@ -35,8 +35,8 @@ def asleep(connection: Connection) -> Iterator[bool]:
     """Hold the lock that makes staging transactions notify; see the trigger in `schema.sql`.
 
     Yields:
-        True if committed rows are visible and later ones will notify. False if a transaction is open that will not
-        notify: scan again soon.
+        True if committed rows are visible and later ones will notify. False if an open transaction will not notify:
+        scan again soon.
     """
     locked = locks.try_lock(connection, locks.ASLEEP)
     failpoint(FailurePoint.ASLEEP)
@@ -49,7 +49,7 @@ def asleep(connection: Connection) -> Iterator[bool]:
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> bool:
-    """Wait for a notification, a signal or `seconds`; return True for a notification."""
+    """Wait for a notification, a signal or `seconds`; return True if notified."""
     notified = False
     for _ in connection.notifies(timeout=seconds, stop_after=1):
         notified = True

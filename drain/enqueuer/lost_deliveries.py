@@ -21,14 +21,14 @@ _WHOLE_LISTS_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Highest unclaimed number of a queue in no list, and when first found, by `monotonic()`."""
+    """Highest unclaimed number of a queue in no list, first found `since`, by `monotonic()`."""
 
     up_to: int
     since: float
 
 
 class Overdue(NamedTuple):
-    """Inclusive range of numbers that are lost if unclaimed."""
+    """Inclusive range of numbers, lost if unclaimed."""
 
     queue: str
     first: int
@@ -63,7 +63,7 @@ class LostDeliveries:
         self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
 
     def find(self) -> list[Overdue]:
-        """Find lost deliveries in the queues whose turn it is."""
+        """Find lost deliveries of queues in turn."""
         now = monotonic()
         oldest, looked_at = self._oldest.find(), self._oldest.looked_at
         foreign = set(self._redis.fed_by_others(oldest.keys()))
@@ -90,12 +90,12 @@ class LostDeliveries:
         return overdue
 
     def _suspicion(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
-        """Suspect an unclaimed delivery below all numbers in its list; None if it may be listed."""
+        """Suspect an unclaimed delivery below all in its list; None if it may be listed."""
         gone_up_to = self._deliveries.pushed_up_to if lowest_listed is None else lowest_listed - 1
         return Suspicion(gone_up_to, now) if delivery <= gone_up_to else None
 
     def _lowest_listed(self, queues: Sequence[str]) -> dict[str, int | None]:
-        """Return each list's lowest number; None without our numbers, 0 if unknown."""
+        """Return lowest listed numbers; None without our numbers, 0 if unknown."""
         redis, up_to = self._redis, self._deliveries.last_delivery
         lowest = redis.lowest_deliveries(queues, up_to=up_to)
         # A key that is not a list has no depth.

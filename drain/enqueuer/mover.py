@@ -24,8 +24,7 @@ class Batch:
 
     Attributes:
         moved: Committed rows to push; the last has the number `last_delivery`.
-        forwarded: Jobs pushed to Redis alone.
-        forwarded_names: Their counts by queue and name.
+        forwarded: Jobs pushed to Redis alone; `forwarded_names` counts them by queue and name.
         expired: Counts by queue of rows buried after `expires_at`.
         unreadable: Undeliverable rows buried.
         superseded: Jobs that gave way within their unique key.
@@ -67,12 +66,12 @@ class Mover:
         self._alive = alive
 
     def read_forwarded(self, rows: Sequence[DueJob]) -> ForwardBatch:
-        """Read and encode forwarded rows, as many as one call carries."""
+        """Encode forwarded rows, as many as one call carries."""
         ids = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         return forwarding.read_batch(self._connection, self._redis.namespace, ids) if ids else ForwardBatch()
 
     def move(self, rows: Sequence[DueJob], forward: ForwardBatch) -> Batch:
-        """Move these rows; forwarded ones are in `forward`. Committed on return unless some are forwarded.
+        """Move rows; committed on return unless some are in `forward`.
 
         Raises:
             QueuesRefusedError: Redis refused forwarded jobs: roll back.
@@ -94,7 +93,7 @@ class Mover:
         self._forward(forward)
         if not commits:
             failpoint(FailurePoint.MOVED)
-        # Saves a look-up per row if nothing is forwarded.
+        # Saves a look-up per row.
         forwarded = [row for row in rows if row.id in forward.deliveries] if forward.deliveries else ()
         return Batch(
             moved=moved,
@@ -110,7 +109,7 @@ class Mover:
             staged.bury(self._connection, [job_id], "unreadable", explanation)
         if not forward.deliveries:
             return
-        # Deleted before the push: if another session changed a row, this fails and nothing is pushed.
+        # Before the push: if another session changed a row, this fails and nothing is pushed.
         staged.delete_forwarded(self._connection, list(forward.deliveries))
         failpoint(FailurePoint.FORWARDED)
         refused = self._redis.push_together(list(forward.deliveries.values()))

@@ -28,7 +28,7 @@ _FORGET_SECONDS = 600.0
 
 
 class OldestDeliveries:
-    """Finds oldest deliveries during a leader's term."""
+    """Finds oldest deliveries for a term."""
 
     def __init__(self, connection: Connection, deliveries: Deliveries) -> None:
         self._connection = connection
@@ -38,22 +38,22 @@ class OldestDeliveries:
         self._idle_since: dict[str, float] = {}
         self._next_number = 0
         self._looked_at: Set[str] = frozenset()
-        # Queues whose turn comes first; and start of the next slice.
+        # Queues first in turn; and start of the next slice.
         self._waiting: list[str] = []
         self._sliced_up_to = ""
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bound of each queue's unclaimed numbers, as of the last scan."""
+        """Lower bounds of unclaimed numbers, as of the last scan."""
         return self._lower_bounds
 
     @property
     def looked_at(self) -> Set[str]:
-        """Queues whose turn was at the last scan: all, unless there are very many."""
+        """Queues of the last scan: all, unless very many."""
         return self._looked_at
 
     def find(self) -> dict[str, int]:
-        """Return the lowest unclaimed numbers of the queues in `looked_at`."""
+        """Return the lowest unclaimed numbers of `looked_at`."""
         deliveries = self._deliveries
         for queue in deliveries.queues - self._lower_bounds.keys():
             self._lower_bounds[queue] = self._next_number
@@ -87,7 +87,7 @@ class OldestDeliveries:
         self._deliveries.forget_queues(gone)
 
     def _scan_slice(self) -> tuple[dict[str, int], Set[str]]:
-        """Scan the next queues of the index; return their numbers, and the names covered."""
+        """Scan the index's next queues; return their numbers, and the names covered."""
         began, after = monotonic(), self._sliced_up_to
         oldest = dict(waiting.oldest_deliveries(self._connection, after, _MOST_QUEUES))
         is_last = len(oldest) < _MOST_QUEUES

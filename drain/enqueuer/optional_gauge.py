@@ -18,12 +18,7 @@ _REFUSED_PAUSE_SECONDS = 60.0
 
 
 class OptionalGauge:
-    """Measures during terms as leader.
-
-    Args:
-        name: Of the metric, for the log.
-        measure: Sets the metric, in autocommit mode.
-    """
+    """Measures during terms; `measure` sets the metric, in autocommit mode."""
 
     def __init__(
         self, name: str, measure: Callable[[Connection], None], pause_seconds: float = _PAUSE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-# Pause per duration of a run: all kinds together leave nine tenths of the time to the drain.
+# Pause per run's duration: all kinds together leave nine tenths of the time to the drain.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE_SECONDS = 60.0
 
@@ -21,5 +21,5 @@ class Pacer:
         return monotonic() >= self._due_at
 
     def ran_for(self, seconds: float) -> None:
-        """Postpone the next run by the last one's duration; negative counts as 0."""
+        """Postpone the next run by this duration; negative counts as 0."""
         self._due_at = monotonic() + max(self._every, min(_PAUSE_FACTOR * seconds, _LONGEST_PAUSE_SECONDS))

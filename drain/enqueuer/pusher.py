@@ -23,7 +23,7 @@ _QUEUE_AND_NAME = itemgetter(1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Result of a push by queue, with list lengths afterwards, up to the delivery number `up_to`."""
+    """Result of a push up to a delivery number, by queue, with list lengths afterwards."""
 
     up_to: int
     accepted: Counter[str]
@@ -34,9 +34,7 @@ class Push:
 class Pusher:
     """Pushes batches of tracked jobs, one at a time; each raises the watermark.
 
-    Attributes:
-        accepted: Jobs accepted so far.
-        refused: Jobs refused so far, which stay in `inflight_jobs`.
+    It counts `accepted` and `refused` jobs; the latter stay in `inflight_jobs`.
     """
 
     def __init__(self, redis: Producer, deliveries: Deliveries, traces: Traces | None = None) -> None:
@@ -55,7 +53,7 @@ class Pusher:
     def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
         """Begin to push committed rows, in the order of their numbers up to `up_to`; call `wait` before.
 
-        Only one push at a time, in that order, so the watermark has no gaps below it. `thin` queues get no hashes.
+        One push at a time, in order: the watermark has no gaps below it. `thin` queues get no hashes.
         """
         if len(rows) > _MOST_AT_ONCE:
             self._pending = self._thread.submit(self._push, rows, up_to, thin)
@@ -68,7 +66,7 @@ class Pusher:
             self._pending.set_exception(error)
 
     def wait(self) -> Push | None:
-        """Wait for the current push, if any, and raise the watermark.
+        """Wait for any current push; raise the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -120,7 +118,7 @@ class Pusher:
 
 def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
     """Count jobs that left `staged_jobs` by queue and name; return counts by queue."""
-    # All in C: there are tens of thousands a second.
+    # All in C: tens of thousands a second.
     arrived = Counter(map(_QUEUE_AND_NAME, rows))
     metrics.count_arrived(arrived)
     queues = Counter[str]()
@@ -130,6 +128,6 @@ def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
 
 
 def count_pushed(jobs: Counter[str]) -> None:
-    """Count jobs that Redis accepted, by queue."""
+    """Count jobs accepted by Redis."""
     for queue, count in jobs.items():
         metrics.PUSHED.labels(metrics.queue_label(queue)).inc(count)

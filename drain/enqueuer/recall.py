@@ -21,13 +21,10 @@ _PRUNE_SECONDS = 60.0
 
 
 class CallBack:
-    """Calls back once a second, before redelivery.
+    """Calls back once a second, before redelivery; `paused` is shared with admission.
 
     The id of a job called back stays in its list, but no claim finds it. Once no pause applies, the leader delivers it
     under a new number.
-
-    Attributes:
-        paused: Pauses at the last look, shared with admission.
     """
 
     def __init__(
@@ -50,7 +47,7 @@ class CallBack:
             pauses.prune(self._connection)
             cancellations.prune(self._connection)
             self._prunes.ran_for(0.0)
-        # Repeated while pauses exist, since workers may release claims of paused jobs; paced, being slow with millions.
+        # Repeated during pauses, since workers may release claims of paused jobs; paced, being slow with millions.
         if not self.paused or (self.paused == before and not self._scans.is_due()):
             return 0
         began = monotonic()
@@ -60,16 +57,13 @@ class CallBack:
         return total
 
     def outdated(self, queues: Collection[str]) -> int:
-        """Call back delivered, unclaimed jobs of queues with new limits; they begin again as retries."""
+        """Call back delivered, unclaimed jobs under new limits, as retries."""
         return self._in_slices(
             lambda: redeliveries.call_back_all(self._connection, _SLICE, queues), "new limits"
         )
 
     def leases(self, within: float, ruled: Collection[str]) -> list[int]:
-        """Call back jobs with recently expired leases that are paused or under rules; return their ids.
-
-        They begin again as retries.
-        """
+        """Call back jobs with recently expired leases, paused or under rules, as retries; return their ids."""
         called_back: list[int] = []
         while self.paused or ruled:
             found = redeliveries.call_back_leases(self._connection, _SLICE, queues=ruled, within=within)

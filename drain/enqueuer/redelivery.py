@@ -45,7 +45,7 @@ LOST_AFTER_SECONDS = 15.0
 
 
 class Redelivery:
-    """Redelivers for one leader; its pushes await those of earlier numbers.
+    """Redelivers for one leader, after the enqueuer's own pushes.
 
     Args:
         lost_after_seconds: Grace for a delivery in no list.
@@ -85,12 +85,12 @@ class Redelivery:
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bound of each queue's unclaimed numbers, as of the last scan."""
+        """Lower bounds of unclaimed numbers, as of the last scan."""
         return self._oldest.lower_bounds
 
     @property
     def failing_queues(self) -> Collection[str]:
-        """Failing queues, as of the last scan."""
+        """Queues failing at the last scan."""
         return self._failing_queues.names
 
     def recover(self) -> int:
@@ -125,10 +125,10 @@ class Redelivery:
         """Scan once for each reason; return how many jobs were pushed again.
 
         Args:
-            retries_seconds: Time after which retries of more queues wait for the next round.
+            retries_seconds: Then retries of more queues wait for the next round.
 
         Raises:
-            UnavailableError: Redis failed; `recover` finds renumbered jobs that were not pushed.
+            UnavailableError: Redis failed; `recover` finds renumbered jobs not pushed.
             OwnedByAnotherError: Another database feeds the namespace now.
             psycopg.OperationalError: The database failed.
         """
@@ -241,7 +241,7 @@ class Redelivery:
                 up_to=up_to,
                 but_paused=bool(self.paused),
             )
-            # So that the next slice does not step over this one's entries.
+            # The next slice must not step over this one's entries.
             above = max([above, *(job.previous_delivery for job in jobs)])
             return jobs
 

@@ -25,7 +25,7 @@ Renumber = Callable[[int, int], list[Redelivered]]
 
 
 class Renumbering:
-    """Renumbers and pushes on the leader's connection; its pushes are awaited before higher numbers are used."""
+    """Renumbers and pushes, after the enqueuer's own pushes of lower numbers."""
 
     def __init__(self, enqueuer: Enqueuer, alive: Callable[[], None]) -> None:
         self._enqueuer = enqueuer
@@ -61,7 +61,7 @@ class Renumbering:
                 return total
 
     def _renumber(self, renumber: Renumber) -> tuple[list[Redelivered], Collection[int]]:
-        """Renumber a slice; return its jobs, and the ids of those dead by RQ's verdict."""
+        """Renumber a slice; return its jobs, and ids of those dead by RQ's verdict."""
         buried: Collection[int] = ()
         # Earlier batches have lower numbers and must arrive first.
         self._enqueuer.flush()
@@ -92,7 +92,7 @@ class Renumbering:
             )
             for job in jobs
         ]
-        # Before any worker can finish the later delivery.
+        # Before a worker can finish the later delivery.
         redis.move_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
         refused = redis.push(later)
         failpoint(FailurePoint.PUSHED_AGAIN)

@@ -22,13 +22,13 @@ from drain.tables.finished import Dropped
 
 log = logging.getLogger(__name__)
 
-# Time that `prune` waits for sessions that use the table.
+# Time that `prune` waits for other sessions.
 PATIENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 
 
 class Retention(Chore):
-    """Drops old days of finished jobs, one per call, keeping `keep_days`, at least 1, past UTC days; counts days."""
+    """Drops finished jobs older than `keep_days` past UTC days (at least 1), a day per call; counts days."""
 
     pause_seconds = 60.0
     goes_on = True

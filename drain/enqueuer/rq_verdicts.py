@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # Consecutive unreadable deliveries of a job: in a mixed fleet, one of ten likely reached an able worker.
 MOST_UNREADABLE = 10
-# Jobs counted; beyond, the oldest count starts over.
+# Beyond this many jobs, the oldest count restarts.
 _MOST_COUNTED = 100_000
 
 # Between reports of one queue.
@@ -40,7 +40,7 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Buries jobs about to be redelivered that RQ will not run again."""
+    """Buries jobs that RQ will not run again."""
 
     connection: Connection
     redis: Producer
@@ -49,7 +49,7 @@ class RQVerdicts:
     _reported_at: dict[str, float] = field(default_factory=dict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
-        """Bury, in the open transaction that locked them, jobs that RQ will not run again; return their ids."""
+        """Bury these jobs, in the open transaction that locked them; return the ids."""
         redis = self.redis
         verdicts = redis.rq_verdicts(
             [tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs]

@@ -10,7 +10,7 @@ from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import waiting
 
-# A nap doubles from the first to the longest.
+# A nap doubles up to the longest.
 _FIRST_NAP_SECONDS = 0.001
 _LONGEST_NAP_SECONDS = 0.05
 # Above this many jobs per second, transactions should not notify: commits would share a lock. At 2,000 single jobs/s,
@@ -20,12 +20,12 @@ _COUNTED_SECONDS = 0.05
 # Wait after a batch with rows. Otherwise the next row would wait for five round trips: an empty batch, the watermark,
 # and the query for scheduled rows.
 _BRIEF_SECONDS = 0.005
-# Pause before another look at a due scheduled row locked elsewhere.
+# Pause for a due scheduled row locked elsewhere.
 _LOCKED_SECONDS = 0.1
 
 
 class Sleeper:
-    """Sleeps at most `poll_seconds` on the leader's connection, notified of staged jobs; `stop` ends a nap."""
+    """Sleeps up to `poll_seconds` on the leader's connection, notified of staged jobs; `stop` ends a nap."""
 
     def __init__(self, enqueuer: Enqueuer, stop: Event, poll_seconds: float) -> None:
         self._enqueuer = enqueuer
@@ -36,11 +36,11 @@ class Sleeper:
         self._counted_from, self._counted = monotonic(), enqueuer.delivered
 
     def begin_with_short_naps(self) -> None:
-        """Make the next nap short, after work."""
+        """Make the next nap short."""
         self._nap = _FIRST_NAP_SECONDS
 
     def sleep(self, until: float) -> None:
-        """Sleep until there is more work than one batch, or until this time of `monotonic()`.
+        """Sleep until there is more than one batch's work, or until this time of `monotonic()`.
 
         One batch answers each notification. While a staging transaction is open, others may not notify, so this naps
         for at most 50 ms instead; while jobs come fast, for 1 ms.
@@ -60,7 +60,7 @@ class Sleeper:
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _drain_when_notified(self, until: float) -> None:
-        """Run a batch now and after each notification, while each takes all and jobs do not come fast."""
+        """Run a batch now and per notification, while each takes all and jobs do not come fast."""
         enqueuer = self._enqueuer
         while not self._is_busy():
             # Rows committed between the last batch and the lock did not notify.
@@ -76,7 +76,7 @@ class Sleeper:
                 return
 
     def _is_busy(self) -> bool:
-        """Return True if jobs come too fast for transactions to notify."""
+        """Return True if jobs come too fast for notifications."""
         now = monotonic()
         if (seconds := now - self._counted_from) >= _COUNTED_SECONDS:
             count = self._enqueuer.delivered

@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 _REDELIVERY_SECONDS = 1.0
 # The same while retries wait for room.
 _HELD_BACK_SECONDS = 0.1
-# Share of retries in a round; without it, other jobs waited for 8 s behind 3,000 queues of expired leases (measured).
+# Share of retries in a round: without it, other jobs waited for 8 s behind 3,000 queues of expired leases (measured).
 _RETRIES_SECONDS = 0.25
 
 
 class Term:
-    """Work of a leader that holds the lock, until `stop`; sleeps at most `poll_seconds`."""
+    """Work of a leader until `stop`; sleeps up to `poll_seconds`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Term:
         return moved
 
     def do_all(self) -> int:
-        """Do everything due now; return how many jobs went to Redis."""
+        """Do all due work; return how many jobs went to Redis."""
         redelivered = self._redelivery.recover()
         self._enqueuer.drain(keep_on=self._health.is_alive)
         redelivered += self._redelivery.run_once()

@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 # Stands for all queues.
 ALL = "*"
-# Pause between looks at the registry; and validity of an answer.
+# Between looks at the registry; and validity of an answer.
 _LOOK_SECONDS = 1.0
 _TRUSTED_SECONDS = 2.5
 
 
 class ThinQueues:
-    """Chooses the queues for one leader, on its thread; `always` and `never` name queues, "*" all."""
+    """Chooses the queues for one leader; `always` and `never` name queues, "*" all."""
 
     def __init__(
         self, redis: Producer, always: Collection[str] = frozenset(), never: Collection[str] = frozenset()
@@ -38,7 +38,7 @@ class ThinQueues:
         self._looked_at = -_TRUSTED_SECONDS
 
     def choose(self, queues: Collection[str]) -> set[str]:
-        """Return these queues, about to be pushed to, that need no hashes."""
+        """Return these queues that need no hashes."""
         asked = {queue for queue in queues if not self._is_set_by_hand(queue)}
         self._busy |= asked
         is_trusted = monotonic() - self._looked_at < _TRUSTED_SECONDS
@@ -46,7 +46,7 @@ class ThinQueues:
         return found | {queue for queue in queues if queue not in asked and self._is_always(queue)}
 
     def look_when_due(self) -> None:
-        """Look up, if due, the listeners of queues pushed to since the last look."""
+        """Look up, if due, the listeners of queues pushed to since."""
         if self._busy and monotonic() - self._looked_at >= _LOOK_SECONDS:
             busy, self._busy = self._busy, set()
             self._found = self._redis.need_no_hash(sorted(busy))

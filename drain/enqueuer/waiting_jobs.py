@@ -23,7 +23,7 @@ _COUNT_UP_TO = 10_000
 
 
 class WaitingJobs:
-    """Measures during terms as leader; a cause seen once keeps its gauge, and `latest` its last numbers by queue."""
+    """Measures during terms; a cause seen once keeps its gauge; `latest` has the numbers by queue."""
 
     def __init__(self) -> None:
         self.latest: Mapping[str, Waiting] = {}
@@ -31,10 +31,10 @@ class WaitingJobs:
         self._refused = False
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure; a role that may not read the tables is one warning.
+        """Measure; warn once if the role may not read the tables.
 
         Args:
-            queues: Queues with labels of their own; others are counted up to a bound.
+            queues: Queues with their own labels; others are counted up to a bound.
         """
         if self._refused:
             return

@@ -38,7 +38,7 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
 
 
 class Waits:
-    """Measures during a leader's term; `refused` if the role may not read the tables."""
+    """Measures during a term; `refused` if the role may not read the tables."""
 
     def __init__(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
         self.refused = False
@@ -48,7 +48,7 @@ class Waits:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def measure(self, queues: Collection[str] = ()) -> dict[str, float]:
-        """Return the wait of each queue's oldest job in seconds; empty, after one warning, without rights.
+        """Return waits of queues' oldest jobs in seconds; empty, after one warning, without rights.
 
         Args:
             queues: Queues looked at even among more than a thousand.
@@ -69,7 +69,7 @@ class Waits:
 
     @staticmethod
     def by_label(seconds: Mapping[str, float], queues: Collection[str]) -> dict[str, float]:
-        """Return the longest wait under each label, 0 for queues without waiting jobs."""
+        """Return the longest wait per label; 0 for queues without waiting jobs."""
         longest = dict.fromkeys(queues, 0.0)
         for queue, waited in seconds.items():
             label = metrics.queue_label(queue)
