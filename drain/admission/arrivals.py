@@ -15,7 +15,7 @@ from drain.admission.turns import Turns
 from drain.tables import keyed
 from drain.tables.keyed import Head
 
-# Rows per hint, and heads per slice.
+# Rows per hint; heads per slice.
 _RECENT_LIMIT = 2000
 _SLICE = 1000
 # Pauses per duration.
@@ -51,13 +51,13 @@ class Arrivals:
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which the next slice is worthwhile."""
+        """Time by `monotonic()` when the next slice is worthwhile."""
         if self._source.cursors or self.is_first_sweep:
             return self._sweep_at
         return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 
     def look(self, *, hint: bool) -> None:
-        """Run a wanted hint and a sweep's slice, if due, in autocommit mode."""
+        """Run a hint and a slice, if due, in autocommit mode."""
         if hint and monotonic() >= self._hint_at:
             self.hint()
         began = monotonic()
@@ -75,7 +75,7 @@ class Arrivals:
         self._sweep_at = 0.0
 
     def hint(self, after: int | None = None) -> None:
-        """Run the hint, for rows above this id or those of the last hint, in autocommit mode."""
+        """Find rows above this id or the last hint's, in autocommit mode."""
         began = monotonic()
         if after is not None:
             self._last_id = max(after, self._last_id or 0)

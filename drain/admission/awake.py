@@ -13,11 +13,11 @@ from time import monotonic
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rates import Rates
 
-# Awake queues, and sleeping ones whose counts are kept.
+# Awake queues; and sleeping ones with counts.
 MOST_AWAKE = 1000
-# Queues woken, looked at or read together; then others have their turn.
+# Queues woken, looked at or read together, in turn.
 MOST_AT_ONCE = 50
-# Between turns, when more queues have waiting rows than may be awake.
+# Between turns, if more queues have waiting rows than may be awake.
 _TURN_SECONDS = 0.25
 
 
@@ -40,9 +40,9 @@ class AwakeQueues:
         self.fallen_asleep: set[str] = set()
         self._make = make
         self._prepare = prepare
-        # Most recently awake last.
+        # Most recent last.
         self._asleep: dict[str, RuledQueue] = {}
-        # Rates of other queues whose buckets may lack tokens.
+        # Rates of other queues with buckets not full.
         self._spent: dict[str, Rates] = {}
         self._look_for_full_above = MOST_AWAKE
         self._called: dict[str, None] = {}
@@ -58,7 +58,7 @@ class AwakeQueues:
 
     @property
     def next_turn_at(self) -> float:
-        """Time of `monotonic()` at which a called queue may wake; infinite if none was called."""
+        """Time by `monotonic()` when a called queue may wake; infinite for none."""
         if not self._called:
             return float("inf")
         return 0.0 if len(self.awake) < MOST_AWAKE else self._next_turn_at
@@ -74,7 +74,7 @@ class AwakeQueues:
         return ruled
 
     def take_turns(self) -> None:
-        """Put idle queues to sleep, and wake some called ones."""
+        """Put idle queues to sleep; wake some called ones."""
         self._put_to_sleep([queue for queue, ruled in self.awake.items() if ruled.may_sleep])
         number = min(len(self._called), MOST_AT_ONCE) if monotonic() >= self.next_turn_at else 0
         # Redelivery wakes queues beyond the bound.
@@ -93,7 +93,7 @@ class AwakeQueues:
         return due if len(due) <= MOST_AT_ONCE else nsmallest(MOST_AT_ONCE, due, key=due.__getitem__)
 
     def get(self, queue: str) -> RuledQueue | None:
-        """Return a queue, awake or not; None if unknown."""
+        """Return a known queue, awake or not."""
         return self.awake.get(queue) or self._asleep.get(queue)
 
     def forget(self, queue: str) -> None:

@@ -12,7 +12,7 @@ from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.jobs.objectives import Objective
 
-# Line that is not a rule and has no column.
+# Not a rule; no column.
 _SLO = "slo"
 
 
@@ -25,7 +25,7 @@ class Difference(NamedTuple):
 
     @property
     def options(self) -> dict[str, tuple[object, object]]:
-        """Changed options with their values before and after; None for an inactive rule."""
+        """Changed options, before and after; None for an inactive rule."""
         before, after = as_options(self.before), as_options(self.after)
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         return {name: (before.get(name), after.get(name)) for name in names}
@@ -35,7 +35,7 @@ def read(text: str) -> dict[str, Rules]:
     """Read rules from TOML, a table per queue.
 
     Raises:
-        ConfigError: The text is not TOML, or a rule is invalid or contradicts another.
+        ConfigError: Not TOML, or a rule is invalid or contradicts another.
     """
     tables = _tables(text)
     for queue, options in tables.items():
@@ -87,7 +87,7 @@ def _rules(queue: str, options: object) -> Rules:
 def differences(
     present: Mapping[str, Rules], wanted: Mapping[str, Rules], *, prune: bool
 ) -> list[Difference]:
-    """Return the queues whose rules change, by name; `prune` removes rules of queues that the file does not name."""
+    """Return queues with changing rules, by name; `prune` removes rules that the file does not name."""
     queues = sorted({*wanted, *(present if prune else ())})
     found = [
         Difference(queue, present.get(queue, Rules(queue)), wanted.get(queue, Rules(queue)))

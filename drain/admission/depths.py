@@ -30,8 +30,8 @@ _LONGEST_DOUBLED = 20_000
 # Between looks at a full list.
 _SOONEST_LOOK_SECONDS = 0.001
 _LATEST_LOOK_SECONDS = 0.05
-# Pause per duration of a look at lists without workers, of which there may be thousands; bounded, since a look may be
-# slow for other reasons.
+# Pause per duration of a look at lists without workers, maybe thousands; bounded, since a look may be slow for
+# other reasons.
 _PAUSE_WITHOUT_WORKERS = 9
 _LONGEST_PAUSE_SECONDS = 1.0
 # Between writes of bounds to Redis.
@@ -42,7 +42,7 @@ UNBOUNDED = 2**31 - 1
 
 
 def room_of(bound: int, length: int) -> int:
-    """Return how many ids fit into a list of this length: none until half of its bound is free."""
+    """Return the room in a list of this length: none until half of its bound is free."""
     room = bound - length
     return room if room >= max(1, bound // 2) else 0
 
@@ -52,9 +52,8 @@ class Depth:
     """Depth of one list.
 
     Attributes:
-        length: When last known, at `known_at`.
+        length: Last known, at `known_at`, by `monotonic()`.
         on_the_way: Jobs moved since.
-        known_at: By `monotonic()`.
         rate: Jobs taken per second lately.
         workers: Registered for the queue.
         doubled: Bound doubled because the list ran empty; else 0.
@@ -73,7 +72,7 @@ class Depth:
 
     @property
     def bound(self) -> int:
-        """Bound of the length."""
+        """Bound of the list."""
         least = max(SHORTEST, _FOR_EACH_WORKER * self.workers)
         return int(max(least, _AHEAD_SECONDS * self.rate, self.doubled))
 
@@ -108,7 +107,7 @@ class Depth:
 
 
 class Depths:
-    """Keeps the lists of all queues short.
+    """Keeps lists short.
 
     Args:
         fixed: Bound of each list; 0 for none, None to follow the workers.
@@ -124,7 +123,7 @@ class Depths:
         self._depths: dict[str, Depth] = {}
         # Queues with withheld rows; very many others may be known.
         self._waited_for: set[str] = set()
-        # No later than the first of them may have room.
+        # Lower bound of when they may have room.
         self._look_at = float("inf")
         self._show_at = 0.0
         self._forget_at = monotonic() + _KEPT_SECONDS
@@ -142,13 +141,13 @@ class Depths:
         return room
 
     def moved(self, jobs: Mapping[str, int]) -> None:
-        """Count jobs moved and to be pushed."""
+        """Count moved jobs."""
         if self._fixed != 0:
             for queue, count in jobs.items():
                 self._of(queue).on_the_way += count
 
     def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
-        """Note pushed or refused jobs by queue, and the list lengths afterwards."""
+        """Note pushed or refused jobs, and list lengths afterwards."""
         if self._fixed == 0:
             return
         now = monotonic()
@@ -199,7 +198,7 @@ class Depths:
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which a full list may have room."""
+        """Time by `monotonic()` when a full list may have room."""
         return self._look_at
 
     def _of(self, queue: str) -> Depth:

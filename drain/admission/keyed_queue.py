@@ -30,13 +30,13 @@ _REST_SECONDS = 0.5
 # 50 ms, a hundred full queues took half a processor.
 _NAP_PART = 0.02
 _LONGEST_NAP_SECONDS = 1.0
-# Time that an idle queue stays awake.
+# Then an idle queue may sleep.
 _AWAKE_SECONDS = 5.0
 _CLOCK_SECONDS = 10.0
 
 
 class RuledQueue:
-    """Selection in one queue with rules or pauses; another look may help at `next_look_at`, by `monotonic()`."""
+    """Selection in one queue with rules or pauses; the next look is at `next_look_at`, by `monotonic()`."""
 
     # One thing: a batch's steps in one queue.
 
@@ -60,7 +60,7 @@ class RuledQueue:
         self.allowances.rates.forgive_after_look()
 
     def end(self) -> None:
-        """Stop following rules, in autocommit mode."""
+        """Follow no rules any more, in autocommit mode."""
         self.allowances.rates.let_go(self._connection)
 
     def _follow(self, rules: Rules) -> None:
@@ -76,7 +76,7 @@ class RuledQueue:
         keys: Mapping[str, datetime | None],
         pairs: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Skip exactly these jobs: by name, by key with the end of its pause, and by key and name."""
+        """Skip exactly these jobs: by name, by key with its pause's end, and by key and name."""
         paused = Paused(sorted(job_names), sorted(pairs), sorted(keys))
         if (paused, keys) == (self._paused, self._paused_keys):
             return
@@ -88,7 +88,7 @@ class RuledQueue:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Forget the due rows; looks find them again."""
+        """Forget due rows; looks find them again."""
         earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
         self._turns.go_on_from(earlier)
         self._streams = Streams(
@@ -103,7 +103,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def look(self) -> bool:
-        """Read ended and new jobs, if worthwhile, in autocommit mode; return True if some row may be admitted."""
+        """Read ended and new jobs, if worthwhile, in autocommit mode; return True if a row may be admitted."""
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
@@ -124,7 +124,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def hint(self, after: int) -> bool:
-        """Read jobs staged above this id first, in autocommit mode; return True if some may be admitted."""
+        """Read jobs above this id first, in autocommit mode; return True if a row may be admitted."""
         if self._is_rebuilt:
             self._streams.roll_back()
             self._streams.hint(after)
@@ -132,9 +132,9 @@ class RuledQueue:
         return self.may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
-        """Select up to `room` rows in order, in a batch's transaction; the caller buries expired ones.
+        """Select up to `room` rows in order, in a batch's transaction; `skip_locked` locks them.
 
-        `skip_locked` locks the rows returned.
+        The caller buries expired ones.
         """
         self._streams.roll_back()
         self._aside = set()
@@ -157,7 +157,7 @@ class RuledQueue:
         self._aside.update(row.id for row in rows)
 
     def admitted(self, rows: Sequence[DueJob]) -> None:
-        """Count selected rows as running, after the commit; the rest stays due."""
+        """Count selected rows as running, after the commit; others stay due."""
         moved = [row for row in rows if not row.expired]
         if moved:
             self._changed_at = monotonic()
@@ -168,7 +168,7 @@ class RuledQueue:
         self._set_next_look()
 
     def redeliverable(self, limit: int) -> list[int]:
-        """Return up to `limit` due retries that may be admitted, at read committed."""
+        """Return due retries that may be admitted, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
         self._settle()
@@ -185,7 +185,7 @@ class RuledQueue:
             self._streams.enter(key)
 
     def redelivered(self, claims: Mapping[int, int]) -> None:
-        """Count these retries as running, each with its number of claims."""
+        """Count retries as running, with their numbers of claims."""
         for job_id, number in claims.items():
             self._begin(job_id, self._retries.key_of(job_id), number)
             self.allowances.retries_began()
@@ -204,7 +204,7 @@ class RuledQueue:
 
     @property
     def is_first_sweep(self) -> bool:
-        """True if rows may wait that no look has found."""
+        """True if rows may wait unfound."""
         return self._streams.is_first_sweep
 
     @property
@@ -214,22 +214,22 @@ class RuledQueue:
 
     @property
     def may_sleep(self) -> bool:
-        """True if idle and no job began or ended for a while."""
+        """True if idle and nothing began or ended for a while."""
         return self.is_idle and monotonic() - self._changed_at > _AWAKE_SECONDS
 
     @property
     def may_admit(self) -> bool:
-        """True if, as of the last look, some row may be admitted."""
+        """True if some row could be admitted at the last look."""
         return self._streams.has_waiting and self.allowances.of_queue() > 0
 
     @property
     def may_redeliver(self) -> bool:
-        """True if, as of the last look, some retry may be admitted."""
+        """True if some retry could be admitted at the last look."""
         return not self._is_rebuilt or self.allowances.retries_of_queue(staged_wait=False) > 0
 
     @property
     def _waits_for_slots(self) -> bool:
-        """True if the end of a running job may let another begin."""
+        """True if the end of a job may let another begin."""
         if not self.allowances.looks_at_running or not self._streams.known:
             return False
         return self._streams.has_blocked or not self.allowances.of_queue()

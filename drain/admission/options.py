@@ -53,7 +53,7 @@ def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
 
 
 def as_options(rules: Rules) -> dict[str, Any]:
-    """Return the active rules as options for JSON and TOML; `aging` in seconds."""
+    """Return active rules as options for JSON and TOML; `aging` in seconds."""
     without = Rules(rules.queue)
     values = {name: getattr(rules, field) for name, field in OPTIONS.items()}
     return {

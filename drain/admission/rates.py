@@ -16,14 +16,14 @@ from drain.tables.running import LastClaim, Unclaimed
 NO_LIMIT = 1_000_000_000
 # Finished jobs read to fill the buckets.
 _MOST_BEGUN = 300_000
-# Looks at delivered jobs overlap by this, in case the database's clock was set.
+# Overlap of looks at delivered jobs, in case the database's clock was set.
 _CLOCK_JUMP_SECONDS = 3600.0
-# Earlier rates remembered, of each kind.
+# Earlier rates, of each kind.
 _MOST_EARLIER = 8
 
 
 class DatabaseClock:
-    """The database's clock, extrapolated from the last look."""
+    """The database's clock, extrapolated."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -35,7 +35,7 @@ class DatabaseClock:
         self._ahead = seconds - self._looked_at
 
     def now(self) -> float:
-        """Return the time in seconds since 1970."""
+        """Return seconds since 1970."""
         return monotonic() + self._ahead
 
     def monotonic(self, seconds: float) -> float:
@@ -54,7 +54,7 @@ class Rates:
     Buckets of earlier rules are charged until full, so changing a rate back and forth does not exceed it.
     """
 
-    # One thing: buckets and the jobs that hold tokens back, which change together.
+    # One thing: buckets and the jobs that hold tokens back.
     def __init__(self, rules: Rules, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = (
@@ -77,7 +77,7 @@ class Rates:
         return bool(self._in_force)
 
     def are_those_of(self, earlier: Rates) -> bool:
-        """Return True if the rates equal earlier ones."""
+        """Return True for equal rates."""
         return [each.parameters for each in self._in_force] == [each.parameters for each in earlier._in_force]
 
     def go_on_from(self, earlier: Rates) -> None:
@@ -88,7 +88,7 @@ class Rates:
         self._looked_at = earlier._looked_at
 
     def let_go(self, connection: Connection) -> None:
-        """Charge the latest claims and hold nothing back: no rate applies from now on."""
+        """Charge the latest claims and hold nothing back: no rate applies any more."""
         self.settle(connection)
         self._unclaimed = {}
         for buckets in self._in_force:
@@ -108,7 +108,7 @@ class Rates:
         self._forgives = True
 
     def of_queue(self) -> int:
-        """Count the queue's jobs that may begin."""
+        """Count jobs that may begin."""
         return self.bucket.tokens("", self._clock.now()) if self.bucket else NO_LIMIT
 
     def of_key(self, key: str) -> int:
@@ -116,11 +116,11 @@ class Rates:
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else NO_LIMIT
 
     def next_of_queue_at(self) -> float | None:
-        """Return when the queue has a token, by `monotonic()`; None if it has one."""
+        """Return when the queue gets a token, by `monotonic()`; None if it has one."""
         return self._next_at(self.bucket, "")
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when the key has a token, by `monotonic()`; None if it has one, or `is_held`."""
+        """Return when the key gets a token, by `monotonic()`; None if it has one, or `is_held`."""
         return None if self.is_held(key) else self._next_at(self.key_buckets, key)
 
     def is_held(self, key: str) -> bool:
@@ -138,7 +138,7 @@ class Rates:
         return self.key_buckets is not None and bool(self._unclaimed)
 
     def empty_keys(self) -> list[str]:
-        """List the keys without a token."""
+        """List keys without tokens."""
         return self.key_buckets.empty(self._clock.now()) if self.key_buckets else []
 
     def take(self, job_id: int, key: str, claims: int = 0) -> None:
@@ -153,7 +153,7 @@ class Rates:
             buckets.hold(key)
 
     def settle(self, connection: Connection) -> Collection[str]:
-        """Charge claimed jobs; return their keys, or ''. Jobs still unclaimed may all begin at once, however late."""
+        """Charge claimed jobs; return their keys, or ''. Unclaimed ones may all begin at once, however late."""
         claimed = self._look_at_unclaimed(connection) if self and self._unclaimed else ()
         if self._forgives:
             for buckets in self._all:
@@ -209,7 +209,7 @@ class Rates:
         return {job.key for job in gone.values()}
 
     def _charge(self, jobs: Mapping[int, Unclaimed], claims: Mapping[int, LastClaim]) -> None:
-        """Charge the jobs claimed since; now, if it is not known when."""
+        """Charge jobs claimed since; now, if the time is unknown."""
         now = self._clock.now()
         begun: list[tuple[str, float]] = []
         for job_id, job in jobs.items():

@@ -14,7 +14,7 @@ from drain.tables.keyed import Paused
 
 # Pause per duration of a search, which may step over many held retries.
 _PAUSE = 9
-# Each search leaves out the keys that the last one filled.
+# Each leaves out the keys that the last one filled.
 _SEARCHES = 4
 # Retries whose keys get room kept.
 _KEYS_LEFT = 100
@@ -25,7 +25,7 @@ _SLICE = 1000
 
 
 class DueRetries:
-    """Due retries of one queue; `ordering`, None unless ordered, knows keys with a dead job."""
+    """Due retries of one queue; only an ordered one has an `ordering`, which knows keys with a dead job."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class DueRetries:
         self._dead: Collection[str] = ()
         self._behind: dict[str, None] = {}
         self._next_at = self._look_for_left_at = 0.0
-        # Keys of retries found last, and of those left.
+        # Keys of retries found last; and left.
         self._keys: dict[int, str] = {}
         self._left: Collection[str] = ()
 
@@ -55,7 +55,7 @@ class DueRetries:
         self._paused = paused
 
     def find(self, limit: int) -> list[int]:
-        """Return up to `limit` due retries that may be admitted, earliest first."""
+        """Return due retries that may be admitted, earliest first."""
         began = monotonic()
         self._keys = {}
         if limit <= 0 or began < self._next_at:
@@ -78,7 +78,7 @@ class DueRetries:
         return list(self._keys)
 
     def keys_left(self) -> Collection[str]:
-        """Return keys of due, unpaused retries not found last; '' for no key."""
+        """Return keys, or '', of due, unpaused retries not found last."""
         began = monotonic()
         if began >= self._look_for_left_at:
             rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
@@ -87,7 +87,7 @@ class DueRetries:
         return self._left
 
     def key_of(self, job_id: int) -> str:
-        """Return the key of a retry found last, or ''."""
+        """Return the key, or '', of a retry found last."""
         return self._keys.get(job_id, "")
 
     def _search(self, limit: int, keep: Collection[str]) -> list[tuple[int, str]]:

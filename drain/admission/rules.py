@@ -55,7 +55,7 @@ class Rate:
         """Parse `100/s`, `10/min`, `5/h` or `1/d`.
 
         Raises:
-            ConfigError: The text is not a rate, or its rate is zero.
+            ConfigError: Not a rate, or zero.
         """
         match = _RATE.fullmatch(text)
         if not match or match[2] not in UNITS:
@@ -66,7 +66,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Average jobs per second."""
+        """Average per second."""
         return self.count / self.seconds
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class Rules:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """Rules that decide how many jobs may begin; falsy where unlimited."""
+        """Rules on how many jobs may begin; falsy where unlimited."""
         return self.running, self.running_per_key, self.rate, self.rate_per_key, self.burst, self.ordered
 
     @classmethod
@@ -157,7 +157,7 @@ class Rules:
         return bool(self.running or self.running_per_key or self.ordered)
 
     def require_tracked(self, forward_queues: Collection[str]) -> None:
-        """Refuse rules about running jobs on a queue in forward mode.
+        """Refuse rules about running jobs in forward mode.
 
         Raises:
             ConfigError: The queue has such a rule.
@@ -174,7 +174,7 @@ class Rules:
         return bool(self.running or self.rate or self.for_keys or self.aging_seconds)
 
     def as_texts(self) -> dict[str, Any]:
-        """Return the rules for JSON and TOML, without the queue; None for inactive ones."""
+        """Return rules for JSON and TOML, without the queue; None for inactive ones."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "queue"}
         return {
             name: str(value) if isinstance(value, Rate) else dict(value) if name == "weights" else value

@@ -13,12 +13,12 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
-# Ended turns remembered before irrelevant ones are dropped.
+# Ended turns, before irrelevant ones are dropped.
 _MOST_ENDED = 10_000
 
 
 class Turns:
-    """Keys in the order of their tags, `waiting`: by turns if fair, else by place; unnamed keys weigh 1."""
+    """Keys by tag, in `waiting`: by turns if fair, else by place; unnamed keys weigh 1."""
 
     def __init__(self, *, fair: bool = False, weights: Mapping[str, int | float] | None = None) -> None:
         self.fair = fair
@@ -27,14 +27,14 @@ class Turns:
         # (tag, key); valid only while `waiting` has the same tag.
         self._heap: list[tuple[Any, str]] = []
         self._now = 0.0
-        # End of the last turn of keys outside the order.
+        # Ends of the last turns of keys outside the order.
         self._ended: dict[str, float] = {}
         # State before the selection; None for keys outside the order.
         self._before: dict[str, Any] | None = None
         self._now_before = 0.0
 
     def go_on_from(self, earlier: Turns) -> None:
-        """Let keys continue their earlier turns when they enter."""
+        """Let keys continue their earlier turns."""
         if self.fair and earlier.fair:
             self._now = earlier._now
             self._ended = {**earlier._ended, **earlier.waiting}
@@ -57,7 +57,7 @@ class Turns:
             self._end(key, tag)
 
     def first(self) -> str | None:
-        """Return the next key; None if there is none."""
+        """Return the next key, if any."""
         heap = self._heap
         while heap and self.waiting.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
@@ -77,7 +77,7 @@ class Turns:
         return list(tags)
 
     def served(self, key: str, following: Any) -> None:
-        """End a key's turn after taking one of its jobs; `following` bounds the next one's place."""
+        """End a key's turn after taking a job; `following` bounds the next one's place."""
         tag = self.waiting[key]
         if self.fair:
             self._now = max(self._now, tag)

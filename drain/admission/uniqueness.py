@@ -27,7 +27,7 @@ from drain.tables import unique
 from drain.tables.staged import DueJob
 from drain.tables.unique import Candidate, Scope, Stand
 
-# Rows read per batch, of ready and of scheduled ones.
+# Rows read per batch, ready and scheduled.
 _MOST_ROWS = 20_000
 _MOST_KEYS = 1000
 
@@ -147,7 +147,7 @@ def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[C
 
 
 def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """Write decisions; return how many jobs gave way and how many rows wait on."""
+    """Write decisions; return how many jobs gave way and rows wait on."""
     verdicts = _with_free(connection, verdicts)
     stands = {
         verdict.stands: Stand(max(*verdict.staged, *verdict.in_flight, 0), verdict.expires_at)
