@@ -133,7 +133,7 @@ class Admission:
         return self._queues.awake.keys()
 
     def take_fallen_asleep(self) -> Collection[str]:
-        """Return queues asleep since the last call; a found lane wakes them."""
+        """Return queues that fell asleep since the last call; a found lane wakes them."""
         queues, self._queues.fallen_asleep = self._queues.fallen_asleep, set()
         return queues
 
@@ -249,7 +249,7 @@ class Admission:
         self._follow_at = monotonic() + _FOLLOW_SECONDS
 
     def called_back(self) -> None:
-        """Recount outdated queues."""
+        """Recount outdated queues after their call-back."""
         for queue in self.outdated:
             if queue in self._queues.awake:
                 self._queues.awake[queue].count_again()

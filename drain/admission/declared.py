@@ -12,7 +12,7 @@ from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.jobs.objectives import Objective
 
-# Not a rule; no column.
+# A line that is not a rule; no table has it.
 _SLO = "slo"
 
 
@@ -87,7 +87,7 @@ def _rules(queue: str, options: object) -> Rules:
 def differences(
     present: Mapping[str, Rules], wanted: Mapping[str, Rules], *, prune: bool
 ) -> list[Difference]:
-    """Return queues with changing rules, by name; `prune` removes rules that the file does not name."""
+    """Return queues with changing rules, by name; `prune` drops those of queues that the file does not name."""
     queues = sorted({*wanted, *(present if prune else ())})
     found = [
         Difference(queue, present.get(queue, Rules(queue)), wanted.get(queue, Rules(queue)))

@@ -43,7 +43,7 @@ class HeldQueues:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._reasons: dict[str, str] = {}
-        # With rows that may be outdated.
+        # Their rows may be outdated.
         self._to_note: set[str] = set()
         self._may_note = True
 

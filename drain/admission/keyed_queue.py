@@ -132,7 +132,7 @@ class RuledQueue:
         return self.may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
-        """Select up to `room` rows in order, in a batch's transaction; `skip_locked` locks them.
+        """Select up to `room` rows in order, in a batch's transaction; `skip_locked` locks those returned.
 
         The caller buries expired ones.
         """
@@ -168,7 +168,7 @@ class RuledQueue:
         self._set_next_look()
 
     def redeliverable(self, limit: int) -> list[int]:
-        """Return due retries that may be admitted, at read committed."""
+        """Return up to `limit` due retries that may be admitted, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
         self._settle()

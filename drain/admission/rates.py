@@ -23,7 +23,7 @@ _MOST_EARLIER = 8
 
 
 class DatabaseClock:
-    """The database's clock, extrapolated."""
+    """The database's clock, extrapolated from the last look."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -54,7 +54,7 @@ class Rates:
     Buckets of earlier rules are charged until full, so changing a rate back and forth does not exceed it.
     """
 
-    # One thing: buckets and the jobs that hold tokens back.
+    # One thing: buckets and the jobs that hold tokens back, which change together.
     def __init__(self, rules: Rules, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = (

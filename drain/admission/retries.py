@@ -55,7 +55,7 @@ class DueRetries:
         self._paused = paused
 
     def find(self, limit: int) -> list[int]:
-        """Return due retries that may be admitted, earliest first."""
+        """Return up to `limit` due retries that may be admitted, earliest first."""
         began = monotonic()
         self._keys = {}
         if limit <= 0 or began < self._next_at:

@@ -29,7 +29,7 @@ class Selection:
 
     Args:
         source: Read in the batch's transaction.
-        turns: Marked.
+        turns: The order of streams, marked.
         ahead: Rows found earlier; selected ones are removed.
         vet: Returns streams that must not be read.
         stops: True for a row, or None if not ready, that stops its stream in an ordered queue.

@@ -135,8 +135,8 @@ def decide(candidates: Sequence[Candidate]) -> Verdict:
 def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:
     """Read the waiting jobs of each key, without those that a worker may still run.
 
-    A worker that outlived its lease may finish such a job late, without a later job's change: nothing gives way to it
-    before its token is raised.
+    A worker that outlived its lease may finish such a job late, not having seen a later job's change. Nothing gives way
+    to it before its token is raised.
     """
     found = unique.read_candidates(connection, wanted, most=1 + _MOST_ROWS // len(wanted))
     claimed = {each.id for candidates in found.values() for each in candidates if each.was_claimed}

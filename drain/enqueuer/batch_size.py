@@ -14,7 +14,7 @@ class AdaptiveBatchSize:
         self.rows = most
 
     def shrink(self, failed_rows: int) -> None:
-        """Halve the size of a failed batch."""
+        """Halve the size of a failed batch; at least one row."""
         self.rows = max(1, failed_rows // 2)
 
     def grow(self, batch_seconds: float) -> None:

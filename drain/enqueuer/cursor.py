@@ -49,7 +49,7 @@ class ScanCursor:
         return self._has_caught_up or self._sweeps.is_due()
 
     def advance(self, scan: Scan) -> None:
-        """Move behind the rows of a committed batch."""
+        """Move behind the rows of a committed batch; not after a rollback."""
         self._has_caught_up = not scan.is_full
         if scan.rows:
             last = scan.rows[-1].place

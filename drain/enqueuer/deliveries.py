@@ -28,7 +28,7 @@ class Deliveries:
 
     @property
     def last_delivery(self) -> int:
-        """Highest committed number."""
+        """Highest number used by a committed transaction."""
         return self._last_delivery
 
     @property
@@ -42,11 +42,11 @@ class Deliveries:
         return self._queues
 
     def record(self, last_delivery: int) -> None:
-        """Record numbers as used, in the transaction; then `committed`."""
+        """Record numbers up to this one as used, whatever rolls back; call `committed` after the commit."""
         leader_progress.record_progress(self._connection, last_delivery, self._pushed_up_to)
 
     def committed(self, last_delivery: int) -> None:
-        """Count numbers as used, after the commit."""
+        """Count numbers up to this one as used by a committed transaction."""
         self._last_delivery = last_delivery
         self._recorded = (last_delivery, self._pushed_up_to)
 

@@ -4,8 +4,8 @@ A batch is one repeatable-read transaction. The queue of a row decides:
 
     tracked    moved to `inflight_jobs`: committed, then pushed. In the other order a worker could look for a row
                that is not there yet. Redelivery finds rows of a crash in between.
-    forward    pushed, then committed. A crash in between duplicates a push and loses nothing. One Redis call per
-               transaction, so that a refusal leaves nothing behind.
+    forward    pushed, then committed. A crash in between pushes the job twice; none is lost before Redis has it.
+               One Redis call per transaction, so that a refusal leaves nothing behind.
 
 The next batch is moved while the last one is pushed.
 """
@@ -97,7 +97,7 @@ class Enqueuer:
         self._pusher.close()
 
     def drain(self, keep_on: Callable[[], bool] = lambda: True, *, looks_again: bool = True) -> int:
-        """Run batches until nothing may leave or `keep_on()`, called after each, is false; return the rows that left.
+        """Run batches until nothing may leave or `keep_on()`, called after each, is false; return how many rows left.
 
         On return, everything moved is pushed.
 
@@ -196,5 +196,5 @@ class Enqueuer:
 
     @property
     def awaits_bulk(self) -> bool:
-        """True if patient rows await a bulk transaction."""
+        """True if patient rows stay unread during a bulk transaction."""
         return self._due_rows.awaits_bulk

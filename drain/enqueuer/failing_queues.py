@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Trial:
-    """Trial of a failing queue, by database time; `job_id` is the retry under way."""
+    """Trial of a failing queue, by database time; `job_id` is the retry under way, if any."""
 
     since: datetime
     job_id: int | None = None
@@ -75,7 +75,7 @@ class FailingQueues:
                 yield retries
 
     def lost_worker(self, job_ids: set[int]) -> None:
-        """End trials with expired leases: a job that kills its worker must not block its queue."""
+        """End the trials of jobs with expired leases: a job that kills its worker must not block its queue."""
         for trial in self._trials.values():
             trial.job_id = None if trial.job_id in job_ids else trial.job_id
 

@@ -1,7 +1,7 @@
 """Forwarded rows in RQ's format, as many as one Redis call carries.
 
-Redis accepts or refuses a call as a whole, and a transaction makes only one, so retries after a rollback make no
-duplicates.
+A forwarding transaction pushes once. Redis accepts or refuses a call as a whole, so a rollback leaves nothing there,
+and the next attempt makes no duplicates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ForwardBatch:
     Attributes:
         deliveries: Encoded jobs, by row id.
         unreadable: Reasons for undeliverable rows, by id.
-        first_left_out: First row that did not fit.
+        first_left_out: Id of the first row that did not fit.
     """
 
     deliveries: dict[int, Delivery] = field(default_factory=dict)

@@ -121,7 +121,7 @@ class TagGauges:
         self._shown: set[str] = set()
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure `queues` known to have had jobs, if due."""
+        """Measure if due; `queues` are known to have had jobs."""
         self._queues = queues
         self._gauge.run_once(connection)
 

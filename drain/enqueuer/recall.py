@@ -21,7 +21,7 @@ _PRUNE_SECONDS = 60.0
 
 
 class CallBack:
-    """Calls back once a second, before redelivery; `paused` is shared with admission.
+    """Calls back once a second, before redelivery; `followed` pauses are shared with admission.
 
     The id of a job called back stays in its list, but no claim finds it. Once no pause applies, the leader delivers it
     under a new number.

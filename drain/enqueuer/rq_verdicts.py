@@ -40,7 +40,7 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Buries jobs that RQ will not run again."""
+    """Buries jobs about to be redelivered that RQ will not run again."""
 
     connection: Connection
     redis: Producer
@@ -49,7 +49,7 @@ class RQVerdicts:
     _reported_at: dict[str, float] = field(default_factory=dict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
-        """Bury these jobs, in the open transaction that locked them; return the ids."""
+        """Bury, in the open transaction that locked them, those that RQ will not run again; return their ids."""
         redis = self.redis
         verdicts = redis.rq_verdicts(
             [tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs]

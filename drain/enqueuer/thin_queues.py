@@ -46,7 +46,7 @@ class ThinQueues:
         return found | {queue for queue in queues if queue not in asked and self._is_always(queue)}
 
     def look_when_due(self) -> None:
-        """Look up, if due, the listeners of queues pushed to since."""
+        """Look up, if due, the listeners of queues pushed to since the last look."""
         if self._busy and monotonic() - self._looked_at >= _LOOK_SECONDS:
             busy, self._busy = self._busy, set()
             self._found = self._redis.need_no_hash(sorted(busy))

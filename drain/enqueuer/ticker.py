@@ -51,7 +51,7 @@ class Ticker(Chore):
         return self._try_to_work()
 
     def seconds_to_next(self) -> float:
-        """Return the known seconds to the next tick, or infinity."""
+        """Return seconds to the next tick, as of the latest look; infinity if unknown."""
         return max(0.0, self._next_tick - monotonic())
 
     def _work(self) -> int:

@@ -23,7 +23,7 @@ _COUNT_UP_TO = 10_000
 
 
 class WaitingJobs:
-    """Measures during terms; a cause seen once keeps its gauge; `latest` has the numbers by queue."""
+    """Measures during terms; a cause seen once keeps its gauge; `latest` has numbers by queue and cause."""
 
     def __init__(self) -> None:
         self.latest: Mapping[str, Waiting] = {}
