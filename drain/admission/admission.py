@@ -1,4 +1,4 @@
-"""Admission by the leader: how many rows of each queue may leave, and which, if it has rules."""
+"""Admission by the leader: how many rows of each queue may leave, and which, under rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drain.tables.rules import RulesRow
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
-# The leader follows changed rules and pauses within a second.
+# Changes apply within a second.
 _FOLLOW_SECONDS = 0.5
 
 
@@ -36,11 +36,10 @@ class Admission:
         forward_queues: Queues in forward mode, whose lists are unbounded.
 
     Attributes:
-        paused: Pauses at the last look.
         outdated: Queues with changed limits: call back their unclaimed deliveries, then `called_back`.
     """
 
-    # One thing: the steps of a batch across queues; one queue's have a class of their own.
+    # One thing: a batch's steps across queues.
 
     def __init__(
         self,
@@ -64,16 +63,11 @@ class Admission:
         self._has_unread = False
 
     def expect_arrivals(self) -> None:
-        """Let the next look find what was just staged in queues with rules; otherwise up to a second passes."""
+        """Let the next look find jobs just staged under rules, otherwise up to a second later."""
         self._hints.expect()
 
     def look_when_due(self) -> bool:
-        """Follow rules and look at waiting rows, as far as each is due; return True if some may have become free.
-
-        Raises:
-            UnavailableError: Redis failed.
-            psycopg.OperationalError: The database failed.
-        """
+        """Follow rules and look at waiting rows, if due; return True if some may have become free."""
         if monotonic() >= self._follow_at:
             self.follow()
         found = self._depths.look_when_due()
@@ -105,7 +99,7 @@ class Admission:
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which waiting rows may become free; infinite if none wait."""
+        """Time by `monotonic()` when waiting rows may become free; infinite for none."""
         times = [self._depths.next_look_at, self._queues.next_turn_at]
         if self._rules.rows or self._queues.awake:
             times.append(self._hints.next_at)
@@ -118,7 +112,7 @@ class Admission:
 
     @property
     def may_find_more(self) -> bool:
-        """True if free rows of queues with rules may not have been found yet."""
+        """True if free rows under rules may still be unknown."""
         return (
             self._has_unread
             or self._queues.next_turn_at <= monotonic()
@@ -130,7 +124,7 @@ class Admission:
 
     @property
     def ruled(self) -> Collection[str]:
-        """Queues with rules, including held ones."""
+        """Queues with rules, held ones too."""
         return self._rules.rows.keys() | self._queues.awake.keys()
 
     @property
@@ -139,12 +133,12 @@ class Admission:
         return self._queues.awake.keys()
 
     def take_fallen_asleep(self) -> Collection[str]:
-        """Return queues that fell asleep since the last call; a lane found wakes them."""
+        """Return queues that fell asleep since the last call; a found lane wakes them."""
         queues, self._queues.fallen_asleep = self._queues.fallen_asleep, set()
         return queues
 
     def room(self, queue: str) -> int:
-        """Return how many rows of a queue may leave in lane order; 0 for a queue with rules."""
+        """Return how many rows may leave in lane order; 0 under rules."""
         if self.paused.queue(queue):
             return 0
         if self._has_rules(queue):
@@ -154,11 +148,7 @@ class Admission:
         return self._depths.room(queue)
 
     def select(self, most: int, *, skip_locked: bool, leave: Collection[int]) -> dict[str, list[DueJob]]:
-        """Select rows of queues with rules, in a batch's transaction.
-
-        Args:
-            skip_locked: Skip rows locked elsewhere.
-            leave: Ids to skip.
+        """Select rows under rules, without the ids in `leave`, in a batch's transaction.
 
         Raises:
             HeldError: A queue is held now; the next transaction leaves it out.
@@ -189,27 +179,27 @@ class Admission:
         return selected
 
     def admitted(self, rows: Mapping[str, Sequence[DueJob]], gone: Collection[int]) -> None:
-        """Note the commit of a batch, and which of the selected rows are `gone`: in flight or pushed."""
+        """Note a committed batch; `gone` rows are in flight or pushed."""
         for queue, selected in rows.items():
             if queue in self._queues.awake:
                 with self._following(queue):
                     self._queues.awake[queue].admitted([row for row in selected if row.id in gone])
 
     def moved(self, rows: Sequence[DueJob]) -> None:
-        """Count rows whose move is committed and whose push begins."""
+        """Count rows moved by a commit, before the push."""
         self._depths.moved(Counter(map(attrgetter("queue"), rows)))
 
     def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
-        """Note pushed jobs by queue, and the list lengths afterwards."""
+        """Note pushed jobs, and list lengths afterwards."""
         self._depths.pushed(jobs, lengths)
 
     def holds_retries(self, queue: str) -> bool:
-        """Return True if, as of the last look, no retry of the queue may be delivered."""
+        """Return True if no retry could be delivered at the last look."""
         ruled = self._queues.awake.get(queue)
         return ruled is not None and not ruled.may_redeliver
 
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
-        """Return how many due retries of a queue may be delivered, or their ids if it has rules.
+        """Return how many due retries may be delivered, or their ids under rules.
 
         Raises:
             HeldError: The queue is held now; the transaction cannot go on.
@@ -225,7 +215,7 @@ class Admission:
         return []
 
     def redelivered(self, queue: str, claims: Mapping[int, int]) -> None:
-        """Count retries of a queue with rules as running, each with its number of claims."""
+        """Count retries under rules as running, with their numbers of claims."""
         if queue in self._queues.awake:
             with self._following(queue):
                 self._queues.awake[queue].redelivered(claims)
@@ -234,7 +224,7 @@ class Admission:
         return queue in self._rules.rows or self.paused.names_any(queue)
 
     def pause(self, paused: Pauses) -> None:
-        """Follow these pauses."""
+        """Follow pauses."""
         if paused is self.paused:
             return
         self.paused = paused
@@ -269,7 +259,7 @@ class Admission:
         if row is None or queue in self._held:
             return
         earlier: tuple[object, ...] = ()
-        # Rules that could not be followed limited nothing delivered before.
+        # Rules that could not be followed limited no deliveries.
         with suppress(ConfigError):
             earlier = (Rules.from_row(before) if before else Rules(queue)).limits
         with suppress(ConfigError):
@@ -279,7 +269,7 @@ class Admission:
 
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:
         if row is None:
-            # A known or found lane wakes the queue if it has pauses.
+            # A lane, known or found, wakes the queue if it has pauses.
             self._end(queue)
             return
         with self._following(queue):
@@ -305,7 +295,7 @@ class Admission:
                 raise HeldError
 
     def _make(self, queue: str) -> RuledQueue | None:
-        """Create a queue that wakes; None if it has no rules or is held."""
+        """Create a waking queue; None without rules or if held."""
         row = self._rules.rows.get(queue)
         if queue in self._held or not self._has_rules(queue):
             return None

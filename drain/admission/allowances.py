@@ -1,4 +1,4 @@
-"""Allowances: how many more jobs of a queue and of each key may begin, and what holds a key."""
+"""Allowances: how many more jobs of a queue and of each key may begin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drain.admission.rules import Rules
 from drain.admission.running import RunningJobs
 from drain.admission.sources import UNKEYED
 
-# How long room is kept for retries: longer than a pause of redelivery.
+# Time to keep room for retries: longer than a pause of redelivery.
 _KEPT_SECONDS = 1.5
 
 
@@ -35,14 +35,14 @@ class Allowances:
         self._running = running_jobs
         self._clock = clock
         self._per_key = 1 if rules.ordered else rules.running_per_key
-        # Keys of due retries that wait, and until when room is kept for them.
+        # Keys of waiting due retries; and how long room is kept.
         self._kept: Collection[str] = frozenset()
         self._kept_until = 0.0
-        # Until then a staged job has the next place, since a retry had the last.
+        # Until then a staged job is next: a retry was last.
         self._staged_until = 0.0
 
     def keep_rates_of(self, earlier: Allowances) -> None:
-        """Continue the buckets of earlier rules, or what they lack under other rates."""
+        """Continue earlier buckets, or what they lack under other rates."""
         if self.rates.are_those_of(earlier.rates):
             self.rates = earlier.rates
         else:
@@ -50,16 +50,16 @@ class Allowances:
 
     @property
     def looks_at_running(self) -> bool:
-        """True if the number of running jobs matters."""
+        """True if running jobs are limited."""
         return bool(self._rules.running or self._per_key)
 
     def keep_for_retries(self, keys: Collection[str]) -> None:
-        """Keep room for due retries of these keys for a while."""
+        """Keep room for these keys' due retries for a while."""
         self._kept = frozenset(keys)
         self._kept_until = monotonic() + _KEPT_SECONDS
 
     def of_queue(self) -> int:
-        """Count the staged jobs of the queue that may begin."""
+        """Count staged jobs that may begin."""
         kept = 0
         if self._kept and monotonic() < self._kept_until:
             # A retry whose own key is full cannot use a place.
@@ -69,15 +69,15 @@ class Allowances:
         return max(free - kept, min(free, self._is_turn_of_staged))
 
     def retries_of_queue(self, *, staged_wait: bool) -> int:
-        """Count the due retries of the queue that may begin; if `staged_wait`, staged jobs get every other place."""
+        """Count due retries that may begin; if `staged_wait`, staged jobs get every other place."""
         return max(0, self._free() - (staged_wait and self._is_turn_of_staged))
 
     def retries_began(self) -> None:
-        """Note that retries began: a staged job has the next place."""
+        """Give the next place to a staged job."""
         self._staged_until = monotonic() + _KEPT_SECONDS
 
     def staged_began(self) -> None:
-        """Note that staged jobs began: a retry has the next place."""
+        """Give the next place to a retry."""
         self._staged_until = 0.0
 
     @property
@@ -89,14 +89,14 @@ class Allowances:
         return max(0, min(free, self.rates.of_queue()))
 
     def of_key(self, key: str) -> int:
-        """Count the staged jobs of a key that may begin, queue aside; unlimited without a key."""
+        """Count the key's staged jobs that may begin, queue aside; unlimited without a key."""
         if key == UNKEYED:
             return NO_LIMIT
         kept = self._is_kept(key) and not self._is_turn_of_staged
         return 0 if key in self.held else max(0, self.of_retries(key) - kept)
 
     def of_retries(self, key: str) -> int:
-        """Count the waiting retries of a key that may begin; in an ordered queue they hold it."""
+        """Count the key's waiting retries that may begin; in an ordered queue they hold it."""
         if key == UNKEYED:
             return NO_LIMIT
         free = NO_LIMIT if self._per_key is None else self._per_key - self._running.of_key(key)
@@ -111,11 +111,11 @@ class Allowances:
             return self._clock.monotonic(until.timestamp())
         if (at := self.rates.next_of_key_at(key)) is not None:
             return at
-        # That retry may never begin: it may be cancelled or moved.
+        # That retry may never begin, if cancelled or moved.
         return self._kept_until if self._is_kept(key) else None
 
     def retries_keep(self) -> list[str]:
-        """List the keys whose retries may not begin."""
+        """List keys whose retries may not begin."""
         full = [] if self._per_key is None else self._running.keys_with(self._per_key)
         return [*full, *filter(self._is_paused, self.paused), *self.rates.empty_keys()]
 

@@ -1,6 +1,6 @@
-"""Arrivals: a queue's streams are found by a hint at once, and by a sweep for certain.
+"""Arrivals: hints find a queue's new streams at once, sweeps for certain.
 
-The hint reads rows with new highest ids. It misses late commits, scheduled rows that came due, and revived ones. A
+A hint reads rows with new highest ids. It misses late commits, scheduled rows that came due, and revived ones. A
 sweep looks at the head of each stream, in slices paced to a tenth of the time.
 """
 
@@ -15,14 +15,14 @@ from drain.admission.turns import Turns
 from drain.tables import keyed
 from drain.tables.keyed import Head
 
-# Rows per hint, and heads per slice.
+# Rows per hint; heads per slice.
 _RECENT_LIMIT = 2000
 _SLICE = 1000
-# Pauses, as a multiple of the duration.
+# Pauses per duration.
 _HINT_PAUSE = 4
 _SWEEP_PAUSE = 9
 _SHORTEST_SWEEP_PAUSE_SECONDS = 0.05
-# Pause for a queue with nothing known, unless a staged job wakes the leader.
+# Pause for a queue without known streams, unless a staged job wakes the leader.
 _IDLE_SECONDS = 1.0
 
 
@@ -30,7 +30,7 @@ class Arrivals:
     """Finds the streams of one source, and puts them into the order.
 
     Args:
-        ahead: Rows found; dropped for a stream of which an earlier row turns up.
+        ahead: Rows found; dropped for a stream when an earlier row turns up.
         most: Streams known at a time.
 
     Attributes:
@@ -51,13 +51,13 @@ class Arrivals:
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which the next slice is worthwhile."""
+        """Time by `monotonic()` when the next slice is worthwhile."""
         if self._source.cursors or self.is_first_sweep:
             return self._sweep_at
         return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 
     def look(self, *, hint: bool) -> None:
-        """Run a wanted hint and a slice of the sweep, as far as due, in autocommit mode."""
+        """Run a hint and a slice, if due, in autocommit mode."""
         if hint and monotonic() >= self._hint_at:
             self.hint()
         began = monotonic()
@@ -75,7 +75,7 @@ class Arrivals:
         self._sweep_at = 0.0
 
     def hint(self, after: int | None = None) -> None:
-        """Run the hint, for rows above this id or those of the last hint, in autocommit mode."""
+        """Find rows above this id or the last hint's, in autocommit mode."""
         began = monotonic()
         if after is not None:
             self._last_id = max(after, self._last_id or 0)

@@ -1,6 +1,6 @@
 """Awake queues with rules may have due rows; the others cost only the memory of their rules.
 
-A queue wakes when a lane is found, a job staged or a retry due, and falls asleep after some seconds without due rows.
+A found lane, staged job or due retry wakes a queue; some seconds without due rows put it to sleep.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from time import monotonic
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rates import Rates
 
-# Awake queues, and sleeping ones whose counts are kept.
+# Awake queues; and sleeping ones with counts.
 MOST_AWAKE = 1000
-# Queues woken, looked at or read together; then others have their turn.
+# Queues woken, looked at or read together, in turn.
 MOST_AT_ONCE = 50
-# Pause before the next turn, when more queues have waiting rows than may be awake.
+# Between turns, if more queues have waiting rows than may be awake.
 _TURN_SECONDS = 0.25
 
 
@@ -25,7 +25,7 @@ class AwakeQueues:
     """Queues with rules, a bounded number of them awake.
 
     Args:
-        make: Creates a queue that first wakes; None if it has no usable rules.
+        make: Creates a queue that first wakes; None without usable rules.
         prepare: Called with each waking queue and its name.
 
     Attributes:
@@ -40,9 +40,9 @@ class AwakeQueues:
         self.fallen_asleep: set[str] = set()
         self._make = make
         self._prepare = prepare
-        # Most recently awake last.
+        # Most recent last.
         self._asleep: dict[str, RuledQueue] = {}
-        # Rates of other queues whose buckets may lack tokens.
+        # Rates of other queues with buckets not full.
         self._spent: dict[str, Rates] = {}
         self._look_for_full_above = MOST_AWAKE
         self._called: dict[str, None] = {}
@@ -58,13 +58,13 @@ class AwakeQueues:
 
     @property
     def next_turn_at(self) -> float:
-        """Time of `monotonic()` at which a called queue may wake; infinite if none was called."""
+        """Time by `monotonic()` when a called queue may wake; infinite for none."""
         if not self._called:
             return float("inf")
         return 0.0 if len(self.awake) < MOST_AWAKE else self._next_turn_at
 
     def wake(self, queue: str) -> RuledQueue | None:
-        """Wake a queue now; None if it has no usable rules."""
+        """Wake a queue now; None without usable rules."""
         self._called.pop(queue, None)
         ruled = self.awake.get(queue) or self._asleep.pop(queue, None) or self._made(queue)
         if ruled is not None and queue not in self.awake:
@@ -74,7 +74,7 @@ class AwakeQueues:
         return ruled
 
     def take_turns(self) -> None:
-        """Put idle queues to sleep, and wake some that were called."""
+        """Put idle queues to sleep; wake some called ones."""
         self._put_to_sleep([queue for queue, ruled in self.awake.items() if ruled.may_sleep])
         number = min(len(self._called), MOST_AT_ONCE) if monotonic() >= self.next_turn_at else 0
         # Redelivery wakes queues beyond the bound.
@@ -83,7 +83,7 @@ class AwakeQueues:
             self.wake(queue)
 
     def due(self, paused: Callable[[str], bool]) -> Collection[str]:
-        """Return queues due for a look that are not paused."""
+        """Return unpaused queues due for a look."""
         now = monotonic()
         due = {
             queue: at
@@ -93,11 +93,11 @@ class AwakeQueues:
         return due if len(due) <= MOST_AT_ONCE else nsmallest(MOST_AT_ONCE, due, key=due.__getitem__)
 
     def get(self, queue: str) -> RuledQueue | None:
-        """Return a queue, awake or not; None if unknown."""
+        """Return a known queue, awake or not."""
         return self.awake.get(queue) or self._asleep.get(queue)
 
     def forget(self, queue: str) -> None:
-        """Forget a queue, except for what its buckets lack."""
+        """Forget a queue, except what its buckets lack."""
         ruled = self.awake.pop(queue, None) or self._asleep.pop(queue, None)
         self._called.pop(queue, None)
         if ruled is not None:

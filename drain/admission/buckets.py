@@ -1,10 +1,10 @@
 """Token buckets: how many jobs of a queue, or of each key, may be delivered.
 
-A bucket holds up to `burst` tokens, and refills at its rate. A delivered job holds one back until a worker claims it,
-and then takes it. A bucket is two numbers: the time at which it is full, and the tokens held back. Full buckets are
-forgotten, so memory depends on busy keys only.
+A bucket holds up to `burst` tokens, and refills at its rate. A delivered job holds one back until its claim takes it.
+A bucket is two numbers: the time at which it is full, and the tokens held back. Full buckets are forgotten, so memory
+depends on busy keys only.
 
-Times are seconds by the database's clock; the caller chooses the zero.
+Times are seconds by the database's clock, from a zero that the caller chooses.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TypeVar
 from drain.admission.rules import Rate
 from drain.tables.rules import burst_of
 
-# From this many buckets on, full ones are dropped.
+# From this many on, full buckets are dropped.
 _MANY = 1000
-# What rounding may give away, in tokens and nanoseconds: times since 1970 are not more exact.
+# Rounding may give this many tokens or nanoseconds: times since 1970 are not more exact.
 _ROUNDING = 1e-6
 _ROUNDING_NANOSECONDS = 1000
 _SECOND = 1_000_000_000
@@ -28,11 +28,7 @@ _Item = TypeVar("_Item")
 
 
 class Buckets:
-    """Buckets with one rate: one per key, or a single one named ''.
-
-    Args:
-        burst: Size; None for one second's tokens, at least one.
-    """
+    """Buckets with one rate, per key or one named ''; `burst` None is one second's tokens, at least one."""
 
     def __init__(self, rate: Rate, burst: int | None, *, per_key: bool = False) -> None:
         self.burst = burst_of(burst, rate.per_second)
@@ -40,7 +36,7 @@ class Buckets:
         # Whole nanoseconds, as below: sums of fractions would drift by tokens a minute at high rates.
         self._interval = math.ceil(_SECOND / rate.per_second)
         self._rounding = min(_ROUNDING, _ROUNDING_NANOSECONDS / self._interval)
-        # When each bucket is full; and for all that are not listed.
+        # When each bucket is full; and all others.
         self._full_at: dict[str, int] = {}
         self._others_full_at = 0
         self._held: Counter[str] = Counter()
@@ -52,7 +48,7 @@ class Buckets:
         return self._per_key, self._interval, self.burst
 
     def by_bucket(self, items: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
-        """Group items with a job's key or '' by bucket."""
+        """Group items, by key or '', by bucket."""
         groups: defaultdict[str, list[_Item]] = defaultdict(list)
         for key, item in items:
             if (name := self._name(key)) is not None:
@@ -68,20 +64,20 @@ class Buckets:
         return self.burst * self._interval / _SECOND
 
     def tokens(self, key: str, now: float) -> int:
-        """Count the tokens that nothing holds back."""
+        """Count the tokens not held back."""
         return max(0, math.floor(self.burst - self._missing(key, now) + self._rounding) - self._held[key])
 
     def hold(self, key: str) -> None:
-        """Hold back a token for a delivered job."""
+        """Hold back a delivered job's token."""
         if (name := self._name(key)) is not None:
             self._held[name] += 1
 
     def hold_only(self, held: Mapping[str, int]) -> None:
-        """Set the tokens held back by each bucket; 0 for others."""
+        """Set the tokens held back; 0 for others."""
         self._held = Counter(held)
 
     def begin(self, key: str, begun: Sequence[float], now: float) -> None:
-        """Take a token for each job begun since the last call, at its start; earliest first."""
+        """Take tokens for jobs begun since the last call, at their starts; earliest first."""
         for at in begun:
             self._full_at[key] = max(_nanoseconds(at), self._full_at_of(key)) + self._interval
         if len(self._full_at) > self._forget_above:
@@ -99,13 +95,13 @@ class Buckets:
         return self._held[key] >= self.burst
 
     def empty(self, now: float) -> list[str]:
-        """List the buckets without a token."""
+        """List buckets without tokens."""
         return [key for key in self._full_at.keys() | self._held if not self.tokens(key, now)]
 
     def refill(self, taken: Mapping[str, int], since: float, now: float) -> None:
-        """Fill the buckets from what was taken since a time, so that a new leader exceeds no rate.
+        """Fill the buckets from starts since a time, so that a new leader exceeds no rate.
 
-        A bucket counts as empty at that time, since its content then is unknown.
+        At that time, with unknown contents, they count as empty.
         """
         capacity = self.burst * self._interval
         gained = max(0, _nanoseconds(now) - _nanoseconds(since))
@@ -127,7 +123,7 @@ class Buckets:
 
     @property
     def full_at(self) -> int:
-        """Time in nanoseconds at which all buckets are full if nothing begins."""
+        """Time in nanoseconds when all buckets are full if nothing begins."""
         return max(max(self._full_at.values(), default=0), self._others_full_at)
 
     def owe(self, earlier: Buckets, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Rules declared in a file, and their differences from the database."""
+"""Rules declared in a file, compared with the database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Difference(NamedTuple):
 
     @property
     def options(self) -> dict[str, tuple[object, object]]:
-        """Changed options with their values before and after; None for a rule that is off."""
+        """Changed options, before and after; None for an inactive rule."""
         before, after = as_options(self.before), as_options(self.after)
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         return {name: (before.get(name), after.get(name)) for name in names}
@@ -35,7 +35,7 @@ def read(text: str) -> dict[str, Rules]:
     """Read rules from TOML, a table per queue.
 
     Raises:
-        ConfigError: The text is not TOML, or a rule is invalid or contradicts another.
+        ConfigError: Not TOML, or a rule is invalid or contradicts another.
     """
     tables = _tables(text)
     for queue, options in tables.items():
@@ -87,11 +87,7 @@ def _rules(queue: str, options: object) -> Rules:
 def differences(
     present: Mapping[str, Rules], wanted: Mapping[str, Rules], *, prune: bool
 ) -> list[Difference]:
-    """Return the queues whose rules change, by name.
-
-    Args:
-        prune: Remove the rules of queues that the file does not name.
-    """
+    """Return queues with changing rules, by name; `prune` drops those of queues that the file does not name."""
     queues = sorted({*wanted, *(present if prune else ())})
     found = [
         Difference(queue, present.get(queue, Rules(queue)), wanted.get(queue, Rules(queue)))

@@ -1,12 +1,12 @@
 """Depths of the Redis lists: each holds what workers take within a moment; the rest stays staged.
 
-A list's length after the last push, plus what was moved since, bounds what it holds, so Redis is asked only about
+A list's length after the last push, plus what was moved since, bounds its contents, so Redis is asked only about
 lists that seem full.
 
 Unless fixed, the bound is what workers took in a tenth of a second lately, and at least two jobs per worker. It
 doubles when a list ran empty while rows waited.
 
-Bounds of lists with waiting rows are shown in Redis, so that others can tell which lists are full.
+Redis shows the bounds of lists with waiting rows, so that other processes know which lists are full.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from drain.wire import QueueReader
 _AHEAD_SECONDS = 0.1
 # Window of a queue's rate.
 _AVERAGE_SECONDS = 0.2
-# A doubled bound is forgotten after this: longer than a round of a leader on a busy machine.
+# Life of a doubled bound: longer than a round of a leader on a busy machine.
 _FORGET_SECONDS = 2.0
-# Smallest bounds: without workers, and per worker; and the largest.
+# Smallest bounds, without workers and per worker; and the largest.
 SHORTEST = 16
 _FOR_EACH_WORKER = 2
 _LONGEST_DOUBLED = 20_000
 # Between looks at a full list.
 _SOONEST_LOOK_SECONDS = 0.001
 _LATEST_LOOK_SECONDS = 0.05
-# Pause after a look at lists without workers, of which there may be thousands, as a multiple of its duration; bounded,
-# since a look may be slow for other reasons.
+# Pause per duration of a look at lists without workers, maybe thousands; bounded, since a look may be slow for
+# other reasons.
 _PAUSE_WITHOUT_WORKERS = 9
 _LONGEST_PAUSE_SECONDS = 1.0
 # Between writes of bounds to Redis.
@@ -42,7 +42,7 @@ UNBOUNDED = 2**31 - 1
 
 
 def room_of(bound: int, length: int) -> int:
-    """Return how many ids fit into a list of this length: none until half of its bound is free."""
+    """Return the room in a list of this length: none until half of its bound is free."""
     room = bound - length
     return room if room >= max(1, bound // 2) else 0
 
@@ -52,9 +52,8 @@ class Depth:
     """Depth of one list.
 
     Attributes:
-        length: When last known, at `known_at`.
+        length: Last known, at `known_at`, by `monotonic()`.
         on_the_way: Jobs moved since.
-        known_at: By `monotonic()`.
         rate: Jobs taken per second lately.
         workers: Registered for the queue.
         doubled: Bound doubled because the list ran empty; else 0.
@@ -73,7 +72,7 @@ class Depth:
 
     @property
     def bound(self) -> int:
-        """Bound of the list's length."""
+        """Bound of the list."""
         least = max(SHORTEST, _FOR_EACH_WORKER * self.workers)
         return int(max(least, _AHEAD_SECONDS * self.rate, self.doubled))
 
@@ -100,7 +99,7 @@ class Depth:
             self.doubled = min(_LONGEST_DOUBLED, 2 * self.bound)
         self.length, self.known_at, self.withheld = length, now, False
         self.on_the_way = max(0, self.on_the_way - pushed)
-        # While the bound is too low, so is the rate: it does not tell when there will be room.
+        # While the bound is too low, so is the rate, which then cannot predict room.
         self.nap = min(_LATEST_LOOK_SECONDS, _SOONEST_LOOK_SECONDS if pushed or ran_empty else 2 * self.nap)
         if not self.doubled > self.bound / 2 and self.rate > 0:
             seconds = (self.at_most - self.bound / 2) / self.rate
@@ -108,7 +107,7 @@ class Depth:
 
 
 class Depths:
-    """Keeps the lists of all queues short.
+    """Keeps lists short.
 
     Args:
         fixed: Bound of each list; 0 for none, None to follow the workers.
@@ -124,7 +123,7 @@ class Depths:
         self._depths: dict[str, Depth] = {}
         # Queues with withheld rows; very many others may be known.
         self._waited_for: set[str] = set()
-        # No later than the first of them may have room.
+        # Lower bound of when they may have room.
         self._look_at = float("inf")
         self._show_at = 0.0
         self._forget_at = monotonic() + _KEPT_SECONDS
@@ -142,13 +141,13 @@ class Depths:
         return room
 
     def moved(self, jobs: Mapping[str, int]) -> None:
-        """Count jobs that were moved and will be pushed."""
+        """Count moved jobs."""
         if self._fixed != 0:
             for queue, count in jobs.items():
                 self._of(queue).on_the_way += count
 
     def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
-        """Note pushed or refused jobs by queue, and the list lengths afterwards."""
+        """Note pushed or refused jobs, and list lengths afterwards."""
         if self._fixed == 0:
             return
         now = monotonic()
@@ -158,11 +157,7 @@ class Depths:
             self._waited_for.discard(queue)
 
     def look_when_due(self) -> bool:
-        """Ask Redis about full lists that may have room; return True if one has.
-
-        Raises:
-            UnavailableError: Redis failed.
-        """
+        """Query full lists that may have room; return True if one has."""
         now = monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _KEPT_SECONDS / 10
@@ -196,7 +191,6 @@ class Depths:
         }
 
     def _show(self, now: float) -> None:
-        """Show the bounds of lists with waiting rows, unless done lately."""
         if now >= self._show_at:
             waited_for = {queue: self._depths[queue] for queue in self._waited_for}
             self._redis.show_bounds({queue: self._fixed or each.bound for queue, each in waited_for.items()})
@@ -204,7 +198,7 @@ class Depths:
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which a full list may have room."""
+        """Time by `monotonic()` when a full list may have room."""
         return self._look_at
 
     def _of(self, queue: str) -> Depth:

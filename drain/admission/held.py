@@ -19,7 +19,7 @@ from drain.tables.rules import RulesRow
 
 log = logging.getLogger(__name__)
 
-# Errors caused by values, here or on the server.
+# Caused by values, here or on the server.
 _OF_VALUES = (ConfigError, ArithmeticError, ValueError, psycopg.DataError)
 
 
@@ -28,7 +28,7 @@ class HeldError(Exception):
 
 
 def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
-    """Warn of rules about running jobs on a queue in forward mode."""
+    """Warn of rules about running jobs in forward mode."""
     if rules.queue in forward_queues and rules.looks_at_running:
         log.warning(
             "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
@@ -38,12 +38,12 @@ def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
 
 
 class HeldQueues:
-    """Queues whose rules failed, with the reasons."""
+    """Queues whose rules failed, with reasons."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._reasons: dict[str, str] = {}
-        # Their rows may be out of date.
+        # Their rows may be outdated.
         self._to_note: set[str] = set()
         self._may_note = True
 
@@ -52,16 +52,16 @@ class HeldQueues:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the queues."""
+        """Held queues."""
         return frozenset(self._reasons)
 
     def release(self, queue: str) -> None:
-        """Release a queue, whose rules have changed."""
+        """Release a queue with changed rules."""
         self._reasons.pop(queue, None)
 
     @contextmanager
     def unless_followed(self, queue: str) -> Iterator[None]:
-        """Hold the queue if the block, which follows its rules, fails because of their values."""
+        """Hold the queue if its rules' values make the block fail."""
         try:
             yield
         except _OF_VALUES as error:
@@ -77,11 +77,7 @@ class HeldQueues:
             )
 
     def note(self, rows: Mapping[str, RulesRow], changed: Iterable[str]) -> None:
-        """Write why queues are held, unless their rows say so, in autocommit mode.
-
-        Args:
-            changed: Queues whose rows changed since the last call.
-        """
+        """Write why queues are held, unless their rows, `changed` since the last call, say so; in autocommit mode."""
         self._to_note.update(changed)
         self._to_note = {
             queue for queue in self._to_note & rows.keys() if rows[queue].error != self._reasons.get(queue)
@@ -92,7 +88,7 @@ class HeldQueues:
         try:
             ruled.note_errors(self._connection, wrong)
         except (psycopg.IntegrityError, psycopg.ProgrammingError) as error:
-            # The queues are held anyway.
+            # They are held anyway.
             self._may_note = False
             log.warning(
                 "cannot note in the table queues why queues are held: %s",

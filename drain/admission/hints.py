@@ -10,7 +10,7 @@ from drain.admission.awake import MOST_AT_ONCE
 from drain.database.postgres import Connection
 from drain.tables import keyed
 
-# Pause, as a multiple of a hint's duration.
+# Pause per duration of a hint.
 _PAUSE = 4
 _RECENT_LIMIT = 2000
 
@@ -23,16 +23,16 @@ class Hints:
         self._is_expected = False
         self._next_at = 0.0
         self._last_id: int | None = None
-        # Queues awaiting their turn, each with an id below the new ones.
+        # Queues in turn, each with an id below its new ones.
         self._staged_in: dict[str, int] = {}
 
     def expect(self) -> None:
-        """Let the next look find what was just staged; otherwise up to a second passes."""
+        """Let the next look find jobs just staged, otherwise up to a second later."""
         self._is_expected = True
 
     @property
     def next_at(self) -> float:
-        """Time of `monotonic()` of the next hint; infinite if nothing is expected."""
+        """Time by `monotonic()` of the next hint; infinite for none."""
         return self._next_at if self._is_expected else float("inf")
 
     def find(self, has_rules: Callable[[str], bool]) -> Iterator[tuple[str, int]]:

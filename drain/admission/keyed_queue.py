@@ -1,7 +1,7 @@
 """Queue with rules: which due rows and retries may be admitted.
 
 Only the leader admits. Between looks at `inflight_jobs`, running jobs can only end, so a count from the last look plus
-what was admitted since is never too low. All of it is rebuilt from the tables when a term begins or rules appear.
+what was admitted since is never too low. All is rebuilt from the tables when a term begins or rules appear.
 """
 
 from __future__ import annotations
@@ -30,19 +30,15 @@ _REST_SECONDS = 0.5
 # 50 ms, a hundred full queues took half a processor.
 _NAP_PART = 0.02
 _LONGEST_NAP_SECONDS = 1.0
-# How long an idle queue stays awake.
+# Then an idle queue may sleep.
 _AWAKE_SECONDS = 5.0
 _CLOCK_SECONDS = 10.0
 
 
 class RuledQueue:
-    """Selection in one queue with rules or pauses.
+    """Selection in one queue with rules or pauses; the next look is at `next_look_at`, by `monotonic()`."""
 
-    Attributes:
-        next_look_at: When looking again could help, by `monotonic()`.
-    """
-
-    # One thing: the steps of a batch in one queue; their objects have classes of their own.
+    # One thing: a batch's steps in one queue.
 
     def __init__(self, connection: Connection, rules: Rules) -> None:
         self._connection = connection
@@ -53,7 +49,7 @@ class RuledQueue:
         self._follow(rules)
 
     def change(self, rules: Rules) -> None:
-        """Follow other rules of the queue."""
+        """Follow other rules."""
         earlier = self.allowances
         self._follow(rules)
         self.allowances.keep_rates_of(earlier)
@@ -64,7 +60,7 @@ class RuledQueue:
         self.allowances.rates.forgive_after_look()
 
     def end(self) -> None:
-        """Stop following rules, in autocommit mode."""
+        """Follow no rules any more, in autocommit mode."""
         self.allowances.rates.let_go(self._connection)
 
     def _follow(self, rules: Rules) -> None:
@@ -80,7 +76,7 @@ class RuledQueue:
         keys: Mapping[str, datetime | None],
         pairs: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Skip exactly these jobs from now on: by name, by key with the end of the pause, and by key and name."""
+        """Skip exactly these jobs: by name, by key with its pause's end, and by key and name."""
         paused = Paused(sorted(job_names), sorted(pairs), sorted(keys))
         if (paused, keys) == (self._paused, self._paused_keys):
             return
@@ -92,7 +88,7 @@ class RuledQueue:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Forget which rows are due; looks find them again."""
+        """Forget due rows; looks find them again."""
         earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
         self._turns.go_on_from(earlier)
         self._streams = Streams(
@@ -107,7 +103,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def look(self) -> bool:
-        """Read ended and new jobs when worthwhile, in autocommit mode; return True if some row may be admitted."""
+        """Read ended and new jobs, if worthwhile, in autocommit mode; return True if a row may be admitted."""
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
@@ -122,13 +118,13 @@ class RuledQueue:
         return self.may_admit
 
     def wake(self) -> None:
-        """Look again at what is due, after a sleep."""
+        """Look again at due rows, after a sleep."""
         self._changed_at = monotonic()
         self._streams.begin_again()
         self.next_look_at = 0.0
 
     def hint(self, after: int) -> bool:
-        """Read jobs staged above this id first, in autocommit mode; return True if some may be admitted."""
+        """Read jobs above this id first, in autocommit mode; return True if a row may be admitted."""
         if self._is_rebuilt:
             self._streams.roll_back()
             self._streams.hint(after)
@@ -136,10 +132,9 @@ class RuledQueue:
         return self.may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
-        """Select up to `room` rows in their order, in a batch's transaction; the caller buries expired ones.
+        """Select up to `room` rows in order, in a batch's transaction; `skip_locked` locks those returned.
 
-        Args:
-            skip_locked: Skip rows locked elsewhere, and lock those returned.
+        The caller buries expired ones.
         """
         self._streams.roll_back()
         self._aside = set()
@@ -162,7 +157,7 @@ class RuledQueue:
         self._aside.update(row.id for row in rows)
 
     def admitted(self, rows: Sequence[DueJob]) -> None:
-        """Count selected rows as running, after the commit; the rest is still due."""
+        """Count selected rows as running, after the commit; others stay due."""
         moved = [row for row in rows if not row.expired]
         if moved:
             self._changed_at = monotonic()
@@ -190,7 +185,7 @@ class RuledQueue:
             self._streams.enter(key)
 
     def redelivered(self, claims: Mapping[int, int]) -> None:
-        """Count these retries as running, each with its number of claims."""
+        """Count retries as running, with their numbers of claims."""
         for job_id, number in claims.items():
             self._begin(job_id, self._retries.key_of(job_id), number)
             self.allowances.retries_began()
@@ -209,32 +204,32 @@ class RuledQueue:
 
     @property
     def is_first_sweep(self) -> bool:
-        """True if rows may wait that no look has found."""
+        """True if rows may wait unfound."""
         return self._streams.is_first_sweep
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing of the queue is known to be due."""
+        """True if no row is known to be due."""
         return self._is_rebuilt and not self._streams.known and not self.is_first_sweep
 
     @property
     def may_sleep(self) -> bool:
-        """True if the queue is idle and no job began or ended for a while."""
+        """True if idle and nothing began or ended for a while."""
         return self.is_idle and monotonic() - self._changed_at > _AWAKE_SECONDS
 
     @property
     def may_admit(self) -> bool:
-        """True if, as of the last look, some row may be admitted."""
+        """True if some row could be admitted at the last look."""
         return self._streams.has_waiting and self.allowances.of_queue() > 0
 
     @property
     def may_redeliver(self) -> bool:
-        """True if, as of the last look, some retry may be admitted."""
+        """True if some retry could be admitted at the last look."""
         return not self._is_rebuilt or self.allowances.retries_of_queue(staged_wait=False) > 0
 
     @property
     def _waits_for_slots(self) -> bool:
-        """True if the end of a running job may let another begin."""
+        """True if the end of a job may let another begin."""
         if not self.allowances.looks_at_running or not self._streams.known:
             return False
         return self._streams.has_blocked or not self.allowances.of_queue()
@@ -251,7 +246,6 @@ class RuledQueue:
 
     @property
     def _nap_until(self) -> float:
-        """End of a pause that grows while nothing changes."""
         now = monotonic()
         return now + min(_NAP_PART * (now - self._changed_at), _LONGEST_NAP_SECONDS)
 

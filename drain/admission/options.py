@@ -1,4 +1,4 @@
-"""Options of a queue: rules as users write them."""
+"""Rules as users write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.admission.rules import Rate, Rules, check_key
 from drain.errors import ConfigError
 from drain.formatting import visible
 
-# Option -> rule that it sets.
+# Option -> rule.
 OPTIONS = {
     "running": "running",
     "running_per_key": "running_per_key",
@@ -53,7 +53,7 @@ def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
 
 
 def as_options(rules: Rules) -> dict[str, Any]:
-    """Return the active rules as options for JSON and TOML; `aging` in seconds."""
+    """Return active rules as options for JSON and TOML; `aging` in seconds."""
     without = Rules(rules.queue)
     values = {name: getattr(rules, field) for name, field in OPTIONS.items()}
     return {
@@ -76,7 +76,6 @@ def _known(queue: str, name: str) -> str:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Convert an option to the value of its rule."""
     if value is None:
         return getattr(Rules("off"), OPTIONS[name])
     if name in ("rate", "rate_per_key"):

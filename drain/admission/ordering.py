@@ -1,4 +1,4 @@
-"""Order within a key: which keys a dead job or an earlier waiting one holds."""
+"""Order within a key: which keys a dead or an earlier waiting job holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from drain.admission.allowances import Allowances
 from drain.database.postgres import Connection
 from drain.tables import keyed
 
-# Held keys per look, and the pause as a multiple of its duration. Measured with 30,000 held keys: in every batch they
-# took half a processor, and other queues waited for 0.3 s.
+# Held keys per look, and pause per duration. Measured with 30,000 held keys: in every batch they took half a
+# processor, and other queues waited for 0.3 s.
 _SLICE = 1000
 _PAUSE = 9
 # Between full rounds.
@@ -19,11 +19,7 @@ _ROUND_SECONDS = 0.25
 
 
 class Ordering:
-    """Keys of an ordered queue held from starting, kept in `allowances.held`.
-
-    Args:
-        hold: A dead job holds its key.
-    """
+    """Held keys of an ordered queue, in `allowances.held`; with `hold`, a dead job holds its key."""
 
     def __init__(self, connection: Connection, queue: str, allowances: Allowances, *, hold: bool) -> None:
         self._connection = connection
@@ -35,21 +31,21 @@ class Ordering:
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` of the next look at held keys; infinite without any."""
+        """Time by `monotonic()` of the next look; infinite without held keys."""
         return self._look_at if self._allowances.held else float("inf")
 
     def vet(self, keys: Iterable[str]) -> Collection[str]:
-        """Return the held keys among these, in the transaction that reads their rows."""
+        """Return the held keys, in the transaction that reads their rows."""
         found = self._held(keys, waiting=True)
         self._allowances.held.update(found)
         return found
 
     def dead(self, keys: Iterable[str]) -> set[str]:
-        """Return the keys among these held by a dead job."""
+        """Return keys held by a dead job."""
         return self._held(keys, waiting=False) if self._hold else set()
 
     def look(self) -> Collection[str]:
-        """Look at some held keys, if due; return those free again; in autocommit mode."""
+        """Look at some held keys, if due, in autocommit mode; return those free again."""
         held, began = self._allowances.held, monotonic()
         if not held or began < self._look_at:
             return ()
@@ -73,7 +69,7 @@ class Ordering:
         return held.keys() - self.staged_before(waits)
 
     def staged_before(self, waits: Mapping[str, int]) -> set[str]:
-        """Return the keys with a staged, due job older than the waiting retry."""
+        """Return keys with a staged, due job older than the waiting retry."""
         if not waits:
             return set()
         first = keyed.first_of_keys(self._connection, self._queue, list(waits))

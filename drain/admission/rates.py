@@ -16,9 +16,9 @@ from drain.tables.running import LastClaim, Unclaimed
 NO_LIMIT = 1_000_000_000
 # Finished jobs read to fill the buckets.
 _MOST_BEGUN = 300_000
-# Looks at delivered jobs overlap by this, in case the database's clock was set.
+# Overlap of looks at delivered jobs, in case the database's clock was set.
 _CLOCK_JUMP_SECONDS = 3600.0
-# Earlier rates remembered, of each kind.
+# Earlier rates, of each kind.
 _MOST_EARLIER = 8
 
 
@@ -30,12 +30,12 @@ class DatabaseClock:
         self._looked_at = float("-inf")
 
     def set(self, seconds: float) -> None:
-        """Set the time just read from the database."""
+        """Set the time just read."""
         self._looked_at = monotonic()
         self._ahead = seconds - self._looked_at
 
     def now(self) -> float:
-        """Return the time in seconds since 1970."""
+        """Return seconds since 1970."""
         return monotonic() + self._ahead
 
     def monotonic(self, seconds: float) -> float:
@@ -52,9 +52,6 @@ class Rates:
     """Buckets of one queue. A job holds a token back from delivery on, and takes it when claimed.
 
     Buckets of earlier rules are charged until full, so changing a rate back and forth does not exceed it.
-
-    Attributes:
-        is_filled: See `refill`.
     """
 
     # One thing: buckets and the jobs that hold tokens back, which change together.
@@ -80,7 +77,7 @@ class Rates:
         return bool(self._in_force)
 
     def are_those_of(self, earlier: Rates) -> bool:
-        """Return True if the rates equal those of earlier rules."""
+        """Return True for equal rates."""
         return [each.parameters for each in self._in_force] == [each.parameters for each in earlier._in_force]
 
     def go_on_from(self, earlier: Rates) -> None:
@@ -91,7 +88,7 @@ class Rates:
         self._looked_at = earlier._looked_at
 
     def let_go(self, connection: Connection) -> None:
-        """Charge the latest claims and hold nothing back: no rate applies from now on."""
+        """Charge the latest claims and hold nothing back: no rate applies any more."""
         self.settle(connection)
         self._unclaimed = {}
         for buckets in self._in_force:
@@ -111,19 +108,19 @@ class Rates:
         self._forgives = True
 
     def of_queue(self) -> int:
-        """Count the jobs of the queue that may begin."""
+        """Count jobs that may begin."""
         return self.bucket.tokens("", self._clock.now()) if self.bucket else NO_LIMIT
 
     def of_key(self, key: str) -> int:
-        """Count the jobs of a key that may begin, queue aside."""
+        """Count the key's jobs that may begin, queue aside."""
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else NO_LIMIT
 
     def next_of_queue_at(self) -> float | None:
-        """Return when the queue has a token, by `monotonic()`; None if it has one."""
+        """Return when the queue gets a token, by `monotonic()`; None if it has one."""
         return self._next_at(self.bucket, "")
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when the key has a token, by `monotonic()`; None if it has one, or `is_held`."""
+        """Return when the key gets a token, by `monotonic()`; None if it has one, or `is_held`."""
         return None if self.is_held(key) else self._next_at(self.key_buckets, key)
 
     def is_held(self, key: str) -> bool:
@@ -141,7 +138,7 @@ class Rates:
         return self.key_buckets is not None and bool(self._unclaimed)
 
     def empty_keys(self) -> list[str]:
-        """List the keys without a token."""
+        """List keys without tokens."""
         return self.key_buckets.empty(self._clock.now()) if self.key_buckets else []
 
     def take(self, job_id: int, key: str, claims: int = 0) -> None:
@@ -156,7 +153,7 @@ class Rates:
             buckets.hold(key)
 
     def settle(self, connection: Connection) -> Collection[str]:
-        """Charge claimed jobs; return their keys, or ''. Jobs still unclaimed may all begin at once, however late."""
+        """Charge claimed jobs; return their keys, or ''. Unclaimed ones may all begin at once, however late."""
         claimed = self._look_at_unclaimed(connection) if self and self._unclaimed else ()
         if self._forgives:
             for buckets in self._all:
@@ -190,7 +187,7 @@ class Rates:
         for buckets in self._earlier:
             # Unclaimed jobs are called back, or begin under the current rules.
             buckets.hold_only({})
-        # Of equal parameters, the latest buckets lack everything that earlier ones do.
+        # Of equal parameters, the latest buckets lack all that earlier ones do.
         latest = {each.parameters: each for each in reversed(self._earlier) if not each.is_full(now)}
         kept = [each for parameters, each in latest.items() if parameters not in current]
         self._earlier = nlargest(_MOST_EARLIER, kept, key=attrgetter("full_at"))
@@ -212,7 +209,7 @@ class Rates:
         return {job.key for job in gone.values()}
 
     def _charge(self, jobs: Mapping[int, Unclaimed], claims: Mapping[int, LastClaim]) -> None:
-        """Charge the jobs that were claimed since; now, if it is not known when."""
+        """Charge jobs claimed since; now, if the time is unknown."""
         now = self._clock.now()
         begun: list[tuple[str, float]] = []
         for job_id, job in jobs.items():

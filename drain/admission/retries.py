@@ -12,24 +12,20 @@ from drain.database.postgres import Connection
 from drain.tables import running
 from drain.tables.keyed import Paused
 
-# Pause as a multiple of a search's duration: it may step over many held retries.
+# Pause per duration of a search, which may step over many held retries.
 _PAUSE = 9
-# Each search leaves out the keys that the last one filled.
+# Each leaves out the keys that the last one filled.
 _SEARCHES = 4
 # Retries whose keys get room kept.
 _KEYS_LEFT = 100
 # Least rows per search: held keys must not use it up.
 _LEAST = 100
-# Keys with a blocked first retry looked at per round.
+# Keys with a blocked first retry per round.
 _SLICE = 1000
 
 
 class DueRetries:
-    """Due retries of one queue.
-
-    Args:
-        ordering: Knows keys with a dead job; None unless ordered.
-    """
+    """Due retries of one queue; only an ordered one has an `ordering`, which knows keys with a dead job."""
 
     def __init__(
         self,
@@ -50,12 +46,12 @@ class DueRetries:
         self._dead: Collection[str] = ()
         self._behind: dict[str, None] = {}
         self._next_at = self._look_for_left_at = 0.0
-        # Keys of retries found last, and of those left.
+        # Keys of retries found last; and left.
         self._keys: dict[int, str] = {}
         self._left: Collection[str] = ()
 
     def follow(self, paused: Paused) -> None:
-        """Skip exactly these jobs from now on."""
+        """Skip exactly these jobs."""
         self._paused = paused
 
     def find(self, limit: int) -> list[int]:
@@ -82,7 +78,7 @@ class DueRetries:
         return list(self._keys)
 
     def keys_left(self) -> Collection[str]:
-        """Return keys of due, unpaused retries not found last; '' for no key."""
+        """Return keys, or '', of due, unpaused retries not found last."""
         began = monotonic()
         if began >= self._look_for_left_at:
             rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
@@ -91,14 +87,13 @@ class DueRetries:
         return self._left
 
     def key_of(self, job_id: int) -> str:
-        """Return the key of a retry found last, or ''."""
+        """Return the key, or '', of a retry found last."""
         return self._keys.get(job_id, "")
 
     def _search(self, limit: int, keep: Collection[str]) -> list[tuple[int, str]]:
         return running.due_retries(self._connection, self._queue, limit, self._paused, keep)
 
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:
-        """Choose retries as far as their keys have room."""
         for job_id, key in self._first_of(rows):
             if key not in left:
                 left[key] = self._allowances.of_retries(key)

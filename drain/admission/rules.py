@@ -1,7 +1,7 @@
-"""Rules of a queue: how many jobs run at a time, how many begin in a time, and in which order.
+"""Rules of a queue: how many jobs run at a time, begin in a time, and in which order.
 
 Invalid values and contradictions raise when rules are made. CHECKs on `queues` accept exactly the same rules
-(tests/database/test_rules_of_both.py), so no hand-written statement can make others.
+(tests/database/test_rules_of_both.py), so hand-written statements cannot make others.
 """
 
 from __future__ import annotations
@@ -37,14 +37,10 @@ _RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Limit of starts in a time, such as `10/min`.
-
-    Attributes:
-        count: At least 1.
-        seconds: Of a second, minute, hour or day.
+    """Limit of starts in a time, such as `10/min`: at least 1 per second, minute, hour or day.
 
     Raises:
-        ConfigError: Either is invalid.
+        ConfigError: Count or time is invalid.
     """
 
     count: int
@@ -59,7 +55,7 @@ class Rate:
         """Parse `100/s`, `10/min`, `5/h` or `1/d`.
 
         Raises:
-            ConfigError: The text is not a rate, or its rate is zero.
+            ConfigError: Not a rate, or zero.
         """
         match = _RATE.fullmatch(text)
         if not match or match[2] not in UNITS:
@@ -70,7 +66,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Average jobs per second."""
+        """Average per second."""
         return self.count / self.seconds
 
     def __str__(self) -> str:
@@ -129,7 +125,7 @@ class Rules:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """Rules that decide how many jobs may begin; falsy where unlimited."""
+        """Rules on how many jobs may begin; falsy where unlimited."""
         return self.running, self.running_per_key, self.rate, self.rate_per_key, self.burst, self.ordered
 
     @classmethod
@@ -161,7 +157,7 @@ class Rules:
         return bool(self.running or self.running_per_key or self.ordered)
 
     def require_tracked(self, forward_queues: Collection[str]) -> None:
-        """Refuse rules about running jobs on a queue in forward mode.
+        """Refuse rules about running jobs in forward mode.
 
         Raises:
             ConfigError: The queue has such a rule.
@@ -174,11 +170,11 @@ class Rules:
 
     @property
     def limits_anything(self) -> bool:
-        """True if any rule applies, so that rows are not chosen by priority alone."""
+        """True if any rule applies, so that priority alone does not choose rows."""
         return bool(self.running or self.rate or self.for_keys or self.aging_seconds)
 
     def as_texts(self) -> dict[str, Any]:
-        """Return the rules for JSON and TOML, without the queue; None for those that are off."""
+        """Return rules for JSON and TOML, without the queue; None for inactive ones."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "queue"}
         return {
             name: str(value) if isinstance(value, Rate) else dict(value) if name == "weights" else value
@@ -190,7 +186,7 @@ def check_queue(queue: object) -> str:
     """Return a valid queue name.
 
     Raises:
-        ConfigError: It is not one.
+        ConfigError: It is invalid.
     """
     if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
         raise ConfigError(
@@ -248,7 +244,6 @@ def _check_aging(seconds: Any) -> None:
 
 
 def _contradictions(rules: Rules) -> Iterator[str]:
-    """Yield a sentence for each contradiction."""
     if rules.running and rules.running_per_key and rules.running_per_key > rules.running:
         yield (
             f"running_per_key ({rules.running_per_key}) is larger than running ({rules.running}), "

@@ -13,12 +13,12 @@ from itertools import islice
 from drain.database.postgres import Connection
 from drain.tables import running
 
-# Jobs asked for per look.
+# Jobs per look.
 _LOOK_LIMIT = 8000
 
 
 class CountedJobs:
-    """Ids of jobs with their keys, and counts by key."""
+    """Keys of jobs, and counts by key."""
 
     def __init__(self, jobs: Iterable[tuple[int, str]] = ()) -> None:
         self.key_of: dict[int, str] = {}
@@ -35,7 +35,7 @@ class CountedJobs:
         return True
 
     def remove(self, job_id: int) -> str | None:
-        """Remove a job and return its key; None if absent."""
+        """Remove a job; return its key, if present."""
         key = self.key_of.pop(job_id, None)
         if key is not None:
             if self.of_key[key] > 1:
@@ -52,7 +52,7 @@ class RunningJobs:
         self._connection = connection
         self._queue = queue
         self._running = CountedJobs()
-        # Cancelled jobs that their workers still have, by key, at the last look.
+        # Cancelled jobs that their workers still had at the last look, by key.
         self._cancelled: Counter[str] = Counter()
         # Cancelled, revived and admitted again since the last look: they may run twice.
         self._again: Counter[str] = Counter()
@@ -65,16 +65,16 @@ class RunningJobs:
         return len(self._running.key_of) + self._cancelled.total() + self._again.total()
 
     def of_key(self, key: str) -> int:
-        """Count the running jobs of a key."""
+        """Count a key's running jobs."""
         return self._running.of_key.get(key, 0) + self._cancelled[key] + self._again[key]
 
     def keys_with(self, number: int) -> list[str]:
-        """List the keys with at least this many running jobs."""
+        """List keys with at least this many running jobs."""
         keys = {*self._running.of_key, *self._cancelled, *self._again}
         return [key for key in keys if key and self.of_key(key) >= number]
 
     def rebuild(self) -> None:
-        """Read the running jobs from the table."""
+        """Read running jobs from the table."""
         jobs = running.in_flight(self._connection, self._queue)
         self._running = CountedJobs((job_id, key) for job_id, key in jobs if job_id is not None)
         self._cancelled = Counter(key for job_id, key in jobs if job_id is None)
@@ -86,7 +86,7 @@ class RunningJobs:
             self._again[key] += 1
 
     def look(self) -> set[str]:
-        """Ask for thousands of known jobs which have ended; return their keys, or ''.
+        """Check thousands of known jobs for their end; return the keys, or '', of ended ones.
 
         In autocommit mode: the answer must not be older than the last look.
         """

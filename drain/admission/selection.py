@@ -1,4 +1,4 @@
-"""Selection: the rows of a queue that a batch admits, in turns from the streams of a source."""
+"""Selection: rows of a queue that a batch admits, in turns from a source's streams."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from drain.admission.turns import Turns
 from drain.tables import keyed
 from drain.tables.staged import DueJob, Place
 
-# Rows found per stream and not selected yet.
+# Rows found but not selected, by stream.
 Ahead: TypeAlias = dict[str, deque[Found]]
 
-# Streams, and rows of each, in the first read; each further read asks for several times as many.
+# Streams, and rows of each, in the first read; later reads take several times as many.
 _FIRST_STREAMS = 64
 _FIRST_ROWS = 8
 _GROWTH = 4
@@ -25,14 +25,13 @@ _MOST_AHEAD = 200_000
 
 
 class Selection:
-    """Rows that may be admitted, in their order, not counted yet.
+    """Rows that may be admitted, in order, not counted yet.
 
     Args:
         source: Read in the batch's transaction.
         turns: The order of streams, marked.
-        allowances: Rows allowed per stream.
         ahead: Rows found earlier; selected ones are removed.
-        vet: Returns those of some streams that must not be read.
+        vet: Returns streams that must not be read.
         stops: True for a row, or None if not ready, that stops its stream in an ordered queue.
 
     Attributes:
@@ -61,7 +60,7 @@ class Selection:
         self._stops = stops
         self._emptied: set[str] = set()
         self._left: dict[str, int] = {}
-        # Where each stream is read on, and how many rows next.
+        # Place and number of rows of each stream's next read.
         self._taken_up_to: dict[str, Place] = {}
         self._widths: dict[str, int] = {}
         self._streams = _FIRST_STREAMS
@@ -86,11 +85,11 @@ class Selection:
         return selected
 
     def is_at_end(self, stream: str) -> bool:
-        """Return True if a stream has nothing but selected rows."""
+        """Return True if a stream has only selected rows."""
         return stream in self._emptied and not self._ahead.get(stream)
 
     def _take(self, room: int) -> list[tuple[int, str]]:
-        """Take up to `room` rows in turns, finding more as needed."""
+        """Take rows in turns, finding more as needed."""
         turns, ahead, left = self._turns, self._ahead, self._left
         taken: list[tuple[int, str]] = []
         while len(taken) < room and (stream := turns.first()) is not None:
@@ -124,7 +123,7 @@ class Selection:
         self._turns.leave(stream)
 
     def _find(self, room: int) -> None:
-        """Find the next rows of the first streams."""
+        """Find rows of the first streams."""
         streams = []
         for stream in self._turns.following(min(self._streams, room)):
             if stream not in self._left:

@@ -1,4 +1,4 @@
-"""Sources of due rows: the streams of a queue, and where each is read.
+"""Sources of due rows: the streams of a queue, and reads of each.
 
     Keys           a stream per key, by priority and id; rows without a key are one more
     OrderedKeys    the same, by id alone
@@ -20,7 +20,7 @@ from drain.tables import keyed, staged
 from drain.tables.keyed import Head, Paused, Wanted
 from drain.tables.staged import LAST_PRIORITY, START, DueJob, Place
 
-# Place in the order of all streams, and priority and id.
+# Place in the order of all streams; and priority and id.
 Found: TypeAlias = tuple[tuple[float, int], Place]
 
 # Stream of rows without a key.
@@ -52,7 +52,7 @@ class Source(ABC):
 
     @abstractmethod
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Return the next first rows of a sweep; True at its end."""
+        """Return a sweep's next first rows; True at its end."""
 
     @abstractmethod
     def stream(self, head: Head) -> str:
@@ -93,7 +93,7 @@ class Keys(Source):
         self._swept = ""
 
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Return the next first rows of a sweep; True at its end."""
+        """See `Source`."""
         found: list[Head] = []
         if not self._swept:
             found = keyed.heads_of_lanes(
@@ -104,11 +104,11 @@ class Keys(Source):
         return found + keys, not self._swept
 
     def stream(self, head: Head) -> str:
-        """Return the stream of a row."""
+        """See `Source`."""
         return head.key or UNKEYED
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read rows of each stream after a place."""
+        """See `Source`."""
         by_key = [Wanted(*each) for each in wanted if each[0]]
         rows = keyed.read_keys(self.connection, self.queue, by_key, self.paused) if by_key else []
         found = iter(rows)
@@ -139,11 +139,11 @@ class OrderedKeys(Keys):
         super().__init__(connection, queue, paused)
         # A paused row holds those behind it.
         self.hinted = Paused()
-        # Place after the last row read, by key.
+        # Place after each key's last row read.
         self._following: dict[str, Place | None] = {}
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read the first due row of each key, and up to a number of rows without a key behind a place.
+        """Read the first due row of each key, and rows without a key behind a place.
 
         A row that has not matured does so now; one that another session has locked is found and stays where it is.
         """
@@ -162,14 +162,14 @@ class OrderedKeys(Keys):
         ]
 
     def advance(self, stream: str, row: DueJob) -> None:
-        """Let the turn of a key come with its next row, as far as that is known."""
+        """Let a key's turn come with its next row, as far as known."""
         super().advance(stream, row)
         following = self._following.pop(stream, None)
         if following and stream in self.cursors:
             self.cursors[stream] = (following[0], following[1] - 1)
 
     def forget(self, stream: str) -> None:
-        """Forget a stream: nothing of it is due."""
+        """See `Source`."""
         super().forget(stream)
         self._following.pop(stream, None)
 
@@ -185,41 +185,34 @@ _BOUNDS = (
 
 
 class Lanes(Source):
-    """One stream for each kind of lane, in the order of priority and id."""
+    """A stream for each kind of lane, by priority and id."""
 
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        """See `Source`."""
         return keyed.heads_of_lanes(
             self.connection, self.queue, _ALL_KINDS, self.paused, each=False, limit=limit
         ), True
 
     def stream(self, head: Head) -> str:
-        """Name the stream of a row."""
+        """See `Source`."""
         return str(head.kind)
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read up to a number of rows of each stream behind a place."""
+        """See `Source`."""
         wishes = [Wanted("", after, count, int(stream), LAST_PRIORITY) for stream, after, count in wanted]
         found = keyed.read_lanes(self.connection, self.queue, wishes, self.paused)
         return [[(place, place) for place, _ in places] for places in found]
 
 
 class AgingLanes(Source):
-    """One stream for each priority of each lane; a priority rises one step for so many seconds of waiting.
-
-    Args:
-        connection: The leader's.
-        queue: Name of the queue.
-        paused: Jobs that are passed over.
-        aging_seconds: Seconds of waiting that count as one step.
-    """
+    """A stream for each priority of each lane; `aging_seconds` of waiting count as one step of priority."""
 
     def __init__(self, connection: Connection, queue: str, paused: Paused, aging_seconds: float) -> None:
         super().__init__(connection, queue, paused)
         self._aging_seconds = aging_seconds
 
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Return the next first rows of a sweep; True at its end."""
+        """See `Source`."""
         return keyed.heads_of_lanes(
             self.connection,
             self.queue,
@@ -230,20 +223,20 @@ class AgingLanes(Source):
         ), True
 
     def stream(self, head: Head) -> str:
-        """Return the stream of a row."""
+        """See `Source`."""
         return f"{head.kind}:{head.priority}"
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
-        """Know a stream from this row on."""
-        # Reading it tells since when the row is due.
+        """See `Source`."""
+        # Only a read finds since when the row is due.
         return super().notice(head)[0], _BEFORE_ALL
 
     def place(self, stream: str) -> tuple[float, int]:  # noqa: ARG002
-        """Return a lower bound of the place of the stream's next row."""
+        """See `Source`."""
         return _BEFORE_ALL
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read rows of each stream after a place."""
+        """See `Source`."""
         found = keyed.read_lanes(self.connection, self.queue, list(self._wishes(wanted)), self.paused)
         # Both grow alike with time, so the order of two rows is constant.
         return [

@@ -1,4 +1,4 @@
-"""Streams of one queue: known, in the order, or coming back at a time."""
+"""Streams of one queue: known, in the order, or blocked until a time or an end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drain.database.postgres import Connection
 from drain.tables.keyed import Paused
 from drain.tables.staged import DueJob
 
-# Pause before a row of an ordered queue that had to wait is read again.
+# Pause before another read of a row that had to wait in an ordered queue.
 _ASIDE_SECONDS = 0.25
 # Known at a time; others are found once these are done.
 MOST_STREAMS = 100_000
@@ -34,7 +34,7 @@ class Streams:
         paused_keys: Paused keys with the end of each pause, or None.
     """
 
-    # One thing: a stream from arrival to end; reads and choices have classes of their own.
+    # One thing: a stream from arrival to end.
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Streams:
         self._allowances = allowances
         self._turns = turns
         self._source = _source_of(connection, rules, paused)
-        # For lanes, the statements skip paused keys.
+        # For lanes, statements skip paused keys.
         allowances.paused = paused_keys if isinstance(self._source, Keys) else {}
         self._ahead: Ahead = {}
         self._arrivals = Arrivals(self._source, self._turns, self._ahead, MOST_STREAMS)
@@ -76,7 +76,7 @@ class Streams:
 
     @property
     def has_waiting(self) -> bool:
-        """True if a stream is in the order: rows of it may wait."""
+        """True if a stream is in the order."""
         return bool(self._turns.waiting)
 
     @property
@@ -97,8 +97,7 @@ class Streams:
     def next_look_at(self, sweep_from: float) -> float:
         """Return when a stream comes back or a sweep is worthwhile, by `monotonic()`.
 
-        Args:
-            sweep_from: Time before which no sweep begins; one that has begun goes on.
+        No sweep begins before `sweep_from`; one that has begun goes on.
         """
         later = self._later[0][0] if self._later else float("inf")
         sweep_at = self._arrivals.next_look_at
@@ -107,7 +106,7 @@ class Streams:
         return min(sweep_at, later, self.ordering.next_look_at)
 
     def look(self, *, hint: bool) -> None:
-        """Find streams with new or due rows, or no longer held; if `hint`, newly staged rows too."""
+        """Find streams with new or due rows, or no longer held; with `hint`, new rows too."""
         self._arrivals.look(hint=hint)
         now = monotonic()
         while self._later and self._later[0][0] <= now:
@@ -133,7 +132,7 @@ class Streams:
         parts = (self._source, self._turns, self._allowances, self._ahead)
         if not self._rules.ordered:
             return Selection(*parts)
-        # The first row of a key must be determined in the transaction.
+        # A key's first row must be determined in the transaction.
         self._ahead.clear()
         return Selection(*parts, self.ordering.vet, self._keeps_others)
 
@@ -142,12 +141,12 @@ class Streams:
         return row is None or self._paused.applies_to(row)
 
     def enter(self, stream: str) -> None:
-        """Put a stream back into the order if its rows may be due."""
+        """Return a stream to the order if its rows may be due."""
         if stream in self._source.cursors:
             self._turns.enter(stream, self._source.place(stream))
 
     def job_ended(self, key: str) -> None:
-        """Put an ended job's key back into the order; reading it shows whether it is held."""
+        """Return the key to the order; reading it shows whether it is held."""
         self._allowances.held.discard(key)
         self.enter(key)
 
@@ -167,7 +166,7 @@ class Streams:
             self._put_off(stream)
 
     def roll_back(self) -> None:
-        """Undo the last selection, unless it was ended."""
+        """Undo a selection that was not ended."""
         selection, self._selection = self._selection, None
         if selection is not None:
             self._turns.undo()
@@ -176,7 +175,7 @@ class Streams:
     def _go_on(
         self, stream: str, selection: Selection, admitted: Collection[int], aside: Collection[int]
     ) -> None:
-        """Move a stream's cursor behind rows that need not be read again."""
+        """Move the cursor behind rows not to be read again."""
         passed = () if self._rules.ordered else aside
         for row in selection.rows.get(stream, ()):
             if row.id not in admitted and row.id not in passed and not row.expired:

@@ -13,20 +13,12 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
-# Ended turns remembered before irrelevant ones are dropped.
+# Ended turns, before irrelevant ones are dropped.
 _MOST_ENDED = 10_000
 
 
 class Turns:
-    """Keys in the order of their tags.
-
-    Args:
-        fair: Order by turns, else by place.
-        weights: Turns of a key; 1 for others.
-
-    Attributes:
-        waiting: Tag of each key in the order.
-    """
+    """Keys by tag, in `waiting`: by turns if fair, else by place; unnamed keys weigh 1."""
 
     def __init__(self, *, fair: bool = False, weights: Mapping[str, int | float] | None = None) -> None:
         self.fair = fair
@@ -35,20 +27,20 @@ class Turns:
         # (tag, key); valid only while `waiting` has the same tag.
         self._heap: list[tuple[Any, str]] = []
         self._now = 0.0
-        # Where the last turn of keys outside the order ended.
+        # Ends of the last turns of keys outside the order.
         self._ended: dict[str, float] = {}
         # State before the selection; None for keys outside the order.
         self._before: dict[str, Any] | None = None
         self._now_before = 0.0
 
     def go_on_from(self, earlier: Turns) -> None:
-        """Let keys continue their earlier turns when they enter."""
+        """Let keys continue their earlier turns."""
         if self.fair and earlier.fair:
             self._now = earlier._now
             self._ended = {**earlier._ended, **earlier.waiting}
 
     def enter(self, key: str, place: Any) -> None:
-        """Put a key into the order; by place, one that is there may move up."""
+        """Put a key into the order; by place, a present one may move up."""
         tag = self.waiting.get(key)
         if not self.fair:
             if tag is None or place < tag:
@@ -57,7 +49,7 @@ class Turns:
             self._set(key, max(self._now, self._ended.get(key, 0.0)))
 
     def leave(self, key: str) -> None:
-        """Remove a key that has nothing waiting or is blocked."""
+        """Remove a key that is empty or blocked."""
         tag = self.waiting.get(key)
         if tag is not None:
             self._note(key)
@@ -65,7 +57,7 @@ class Turns:
             self._end(key, tag)
 
     def first(self) -> str | None:
-        """Return the next key; None if there is none."""
+        """Return the next key, if any."""
         heap = self._heap
         while heap and self.waiting.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
@@ -85,7 +77,7 @@ class Turns:
         return list(tags)
 
     def served(self, key: str, following: Any) -> None:
-        """End the turn of a key, one of whose jobs was taken; `following` bounds the next one's place."""
+        """End a key's turn after taking a job; `following` bounds the next one's place."""
         tag = self.waiting[key]
         if self.fair:
             self._now = max(self._now, tag)

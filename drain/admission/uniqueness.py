@@ -1,7 +1,7 @@
 """Uniqueness: of the waiting jobs with one name and unique key, one stands.
 
 The leader decides, in a batch's transaction, so no application waits for another's commit. `keep` of the highest id
-says which one stands:
+chooses the standing job:
 
     first   the waiting one in flight, or else the lowest id
     last    the highest id
@@ -27,7 +27,7 @@ from drain.tables import unique
 from drain.tables.staged import DueJob
 from drain.tables.unique import Candidate, Scope, Stand
 
-# Rows read per batch, of ready and of scheduled ones.
+# Rows read per batch, ready and scheduled.
 _MOST_ROWS = 20_000
 _MOST_KEYS = 1000
 
@@ -49,13 +49,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Decision about one unique key.
+    """Decision about one unique key: `stands` waits for `seconds`, and `staged` and `in_flight` ids give way.
 
-    Attributes:
-        stands: Id of the standing job.
-        seconds: How long it still waits.
-        staged, in_flight: Ids that give way.
-        expires_at: Latest expiry of all, in seconds since 1970; None for never.
+    `expires_at` is the latest expiry of all, in seconds since 1970; None for never.
     """
 
     stands: int
@@ -151,7 +147,7 @@ def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[C
 
 
 def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """Write decisions; return how many jobs gave way and how many rows wait on."""
+    """Write decisions; return how many jobs gave way and rows wait on."""
     verdicts = _with_free(connection, verdicts)
     stands = {
         verdict.stands: Stand(max(*verdict.staged, *verdict.in_flight, 0), verdict.expires_at)

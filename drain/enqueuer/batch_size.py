@@ -1,32 +1,28 @@
-"""Batch size: halved after a batch that was too much for the server, then doubled step by step."""
+"""Batch size: halved after a batch too large for the server, then doubled step by step."""
 
 from __future__ import annotations
 
-# At twice the rows, such a batch is still far from the statement timeout.
+# A batch of twice the rows stays far from the statement timeout.
 _QUICK_SECONDS = 5.0
 
 
 class AdaptiveBatchSize:
-    """Size of the next batch, kept across terms of a process.
-
-    Attributes:
-        rows: Rows that the next batch reads at most.
-    """
+    """Maximum rows of the next batch, for the process's life."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.rows = most
 
     def shrink(self, failed_rows: int) -> None:
-        """Reduce the size to half of a failed batch, at least one row."""
+        """Halve the size of a failed batch; at least one row."""
         self.rows = max(1, failed_rows // 2)
 
     def grow(self, batch_seconds: float) -> None:
-        """Double the size after a committed batch, unless it was slow."""
+        """Double the size after a quick batch."""
         if batch_seconds < _QUICK_SECONDS:
             self.rows = min(self._most, 2 * self.rows)
 
     @property
     def is_reduced(self) -> bool:
-        """True if the size is below its maximum."""
+        """True below the maximum."""
         return self.rows < self._most

@@ -1,4 +1,4 @@
-"""Transactions of the drain: one batch each, or less while some row makes them fail."""
+"""Transactions of the drain: one per batch, smaller ones while some row makes them fail."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ from drain.tables.staged import DueJob
 
 log = logging.getLogger(__name__)
 
-# How long batches skip locked rows, at a write per row, after meeting a lock.
+# Time to skip locked rows, at a write per row, after meeting a lock.
 _SKIP_LOCKED_SECONDS = 30.0
 
 
 class Batches:
     """Runs transactions; finds a row that makes them fail, and moves it to `dead_jobs`.
-
-    Args:
-        alive: Called between transactions.
 
     Attributes:
         has_left_some: The last batch could not hold all selected rows.
@@ -61,19 +58,19 @@ class Batches:
         self._size = size
         self._alive = alive
         self.has_left_some = True
-        # Of the current or failed transaction.
+        # Current or failed transaction.
         self._rows: Sequence[DueJob] = ()
         self._lanes: Collection[Lane] = ()
-        # Lanes that may have the failing row. The size stays small until batches of these lanes succeed.
+        # Lanes that may have the failing row; the size stays small until their batches succeed.
         self._suspected: set[Lane] = set()
         self._skip_locked_until = 0.0
 
     def run_once(self) -> Batch:  # noqa: C901  (one clause for each kind of failure)
-        """Move one batch; if a row makes it fail, move smaller ones until that row is out of the way.
+        """Move one batch; around a failing row, smaller ones until it is out of the way.
 
         Raises:
-            UnavailableError: Redis refused forwarded jobs; the transaction is rolled back.
-            psycopg.OperationalError: The transaction is rolled back.
+            UnavailableError: Redis refused forwarded jobs; rolled back.
+            psycopg.OperationalError: Rolled back.
         """
         while True:
             began = monotonic()
@@ -87,7 +84,7 @@ class Batches:
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
                 if self._skips_locked():
                     raise
-                # Another session is writing a row of the batch.
+                # Another session writes a row of the batch.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
             except psycopg.Error as error:
                 suspects = self._count_suspects(error)
@@ -96,7 +93,7 @@ class Batches:
                 if suspects == 1:
                     self._suspected.clear()
                     return self._bury_row(_line(error))
-                # Halving finds the row, or gets down to what the server can do.
+                # Halving finds the row, or a size for the server.
                 self._size.shrink(suspects)
                 self._suspected = set(self._lanes or self._due_rows.lanes)
                 log.info(
@@ -116,7 +113,7 @@ class Batches:
     def _transact(self) -> Batch:
         self._rows, self._lanes = (), ()
         skip_locked = self._skips_locked()
-        # Each statement must find unchanged what the previous one read, or fail. Locked rows cannot change, and
+        # Each statement must find unchanged what the previous one read, or fail. Locked rows cannot change;
         # skipped ones must be seen as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):
@@ -145,15 +142,14 @@ class Batches:
         return monotonic() < self._skip_locked_until
 
     def _count_suspects(self, error: psycopg.Error) -> int:
-        """Count the rows that may have caused the error."""
         if isinstance(error, psycopg.errors.QueryCanceled):
-            # The statement timed out on all rows together, or on maturing scheduled rows.
+            # All rows together timed out, or maturing scheduled ones.
             rows = len(self._rows) or self._size.rows
             return rows if rows > 1 else 0
         return 0 if postgres.fails_for_any_row(error) else len(self._rows)
 
     def _bury_row(self, explanation: str) -> Batch:
-        """Move the only row of the failed batch to `dead_jobs`, or skip it for this term if that fails too."""
+        """Move the only row to `dead_jobs`; if that fails too, skip it for this term."""
         (row,) = self._rows
         self.has_left_some = True
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})

@@ -17,15 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class Chore(ABC):
-    """Maintenance of one kind. The leader calls `run_once` about once a second, usually to no effect.
+    """Maintenance of one kind; the leader calls `run_once` about once a second, usually to no effect.
 
     Attributes:
-        pause_seconds: Minimum between two pieces of work.
-        goes_on: Continue without a pause after a piece that did something.
-        in_use: Errors that mean a table is in use: try again after the pause.
-        refused_text: Warning, logged once, when the database refuses.
-        refused_event: Event of that warning.
-        gives_up: Do not try again after a refusal.
+        goes_on: No pause after useful work.
+        in_use: Errors of a table in use: retry after the pause.
+        refused_text: Warning, logged once, if the database refuses.
+        gives_up: Never retry after a refusal.
     """
 
     pause_seconds: ClassVar[float]
@@ -41,11 +39,7 @@ class Chore(ABC):
         self._was_refused = False
 
     def run_once(self) -> int:
-        """Do one piece of work if the pause is over; return how much was done.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
-        """
+        """Do one piece of work if due; return how much was done."""
         if not self._pacer.is_due() or (self.gives_up and self._was_refused):
             return 0
         began = monotonic()
@@ -65,7 +59,7 @@ class Chore(ABC):
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
-            # An operator has to fix the refusal; the drain continues.
+            # An operator must fix it; the drain continues.
             if not self._was_refused:
                 reason = str(error).partition("\n")[0]
                 log.warning("%s: %s", self.refused_text, reason, extra={"event": self.refused_event})
@@ -73,9 +67,9 @@ class Chore(ABC):
             return 0
 
     def seconds_to_next(self) -> float:
-        """Return how soon the chore wants an early call; infinity for never."""
+        """Return seconds until an early call; infinity for none."""
         return inf
 
     @abstractmethod
     def _work(self) -> int:
-        """Do one piece of work; return how much was done."""
+        """Return how much was done."""

@@ -1,7 +1,7 @@
-"""Crowd: more lanes than a search may find, which then take turns by name; lanes known earlier go first.
+"""Crowd: more lanes than a search may find; they take turns by name.
 
-Applications choose queue names, and one may choose very many. That must neither slow down searches nor delay the other
-lanes, so these are looked up by name.
+Applications choose queue names, and one may choose very many. That must neither slow down searches nor delay the
+lanes known earlier, so these are looked up by name and go first.
 """
 
 from __future__ import annotations
@@ -13,25 +13,21 @@ from drain.tables import lanes
 from drain.tables.lanes import Lane
 
 MOST_FOUND = 1000
-# A quarter of the lanes that a batch reads; the rest belongs to the crowd.
+# A quarter of a batch's lanes; the rest belongs to the crowd.
 _MOST_FAMILIAR = 250
-# Beyond this, the oldest known lanes are forgotten and found again in turn.
+# Beyond this, the oldest lanes are forgotten, and found again in turn.
 MOST_KNOWN = 2 * MOST_FOUND
 
 
 class Crowd:
-    """Finds lanes of some kinds, a part at a time; true while there are too many for a search.
-
-    Args:
-        connection: The leader's, in a transaction during `find`.
-    """
+    """Finds lanes of some kinds in turn, in a transaction; true while there are too many for a search."""
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
         self._connection = connection
         self._kinds = kinds
         self._is_there = False
         self._next = Lane(kinds[0], "")
-        # Lanes that had rows before the crowd, latest last.
+        # Known before the crowd, latest last.
         self._familiar: dict[Lane, None] = {}
 
     def __bool__(self) -> bool:
@@ -42,7 +38,7 @@ class Crowd:
         self._is_there = True
 
     def remember(self, found: Iterable[Lane]) -> None:
-        """Remember lanes found while there is no crowd."""
+        """Remember lanes without a crowd."""
         for lane in found:
             self._familiar.pop(lane, None)
             self._familiar[lane] = None
@@ -50,7 +46,7 @@ class Crowd:
             del self._familiar[next(iter(self._familiar))]
 
     def find(self) -> tuple[list[Lane], list[Lane]]:
-        """Return the lanes familiar from before, and the crowd's next ones."""
+        """Return familiar lanes, and the crowd's next ones."""
         familiar = lanes.with_rows(self._connection, self._familiar) if self._familiar else []
         return familiar, self._walk()
 

@@ -1,6 +1,6 @@
-"""`drain run`: stands by, leads, and recovers from outages of PostgreSQL and Redis.
+"""Process of `drain run`: stands by, leads, and recovers from outages of both stores.
 
-The loop holds no truth: it may be killed anywhere, and the next leader continues from the tables.
+It may be killed anywhere: the next leader continues from the tables.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from drain.wire import Producer, Traces
 log = logging.getLogger(__name__)
 
 
-# A standby leads well within two seconds of the leader's death.
+# A standby leads within 2 s of the leader's death.
 _STANDBY_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 5.0
 _STATEMENT_SECONDS = 30
 _LOCK_SECONDS = 2
-# A leader that is stopped or hangs loses its session, and so the lock, after this long without a statement. A healthy
-# one pauses for a second, or as long as Redis may take to answer.
+# A stopped or hanging leader loses its session, and so the lock, after this long without a statement. A healthy one
+# pauses for a second, or as long as Redis may take to answer.
 _IDLE_SECONDS = 15
-# Limit of an orderly stop: all jobs are safe anyway.
+# Limit of an orderly stop; no job depends on it.
 _STOP_SECONDS = 4.5
 
 
@@ -62,15 +62,14 @@ class Daemon:
     """Process that drains, or stands by for the one that does.
 
     Args:
-        take_over: UUID of an installation that is gone, whose Redis names become free.
+        take_over: UUID of an abandoned installation, whose Redis names become free.
         keep_days: Past days of finished jobs to keep; 0 drops none.
-        trace: Note when jobs pass.
 
     Attributes:
-        refused: Jobs that Redis refused in `run_once`: their queue is another database's, or its key not a list.
+        refused: Jobs that Redis refused in `run_once`: queue of another database, or key not a list.
     """
 
-    # One thing: the life of the process; a term as leader has a class of its own.
+    # One thing: the life of the process; `Term` leads.
 
     def __init__(
         self,
@@ -94,11 +93,11 @@ class Daemon:
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
 
     def stop(self) -> None:
-        """Make `run` return after the current batch; callable from a signal handler."""
+        """End `run` after the current batch; safe in a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Drain until `stop`, waiting out outages, each logged when it begins and ends.
+        """Drain until `stop`, waiting out outages and logging when each begins and ends.
 
         Raises:
             SchemaError: The schema is missing or of another version.
@@ -130,23 +129,23 @@ class Daemon:
             state = leader.try_to_lead(connection)
             if state is None:
                 raise DrainError("another enqueuer is draining this database; that one moves what is due")
-            # No depth limit: nothing would push the rest after this process.
+            # No depth limit: no process would push the rest later.
             with self._enqueuer(connection, state, depth=0) as enqueuer:
                 sent = self._term(enqueuer).do_all()
                 self.refused = enqueuer.refused
                 return sent
 
     def signals(self) -> AbstractContextManager[None]:
-        """Let SIGTERM and SIGINT stop the daemon within five seconds, during a `with` block."""
+        """Stop on SIGTERM or SIGINT, within five seconds, in a `with` block."""
         return _signals(self.stop)
 
     def answers(self) -> http.Answers:
-        """Return the answers of `/healthz`, `/readyz` and the extensions."""
+        """Return answers for `/healthz`, `/readyz` and extensions."""
         return replace(self._health.answers(), more=self._extensions.answers)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """Connect, map outages to UnavailableError, and break a connection whose loop is silent."""
+        """Connect, map outages to UnavailableError, and break a silent loop's connection."""
         with (
             postgres.reachable(self.settings.database_url),
             self._connect() as connection,
@@ -171,7 +170,7 @@ class Daemon:
         try:
             self._claim_namespace(connection)
         except psycopg.errors.UndefinedTable:
-            # The table existed at the start: the database was recreated.
+            # It existed at the start: the database was recreated.
             schema.check(connection)
             raise
         state = leader.try_to_lead(connection)
@@ -185,7 +184,7 @@ class Daemon:
                 self._term(enqueuer).run()
 
     def _claim_namespace(self, connection: Connection) -> None:
-        """Refuse a namespace that another database feeds, before anything moves."""
+        """Refuse another database's namespace before anything moves."""
         self.redis.identify(*leader_progress.identity(connection))
         if self._take_over is not None:
             take_over(connection, self.redis, self._take_over, self._health.alive)
@@ -246,17 +245,17 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _backoff(failures: int) -> float:
-    """Return a random pause of at most five seconds that grows with the failures."""
+    """Return a random pause of up to five seconds, growing with failures."""
     return random.uniform(0.1, min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2.0 ** min(failures, 10)))  # noqa: S311
 
 
 def take_over(connection: Connection, redis: Producer, installation: str, alive: Callable[[], None]) -> None:
-    """Remove that installation's job ids from Redis, and free its names.
+    """Remove an abandoned installation's job ids from Redis, and free its names.
 
     Args:
         connection: Kept alive meanwhile.
         redis: Identified as this database.
-        installation: UUID of the other database.
+        installation: UUID of the abandoned one.
         alive: Called between slices of a long list.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Delivery numbers of the leader, the watermark up to which all are pushed, and the known queues.
+"""Delivery numbers, the watermark up to which all are pushed, and the known queues.
 
 Each delivery of a tracked job has a higher number than all before; redelivery compares them with those in Redis. A
 number is recorded in the transaction that uses it, the watermark after the push. If a leader dies in between, the next
@@ -17,11 +17,7 @@ from drain.tables.leader_progress import Progress
 
 
 class Deliveries:
-    """Owner of a leader's numbers, watermark and known queues; used by its thread only.
-
-    Args:
-        progress: Recorded by the previous leader.
-    """
+    """Owner of numbers, watermark and known queues, on the leader's thread; continues from the last leader's."""
 
     def __init__(self, connection: Connection, progress: Progress) -> None:
         self._connection = connection
@@ -37,7 +33,7 @@ class Deliveries:
 
     @property
     def pushed_up_to(self) -> int:
-        """Watermark: each delivery up to it was pushed to Redis, or refused."""
+        """Watermark: each delivery up to it was pushed, or refused."""
         return self._pushed_up_to
 
     @property
@@ -55,24 +51,24 @@ class Deliveries:
         self._recorded = (last_delivery, self._pushed_up_to)
 
     def pushed(self, up_to: int, queues: Iterable[str]) -> None:
-        """Raise the watermark, and remember the queues pushed to."""
+        """Raise the watermark; remember the queues."""
         self.remember_queues(queues)
         if not self._watermark_is_held:
             self._pushed_up_to = up_to
 
     def remember_queues(self, queues: Iterable[str]) -> None:
-        """Add known queues."""
+        """Add queues."""
         self._queues.update(queues)
 
     def forget_queues(self, queues: Iterable[str]) -> None:
-        """Forget queues until something is pushed to them."""
+        """Forget queues until their next push."""
         self._queues.difference_update(queues)
 
     @contextmanager
     def held_watermark(self) -> Iterator[None]:
-        """Keep the watermark while the block pushes higher numbers first; success raises it to the last.
+        """Keep the watermark while the block pushes higher numbers first; on success raise it to the last.
 
-        Lower numbers may still need a push, should this leader die in the block.
+        Lower numbers may still need a push if this leader dies in the block.
         """
         self._watermark_is_held = True
         try:
@@ -82,7 +78,7 @@ class Deliveries:
         self._pushed_up_to = self._last_delivery
 
     def record_watermark(self) -> None:
-        """Record numbers and watermark if they have changed."""
+        """Record numbers and watermark, if changed."""
         if self._recorded != (self._last_delivery, self._pushed_up_to):
             leader_progress.record_progress(self._connection, self._last_delivery, self._pushed_up_to)
             self._recorded = (self._last_delivery, self._pushed_up_to)

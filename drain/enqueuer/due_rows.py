@@ -1,4 +1,4 @@
-"""Due rows of the next batch: urgent ones, then patient ones as far as there is room."""
+"""Due rows of the next batch: urgent ones, then patient ones in the remaining room."""
 
 from __future__ import annotations
 
@@ -24,23 +24,18 @@ from drain.tables.staged import DueJob, Place
 
 # Scheduled rows that mature per batch: more than it holds, so that their priorities count.
 _MATURE_LIMIT = 10_000
-# Patient rows in every other batch while urgent rows arrive; new arrivals wait for their push.
+# Patient rows in every other batch while urgent rows arrive, which wait for their push.
 _BESIDE_URGENT = 250
 _URGENT_SECONDS = 1.0
-# Stands for all rows of a queue with rules.
+# Stands for a queue with rules.
 _RULED = -1
-# Pause for forwarded jobs of a queue that Redis refused.
+# Pause of a refused queue's forwarded jobs.
 _REFUSED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of a batch.
-
-    Attributes:
-        ruled: Rows by queue with rules, in the order of their release.
-        rows: All of these.
-    """
+    """Rows of a batch; `ruled` by queue with rules, in order of release."""
 
     scans: Mapping[Lane, Scan]
     ruled: Mapping[str, Sequence[DueJob]]
@@ -48,7 +43,7 @@ class Selection:
 
     @classmethod
     def of(cls, scans: Mapping[Lane, Scan], ruled: Mapping[str, Sequence[DueJob]]) -> Self:
-        """Select all these rows."""
+        """Select all these."""
         in_lanes = [scan.rows for scan in scans.values() if scan.rows]
         if not ruled and len(in_lanes) == 1:
             return cls(scans, ruled, in_lanes[0])
@@ -57,11 +52,11 @@ class Selection:
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Scanned lanes, and one that stands for each queue with rules."""
+        """Scanned lanes, and one per queue with rules."""
         return [*self.scans, *(Lane(_RULED, queue) for queue in self.ruled)]
 
     def before(self, job_id: int) -> Self:
-        """Select the rows before this one, as if no scan had read further."""
+        """Select rows before this one, as if no scan had read further."""
         kept = set(takewhile(lambda id_: id_ != job_id, (row.id for row in self.rows)))
         ruled = {queue: [row for row in rows if row.id in kept] for queue, rows in self.ruled.items()}
         return self.of({lane: _cut(scan, kept) for lane, scan in self.scans.items()}, ruled)
@@ -71,12 +66,11 @@ def _cut(scan: Scan, kept: Collection[int]) -> Scan:
     rows = [row for row in scan.rows if row.id in kept]
     if len(rows) == len(scan.rows):
         return scan
-    # The sweep's duration is that of all its rows.
+    # The sweep's duration is for all its rows.
     return Scan(rows, is_full=True, sweep_seconds=None if not rows else scan.sweep_seconds)
 
 
 def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[str], int]:
-    """Return the room that these scans leave in a list."""
     taken: Counter[str] = Counter()
     for lane, scan in scans.items():
         taken[lane.queue] += len(scan.rows)
@@ -84,17 +78,17 @@ def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[s
 
 
 class RefusedQueues:
-    """Queues that Redis refused lately, whose forwarded jobs are skipped for some seconds."""
+    """Queues refused lately; their forwarded jobs are skipped for some seconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     def add(self, queues: Iterable[str]) -> None:
-        """Skip these queues for a while."""
+        """Skip queues for a while."""
         self._until.update(dict.fromkeys(queues, monotonic() + _REFUSED_SECONDS))
 
     def excluded_from(self, room: Callable[[str], int]) -> Callable[[str], int]:
-        """Return the same room, without these queues."""
+        """Return a room function without them."""
         if not self._until:
             return room
         now = monotonic()
@@ -104,20 +98,14 @@ class RefusedQueues:
 
 
 class DueRows:
-    """Reads due rows on the leader's connection.
-
-    Args:
-        connection: In a transaction during `select`.
-        size: Rows per batch.
-        alive: Called between statements.
-        admission: Knows how many rows of a queue may leave.
+    """Reads due rows on the leader's connection, in a transaction.
 
     Attributes:
         refused: Queues skipped for some seconds.
-        awaits_bulk: Patient rows stay unread while a bulk transaction is open, whose rows scans would step over.
+        awaits_bulk: Patient rows stay unread during a bulk transaction, whose rows scans would step over.
     """
 
-    # One thing: the shares of a batch; the scans of each kind have a class of their own.
+    # One thing: the shares of a batch.
 
     def __init__(
         self,
@@ -140,42 +128,37 @@ class DueRows:
         self._only_urgent = False
         self._passed_over: list[int] = []
         self.refused = RefusedQueues()
-        # Of the last selection: whether rows may be unread, and queues that had more.
+        # Of the last selection: unread rows, and queues with more.
         self._has_unread = True
         self._full: set[str] = set()
 
     @property
     def may_leave_some(self) -> bool:
-        """True if the last selection may have left due rows that have room."""
+        """True if due rows with room may be left."""
         return self._has_unread or any(map(self._admission.room, self._full))
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Lanes known to have rows, and the place behind which they wait; others await a sweep."""
+        """Known lanes, and the place behind which rows wait; others await a sweep."""
         return self._urgent.places if self.awaits_bulk else {**self._urgent.places, **self._patient.places}
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Lanes that may have a row that spoils batches."""
+        """Lanes that may have a spoiling row."""
         return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.awake)]
 
     def pass_over_row(self, job_id: int) -> None:
-        """Exclude this row from all selections."""
+        """Exclude a row from all selections."""
         self._passed_over.append(job_id)
 
     def select(self, *, skip_locked: bool) -> Selection:
-        """Select the rows of the next batch; empty if none may leave.
-
-        Args:
-            skip_locked: Skip rows locked elsewhere, locking those read.
-        """
+        """Select the next batch's rows, if any may leave; `skip_locked` locks those read."""
         most = self._size.rows
         if asleep := self._admission.take_fallen_asleep():
             self._urgent.forget(asleep)
             self._patient.forget(asleep)
         self._has_unread, self._full = True, set()
-        # Half each, so that neither kind of queue delays the other. A reduced batch is of one kind, to find a
-        # spoiling row.
+        # Half each, so neither kind delays the other; a reduced batch has one kind, to find a spoiling row.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
         ruled = self._select_ruled(share, skip_locked=skip_locked)
@@ -191,7 +174,7 @@ class DueRows:
         return self._admission.select(most, skip_locked=skip_locked, leave=self._passed_over) if most else {}
 
     def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
-        """Scan known lanes behind their cursors; if that finds nothing, search and sweep all."""
+        """Scan known lanes behind their cursors; if empty, search and sweep all."""
         scans = self._scan_groups(most, thorough=False, skip_locked=skip_locked)
         was_thorough = self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
         if was_thorough or any(scan.rows for scan in scans.values()):
@@ -208,13 +191,13 @@ class DueRows:
             searched = (thorough or self._patient.search_is_due(room)) and not self._patient.steps_over_many
             others = [self._patient] if searched else []
             first_rows |= self._search(self._urgent, *others)
-        # Rows read without a lock may be locked elsewhere.
+        # Rows read unlocked may be locked elsewhere.
         known = {} if skip_locked else first_rows
         scan = partial(LaneGroup.scan, leave=self._passed_over, skip_locked=skip_locked, first_rows=known)
         urgent = scan(self._urgent, most, room, sweep=thorough)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
-            # Separately: a spoiling row could hide behind a stream of urgent ones.
+            # Separate: a stream of urgent rows could hide a spoiling one.
             left = min(most, _BESIDE_URGENT)
         patient: Mapping[Lane, Scan] = {}
         if left:
@@ -236,18 +219,13 @@ class DueRows:
         return {**urgent, **patient}
 
     def advance(self, selection: Selection, gone: Iterable[int]) -> None:
-        """Move the cursors behind the rows of a committed batch.
-
-        Args:
-            gone: Ids now in flight or pushed.
-        """
+        """Move the cursors behind a committed batch; `gone` rows are in flight or pushed."""
         if selection.ruled:
             self._admission.admitted(selection.ruled, set(gone))
         for group, kinds in ((self._urgent, URGENT_KINDS), (self._patient, PATIENT_KINDS)):
             group.advance({lane: scan for lane, scan in selection.scans.items() if lane.kind in kinds})
 
     def _left_for_patient(self, urgent: int, most: int) -> int:
-        """Return how many patient rows fit beside these urgent ones."""
         now = monotonic()
         left = most - urgent
         if urgent:
@@ -258,14 +236,13 @@ class DueRows:
         return left
 
     def _search(self, group: LaneGroup, *others: LaneGroup) -> Mapping[Lane, Sequence[DueJob]]:
-        """Search these groups for lanes; return the first rows of those found."""
         found = group.search(*others)
         if not found.has_scheduled:
             return found.first_rows
         staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
         self._alive()
         failpoint(FailurePoint.MATURED)
-        # Any lane may have more rows now.
+        # Any lane may have more now.
         group.search(*others)
         return {}
 

@@ -7,7 +7,7 @@ A batch is one repeatable-read transaction. The queue of a row decides:
     forward    pushed, then committed. A crash in between pushes the job twice; none is lost before Redis has it.
                One Redis call per transaction, so that a refusal leaves nothing behind.
 
-The next batch is moved while the last one is being pushed.
+The next batch is moved while the last one is pushed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from drain.wire import Producer, Traces
 
 # Settings of the leader's session.
 SESSION = (
-    # A crash that forgets a move leaves the row in staged_jobs. A worker's claim flushes the move before it.
+    # A crash that forgets a move leaves the row in staged_jobs; a worker's claim flushes the move before it.
     "SET synchronous_commit = off",
-    # Each scan is at the head of an index, and each write finds rows by id, whatever the statistics. A plan made for a
-    # freshly truncated partition would read and sort it whole, and be kept while it fills up.
+    # Scans start at the head of an index, and writes find rows by id, whatever the statistics. A plan made for a just
+    # truncated partition would read and sort it whole, and be kept while it fills up.
     "SET enable_seqscan = off",
     "SET enable_sort = off",
     # A disabled node's huge cost would trigger JIT.
@@ -49,20 +49,17 @@ SESSION = (
 
 
 class Enqueuer:
-    """Drains on the connection that holds the leader's lock; for one thread, inside its `with` block.
+    """Drains on the connection that holds the leader's lock, on one thread, inside its `with` block.
 
     Args:
-        state: Numbers recorded by the last leader.
-        forward_queues: Queues in forward mode.
-        batch_size: Maximum rows per transaction.
+        state: The last leader's numbers.
         adaptive_batch_size: Replaces `batch_size`, with what earlier terms learned.
         depth: Bound of each Redis list; 0 for none, None to follow the workers.
         alive: Called between statements, for the watchdog.
-        traces: Receives the times of moves and pushes.
-        thin_queues: Chooses queues pushed without hashes; by default from RQ's registry.
+        thin_queues: Queues pushed without hashes; by default from RQ's registry.
     """
 
-    # One thing: the order of a batch's steps, which have classes of their own.
+    # One thing: the order of a batch's steps.
 
     def __init__(
         self,
@@ -100,21 +97,20 @@ class Enqueuer:
         self._pusher.close()
 
     def drain(self, keep_on: Callable[[], bool] = lambda: True, *, looks_again: bool = True) -> int:
-        """Run batches until nothing may leave or `keep_on()` is false; return how many rows left `staged_jobs`.
+        """Run batches until nothing may leave or `keep_on()`, called after each, is false; return how many rows left.
 
         On return, everything moved is pushed.
 
         Args:
-            keep_on: Asked after each batch.
-            looks_again: Finish with a batch that finds nothing; without it, stop after one that left nothing.
+            looks_again: Finish with an empty batch; otherwise stop after one that left nothing.
 
         Raises:
-            UnavailableError: Redis failed. What was moved and not pushed is redelivered.
-            OwnedByAnotherError: Another database feeds the namespace. What was moved is redelivered.
-            psycopg.OperationalError: The transaction is rolled back.
+            UnavailableError: Redis failed; what was moved and not pushed is redelivered.
+            OwnedByAnotherError: Another database feeds the namespace; what was moved is redelivered.
+            psycopg.OperationalError: Rolled back.
         """
         total = 0
-        # At least one batch, so that other work cannot starve the drain.
+        # At least one batch: other work must not starve the drain.
         while True:
             size = self.run_once()
             total += size
@@ -132,7 +128,7 @@ class Enqueuer:
 
         Raises:
             UnavailableError: Redis refused the previous batch, or a forwarded row of this one.
-            psycopg.OperationalError: The transaction is rolled back.
+            psycopg.OperationalError: Rolled back.
         """
         self.admission.look_when_due()
         batch = self._batches.run_once()
@@ -142,12 +138,12 @@ class Enqueuer:
             self.admission.moved(batch.moved)
             thin = self.thin_queues.choose({row.queue for row in batch.moved})
             self._pusher.start(batch.moved, batch.last_delivery, thin)
-            # After the push, which a lone job waits for.
+            # After the push, which a lone job awaits.
             self.thin_queues.look_when_due()
         return batch.size
 
     def flush(self) -> None:
-        """Wait until everything moved is pushed, and record the watermark.
+        """Wait until everything moved is pushed; record the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -156,12 +152,12 @@ class Enqueuer:
         self.deliveries.record_watermark()
 
     def noticed_lengths(self, queues: Collection[str]) -> None:
-        """Note list lengths after a push by others."""
+        """Note lengths after another's push."""
         lengths = {queue: size for queue, size in self.redis.take_pushed_lengths().items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
     def wait_for_push(self) -> None:
-        """Wait until everything moved is pushed, without recording the watermark.
+        """Flush without recording the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -170,36 +166,32 @@ class Enqueuer:
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
     def look(self) -> bool:
-        """Look, if due, whether waiting rows may have room; return True if so.
-
-        Raises:
-            UnavailableError: Redis failed.
-        """
+        """Look, if due; return True if waiting rows may have room."""
         return self.admission.look_when_due()
 
     @property
     def may_leave_some(self) -> bool:
-        """True if the last batch may have left due rows that have room."""
+        """True if due rows with room may be left."""
         return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.may_find_more
 
     @property
     def next_look_at(self) -> float:
-        """Time of `monotonic()` at which waiting rows may have room; infinite if none wait for it."""
+        """Time by `monotonic()` when waiting rows may have room; infinite for none."""
         return self.admission.next_look_at
 
     @property
     def delivered(self) -> int:
-        """Jobs pushed, tracked or forwarded, and accepted by Redis."""
+        """Jobs accepted by Redis, tracked or forwarded."""
         return self._pusher.accepted + self._forwarded
 
     @property
     def refused(self) -> int:
-        """Tracked jobs that Redis refused; they stay in `inflight_jobs`."""
+        """Tracked jobs refused by Redis, still in `inflight_jobs`."""
         return self._pusher.refused
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Lanes known to have rows, and the place behind which they wait; others await a sweep."""
+        """Known lanes, and the place behind which rows wait; others await a sweep."""
         return self._due_rows.places
 
     @property

@@ -1,6 +1,6 @@
-"""Extensions of the leader: measurements and HTTP answers by other packages.
+"""Extensions of the leader: measurements and HTTP answers of other packages.
 
-A package adds one by an entry point of the group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
+They register in the entry point group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ GROUP = "drain.leader"
 
 
 class LeaderExtension(Protocol):
-    """Extension of the leader; its class is called with the `Settings`.
-
-    Attributes:
-        path: Prefix of the HTTP paths that it answers, such as `/scale/`.
-    """
+    """Extension made from the `Settings`; it answers paths with the prefix `path`, such as `/scale/`."""
 
     path: str
 
@@ -37,27 +33,24 @@ class LeaderExtension(Protocol):
 
         Args:
             connection: The leader's, in autocommit mode.
-            queues: Queues with labels of their own.
-            waiting: Waiting jobs, by queue and cause.
+            queues: Queues with their own labels.
+            waiting: Waiting jobs by queue and cause.
         """
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer a request, on a thread of its own, in a leader or standby.
+        """Answer on a thread of its own, in a leader or standby, with status and JSON.
 
         Args:
             path: Path behind `self.path`.
             query: Text behind the question mark.
-
-        Returns:
-            Status, and JSON.
         """
 
     def clear(self) -> None:
-        """Remove metrics that only a leader has."""
+        """Remove a leader's metrics."""
 
 
 class Extensions:
-    """All extensions; one that fails to load or measure is left out with a warning."""
+    """All extensions, except any that fails to load or measure, with a warning."""
 
     def __init__(self, settings: Settings) -> None:
         self._loaded = dict(_load(settings))
@@ -65,17 +58,13 @@ class Extensions:
 
     @property
     def answers(self) -> dict[str, Callable[[str, str], tuple[int, bytes]]]:
-        """Functions that answer requests, by path prefix."""
+        """Functions by path prefix."""
         return {each.path: each.answer for each in self._loaded.values()}
 
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Run all measurements; see `LeaderExtension.measure`.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
-        """
+        """Run all measurements."""
         for name, extension in self._loaded.items():
             if name in self._failed:
                 continue
@@ -89,7 +78,7 @@ class Extensions:
                 _warn(name, "no longer measures", error)
 
     def clear(self) -> None:
-        """Remove metrics that only a leader has."""
+        """Remove a leader's metrics."""
         for extension in self._loaded.values():
             extension.clear()
 

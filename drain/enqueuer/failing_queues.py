@@ -1,4 +1,4 @@
-"""Failing queues: while all attempts fail, retries are pushed one at a time until one job finishes."""
+"""Failing queues: while all attempts fail, retries go one at a time until a job finishes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Trial:
-    """Trial of a failing queue: one retry at a time.
-
-    Attributes:
-        since: Start, by the database's clock.
-        job_id: Retry under way; None if the next may go.
-    """
+    """Trial of a failing queue, by database time; `job_id` is the retry under way, if any."""
 
     since: datetime
     job_id: int | None = None
@@ -31,42 +26,42 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class DueRetries:
-    """Retries of a queue that may be pushed: one if it is on trial, else all."""
+    """Retries that may be pushed: one on trial, else all."""
 
     queue: str
     trial: Trial | None
 
     @property
     def limit(self) -> int | None:
-        """Maximum number to push; None for no limit."""
+        """Maximum number, if limited."""
         return None if self.trial is None else 1
 
     def put_on_trial(self, jobs: Sequence[Redelivered]) -> None:
-        """Note the first of these retries as under way, if on trial."""
+        """Note the first retry as under way, if on trial."""
         if self.trial is not None and jobs:
             self.trial.job_id = jobs[0].id
 
 
 class FailingQueues:
-    """Watches queues with waiting retries, on the leader's connection."""
+    """Watches queues with waiting retries."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._trials: dict[str, Trial] = {}
-        # Queue whose turn was last.
+        # Last queue in turn.
         self._last_queue = ""
-        # Another leader's findings are out of date.
+        # Another leader's findings are outdated.
         metrics.FAILING.clear()
 
     @property
     def names(self) -> Collection[str]:
-        """Names of the failing queues."""
+        """Failing queues."""
         return self._trials.keys()
 
     def due_retries(self) -> Iterator[DueRetries]:
-        """Judge all queues with waiting retries, and yield those that may push, in turn.
+        """Judge queues with waiting retries, and yield in turn those that may push.
 
-        Push before asking for the next; a later call continues behind the last one.
+        Push before the next one; a later call continues behind the last.
         """
         retrying = waiting.retrying_queues(self._connection)
         judged = [(queue, self._judge(queue)) for queue in retrying]
@@ -80,12 +75,11 @@ class FailingQueues:
                 yield retries
 
     def lost_worker(self, job_ids: set[int]) -> None:
-        """End the trials of jobs whose lease expired: a job that kills its worker must not block its queue."""
+        """End the trials of jobs with expired leases: a job that kills its worker must not block its queue."""
         for trial in self._trials.values():
             trial.job_id = None if trial.job_id in job_ids else trial.job_id
 
     def _judge(self, queue: Retrying) -> Trial | None:
-        """Begin or end the queue's trial as its jobs indicate."""
         trial = self._trials.get(queue.queue)
         if trial is None and queue.failing:
             trial = self._trials[queue.queue] = Trial(queue.now)

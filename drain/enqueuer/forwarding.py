@@ -16,15 +16,15 @@ from drain.tables import staged
 from drain.tables.staged import Forwardable
 from drain.wire import Delivery
 
-# Redis serves no one else during a call.
+# Redis serves no other client meanwhile.
 _MOST_BYTES = 8 * 1024 * 1024
-# Rows read at a time: first what fits at the schema's maximum size, later what memory allows.
+# Rows per read: first what fits at the schema's maximum size, later what memory allows.
 _FIRST_ROWS = 8
 _MOST_ROWS = 64
 
 
 class QueuesRefusedError(Exception):
-    """Refusal of a push: these keys are not lists, or another database feeds the queues."""
+    """Refusal: keys are not lists, or another database feeds the queues."""
 
     def __init__(self, queues: Sequence[str]) -> None:
         super().__init__(*queues)
@@ -37,7 +37,7 @@ class ForwardBatch:
 
     Attributes:
         deliveries: Encoded jobs, by row id.
-        unreadable: Why a row can never be delivered, by id.
+        unreadable: Reasons for undeliverable rows, by id.
         first_left_out: Id of the first row that did not fit.
     """
 
@@ -47,10 +47,7 @@ class ForwardBatch:
 
 
 def read_batch(connection: Connection, namespace: str, ids: Sequence[int]) -> ForwardBatch:
-    """Read and encode rows in order, up to the first that does not fit; the first one always does.
-
-    Call in the transaction that read the ids.
-    """
+    """Encode rows in order while they fit, at least one, in the transaction that read the ids."""
     first_left_out = ids[wire.JOBS_PER_CALL] if len(ids) > wire.JOBS_PER_CALL else None
     batch = ForwardBatch(first_left_out=first_left_out)
     size = 0

@@ -1,4 +1,4 @@
-"""Gauges of the leader: lag, depths, waits and table counts, every few seconds."""
+"""Gauges of the leader, every few seconds."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from drain.service.versions import versions
 from drain.tables import lanes
 from drain.wire import Producer
 
-# Sizes ask the file system.
+# Sizes query the file system.
 _BYTES_PAUSE_SECONDS = 60.0
 _NOT_MEASURED = float("nan")
 
-# Applications choose tags, and may choose many.
+# Applications may choose many tags.
 _ROWS = 10_000
 _TAGS = 100
 
 _PAUSE_SECONDS = 5.0
-# Rows counted exactly.
+# Exact up to this.
 _COUNT_UP_TO = 100_000
 
 
 class Gauges:
-    """Measures during terms as leader; a queue once seen keeps its gauges."""
+    """Measures during terms; a queue seen once keeps its gauges."""
 
     def __init__(self, redis: Producer, extensions: Extensions | None = None) -> None:
         self._redis = redis
@@ -46,12 +46,7 @@ class Gauges:
         metrics.BUILD_INFO.labels(*versions(), "").set(1)
 
     def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
-        """Measure if due; return whether it was.
-
-        Raises:
-            UnavailableError: Redis failed.
-            psycopg.OperationalError: The database failed.
-        """
+        """Measure if due; return whether it was."""
         if not self._pacer.is_due():
             return False
         began = monotonic()
@@ -64,14 +59,14 @@ class Gauges:
         return True
 
     def begin(self, connection: Connection) -> None:
-        """Show that this process leads, and on which server."""
+        """Show the leader, and its server."""
         metrics.LEADER.set(1)
         server = connection.info.parameter_status("server_version") or ""
         metrics.BUILD_INFO.clear()
         metrics.BUILD_INFO.labels(*versions(), server.partition(" ")[0]).set(1)
 
     def clear(self) -> None:
-        """Remove the gauges of a leader, or set them to 0."""
+        """Remove or zero the gauges."""
         for single in (metrics.LEADER, metrics.LAG, metrics.STAGED, metrics.KEPT):
             single.set(0)
         for gauge in (
@@ -97,7 +92,7 @@ class Gauges:
         self._count_stale(system.count_stale(connection))
 
     def _count_stale(self, count: int) -> None:
-        # A lower count means that someone emptied the table.
+        # A lower count: the table was emptied.
         metrics.STALE.inc(max(0, count - (count if self._stale is None else self._stale)))
         self._stale = count
 
@@ -118,7 +113,7 @@ class Gauges:
 
 
 class TagGauges:
-    """Measures waiting jobs by tag; tags without any have no gauge."""
+    """Measures waiting jobs by tag; unused tags have no gauge."""
 
     def __init__(self) -> None:
         self._queues: Collection[str] = ()
@@ -126,19 +121,12 @@ class TagGauges:
         self._shown: set[str] = set()
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure if due.
-
-        Args:
-            queues: Queues known to have had jobs.
-
-        Raises:
-            psycopg.Error: The connection is broken.
-        """
+        """Measure if due; `queues` are known to have had jobs."""
         self._queues = queues
         self._gauge.run_once(connection)
 
     def clear(self) -> None:
-        """Remove the gauges of a leader."""
+        """Remove the gauges."""
         self._shown.clear()
         metrics.TAG_WAITING.clear()
         metrics.TAG_WAIT.clear()
@@ -156,7 +144,7 @@ class TagGauges:
 
 
 class ServerGauges:
-    """Measures what the tables cost the server."""
+    """Measures the tables' cost to the server."""
 
     def __init__(self) -> None:
         self._wal_bytes: float | None = None
@@ -168,16 +156,12 @@ class ServerGauges:
         )
 
     def run_once(self, connection: Connection) -> None:
-        """Measure what is due.
-
-        Raises:
-            psycopg.Error: The connection is broken.
-        """
+        """Measure what is due."""
         for gauge in self._gauges:
             gauge.run_once(connection)
 
     def clear(self) -> None:
-        """Remove the gauges of a leader."""
+        """Remove the gauges."""
         self._wal_bytes = None
         for gauge in (metrics.DEAD_ROWS, metrics.LIVE_ROWS, metrics.TABLE_BYTES):
             gauge.clear()
@@ -197,14 +181,14 @@ class ServerGauges:
 
     def _measure_server(self, connection: Connection) -> None:
         server = table_stats.measure_server(connection)
-        # Counts from this term on; after a failover the server is another.
+        # From this term on; a failover changes the server.
         metrics.WAL.inc(max(0.0, server.wal_bytes - (self._wal_bytes or server.wal_bytes)))
         self._wal_bytes = server.wal_bytes
         metrics.READY_PARTITIONS.set(server.ready_partitions)
 
     @staticmethod
     def _measure_oldest_transaction(connection: Connection) -> None:
-        # A role that sees only its own sessions would show that all is well.
+        # A role that sees only its own sessions would report no long transaction.
         seen = table_stats.sees_all_transactions(connection)
         seconds = table_stats.oldest_transaction_seconds(connection) if seen else _NOT_MEASURED
         metrics.OLDEST_TRANSACTION.set(seconds)

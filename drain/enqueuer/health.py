@@ -1,4 +1,4 @@
-"""Health of the daemon, for its HTTP port, systemd and the log, and its watchdog."""
+"""Health of the daemon, for HTTP, systemd and the log, and its watchdog."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from drain.service.hysteresis import HealthOptions, Steady
 
 log = logging.getLogger(__name__)
 
-# Longer than any statement may take: the server, or the network, has stopped answering.
+# Longer than any statement: the server or network has stopped answering.
 STALLED_SECONDS = 35.0
-# Silence after which the process is unhealthy.
+# The process is unhealthy after such a silence.
 _UNHEALTHY_SECONDS = 90.0
-# Between looks at what changes by time alone.
+# Between checks of time-dependent states.
 _LOOK_SECONDS = 0.5
-# Name of this process for hooks.
+# Process name for hooks.
 _PROCESS = "enqueuer"
 
 
@@ -32,7 +32,7 @@ class Health:
 
     def __init__(self, options: HealthOptions | None = None) -> None:
         self._options = options or HealthOptions()
-        # So that no older problem is judged after a newer one.
+        # Problems are judged in their order.
         self._lock = threading.RLock()
         self._problem: str | None = "starting"
         self._store = ""
@@ -40,7 +40,7 @@ class Health:
         self._alive_at = monotonic()
         self._callbacks = Callbacks(self._options)
         self._stores = self._steady("stores", self._options.grace_seconds)
-        # Its silence is long enough; no extra grace.
+        # Its silence lasts long enough; no grace.
         self._loop = self._steady("loop", 0.0)
         self._queues: dict[str, Steady] = {}
         self._failing: frozenset[str] = frozenset()
@@ -51,19 +51,19 @@ class Health:
         return self._problem is None
 
     def alive(self) -> None:
-        """Report progress of the loop; called between statements."""
+        """Report progress, between statements."""
         self._alive_at = monotonic()
         systemd.notify("WATCHDOG=1")
 
     def is_alive(self) -> bool:
-        """Report progress; always True, for use as a condition."""
+        """Report progress and return True, for conditions."""
         self.alive()
         return True
 
     def up(self, status: str) -> None:
-        """Report that both stores answer, and what the daemon does."""
+        """Report that both stores answer, and the status."""
         was_up = self.is_up
-        # Before the log line, so that a reader of it gets the same from `/readyz`.
+        # Before the log line, so that its readers find `/readyz` up.
         with self._lock:
             self._problem, self._was_up = None, True
             self._look_at_stores()
@@ -72,7 +72,7 @@ class Health:
         systemd.notify("READY=1", f"STATUS={status}")
 
     def down(self, error: Exception) -> None:
-        """Report that a store does not answer; an outage is logged once."""
+        """Report an unavailable store; log an outage once."""
         self._store = store = "redis" if str(error).startswith("Redis") else "postgres"
         metrics.FAILURES.labels(store).inc()
         with self._lock:
@@ -83,20 +83,20 @@ class Health:
         systemd.notify(f"STATUS=waiting: {self._problem}")
 
     def report_failing(self, queues: Collection[str]) -> None:
-        """Report the failing queues."""
+        """Report failing queues."""
         self._failing = frozenset(queues)
 
     def forget_failing(self) -> None:
-        """Forget failing queues, which another leader judges now."""
+        """Forget failing queues: another leader judges them."""
         self._failing, self._queues = frozenset(), {}
 
     def answers(self) -> http.Answers:
-        """Return the answers of `/healthz` and `/readyz`."""
+        """Return answers for `/healthz` and `/readyz`."""
         return http.Answers(unhealthy=self._unhealthy, unready=self._unready)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch time-dependent changes on a thread of its own."""
+        """Watch time-dependent states on a thread."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -110,7 +110,7 @@ class Health:
             ended.set()
 
     def look(self) -> None:
-        """Look once; call hooks and commands for changes."""
+        """Check once; call hooks and commands for changes."""
         self._look_at_stores()
         self._loop.look(self._unhealthy())
         failing, queues = self._failing, self._queues
@@ -121,7 +121,7 @@ class Health:
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
-        """Break the connection when the loop is silent for too long."""
+        """Break the connection of a loop silent for too long."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -147,7 +147,7 @@ class Health:
             self._stores.look(None if self._problem == "starting" else self._problem, self._store)
 
     def _unready(self) -> str | None:
-        # Before it was first ready, there is nothing to bridge.
+        # Before the first readiness there is no outage to bridge.
         if not self._was_up:
             return self._problem
         self._look_at_stores()

@@ -1,4 +1,4 @@
-"""Small chores of the leader: partitions, unique keys, expired keys, past queues."""
+"""Small chores: partitions, unique keys, expired keys, past queues."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import finished, idempotency, staged
 
-# About seven thousand rows: stepping over as many dead ones takes 0.7 ms.
+# About 7,000 rows: stepping over as many dead ones takes 0.7 ms.
 _LARGER_THAN_BYTES = 1024 * 1024
 _DAYS_AHEAD = 3
 _MOST_KEYS = 5000
 
 
 class ReturnedJobs(Chore):
-    """Lets one job in flight stand for each unique key after an attempt or lost lease; counts jobs that gave way."""
+    """Settles unique keys shared in flight after an attempt or lost lease; counts jobs that gave way."""
 
     pause_seconds = 1.0
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
@@ -33,11 +33,10 @@ class ReturnedJobs(Chore):
 
 
 class PartitionTruncator(Chore):
-    """Truncates drained partitions, whose rows vacuum must keep while a session holds an old snapshot.
+    """Truncates drained partitions, whose rows vacuum must keep while a session holds an old snapshot; counts them.
 
     Ready rows fill partitions in turn; see `schema.sql`. An undrained job, an open staging transaction or a dump
-    postpones truncation to the next turn. A refusal (rights, triggers or foreign keys of the application) is final.
-    Counts partitions.
+    postpones truncation by a turn. A refusal (rights, the application's triggers or foreign keys) is final.
     """
 
     pause_seconds = 1.0
@@ -54,7 +53,7 @@ class PartitionTruncator(Chore):
 class DailyPartitions(Chore):
     """Creates `finished_jobs` partitions ahead; counts days.
 
-    Without one, rows go to `finished_jobs_other` and move once it is created.
+    Without one, rows go to `finished_jobs_other`, and move once it exists.
     """
 
     pause_seconds = 60.0
@@ -83,7 +82,7 @@ class ExpiredKeys(Chore):
 class PastQueues(Chore):
     """Lets Redis forget queues idle at two looks in a row; counts names.
 
-    A waiting row does not need its queue's name in Redis: the push that writes an id adds it.
+    A waiting row does not need its queue's name: the push that writes its id adds it.
     """
 
     pause_seconds = 600.0

@@ -1,4 +1,4 @@
-"""Lanes known to have rows, with a scan cursor each; a search finds others.
+"""Lanes with rows and their scan cursors; a search finds others.
 
 Urgent lanes, with priorities up to 0, begin every batch and never wait for a search of patient lanes.
 """
@@ -23,24 +23,21 @@ from drain.tables.staged import START, DueJob, Place
 URGENT_KINDS = (URGENT, URGENT_WITH_KEY)
 PATIENT_KINDS = (PATIENT, PATIENT_WITH_KEY)
 
-# Longest search without dead rows, per lane found.
+# Longest search without dead rows, per lane.
 _LANE_SECONDS = 0.000_05
 # Lanes per statement.
 _MOST_LANES = 1000
 
 
 class LaneGroup:
-    """Lanes of some kinds.
-
-    Args:
-        connection: The leader's, in a transaction during `search` and `scan`.
+    """Lanes of some kinds, searched and scanned in a leader's transaction.
 
     Attributes:
         leaves_lanes: More lanes had room than the last scan read.
-        crowd: Finds lanes in turn while they are too many.
+        crowd: Finds lanes in turn while too many.
     """
 
-    # One thing: what is known of lanes, from search to scan.
+    # One thing: lanes from search to scan.
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
         self._connection = connection
@@ -53,7 +50,7 @@ class LaneGroup:
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Known lanes, with the place behind which rows wait; rows before it await a sweep."""
+        """Known lanes, and the place behind which rows wait; others await a sweep."""
         return {lane: cursor.place for lane, cursor in self._cursors.items()}
 
     def search_is_due(self, room: Callable[[str], int]) -> bool:
@@ -64,11 +61,11 @@ class LaneGroup:
 
     @property
     def steps_over_many(self) -> bool:
-        """True if the last search was slow, stepping over dead or invisible rows."""
+        """True if the last search was slow, over dead or invisible rows."""
         return self._was_slow
 
     def search(self, *others: LaneGroup) -> Found:
-        """Find unknown lanes with rows, of this and other groups, in one round trip; in a crowd, only the next ones."""
+        """Find unknown lanes of these groups in one round trip; in a crowd, only the next."""
         groups = (self, *others)
         quiet = [group for group in groups if not group.crowd]
         kinds = [kind for group in quiet for kind in group._kinds]
@@ -95,13 +92,12 @@ class LaneGroup:
             self.crowd.remember(found)
 
     def _join_crowd(self) -> Sequence[Lane]:
-        """Add the next lanes of the crowd, familiar ones first."""
         familiar, others = self.crowd.find()
         self._cursors = _joined(self._cursors, familiar, others)
         return [*familiar, *others]
 
     def forget(self, queues: Collection[str]) -> None:
-        """Forget the lanes of these queues until a search finds them."""
+        """Forget lanes until a search finds them."""
         self._cursors = {lane: each for lane, each in self._cursors.items() if lane.queue not in queues}
 
     def scan(
@@ -114,21 +110,19 @@ class LaneGroup:
         skip_locked: bool,
         first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
-        """Scan lanes with room: up to `most` rows, and of each queue as many as it has room for.
+        """Scan lanes for up to `most` rows, and per queue as many as `room` returns.
 
         Lanes share the batch equally; of two lanes of a queue, the lower places are read.
 
         Args:
-            room: Returns how many rows of a queue may leave.
             leave: Ids to skip.
             sweep: Sweep all lanes, not only those due for it.
-            skip_locked: Skip rows locked elsewhere.
-            first_rows: First rows found by a search in this transaction.
+            first_rows: First rows from a search in this transaction.
         """
         rooms = ((lane, size) for lane in self._cursors if (size := room(lane.queue)) > 0)
         read = partial(self._read, leave=leave, sweep=sweep, skip_locked=skip_locked, first_rows=first_rows)
         scans: dict[Lane, Scan] = {}
-        # Known lanes may be empty: a statement's worth of them must not hide the rows of others.
+        # Known lanes may be empty: a statement's worth must not hide rows of others.
         while chosen := list(islice(rooms, min(most, _MOST_LANES))):
             scans |= read(chosen, max(1, most // len(chosen)))
             if any(scan.rows for scan in scans.values()):
@@ -137,14 +131,14 @@ class LaneGroup:
         return scans
 
     def advance(self, scans: Mapping[Lane, Scan]) -> None:
-        """Move the cursors behind rows whose batch is committed."""
+        """Move the cursors behind a committed batch."""
         for lane, scan in scans.items():
             cursor = self._cursors.pop(lane, None)
             if cursor is None:
                 continue
             cursor.advance(scan)
             if scan.is_full or scan.sweep_seconds is None:
-                # To the end, so that each lane has its turn.
+                # To the end: each lane has its turn.
                 self._cursors[lane] = cursor
 
     def _read(
@@ -157,7 +151,7 @@ class LaneGroup:
         skip_locked: bool,
         first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
-        """Read up to `share` rows of each lane, within its queue's room, in one statement."""
+        """Read up to `share` rows per lane, within its queue's room, in one statement."""
         sweeps = {lane for lane, _ in rooms if sweep or self._cursors[lane].sweep_is_due()}
         heads = [
             Head(lane, min(size, share), START if lane in sweeps else self._cursors[lane].place)
@@ -183,7 +177,6 @@ class LaneGroup:
 def _joined(
     known: Mapping[Lane, ScanCursor], first: Sequence[Lane], last: Sequence[Lane]
 ) -> dict[Lane, ScanCursor]:
-    """Join lanes, dropping the oldest known ones if there are too many."""
     cursors = {lane: known.get(lane) or ScanCursor() for lane in (*first, *known, *last)}
     too_many = max(0, len(cursors) - MOST_KNOWN)
     for lane in list(cursors)[len(first) : len(first) + too_many]:
@@ -194,7 +187,7 @@ def _joined(
 def _all_of(
     heads: Iterable[Head], first_rows: Mapping[Lane, Sequence[DueJob]], leave: Sequence[int]
 ) -> dict[Lane, list[DueJob]]:
-    """Return the rows of lanes whose first rows are all they have."""
+    """Return lanes without more than their first rows."""
     return {
         head.lane: [row for row in rows if row.id not in leave][: head.most]
         for head in heads
@@ -205,7 +198,7 @@ def _all_of(
 def _within_room(
     found: Mapping[Lane, Sequence[DueJob]], sizes: Mapping[Lane, int]
 ) -> Iterable[tuple[Lane, Sequence[DueJob]]]:
-    """Limit each queue's rows to its room, lowest places first."""
+    """Limit each queue to its room, lowest places first."""
     queue_of = attrgetter("queue")
     for _, group in groupby(sorted(found, key=queue_of), queue_of):
         same = list(group)

@@ -1,8 +1,7 @@
-"""Leadership: the session that holds an advisory lock drains; and the lock under which it sleeps.
+"""Advisory locks of the draining session: one to lead, one held while asleep.
 
-The lock is taken before BEGIN: under repeatable read, waiting for it inside a transaction would keep a snapshot with
-the previous leader's last batch. It belongs to the draining session, so a dying connection takes lock and open batch
-with it.
+The leader's is taken before BEGIN: under repeatable read, waiting for it inside a transaction would keep a snapshot
+with the previous leader's last batch. A dying connection takes lock and open batch with it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ CHANNEL = "staged_jobs"
 
 
 def try_to_lead(connection: Connection) -> Progress | None:
-    """Become the leader for the life of this connection.
-
-    Returns:
-        Numbers recorded by the last leader; None if another session leads.
-    """
+    """Lead for this connection's life; return the last leader's numbers, or None if another session leads."""
     if not locks.try_lock(connection, locks.LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
@@ -40,8 +35,8 @@ def asleep(connection: Connection) -> Iterator[bool]:
     """Hold the lock that makes staging transactions notify; see the trigger in `schema.sql`.
 
     Yields:
-        True if committed rows are visible and later ones will notify. False if a transaction is open that will not
-        notify: scan again soon.
+        True if committed rows are visible and later ones will notify. False if an open transaction will not notify:
+        scan again soon.
     """
     locked = locks.try_lock(connection, locks.ASLEEP)
     failpoint(FailurePoint.ASLEEP)
@@ -54,7 +49,7 @@ def asleep(connection: Connection) -> Iterator[bool]:
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> bool:
-    """Wait for a notification, a signal or `seconds`; return True for a notification."""
+    """Wait for a notification, a signal or `seconds`; return True if notified."""
     notified = False
     for _ in connection.notifies(timeout=seconds, stop_after=1):
         notified = True

@@ -1,4 +1,4 @@
-"""Lost deliveries: numbers in no Redis list that no worker has claimed after some seconds.
+"""Lost deliveries: numbers in no Redis list that stay unclaimed for some seconds.
 
 A worker claims a moment after popping, so a missing number is first only suspected. It never reappears in its list.
 """
@@ -15,20 +15,20 @@ from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
 from drain.wire import Producer
 
-# Whole lists are read only while many foreign ids are at their heads: milliseconds per 5,000 ids.
+# Whole lists are read only while foreign ids fill their heads: milliseconds per 5,000 ids.
 _WHOLE_LISTS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Deliveries of a queue in no list and unclaimed: the highest number, and when first found by `monotonic()`."""
+    """Highest unclaimed number of a queue in no list, first found `since`, by `monotonic()`."""
 
     up_to: int
     since: float
 
 
 class Overdue(NamedTuple):
-    """Range of delivery numbers, inclusive, that are lost if unclaimed."""
+    """Inclusive range of numbers, lost if unclaimed."""
 
     queue: str
     first: int
@@ -36,10 +36,9 @@ class Overdue(NamedTuple):
 
 
 class LostDeliveries:
-    """Finds lost deliveries by what Redis holds.
+    """Finds lost deliveries by Redis's contents.
 
     Args:
-        oldest: Finds each queue's oldest unclaimed delivery.
         lost_after_seconds: Grace for a delivery in no list.
         alive: Called between slices of a long list.
     """
@@ -64,7 +63,7 @@ class LostDeliveries:
         self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
 
     def find(self) -> list[Overdue]:
-        """Find lost deliveries among the queues whose turn it is."""
+        """Find lost deliveries of queues in turn."""
         now = monotonic()
         oldest, looked_at = self._oldest.find(), self._oldest.looked_at
         foreign = set(self._redis.fed_by_others(oldest.keys()))
@@ -76,7 +75,7 @@ class LostDeliveries:
         self._suspicions = {queue: each for queue, each in suspicions.items() if queue not in looked_at}
         for queue, delivery in ours.items():
             if queue in freed:
-                # Refused deliveries are in no list, whatever is at its head.
+                # Refused deliveries are in no list, whatever its head.
                 overdue.append(Overdue(queue, delivery, self._deliveries.last_delivery))
                 continue
             suspicion = suspicions.get(queue)
@@ -91,12 +90,12 @@ class LostDeliveries:
         return overdue
 
     def _suspicion(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
-        """Suspect an unclaimed delivery below all numbers in its list; None if it may be listed."""
+        """Suspect an unclaimed delivery below all in its list; None if it may be listed."""
         gone_up_to = self._deliveries.pushed_up_to if lowest_listed is None else lowest_listed - 1
         return Suspicion(gone_up_to, now) if delivery <= gone_up_to else None
 
     def _lowest_listed(self, queues: Sequence[str]) -> dict[str, int | None]:
-        """Return each list's lowest number; None if it has none of ours, 0 if unknown."""
+        """Return lowest listed numbers; None without our numbers, 0 if unknown."""
         redis, up_to = self._redis, self._deliveries.last_delivery
         lowest = redis.lowest_deliveries(queues, up_to=up_to)
         # A key that is not a list has no depth.

@@ -1,4 +1,4 @@
-"""Ways out of `staged_jobs` for a batch, in the transaction that read it."""
+"""Moves a batch out of `staged_jobs`, in the transaction that read it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Batch:
     """Result of one transaction.
 
     Attributes:
-        moved: Committed rows to push; the last one has the number `last_delivery`.
-        forwarded: Jobs pushed to Redis alone.
-        forwarded_names: Their counts by queue and name.
+        moved: Committed rows to push; the last has the number `last_delivery`.
+        forwarded: Jobs pushed to Redis alone; `forwarded_names` counts them by queue and name.
         expired: Counts by queue of rows buried after `expires_at`.
         unreadable: Undeliverable rows buried.
         superseded: Jobs that gave way within their unique key.
@@ -49,13 +48,7 @@ class Batch:
 
 
 class Mover:
-    """Sends rows to `inflight_jobs`, to Redis alone, or to `dead_jobs`.
-
-    Args:
-        connection: The leader's, in the batch's transaction.
-        forward_queues: Queues in forward mode.
-        alive: Called between statements.
-    """
+    """Sends rows to `inflight_jobs`, to Redis alone, or to `dead_jobs`."""
 
     def __init__(
         self,
@@ -73,12 +66,12 @@ class Mover:
         self._alive = alive
 
     def read_forwarded(self, rows: Sequence[DueJob]) -> ForwardBatch:
-        """Read and encode the forwarded rows, as many as one call carries."""
+        """Encode forwarded rows, as many as one call carries."""
         ids = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         return forwarding.read_batch(self._connection, self._redis.namespace, ids) if ids else ForwardBatch()
 
     def move(self, rows: Sequence[DueJob], forward: ForwardBatch) -> Batch:
-        """Move these rows; forwarded ones are in `forward`. Committed on return unless some are forwarded.
+        """Move rows; committed on return unless some are in `forward`.
 
         Raises:
             QueuesRefusedError: Redis refused forwarded jobs: roll back.
@@ -100,7 +93,7 @@ class Mover:
         self._forward(forward)
         if not commits:
             failpoint(FailurePoint.MOVED)
-        # Skips a look-up per row when nothing is forwarded.
+        # Saves a look-up per row.
         forwarded = [row for row in rows if row.id in forward.deliveries] if forward.deliveries else ()
         return Batch(
             moved=moved,
@@ -116,7 +109,7 @@ class Mover:
             staged.bury(self._connection, [job_id], "unreadable", explanation)
         if not forward.deliveries:
             return
-        # Deleted before the push: if another session changed a row, this fails and nothing is pushed.
+        # Before the push: if another session changed a row, this fails and nothing is pushed.
         staged.delete_forwarded(self._connection, list(forward.deliveries))
         failpoint(FailurePoint.FORWARDED)
         refused = self._redis.push_together(list(forward.deliveries.values()))

@@ -1,8 +1,8 @@
 """Oldest unclaimed delivery of each queue, found about once a second.
 
 Claims leave dead entries at the head of the index, which vacuum must keep while a session holds an old snapshot:
-measured, 0.15 s per scan after a million. Only the leader hands out numbers, ever higher, so each scan begins where
-the last one ended, queue by queue.
+measured, 0.15 s per scan after a million. Only the leader issues numbers, ever higher, so each scan begins where the
+last one of its queue ended.
 
 A released claim makes a lower number unclaimed again. So the whole index is scanned too, a thousand queues at a time,
 for a fiftieth of the time: within a second while it is small, every 7.5 s with a million dead entries.
@@ -28,7 +28,7 @@ _FORGET_SECONDS = 600.0
 
 
 class OldestDeliveries:
-    """Finds the oldest deliveries during a leader's term."""
+    """Finds oldest deliveries for a term."""
 
     def __init__(self, connection: Connection, deliveries: Deliveries) -> None:
         self._connection = connection
@@ -38,22 +38,22 @@ class OldestDeliveries:
         self._idle_since: dict[str, float] = {}
         self._next_number = 0
         self._looked_at: Set[str] = frozenset()
-        # Queues whose turn comes first, and where the next slice begins.
+        # Queues first in turn; and start of the next slice.
         self._waiting: list[str] = []
         self._sliced_up_to = ""
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bound of each queue's unclaimed numbers, as of the last scan."""
+        """Lower bounds of unclaimed numbers, as of the last scan."""
         return self._lower_bounds
 
     @property
     def looked_at(self) -> Set[str]:
-        """Queues whose turn it was at the last scan: all, unless there are very many."""
+        """Queues of the last scan: all, unless very many."""
         return self._looked_at
 
     def find(self) -> dict[str, int]:
-        """Return the lowest unclaimed number of each queue whose turn it is (`looked_at`)."""
+        """Return the lowest unclaimed numbers of `looked_at`."""
         deliveries = self._deliveries
         for queue in deliveries.queues - self._lower_bounds.keys():
             self._lower_bounds[queue] = self._next_number
@@ -87,7 +87,7 @@ class OldestDeliveries:
         self._deliveries.forget_queues(gone)
 
     def _scan_slice(self) -> tuple[dict[str, int], Set[str]]:
-        """Scan the index for the next queues; return their numbers, and the names covered."""
+        """Scan the index's next queues; return their numbers, and the names covered."""
         began, after = monotonic(), self._sliced_up_to
         oldest = dict(waiting.oldest_deliveries(self._connection, after, _MOST_QUEUES))
         is_last = len(oldest) < _MOST_QUEUES

@@ -1,4 +1,4 @@
-"""Measurement that the leader can do without: a refusal stops nothing."""
+"""Measurement that may be refused without harm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ _REFUSED_PAUSE_SECONDS = 60.0
 
 
 class OptionalGauge:
-    """Measures during terms as leader.
-
-    Args:
-        name: Of the metric, for the log.
-        measure: Sets the metric, on a connection in autocommit mode.
-        pause_seconds: Minimum between measurements.
-    """
+    """Measures during terms; `measure` sets the metric, in autocommit mode."""
 
     def __init__(
         self, name: str, measure: Callable[[Connection], None], pause_seconds: float = _PAUSE_SECONDS
@@ -36,7 +30,7 @@ class OptionalGauge:
         self._was_refused = False
 
     def run_once(self, connection: Connection) -> None:
-        """Measure if due; a refusal is one warning until a success.
+        """Measure if due; warn of a refusal once until a success.
 
         Raises:
             psycopg.Error: The connection is broken.

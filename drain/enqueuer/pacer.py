@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from time import monotonic
 
-# Pause as a multiple of a run's duration: all kinds together leave nine tenths of the time to the drain.
+# Pause per run's duration: all kinds together leave nine tenths of the time to the drain.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Pacer:
-    """Spaces runs so that they take a fiftieth of the time, unless one takes seconds.
-
-    Args:
-        every: Minimum between runs, in seconds.
-    """
+    """Spaces runs, at least `every` seconds apart, to a fiftieth of the time, unless one takes seconds."""
 
     def __init__(self, every: float = 0.0) -> None:
         self._every = every
         self._due_at = 0.0
 
     def is_due(self) -> bool:
-        """Return True if the next run is due; the first is due at once."""
+        """Return True if the next run is due, as the first is at once."""
         return monotonic() >= self._due_at
 
     def ran_for(self, seconds: float) -> None:
-        """Postpone the next run by what the last one took; negative counts as 0."""
+        """Postpone the next run by this duration; negative counts as 0."""
         self._due_at = monotonic() + max(self._every, min(_PAUSE_FACTOR * seconds, _LONGEST_PAUSE_SECONDS))

@@ -1,4 +1,4 @@
-"""Thread that pushes one batch to Redis while the leader moves the next."""
+"""Thread that pushes one batch while the leader moves the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables.staged import DueJob
 from drain.wire import Producer, Traces
 
-# Up to this size the leader's own thread pushes: handing over would cost more than it gains.
+# Up to this size the leader's own thread pushes: a handover would cost more than it gains.
 _MOST_AT_ONCE = 20
 # Columns of a `DueJob`.
 _QUEUE_AND_NAME = itemgetter(1, 2)
@@ -23,10 +23,7 @@ _QUEUE_AND_NAME = itemgetter(1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Result of a push: accepted and refused jobs, and the list's length afterwards, by queue.
-
-    `up_to` is the batch's highest delivery number.
-    """
+    """Result of a push up to a delivery number, by queue, with list lengths afterwards."""
 
     up_to: int
     accepted: Counter[str]
@@ -35,15 +32,9 @@ class Push:
 
 
 class Pusher:
-    """Pushes batches of tracked jobs, one at a time.
+    """Pushes batches of tracked jobs, one at a time; each raises the watermark.
 
-    Args:
-        deliveries: Its watermark rises with each push.
-        traces: Receives push times.
-
-    Attributes:
-        accepted: Jobs accepted so far.
-        refused: Jobs refused so far, which stay in `inflight_jobs`.
+    It counts `accepted` and `refused` jobs; the latter stay in `inflight_jobs`.
     """
 
     def __init__(self, redis: Producer, deliveries: Deliveries, traces: Traces | None = None) -> None:
@@ -60,18 +51,14 @@ class Pusher:
         self._thread.shutdown(wait=True)
 
     def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
-        """Begin to push committed rows; call `wait` before.
+        """Begin to push committed rows, in the order of their numbers up to `up_to`; call `wait` before.
 
-        One push at a time, in the order of numbers, so the watermark has no gaps below it.
-
-        Args:
-            rows: In the order of their numbers, the last being `up_to`.
-            thin: Queues pushed without hashes.
+        One push at a time, in order: the watermark has no gaps below it. `thin` queues get no hashes.
         """
         if len(rows) > _MOST_AT_ONCE:
             self._pending = self._thread.submit(self._push, rows, up_to, thin)
             return
-        # `wait` raises, as it does for the thread.
+        # `wait` raises, as for the thread.
         self._pending = Future()
         try:
             self._pending.set_result(self._push(rows, up_to, thin))
@@ -79,7 +66,7 @@ class Pusher:
             self._pending.set_exception(error)
 
     def wait(self) -> Push | None:
-        """Wait for the current push, if any, and raise the watermark.
+        """Wait for any current push; raise the watermark.
 
         Raises:
             UnavailableError: Redis refused the push.
@@ -117,7 +104,7 @@ class Pusher:
         return ids
 
     def _push_whole(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Counter[str]:
-        # Encoded in slices while Redis runs the previous one, so that the leader's thread never waits long for the GIL.
+        # In slices while Redis runs the previous one, so that the leader's thread never waits long for the GIL.
         namespace, installation = self._redis.namespace, self._redis.installation
         deliveries = (
             wire.tracked(
@@ -131,7 +118,7 @@ class Pusher:
 
 def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
     """Count jobs that left `staged_jobs` by queue and name; return counts by queue."""
-    # All in C: there are tens of thousands a second.
+    # All in C: tens of thousands a second.
     arrived = Counter(map(_QUEUE_AND_NAME, rows))
     metrics.count_arrived(arrived)
     queues = Counter[str]()
@@ -141,6 +128,6 @@ def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
 
 
 def count_pushed(jobs: Counter[str]) -> None:
-    """Count jobs that Redis accepted, by queue."""
+    """Count jobs accepted by Redis."""
     for queue, count in jobs.items():
         metrics.PUSHED.labels(metrics.queue_label(queue)).inc(count)

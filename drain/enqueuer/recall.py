@@ -1,4 +1,4 @@
-"""Calls back: delivered, unclaimed jobs wait again when a pause or new limit applies."""
+"""Calls back delivered, unclaimed jobs that a pause or new limit lets wait."""
 
 from __future__ import annotations
 
@@ -16,22 +16,15 @@ from drain.tables.pauses import FollowedPauses, Pauses
 log = logging.getLogger(__name__)
 
 _SLICE = 1000
-# Between deletions of ended pauses and of cancelled claims.
+# Between deletions of ended pauses and cancelled claims.
 _PRUNE_SECONDS = 60.0
 
 
 class CallBack:
-    """Calls back for one leader, once a second, before redelivery.
+    """Calls back once a second, before redelivery; `followed` pauses are shared with admission.
 
     The id of a job called back stays in its list, but no claim finds it. Once no pause applies, the leader delivers it
     under a new number.
-
-    Args:
-        alive: Called after each slice.
-        followed: Pauses in memory, shared with admission.
-
-    Attributes:
-        paused: Pauses at the last look.
     """
 
     def __init__(
@@ -48,17 +41,13 @@ class CallBack:
         self.paused = Pauses()
 
     def run_once(self) -> int:
-        """Call back delivered jobs under pauses; return their number.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
-        """
+        """Call back delivered jobs under pauses; return their number."""
         before, self.paused = self.paused, self._followed.look()
         if self._prunes.is_due():
             pauses.prune(self._connection)
             cancellations.prune(self._connection)
             self._prunes.ran_for(0.0)
-        # Workers may release claims of paused jobs, so this repeats while pauses exist. Paced: slow with millions.
+        # Repeated during pauses, since workers may release claims of paused jobs; paced, being slow with millions.
         if not self.paused or (self.paused == before and not self._scans.is_due()):
             return 0
         began = monotonic()
@@ -68,16 +57,13 @@ class CallBack:
         return total
 
     def outdated(self, queues: Collection[str]) -> int:
-        """Call back delivered, unclaimed jobs of queues with new limits, to begin again as retries."""
+        """Call back delivered, unclaimed jobs under new limits, as retries."""
         return self._in_slices(
             lambda: redeliveries.call_back_all(self._connection, _SLICE, queues), "new limits"
         )
 
     def leases(self, within: float, ruled: Collection[str]) -> list[int]:
-        """Call back jobs with recently expired leases that are paused or in queues with rules; return their ids.
-
-        They begin again as retries.
-        """
+        """Call back jobs with recently expired leases, paused or under rules, as retries; return their ids."""
         called_back: list[int] = []
         while self.paused or ruled:
             found = redeliveries.call_back_leases(self._connection, _SLICE, queues=ruled, within=within)

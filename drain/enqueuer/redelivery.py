@@ -2,15 +2,15 @@
 
 Each reason is an indexed scan of `inflight_jobs`:
 
-    never pushed   numbered above the watermark, by a leader that died in between
+    never pushed   above the watermark: a leader died in between
     lost           unclaimed, though Redis lost its memory or serves later numbers
-    lease          the worker died or stalled: the lease expired
+    lease          expired: the worker died or stalled
     retry          the next attempt is due; one at a time in a failing queue
 
-`recall` lets paused jobs wait first, and jobs with expired leases in queues with rules, which need a place and a token
-like a retry.
+First `recall` lets paused jobs wait, and jobs with expired leases under rules, which need a place and a token like a
+retry.
 
-A superfluous push is harmless: the claim is refused. After an expired lease on its last attempt, a job is pushed too,
+A superfluous push is harmless: its claim is refused. After an expired lease on its last attempt, a job is pushed too,
 and the claiming worker buries it.
 """
 
@@ -36,27 +36,26 @@ from drain.tables.redeliveries import Redelivered
 
 log = logging.getLogger(__name__)
 
-# Lease scans begin behind the last one, less some seconds for leases locked or uncommitted then. Now and then all are
-# scanned, which steps over dead entries under an old snapshot: measured, 0.1 s per million.
+# Lease scans begin behind the last one, less some seconds for leases locked or uncommitted then. Whole scans, now and
+# then, step over dead entries under an old snapshot: measured, 0.1 s per million.
 _LATE_SECONDS = 15.0
 _WHOLE_SECONDS = 300.0
-# A popped job's time to be claimed: an RQ worker first forks and imports the application.
+# From pop to claim: an RQ worker first forks and imports the application.
 LOST_AFTER_SECONDS = 15.0
 
 
 class Redelivery:
-    """Redelivers for one leader.
+    """Redelivers for one leader, after the enqueuer's own pushes.
 
     Args:
-        enqueuer: Its pushes are awaited before higher numbers are used.
         lost_after_seconds: Grace for a delivery in no list.
         alive: Called after each slice, for the watchdog.
 
     Attributes:
-        is_held_back: Some due retries wait for a place, a token, room or a turn.
+        is_held_back: Some due retries wait for a place, token, room or turn.
     """
 
-    # One thing: the reasons for redelivery; finding them has classes of their own.
+    # One thing: the reasons for redelivery.
 
     def __init__(
         self,
@@ -86,21 +85,18 @@ class Redelivery:
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bound of each queue's unclaimed numbers, as of the last scan."""
+        """Lower bounds of unclaimed numbers, as of the last scan."""
         return self._oldest.lower_bounds
 
     @property
     def failing_queues(self) -> Collection[str]:
-        """Failing queues, as of the last scan."""
+        """Queues failing at the last scan."""
         return self._failing_queues.names
 
     def recover(self) -> int:
-        """Push what the last leader left unpushed, or all unclaimed jobs if Redis lost its memory.
+        """Push what the last leader left unpushed, or all unclaimed jobs if Redis lost its memory; return their number.
 
-        Call when a term begins, which also follows a failed push.
-
-        Returns:
-            Number of jobs pushed.
+        Call when a term begins, as also after a failed push.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
@@ -129,10 +125,10 @@ class Redelivery:
         """Scan once for each reason; return how many jobs were pushed again.
 
         Args:
-            retries_seconds: Time after which retries of more queues wait for the next round.
+            retries_seconds: Then retries of more queues wait for the next round.
 
         Raises:
-            UnavailableError: Redis failed; `recover` finds renumbered jobs that were not pushed.
+            UnavailableError: Redis failed; `recover` finds renumbered jobs not pushed.
             OwnedByAnotherError: Another database feeds the namespace now.
             psycopg.OperationalError: The database failed.
         """
@@ -245,7 +241,7 @@ class Redelivery:
                 up_to=up_to,
                 but_paused=bool(self.paused),
             )
-            # So the next slice does not step over this one's entries.
+            # The next slice must not step over this one's entries.
             above = max([above, *(job.previous_delivery for job in jobs)])
             return jobs
 

@@ -25,12 +25,7 @@ Renumber = Callable[[int, int], list[Redelivered]]
 
 
 class Renumbering:
-    """Renumbers and pushes on the leader's connection.
-
-    Args:
-        enqueuer: Its pushes are awaited before higher numbers are used.
-        alive: Called after each slice.
-    """
+    """Renumbers and pushes, after the enqueuer's own pushes of lower numbers."""
 
     def __init__(self, enqueuer: Enqueuer, alive: Callable[[], None]) -> None:
         self._enqueuer = enqueuer
@@ -45,8 +40,8 @@ class Renumbering:
 
         Args:
             reason: For the log and metrics.
-            renumber: Assigns numbers above its first argument, to as many jobs as its second one says at most, in the
-                open transaction.
+            renumber: Assigns numbers above its first argument, to at most as many jobs as its second, in the open
+                transaction.
 
         Raises:
             UnavailableError: Redis failed; renumbered jobs not pushed are above the watermark.
@@ -66,11 +61,11 @@ class Renumbering:
                 return total
 
     def _renumber(self, renumber: Renumber) -> tuple[list[Redelivered], Collection[int]]:
-        """Renumber a slice; return its jobs, and the ids of those dead by RQ's verdict."""
+        """Renumber a slice; return its jobs, and ids of those dead by RQ's verdict."""
         buried: Collection[int] = ()
-        # Batches under way have lower numbers and must arrive first.
+        # Earlier batches have lower numbers and must arrive first.
         self._enqueuer.flush()
-        # One locking statement, which should see what workers just wrote.
+        # One locking statement, which must see what workers just wrote.
         with postgres.transaction(self._connection, IsolationLevel.READ_COMMITTED):
             jobs = renumber(self._deliveries.last_delivery, _SLICE)
             if jobs:
@@ -81,7 +76,6 @@ class Renumbering:
         return jobs, buried
 
     def _push(self, jobs: Sequence[Redelivered]) -> int:
-        """Push jobs under their new numbers; return how many Redis accepted."""
         redis = self._redis
         failpoint(FailurePoint.RENUMBERED)
         namespace, installation = redis.namespace, redis.installation
@@ -98,7 +92,7 @@ class Renumbering:
             )
             for job in jobs
         ]
-        # Before any worker can finish the later delivery.
+        # Before a worker can finish the later delivery.
         redis.move_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
         refused = redis.push(later)
         failpoint(FailurePoint.PUSHED_AGAIN)

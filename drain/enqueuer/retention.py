@@ -1,4 +1,4 @@
-"""Retention of `finished_jobs`: old days are dropped by `drain run` or `drain prune`.
+"""Drops old days of `finished_jobs`, for `drain run` and `drain prune`.
 
 Each day is a transaction with a lock timeout of 0.1 s, so no session waits longer behind it. Dead jobs and
 `stale_finishes` stay.
@@ -22,17 +22,13 @@ from drain.tables.finished import Dropped
 
 log = logging.getLogger(__name__)
 
-# How long `prune` waits for sessions that use the table.
+# Time that `prune` waits for other sessions.
 PATIENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 
 
 class Retention(Chore):
-    """Drops old days of finished jobs, one per call; counts days.
-
-    Args:
-        keep_days: Past UTC days to keep; at least 1.
-    """
+    """Drops finished jobs older than `keep_days` past UTC days (at least 1), a day per call; counts days."""
 
     pause_seconds = 60.0
     goes_on = True

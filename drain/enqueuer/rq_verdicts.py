@@ -1,6 +1,6 @@
 """Verdicts of RQ's own workers on lost deliveries: such jobs are dead.
 
-stopped      by RQ's stop-job command: a user wants the job to end
+stopped      a user ended the job by RQ's stop-job command
 unreadable   the worker's serializer cannot read our calls; if all workers are alike, none can
 """
 
@@ -23,9 +23,9 @@ from drain.wire import Producer, RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)
 
-# Consecutive deliveries of a job that workers failed to read: in a mixed fleet a good one has likely had one of ten.
+# Consecutive unreadable deliveries of a job: in a mixed fleet, one of ten likely reached an able worker.
 MOST_UNREADABLE = 10
-# Beyond this many jobs, the oldest count starts over.
+# Beyond this many jobs, the oldest count restarts.
 _MOST_COUNTED = 100_000
 
 # Between reports of one queue.
@@ -40,20 +40,16 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Reads verdicts on jobs about to be redelivered, and buries those that RQ will not run again."""
+    """Buries jobs about to be redelivered that RQ will not run again."""
 
     connection: Connection
     redis: Producer
-    # Consecutive unreadable deliveries by job; the next leader starts at 0.
+    # Consecutive unreadable deliveries by job; each leader starts at 0.
     _unread: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _reported_at: dict[str, float] = field(default_factory=dict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
-        """Bury, in the open transaction that locked them, jobs that RQ will not run again; return their ids.
-
-        Raises:
-            UnavailableError: Redis failed.
-        """
+        """Bury, in the open transaction that locked them, those that RQ will not run again; return their ids."""
         redis = self.redis
         verdicts = redis.rq_verdicts(
             [tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs]
@@ -67,7 +63,6 @@ class RQVerdicts:
         return {*self._bury(stopped, "gave up", STOPPED), *self._bury(unreadable, "unreadable", UNREADABLE)}
 
     def _count_unread(self, job: Redelivered, verdict: RQVerdict) -> int:
-        """Count a delivery; return the job's consecutive unreadable ones."""
         times = self._unread.pop(job.id, 0)
         if verdict is not RQVerdict.UNREADABLE:
             return 0

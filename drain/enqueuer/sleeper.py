@@ -1,4 +1,4 @@
-"""Sleep of an idle leader until a job is staged, a scheduled row is due, or other work is."""
+"""Sleep of an idle leader until work is due."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import waiting
 
-# A nap doubles from the first to the longest.
+# A nap doubles up to the longest.
 _FIRST_NAP_SECONDS = 0.001
 _LONGEST_NAP_SECONDS = 0.05
 # Above this many jobs per second, transactions should not notify: commits would share a lock. At 2,000 single jobs/s,
@@ -18,19 +18,14 @@ _LONGEST_NAP_SECONDS = 0.05
 _MOST_NOTIFIED = 1000
 _COUNTED_SECONDS = 0.05
 # Wait after a batch with rows. Otherwise the next row would wait for five round trips: an empty batch, the watermark,
-# and the question for scheduled rows.
+# and the query for scheduled rows.
 _BRIEF_SECONDS = 0.005
-# Pause before a due scheduled row, locked elsewhere, is looked at again.
+# Pause for a due scheduled row locked elsewhere.
 _LOCKED_SECONDS = 0.1
 
 
 class Sleeper:
-    """Sleeps on the leader's connection, which is notified of staged jobs.
-
-    Args:
-        stop: Ends a nap.
-        poll_seconds: Longest sleep.
-    """
+    """Sleeps up to `poll_seconds` on the leader's connection, notified of staged jobs; `stop` ends a nap."""
 
     def __init__(self, enqueuer: Enqueuer, stop: Event, poll_seconds: float) -> None:
         self._enqueuer = enqueuer
@@ -41,14 +36,14 @@ class Sleeper:
         self._counted_from, self._counted = monotonic(), enqueuer.delivered
 
     def begin_with_short_naps(self) -> None:
-        """Make the next nap short, after work was done."""
+        """Make the next nap short."""
         self._nap = _FIRST_NAP_SECONDS
 
     def sleep(self, until: float) -> None:
-        """Sleep until there is more work than one batch, or until this time of `monotonic()`.
+        """Sleep until there is more than one batch's work, or until this time of `monotonic()`.
 
-        Each notification is answered by one batch. While a staging transaction is open, others may not notify, so
-        this naps for at most 50 ms instead; while jobs come fast, for 1 ms.
+        One batch answers each notification. While a staging transaction is open, others may not notify, so this naps
+        for at most 50 ms instead; while jobs come fast, for 1 ms.
         """
         self._enqueuer.admission.expect_arrivals()
         if self._is_busy():
@@ -65,7 +60,7 @@ class Sleeper:
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _drain_when_notified(self, until: float) -> None:
-        """Run a batch now and after each notification, while each takes all and jobs do not come fast."""
+        """Run a batch now and per notification, while each takes all and jobs do not come fast."""
         enqueuer = self._enqueuer
         while not self._is_busy():
             # Rows committed between the last batch and the lock did not notify.
@@ -81,7 +76,7 @@ class Sleeper:
                 return
 
     def _is_busy(self) -> bool:
-        """Return True if jobs come too fast for transactions to notify."""
+        """Return True if jobs come too fast for notifications."""
         now = monotonic()
         if (seconds := now - self._counted_from) >= _COUNTED_SECONDS:
             count = self._enqueuer.delivered
@@ -90,7 +85,7 @@ class Sleeper:
         return self._busy
 
     def _wait_briefly(self, until: float) -> None:
-        """Wait for a quick notification, which saves the statements of a longer wait."""
+        """Wait for a quick notification, saving a longer wait's statements."""
         now = monotonic()
         until = min(until, self._enqueuer.next_look_at, now + _BRIEF_SECONDS)
         self._is_notified_within(max(0.0, until - now))
@@ -102,7 +97,7 @@ class Sleeper:
         return notified
 
     def _wait(self, until: float) -> bool:
-        """Wait for a notification, a scheduled row, or room; return True if there may be work."""
+        """Wait for a notification, scheduled row, or room; return True if there may be work."""
         enqueuer = self._enqueuer
         enqueuer.flush()
         next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection, if_due=_LOCKED_SECONDS)
@@ -110,11 +105,7 @@ class Sleeper:
         return self._look_until(min(until, monotonic() + longest), self._is_notified_within)
 
     def _look_until(self, until: float, wait: Callable[[float], bool]) -> bool:
-        """Wait until a time, looking in between whether waiting rows have room; return True if there may be work.
-
-        Args:
-            wait: Waits for some seconds; returns True if the wait is over.
-        """
+        """Look for room between calls of `wait`, which returns True at its end; return True if there may be work."""
         enqueuer = self._enqueuer
         while not self._stop.is_set():
             look_at = enqueuer.next_look_at

@@ -1,12 +1,10 @@
 """Queues with thin deliveries: only `drain work` listens, which needs no hashes.
 
 RQ's registry of workers decides, read about once a second. A stock `rq worker` that starts in between drops the ids it
-pops, and redelivery pushes these jobs with hashes.
+pops, and redelivery pushes these jobs with hashes, as every redelivery does.
 
 A stock worker registers at its start and with each of our jobs, so after Redis loses data the registry may lack it.
-Redis then remembers for an hour to get whole deliveries, whoever leads.
-
-Only a first delivery is thin; every redelivery has a hash.
+Redis then remembers for an hour, across leaders, that whole deliveries are needed.
 """
 
 from __future__ import annotations
@@ -21,18 +19,13 @@ log = logging.getLogger(__name__)
 
 # Stands for all queues.
 ALL = "*"
-# Between looks at the registry, and how long an answer is trusted.
+# Between looks at the registry; and validity of an answer.
 _LOOK_SECONDS = 1.0
 _TRUSTED_SECONDS = 2.5
 
 
 class ThinQueues:
-    """Chooses the queues for one leader, on its thread.
-
-    Args:
-        always: Queues always thin, "*" for all.
-        never: Queues never thin, "*" for all.
-    """
+    """Chooses the queues for one leader; `always` and `never` name queues, "*" all."""
 
     def __init__(
         self, redis: Producer, always: Collection[str] = frozenset(), never: Collection[str] = frozenset()
@@ -45,7 +38,7 @@ class ThinQueues:
         self._looked_at = -_TRUSTED_SECONDS
 
     def choose(self, queues: Collection[str]) -> set[str]:
-        """Return which of these queues, about to be pushed to, need no hashes."""
+        """Return these queues that need no hashes."""
         asked = {queue for queue in queues if not self._is_set_by_hand(queue)}
         self._busy |= asked
         is_trusted = monotonic() - self._looked_at < _TRUSTED_SECONDS
@@ -53,22 +46,14 @@ class ThinQueues:
         return found | {queue for queue in queues if queue not in asked and self._is_always(queue)}
 
     def look_when_due(self) -> None:
-        """Look, if due, who listens on the queues pushed to since the last look.
-
-        Raises:
-            UnavailableError: Redis failed.
-        """
+        """Look up, if due, the listeners of queues pushed to since the last look."""
         if self._busy and monotonic() - self._looked_at >= _LOOK_SECONDS:
             busy, self._busy = self._busy, set()
             self._found = self._redis.need_no_hash(sorted(busy))
             self._looked_at = monotonic()
 
     def distrust(self, queue: str | None = None) -> None:
-        """Push whole deliveries to a queue, or all, for an hour: RQ's registry may lack a stock worker.
-
-        Raises:
-            UnavailableError: Redis failed.
-        """
+        """Push whole deliveries to a queue, or all, for an hour: RQ's registry may lack a stock worker."""
         self._redis.need_hashes(queue)
         self._found = set() if queue is None else self._found - {queue}
         which = "all queues" if queue is None else f"queue {queue}"
@@ -78,5 +63,5 @@ class ThinQueues:
         return self._is_always(queue) or queue in self._never or ALL in self._never
 
     def _is_always(self, queue: str) -> bool:
-        # A name goes before the star.
+        # A name overrides the star.
         return queue in self._always or (ALL in self._always and queue not in self._never)

@@ -1,4 +1,4 @@
-"""Ticks of schedules: a job is staged and the schedule moved on, in one transaction."""
+"""Ticks of schedules: one transaction stages a job and moves the schedule on."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from drain.tables.crons import DueSchedule, Ticks
 
 log = logging.getLogger(__name__)
 
-# Schedules and jobs per transaction; more missed ticks are staged in several, with batches in between.
+# Schedules and jobs per transaction; more missed ticks take several, with batches in between.
 TICKS_PER_TRANSACTION = 1000
 # Older ticks count as missed; younger ones outlast a change of leaders.
 MISSED_AFTER = timedelta(seconds=60)
 
 
 class Ticker(Chore):
-    """Stages jobs of due ticks; counts schedules moved on."""
+    """Stages jobs of due ticks; counts schedules."""
 
     pause_seconds = 0.0
     # A migration, or a lock on the whole table.
@@ -45,17 +45,13 @@ class Ticker(Chore):
         self._has_begun = False
 
     def run_once(self) -> int:
-        """Move on up to 1,000 schedules with due ticks; return how many.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
-        """
+        """Move on up to 1,000 due schedules; return how many."""
         self._next_tick = inf
         # No pacer: each look is one index look-up.
         return self._try_to_work()
 
     def seconds_to_next(self) -> float:
-        """Return the seconds to the next tick as of the latest look; infinity if unknown."""
+        """Return seconds to the next tick, as of the latest look; infinity if unknown."""
         return max(0.0, self._next_tick - monotonic())
 
     def _work(self) -> int:
@@ -79,7 +75,7 @@ class Ticker(Chore):
         except (psycopg.Error, TimetableError) as error:
             if not _is_of_one_schedule(error):
                 raise
-        # One by one, so that a bad one stops no other.
+        # One by one: a bad one stops no other.
         return sum(self._move_on_alone(schedule.name) for schedule in due)
 
     def _move_on_alone(self, name: str) -> int:
@@ -117,7 +113,7 @@ def _is_of_one_schedule(error: psycopg.Error | TimetableError) -> bool:
 
 
 def _moves(due: Sequence[DueSchedule]) -> list[Ticks]:
-    """Choose the ticks to stage, as many as fit into one transaction."""
+    """Choose ticks for one transaction."""
     room = TICKS_PER_TRANSACTION
     moved = []
     for schedule in due:

@@ -23,10 +23,7 @@ _COUNT_UP_TO = 10_000
 
 
 class WaitingJobs:
-    """Measures during terms as leader; a cause seen once keeps its gauge.
-
-    `latest` has the last numbers, by queue and cause.
-    """
+    """Measures during terms; a cause seen once keeps its gauge; `latest` has numbers by queue and cause."""
 
     def __init__(self) -> None:
         self.latest: Mapping[str, Waiting] = {}
@@ -34,13 +31,10 @@ class WaitingJobs:
         self._refused = False
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure, unless the role may not read the tables, which is one warning.
+        """Measure; warn once if the role may not read the tables.
 
         Args:
-            queues: Queues with labels of their own; others are counted up to a bound.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
+            queues: Queues with their own labels; others are counted up to a bound.
         """
         if self._refused:
             return

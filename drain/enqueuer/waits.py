@@ -2,11 +2,11 @@
 
 Bounded, wherever the job waits:
 
-    staged     the first hundred due rows of each priority of a lane, behind the enqueuer's cursors
+    staged     the first hundred due rows per priority of a lane, behind the enqueuer's cursors
     delivered  each queue's lowest unclaimed delivery, from redelivery's lower bound on
     retrying   each queue's earliest next_run_at, if due
 
-A delivered row claimed before has waited since it was renumbered; the leader remembers when it first saw the number.
+A delivered row claimed before has waited since its renumbering; the leader remembers when it first saw the number.
 """
 
 from __future__ import annotations
@@ -38,31 +38,20 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
 
 
 class Waits:
-    """Measures during a leader's term.
-
-    Args:
-        enqueuer: Its cursors bound the places of staged rows.
-        redelivery: Has lower bounds of unclaimed deliveries.
-
-    Attributes:
-        refused: The role may not read the tables; nothing is measured.
-    """
+    """Measures during a term; `refused` if the role may not read the tables."""
 
     def __init__(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
         self.refused = False
         self._enqueuer = enqueuer
         self._redelivery = redelivery
-        # By queue: an unclaimed delivery claimed before, and when it was first seen.
+        # By queue: an unclaimed delivery claimed before, and when first seen.
         self._seen: dict[str, tuple[int, float]] = {}
 
     def measure(self, queues: Collection[str] = ()) -> dict[str, float]:
-        """Return the seconds that each queue's oldest job has waited; empty, after one warning, without rights.
+        """Return waits of queues' oldest jobs in seconds; empty, after one warning, without rights.
 
         Args:
             queues: Queues looked at even among more than a thousand.
-
-        Raises:
-            psycopg.OperationalError: The database failed.
         """
         if self.refused:
             return {}
@@ -80,7 +69,7 @@ class Waits:
 
     @staticmethod
     def by_label(seconds: Mapping[str, float], queues: Collection[str]) -> dict[str, float]:
-        """Return the longest wait under each label, 0 for queues without waiting jobs."""
+        """Return the longest wait per label; 0 for queues without waiting jobs."""
         longest = dict.fromkeys(queues, 0.0)
         for queue, waited in seconds.items():
             label = metrics.queue_label(queue)
