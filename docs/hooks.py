@@ -73,7 +73,7 @@ def _targets(markdown: str, path: str) -> Iterator[str]:
 
 
 def _resolve(link: str, path: str) -> str | None:
-    """Path in the repository of what a link of this file leads to; None if it is outside of the repository."""
+    """Path in the repository of a link's target; None if outside of the repository."""
     if ":" in link or link.startswith("/"):
         return None
     target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))

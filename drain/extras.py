@@ -23,7 +23,7 @@ def install(extra: str) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Return what pip recorded as the origin; {} for a package index."""
+    """Return the origin recorded by pip; {} for a package index."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -69,7 +69,7 @@ class Answer:
 
 
 def archive(spark: SparkSession, order: Order) -> Answer:
-    """Write what a day's files lack, or the whole day if they are many or repeat rows."""
+    """Write rows missing from a day's files, or the whole day if these are many or repeat rows."""
     place = Archive(order.archive)
     with explained(), place.explained():
         before = place.files(order.day)

@@ -172,7 +172,7 @@ class Follower:
             with postgres.reachable(self._plan.database_url):
                 for day in days:
                     if not self._is_ended:
-                        # The next try is a minute away.
+                        # The next try follows in a minute.
                         self._results.append(self._archiver.close(day, patience=0))
         except Exception as error:  # noqa: BLE001  (raised by the thread that looks at the results)
             self._failure = error

@@ -26,7 +26,7 @@ _own_work = threading.Event()
 
 @contextmanager
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
-    """Enter a session in which the first signal cancels Spark's jobs, and a second ends the block.
+    """Enter a session: the first signal cancels Spark's jobs, a second ends the block.
 
     The first ends it during the session's start and within `at_once`. If work continues for a few seconds, a JVM
     started by this call is ended. Ignored signals stay ignored, such as SIGHUP under nohup.

@@ -1,6 +1,6 @@
 """Reconcile: compare a source of truth with a target, and stage a job per difference in one commit.
 
-A corrective job gets only the key. It must bring the target to what the source holds when it *runs*, and a delete job
+A corrective job gets only the key. It must bring the target to the source's state when it *runs*, and a delete job
 must check that the source still lacks the row. Then concurrent changes, pending jobs and repeated runs are harmless.
 
 Keys with a waiting job, staged or in flight, are left out. Claimed jobs do not count, as they may have read the source

@@ -36,7 +36,7 @@ _ALWAYS = {
     # Listing a million objects takes `drain.pipeline.gateway` minutes.
     "spark.hadoop.dfs.webhdfs.socket.read-timeout": "10m",
 }
-# These decide what rows mean: UTC days, "007" as a queue's name, "${x}" as plain text. Not overridable.
+# These decide the meaning of rows: UTC days, "007" as a queue's name, "${x}" as plain text. Not overridable.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -77,7 +77,7 @@ def session(
 
     Args:
         master: None for `spark-submit`'s, or all local cores.
-        settings: Override all but those that decide what rows mean.
+        settings: Override all but those that decide the meaning of rows.
         verbose: Show Spark's log and progress, instead of logging to a temporary file.
         nice: Added to this process' niceness if Spark is local; irreversible.
         java_options: For a local JVM, such as SMALL.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 # Then the run ends; it can be repeated.
 _PATIENCE_SECONDS = 600.0
-# Others' finished jobs by which delay is measured.
+# Others' finished jobs, to measure delay.
 _LATEST = 10_000
 _LATELY_SECONDS = 10.0
 _UNNOTICED_SECONDS = 0.1

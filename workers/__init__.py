@@ -14,7 +14,7 @@ The path of a job; each package has its own map:
     process     threads of one process: fetch and claim, run, record
     lease       how long a claim holds, who extends it, how its job is interrupted
     execution   one attempt: call the function, decide, record
-    context     what a running job may use: its claim, and a transaction with its finish
+    context     API of a running job: its claim, and a transaction with its finish
     measures    counts of ended jobs
     handover    recovery of jobs left by a killed process
     entry       the function that an unmodified RQ worker calls
@@ -22,7 +22,7 @@ The path of a job; each package has its own map:
 
 Supporting:
 
-    errors      what jobs raise or see raised
+    errors      exceptions for and from jobs
     exits       exit codes and signals
     options     options of `drain work`
     stores      whether PostgreSQL and Redis answer

@@ -89,7 +89,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     if death is not None:
         raise death.exception()
     if word in ("retrying", "deferred", "cancelled") and current is not None:
-        # For RQ this delivery is finished, and its worker has imported what follows.
+        # For RQ this delivery is finished, and its worker has imported the rest.
         from drain.wire import hold_dependents
 
         hold_dependents(current.connection, current.id)

@@ -11,7 +11,7 @@ In the order of a row's path:
     depths           bounds of the Redis lists
 
     awake            queues with rules and jobs: a bounded number, in turn
-    hints            those of them in which jobs were just staged
+    hints            those that just received jobs
     keyed_queue      one queue with rules: a batch from look to commit
     streams          its rows in streams: known, in the order, or blocked
     sources          reads of streams: by key, by key in order, by lane, with aging

@@ -42,7 +42,7 @@ class Allowances:
         self._staged_until = 0.0
 
     def keep_rates_of(self, earlier: Allowances) -> None:
-        """Continue earlier buckets, or what they lack under other rates."""
+        """Continue earlier buckets, or their missing tokens under other rates."""
         if self.rates.are_those_of(earlier.rates):
             self.rates = earlier.rates
         else:

@@ -97,7 +97,7 @@ class AwakeQueues:
         return self.awake.get(queue) or self._asleep.get(queue)
 
     def forget(self, queue: str) -> None:
-        """Forget a queue, except what its buckets lack."""
+        """Forget a queue, except the missing tokens of its buckets."""
         ruled = self.awake.pop(queue, None) or self._asleep.pop(queue, None)
         self._called.pop(queue, None)
         if ruled is not None:

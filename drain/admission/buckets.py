@@ -60,7 +60,7 @@ class Buckets:
 
     @property
     def memory_seconds(self) -> float:
-        """Time in which an empty bucket fills: older starts no longer count."""
+        """Time to fill an empty bucket; older starts no longer count."""
         return self.burst * self._interval / _SECOND
 
     def tokens(self, key: str, now: float) -> int:
@@ -113,7 +113,7 @@ class Buckets:
         }
 
     def forgive(self, now: float) -> None:
-        """Limit what a bucket lacks to its size."""
+        """Limit a bucket's missing tokens to its size."""
         empty = _nanoseconds(now) + self.burst * self._interval
         self._full_at = {key: min(at, empty) for key, at in self._full_at.items()}
 

@@ -1,9 +1,9 @@
-"""Depths of the Redis lists: each holds what workers take within a moment; the rest stays staged.
+"""Depths of the Redis lists: each holds a moment's work; other jobs stay staged.
 
-A list's length after the last push, plus what was moved since, bounds its contents, so Redis is asked only about
+A list's length after the last push, plus later moves, bounds its contents, so Redis is asked only about
 lists that seem full.
 
-Unless fixed, the bound is what workers took in a tenth of a second lately, and at least two jobs per worker. It
+Unless fixed, the bound is a tenth of the workers' recent rate per second, and at least two jobs per worker. It
 doubles when a list ran empty while rows waited.
 
 Redis shows the bounds of lists with waiting rows, so that other processes know which lists are full.

@@ -1,4 +1,4 @@
-"""Hints: one statement finds the queues with rules in which jobs were just staged."""
+"""Hints: one statement finds the queues with rules that just received jobs."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Rates:
         return [each.parameters for each in self._in_force] == [each.parameters for each in earlier._in_force]
 
     def go_on_from(self, earlier: Rates) -> None:
-        """Take over what earlier buckets lack: the tables may have lost jobs since."""
+        """Take over earlier buckets' missing tokens: the tables may have lost jobs since."""
         # Buckets never filled know less than those before them.
         self._earlier = [*(earlier._in_force if earlier.is_filled else ()), *earlier._earlier]
         self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
@@ -142,7 +142,7 @@ class Rates:
         return self.key_buckets.empty(self._clock.now()) if self.key_buckets else []
 
     def take(self, job_id: int, key: str, claims: int = 0) -> None:
-        """Hold tokens back for a job being delivered after so many claims."""
+        """Hold tokens back for a delivered job with this number of claims."""
         if not self:
             return
         if job_id in self._unclaimed:

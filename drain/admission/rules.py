@@ -1,4 +1,4 @@
-"""Rules of a queue: how many jobs run at a time, begin in a time, and in which order.
+"""Rules of a queue: concurrency, rates, and order.
 
 Invalid values and contradictions raise when rules are made. CHECKs on `queues` accept exactly the same rules
 (tests/database/test_rules_of_both.py), so hand-written statements cannot make others.

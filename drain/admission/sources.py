@@ -60,7 +60,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read up to so many rows of each stream after a place, in a batch's transaction."""
+        """Read a limited number of rows of each stream after a place, in a batch's transaction."""
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
         """Know a stream from this row on; return its name and a lower bound of its place."""

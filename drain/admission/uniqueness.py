@@ -62,7 +62,7 @@ class Verdict:
 
 
 def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
-    """Decide which due rows stand, record what gives way, and reschedule what waits.
+    """Decide which due rows stand, record the superseded ones, and reschedule those that wait.
 
     Expired rows, and rows without a unique key, stand. Call in the batch's transaction, before any move.
     """
@@ -106,7 +106,7 @@ def settle_returned(connection: Connection) -> int:
 def decide(candidates: Sequence[Candidate]) -> Verdict:
     """Decide which of these jobs, not all scheduled, stands.
 
-    Scheduled jobs count only beside a due one with a quiet time, and do not give way to one in flight.
+    Scheduled jobs count only together with a due one that has a quiet time, and do not give way to one in flight.
     """
     in_flight = [each.id for each in candidates if each.state == "inflight"]
     ready = [each for each in candidates if each.state == "ready"]

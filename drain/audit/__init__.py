@@ -4,7 +4,7 @@
     rules     conditions that no row may meet
     recheck   repeated looks, since moving jobs may look wrong
     overdue   rows that should have left long ago
-    obstacles what excuses an overdue row
+    obstacles excuses for an overdue row
     admission limits and unique keys
     ticks     missing ticks of schedules
     lists     delivered jobs compared with the Redis lists
@@ -61,7 +61,7 @@ def audit(
     unattended_seconds: float = UNATTENDED_SECONDS,
     progress: Callable[[str], None] = _ignore,
 ) -> Report:
-    """Check everything that must always hold: read all tables once, then recheck what looks wrong.
+    """Check everything that must always hold: read all tables once, then recheck suspects.
 
     Reading 100 million rows needs a longer `statement_timeout` than other commands.
 

@@ -1,6 +1,6 @@
 """Limits exceeded, rules not followed, unique keys doubled.
 
-Only what every look finds is a breach; the rest may settle a moment later.
+A breach must be found by every look; anything else may settle a moment later.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class AdmissionCheck:
         return bool(self._found)
 
     def look(self) -> None:
-        """Find what looks wrong, or keep what still does."""
+        """Find suspects, or keep those that remain."""
         found = dict([*self._over_limits(), *self._held(), *self._several()])
         known = self._found
         self._found = {subject: each for subject, each in found.items() if known is None or subject in known}
 
     def breaches(self) -> list[Breach]:
-        """List what looked wrong every time."""
+        """List the suspects found every time."""
         return list((self._found or {}).values())
 
     def unchecked(self) -> dict[str, str]:

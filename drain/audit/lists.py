@@ -74,7 +74,7 @@ class ListsCheck:
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
     def breaches(self) -> list[Breach]:
-        """List what looked wrong every time; or only that another database feeds the namespace."""
+        """List the suspects found every time; or only that another database feeds the namespace."""
         if self._owned_by_another:
             return [Breach("redis", self._owned_by_another)]
         if self._problem:

@@ -29,7 +29,7 @@ class LiveCheck(Protocol):
         """Look once."""
 
     def breaches(self) -> list[Breach]:
-        """List what looked wrong every time."""
+        """List the suspects found every time."""
 
     def unchecked(self) -> dict[str, str]:
         """Return checks prevented by an unavailable store, with reasons."""

@@ -52,7 +52,7 @@ _MOST_QUEUES = 3
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """Violation of what must always hold.
+    """Violation of an invariant.
 
     Attributes:
         check: One of `CHECKS`.

@@ -113,7 +113,7 @@ class Batches:
     def _transact(self) -> Batch:
         self._rows, self._lanes = (), ()
         skip_locked = self._skips_locked()
-        # Each statement must find unchanged what the previous one read, or fail. Locked rows cannot change;
+        # Each statement must find the previous one's rows unchanged, or fail. Locked rows cannot change;
         # skipped ones must be seen as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):

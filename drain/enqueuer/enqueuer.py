@@ -53,7 +53,7 @@ class Enqueuer:
 
     Args:
         state: The last leader's numbers.
-        adaptive_batch_size: Replaces `batch_size`, with what earlier terms learned.
+        adaptive_batch_size: Replaces `batch_size`, with experience from earlier terms.
         depth: Bound of each Redis list; 0 for none, None to follow the workers.
         alive: Called between statements, for the watchdog.
         thin_queues: Queues pushed without hashes; by default from RQ's registry.
@@ -105,8 +105,8 @@ class Enqueuer:
             looks_again: Finish with an empty batch; otherwise stop after one that left nothing.
 
         Raises:
-            UnavailableError: Redis failed; what was moved and not pushed is redelivered.
-            OwnedByAnotherError: Another database feeds the namespace; what was moved is redelivered.
+            UnavailableError: Redis failed; rows moved but not pushed are redelivered.
+            OwnedByAnotherError: Another database feeds the namespace; moved rows are redelivered.
             psycopg.OperationalError: Rolled back.
         """
         total = 0

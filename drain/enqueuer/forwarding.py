@@ -18,7 +18,7 @@ from drain.wire import Delivery
 
 # Redis serves no other client meanwhile.
 _MOST_BYTES = 8 * 1024 * 1024
-# Rows per read: first what fits at the schema's maximum size, later what memory allows.
+# Rows per read: at first as many as fit at the schema's maximum size, later as memory allows.
 _FIRST_ROWS = 8
 _MOST_ROWS = 64
 

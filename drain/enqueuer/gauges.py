@@ -156,7 +156,7 @@ class ServerGauges:
         )
 
     def run_once(self, connection: Connection) -> None:
-        """Measure what is due."""
+        """Run due measurements."""
         for gauge in self._gauges:
             gauge.run_once(connection)
 

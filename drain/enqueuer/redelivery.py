@@ -94,7 +94,7 @@ class Redelivery:
         return self._failing_queues.names
 
     def recover(self) -> int:
-        """Push what the last leader left unpushed, or all unclaimed jobs if Redis lost its memory; return their number.
+        """Push jobs left unpushed by the last leader, or all unclaimed ones if Redis lost its memory; return how many.
 
         Call when a term begins, as also after a failed push.
 
@@ -102,7 +102,7 @@ class Redelivery:
             OwnedByAnotherError: Another database feeds the namespace.
         """
         self._call_back.run_once()
-        # Before a batch delivers what the current rules allow.
+        # Before a batch delivers under the current rules.
         self.enqueuer.admission.follow()
         self._call_back_outdated()
         remembered = self._redis.remembers()
@@ -133,7 +133,7 @@ class Redelivery:
             psycopg.OperationalError: The database failed.
         """
         self._call_back.run_once()
-        # A batch unaware of the pause must not move what was called back.
+        # A batch unaware of the pause must not move recalled jobs.
         self.enqueuer.admission.pause(self.paused)
         self._call_back_outdated()
         self.is_held_back = False

@@ -65,7 +65,7 @@ class Renumbering:
         buried: Collection[int] = ()
         # Earlier batches have lower numbers and must arrive first.
         self._enqueuer.flush()
-        # One locking statement, which must see what workers just wrote.
+        # One locking statement, to see workers' latest writes.
         with postgres.transaction(self._connection, IsolationLevel.READ_COMMITTED):
             jobs = renumber(self._deliveries.last_delivery, _SLICE)
             if jobs:

@@ -180,7 +180,7 @@ def _rows(
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
-    """Return the cause, one of `CAUSES`, for which a due row waits."""
+    """Return the cause of a due row's wait, one of `CAUSES`."""
     *_, key = job
     if pauses.applies(*job):
         return "paused"

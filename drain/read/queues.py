@@ -40,7 +40,7 @@ SELECT queue, date_part('epoch', clock_timestamp() - min(scheduled_at)) FROM (
     SELECT queue, scheduled_at FROM staged_jobs_scheduled WHERE scheduled_at <= now()
     ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
-# At most what workers hold.
+# At most the jobs that workers hold.
 _RUNNING = f"""
 SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE {RUNNING} LIMIT %(up_to)s::bigint) AS claimed GROUP BY queue

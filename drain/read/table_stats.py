@@ -1,4 +1,4 @@
-"""Rows, bytes and WAL of the tables, and what holds vacuum back.
+"""Rows, bytes and WAL of the tables, and transactions that hold vacuum back.
 
 Needs no rights on the tables. Only members of pg_read_all_stats see other roles' transactions.
 """

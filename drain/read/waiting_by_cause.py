@@ -75,7 +75,7 @@ def count_waiting(
 
     Args:
         connection: With sequential scans off, so that no plan reads a whole table.
-        up_to: Rows read per queue, lane or state; a count that reaches it means at least so many.
+        up_to: Rows read per queue, lane or state; a count that reaches it is a lower bound.
         named: Count these for sure, others up to a bound; None counts all.
     """
     pauses = Pauses(paused.read(connection))

@@ -97,7 +97,7 @@ def staging(
     before: int = 0,
     rows_per_second: float | None = None,
 ) -> Iterator[Copying]:
-    """Stage and note what the block copies, in one transaction.
+    """Stage and note the block's copied rows, in one transaction.
 
     Args:
         connection: In autocommit mode, holding the lock of a begun run.

@@ -40,7 +40,7 @@ SELECT coalesce(
 _DROPPED = "SELECT dropped_before, dropped_up_to FROM drain_state"
 # As drain_checksum_of_late.
 _SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
-# One statement counts exactly what it deletes.
+# One statement counts exactly the rows that it deletes.
 _DELETE_LATE = """
 WITH job AS (
     DELETE FROM finished_jobs_other WHERE finished_at >= %(day)s::date AND finished_at < %(day)s::date + 1 RETURNING *

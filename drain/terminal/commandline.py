@@ -189,7 +189,7 @@ def _forget_output() -> None:
 def open_standard_streams() -> None:
     """Open closed standard streams on the null device; accept all characters.
 
-    Otherwise the next file gets the stream's number, and what C code writes there. Drops an invalid COLUMNS.
+    Otherwise the next file gets the stream's number, and C code's output. Drops an invalid COLUMNS.
     """
     if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
         del os.environ["COLUMNS"]

@@ -15,7 +15,7 @@ from time import sleep
 # Arrows and other escape sequences.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
 
-# Waits so many seconds; empty if no key came.
+# Waits this many seconds; empty if no key came.
 Read = Callable[[float], str]
 
 

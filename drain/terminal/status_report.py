@@ -12,7 +12,7 @@ from drain.formatting import clock, count, duration, visible
 from drain.read.queue import Queue
 from drain.read.system import System
 
-# Causes for which due jobs wait though workers may be free.
+# Causes of waiting though workers may be free.
 _HELD = {
     "paused": "paused",
     "called_back": "called back by a pause",

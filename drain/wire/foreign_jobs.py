@@ -57,7 +57,7 @@ class Strangers:
         failed registry, and ids without a job are dropped.
 
         Returns:
-            Popped deliveries of ours under older namespaces, with job ids; and whether only foreign ids remain.
+            Our own popped deliveries under older namespaces, with job ids; and whether only foreign ids remain.
         """
         key = queue_key(queue)
         page: Any = self._redis.lrange(key, 0, _PAGE - 1)

@@ -71,7 +71,7 @@ def tracked(
 
 @lru_cache(maxsize=10_000)
 def _template(job_name: str, installation: str) -> tuple[str, bytes, bytes]:
-    """Return what a job's deliveries share: shown name, call around the id."""
+    """Return the common part of a job's deliveries: shown name, call around the id."""
     around_id = call_around_id(job_name, installation) if installation else (b"", b"")
     return _shown(job_name), *around_id
 

@@ -96,7 +96,7 @@ class QueueReader(RedisConnection):
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
         """Return each queue's next delivery number.
 
-        None if no job of ours is listed; 0 if unknown: not a list, or only other jobs at its head. Numbers above
+        None if none of our own jobs is listed; 0 if unknown: not a list, or only other jobs at its head. Numbers above
         `up_to` are not ours.
         """
         heads: list[Any] = []

@@ -22,7 +22,7 @@ def database_url(options: Mapping[str, str]) -> str:
 
 
 def for_all_machines(database_url: str) -> str:
-    """Return a URL with what libpq reads on this machine: its variables, service file and password file."""
+    """Complete a URL from libpq's variables, service file and password file on this machine."""
     with postgres.dial(database_url, "drain spark", settings={}) as connection:
         given = {**connection.info.get_parameters(), "password": connection.info.password}
     kept = {name: value for name, value in given.items() if value and name not in _NOT_KEPT}

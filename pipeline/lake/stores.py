@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Lists a directory by its relative path: names, each with True for a directory.
 Lister: TypeAlias = Callable[[str], list[tuple[str, bool]]]
 
-# Hadoop's names for what PyArrow names otherwise.
+# Hadoop's names, and PyArrow's for the same stores.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
 _OBJECT_STORES = ("s3", "gs", "gcs", "abfs")
 # A question mark is a wildcard, unless NAME= follows it.

@@ -168,7 +168,7 @@ class Report:
         since: None for all jobs that are kept.
         per: `hour` or `day`.
         jobs: By queue and name, most frequent first, like `errors`.
-        periods: In which a job ended, earliest first.
+        periods: Those with a job that ended, earliest first.
         details: Counts by period, queue and name, without times.
         weeks: All queues, then each, the busiest first.
         dropped_before: Day before which finished jobs were dropped unarchived.

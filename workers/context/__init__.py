@@ -14,7 +14,7 @@ In the order of a job's path:
     connection_cache  connections kept from job to job
     connection        the psycopg connection that commits with the finish
     lent_connections  connections lent to jobs of a test
-    guarded           what that connection and its async twin share
+    guarded           code shared by that connection and its async twin
     inherited         such connections in a child forked by a job: cut off
 
 The same for `async def` jobs:

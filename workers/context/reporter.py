@@ -58,7 +58,7 @@ class Reporter:
         self._open_board = open_board
         self._board: ProgressBoard | None = None
         self._followed: set[Reporting] = set()
-        # What Redis has, or may have.
+        # Values that Redis has, or may have.
         self._sent: dict[Reporting, _Sent] = {}
         # One per attempt. An Event's lock could stay locked when a job is interrupted in `follow`.
         self._notices: SimpleQueue[None] = SimpleQueue()

@@ -81,7 +81,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
 
 
 def load_sessions() -> None:
-    """Import what sessions need, if SQLAlchemy is loaded, for processes forked later."""
+    """Import sessions' dependencies, if SQLAlchemy is loaded, for processes forked later."""
     if "sqlalchemy" in sys.modules:
         load("drain.workers.context.session")
     if {"sqlalchemy.ext.asyncio", "greenlet"} <= sys.modules.keys():

@@ -11,7 +11,7 @@ In the order of a job's path:
     child_stack       where an isolated job is
     forked            the end of a child that a job has forked
     outcome           outcomes as values
-    decision          what follows from an outcome: statement, word, log line; pure
+    decision          consequences of an outcome: statement, word, log line; pure
     recorder          the only writer of outcomes, under the claim's fence
     death             why a job is dead
     completion_hooks  hooks called once a job is finished or dead

@@ -40,7 +40,7 @@ def interruptible(
 
     Args:
         act: In another thread, where nothing can be raised, its first argument is None.
-        cause: Returns what an earlier SIGALRM should raise, if anything.
+        cause: Returns the exception of an earlier SIGALRM, if any.
         end: Called once a SIGALRM no longer raises, and before the previous handler is restored.
     """
     if threading.current_thread() is not threading.main_thread():

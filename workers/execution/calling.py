@@ -88,7 +88,7 @@ def _call(call: Call, attempt: Attempt) -> Any:
 
 async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
     returned = await coroutine
-    # asyncio then cancels what is left: an abandoned block would look ended.
+    # asyncio then cancels the remaining tasks: an abandoned block would look ended.
     if attempt.in_transaction:
         raise TransactionError(LEFT_OPEN)
     return returned

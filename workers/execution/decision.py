@@ -141,7 +141,7 @@ def decide_unrun(claim: Claim) -> Decision:
 
 
 def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """Return the wait after so many failed attempts: as listed, or exponential and capped.
+    """Return the wait after this number of failed attempts: as listed, or exponential and capped.
 
     Jitter between half and all of it keeps jobs that failed together apart.
     """
@@ -247,7 +247,7 @@ def _after_finish(claim: Claim, rest: Outcome) -> Decision:
 
 
 def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
-    """Report what a job wanted after finishing itself, which no table shows."""
+    """Report a job's wish after finishing itself, which no table shows."""
     match rest:
         case Failed(error) | GaveUp(error):
             wanted = error["traceback"]

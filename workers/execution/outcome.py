@@ -1,4 +1,4 @@
-"""Outcomes of an attempt as values; `decision` says what follows."""
+"""Outcomes of an attempt as values; `decision` has the consequences."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class RQBooks:
 def _write(act: Callable[..., None], worker: BaseWorker, rq_id: str, about: object) -> None:
     try:
         act(worker, rq_id, about)
-    # Any Redis client may have written what RQ reads.
+    # Any Redis client may have written these values.
     except Exception as error:
         if isinstance(error, redis.RedisError) and not isinstance(error, redis.ResponseError):
             raise

@@ -166,7 +166,7 @@ class Measures:
 
 
 def error_text(error: str) -> str:
-    """Cut an exception type's name to what fits."""
+    """Cut an exception type's name to the available size."""
     return error.encode(errors="replace")[:_LONGEST_ERROR].decode(errors="ignore")
 
 

@@ -70,7 +70,7 @@ class Handler(Protocol):
     def start(
         self, redis_url: str, only_tracked: Collection[str], options: WorkOptions, name: str
     ) -> Callable[[Inbox, Shutdown, Journal, Consumer], PlainJobs]:
-        """Start what runs plain jobs, before the process has threads or connections.
+        """Start the runner of plain jobs before the process has threads or connections.
 
         Args:
             only_tracked: Queues without plain jobs.

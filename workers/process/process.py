@@ -82,7 +82,7 @@ class Process:
         name: str,
     ) -> None:
         url, redis_url = settings.database_url, settings.required_redis_url
-        # First: the process of plain jobs must not inherit what follows.
+        # First: the process of plain jobs must not inherit the rest.
         plain_jobs = handler().start(redis_url, settings.only_tracked_queues, options, name)
         self._settings, self._journal, self._death = settings, journal, death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)

@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
 _HEARTBEAT_SECONDS = 15.0
-# Expiry of what RQ's tools show.
+# Expiry of the values for RQ's tools.
 _KEPT_SECONDS = TTL_SECONDS + 60
 
 
 class RQPresence:
-    """Updates what RQ's tools show once a second, in one round trip or none.
+    """Updates the values for RQ's tools once a second, in at most one round trip.
 
     Args:
         shutdown: Ends the fetcher's wait for ids.

@@ -1,4 +1,4 @@
-"""Ends of worker processes: which are replaced, after what pause, and which are killed."""
+"""Ends of worker processes: replacements, pauses before them, and kills."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _report(verdict: Verdict, form: str) -> None:
 
 
 def nagios_line(verdict: Verdict) -> str:
-    """Format the level, what is wrong, and the numbers behind a bar."""
+    """Format level, problem, and the numbers behind a bar."""
     texts = "; ".join(finding.text for finding in verdict.findings) or _all_well(verdict)
     # A bar would begin the numbers.
     text = visible(texts).replace("|", "/")

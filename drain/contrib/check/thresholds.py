@@ -1,4 +1,4 @@
-"""Findings: what is wrong, how bad, and the numbers behind it."""
+"""Findings: problem, severity, and numbers."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class ChannelWorker(CommandListener):
         return job, queue
 
     def _discard(self, job: Job, rq_id: str, queue: Queue, error: Exception) -> None:
-        """Keep what is readable as a failed job, or forget the id, where RQ's worker would end."""
+        """Keep the readable part as a failed job, or forget the id; RQ's worker would end."""
         # The first field read; RQ shows nothing without it.
         is_job = isinstance(job._data, bytes)
         with self.connection.pipeline() as pipeline:

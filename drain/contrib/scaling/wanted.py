@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
     """Wanted workers of a queue, and why.
 
     Attributes:
-        within: Seconds in which the backlog should end.
+        within: Seconds until the backlog should end.
         concurrency: Jobs per worker at once.
         backlog: Jobs waiting for a worker, room in a list, a limit or a rate.
         arrivals: Jobs that come due per second.

@@ -101,7 +101,7 @@ class _Telemetry:
         del name, args, kwargs
         current = trace.get_current_span().get_span_context()
         if current.is_valid and "traceparent" not in context:
-            # What the propagator writes, five times as fast.
+            # The propagator's format, five times as fast.
             context["traceparent"] = (
                 f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
             )

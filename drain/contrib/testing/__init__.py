@@ -6,7 +6,7 @@
         staged.run(check=True)
 
     plugin   pytest: fixtures `staged`, `drain_connection` and `drain_servers`, and the latter's marker
-    staged   `Staged`: staged jobs, and what becomes of them
+    staged   `Staged`: staged jobs, and their outcomes
     rows     waiting jobs, as a test sees them
     adopted  the test's own connection, of any library
     nested   connections on it, with savepoints as transactions

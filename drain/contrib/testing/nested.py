@@ -47,13 +47,13 @@ class Nested(psycopg.BaseConnection[Any]):
         self._savepoint = savepoint
 
     def end(self) -> None:
-        """Keep what was written since `begin`, unless ended."""
+        """Keep writes since `begin`, unless ended."""
         if (savepoint := self._savepoint) is not None:
             self._savepoint = None
             self._send(b"RELEASE SAVEPOINT " + savepoint)
 
     def undo(self) -> None:
-        """Undo what was written since `begin`, unless ended."""
+        """Undo writes since `begin`, unless ended."""
         if (savepoint := self._savepoint) is not None:
             self._savepoint = None
             self._send(b"ROLLBACK TO SAVEPOINT " + savepoint)

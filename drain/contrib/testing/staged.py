@@ -1,4 +1,4 @@
-"""`Staged`: jobs of a test's own transaction, and what becomes of them."""
+"""`Staged`: jobs of a test's own transaction, and their outcomes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Staged:
         unique_key: str | None = None,
         state: str | None = None,
     ) -> StagedJob:
-        """Assert that exactly one such job waits, and return it; what is left out may be anything.
+        """Assert that exactly one such job waits, and return it; omitted arguments match anything.
 
         Args:
             job: Name or function.
@@ -109,7 +109,7 @@ class Staged:
             raise HarnessError(f"no job has the name {wanted.name!r}{hint}")
 
     def run(self, job: Job | None = None, *, limit: int | None = None, check: bool = False) -> list[Ran]:
-        """Run due jobs one by one, and what they stage, until nothing is due.
+        """Run due jobs one by one, and those that they stage, until nothing is due.
 
         Arguments pass through JSON. A job that fails or is deferred waits until `advance`. `drain.transaction()` and
         `drain.psycopg_transaction()` are savepoints on the test's connection.
@@ -153,7 +153,7 @@ class Staged:
         return results.ran
 
     def advance(self, by: timedelta | None = None, **units: float) -> None:
-        """Let time pass, as by `advance(days=7)`; `run` then finds what has come due.
+        """Let time pass, as by `advance(days=7)`; `run` then finds the jobs that have come due.
 
         Scheduled jobs, retries, pauses and `expires_at` come nearer, and each tick of a schedule stages a job: of
         `drain.schedule`, and of `@job(cron=...)` in imported modules. The clocks of Python and the database stay: a

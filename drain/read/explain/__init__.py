@@ -43,7 +43,7 @@ _OF_STATE = {
 
 
 def explain(connection: Connection, redis: Producer | None, job_id: int) -> Explanation:
-    """Explain what a job waits for now; without `redis`, lists and workers are left out.
+    """Explain why a job waits now; without `redis`, lists and workers are left out.
 
     Args:
         connection: In autocommit mode, outside a transaction.

@@ -95,7 +95,7 @@ class Situation:
 
     @cached_property
     def remembers(self) -> bool:
-        """True if Redis kept what was pushed, as far as known.
+        """True if Redis kept all pushed ids, as far as known.
 
         Raises:
             UnavailableError: Redis does not answer.

@@ -55,7 +55,7 @@ def work(redis_url: str) -> Iterator[Callable[..., None]]:
         yield begin
 
 
-def told(result: Result) -> dict[str, Any]:
+def answered(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -69,13 +69,15 @@ def test_a_backlog_ends_when_its_workers_have_run_it(
     stage_jobs(database_url, 4, queue="mail", run_in=9000)
     work("mail", "other", number=2)
     work("third")
-    found = told(forecast("mail", "--json"))
+    found = answered(forecast("mail", "--json"))
     assert (found["jobs"], found["workers"], found["bound"]) == (30, 2, None)
     assert found["run_seconds"] == pytest.approx(0.5, rel=0.01)
     assert found["ends_seconds"] == pytest.approx(7.5, rel=0.02)
-    assert told(forecast("mail", "--workers", "6", "--json"))["ends_seconds"] == pytest.approx(2.5, rel=0.02)
-    assert told(forecast("mail", "--run-seconds", "2", "--json"))["ends_seconds"] == 30.0
-    assert told(forecast("mail", "--rows", "70", "--json"))["jobs"] == 100
+    assert answered(forecast("mail", "--workers", "6", "--json"))["ends_seconds"] == pytest.approx(
+        2.5, rel=0.02
+    )
+    assert answered(forecast("mail", "--run-seconds", "2", "--json"))["ends_seconds"] == 30.0
+    assert answered(forecast("mail", "--rows", "70", "--json"))["jobs"] == 100
 
 
 def test_what_arrives_meanwhile_puts_off_the_end(
@@ -84,11 +86,11 @@ def test_what_arrives_meanwhile_puts_off_the_end(
     finish(database_url, 100)
     stage_jobs(database_url, 30, queue="mail")
     work("mail", number=2)
-    assert told(forecast("mail", "--json"))["arrivals_per_second"] == pytest.approx(0.5)
-    found = told(forecast("mail", "--arrivals", "2", "--json"))
+    assert answered(forecast("mail", "--json"))["arrivals_per_second"] == pytest.approx(0.5)
+    found = answered(forecast("mail", "--arrivals", "2", "--json"))
     assert found["ends_seconds"] == pytest.approx(7.5, rel=0.02)
     assert found["caught_up_seconds"] == pytest.approx(15, rel=0.02)
-    assert told(forecast("mail", "--arrivals", "5", "--json"))["caught_up_seconds"] is None
+    assert answered(forecast("mail", "--arrivals", "5", "--json"))["caught_up_seconds"] is None
     assert "never catches up" in forecast("mail", "--arrivals", "5").stdout
 
 
@@ -102,14 +104,14 @@ def test_a_limit_bounds_the_speed(
     stage_jobs(database_url, 24, queue="mail")
     work("mail", number=8)
     query(database_url, f"INSERT INTO queues (queue, {rules})")
-    found = told(forecast("mail", "--run-seconds", "0.5", "--json"))
+    found = answered(forecast("mail", "--run-seconds", "0.5", "--json"))
     assert (found["bound"], found["ends_seconds"]) == (bound, pytest.approx(seconds))
     assert f"limited by {bound}" in forecast("mail", "--run-seconds", "0.5").stdout
 
 
 def test_a_backfill_is_forecast_before_it_is_staged(database_url: str, forecast: Forecast) -> None:
     words = ("bulk", "--rows", "1000000", "--workers", "4", "--run-seconds", "0.2")
-    assert told(forecast(*words, "--json"))["ends_seconds"] == 50_000
+    assert answered(forecast(*words, "--json"))["ends_seconds"] == 50_000
     assert "queue 'bulk' is not known here" in forecast(*words).stderr
     assert query(database_url, "SELECT FROM staged_jobs") == []
 
