@@ -25,8 +25,12 @@ kill -s KILL -- "-$pid"
 # Shell command that becomes the program. Standard input is the guard's pipe: the child names itself before it becomes
 # the program, so that the guard never misses a running one.
 _REGISTER = 'echo "$$" >&0; exec "$@" < /dev/null'
-# The child imports `drain` from the same place, before the command adds the current directory to the path.
-_STATEMENTS = "import sys; sys.path.insert(0, {!r}); import drain; del sys.path[0]; {}"
+# The child imports `drain` from the same place, before the command adds the current directory to the path. A printed
+# line is written at once, whole: unbuffered, its end is a second write, and lines of two processes mix.
+_STATEMENTS = (
+    "import sys; sys.stdout.reconfigure(line_buffering=True, write_through=False); "
+    "sys.path.insert(0, {!r}); import drain; del sys.path[0]; {}"
+)
 _CLOSE_SECONDS = 10.0
 
 
@@ -51,7 +55,7 @@ class GuardedProgram:
         self.name = name
         home = str(Path(__file__).parents[3])
         self._command = [sys.executable, "-P", "-c", _STATEMENTS.format(home, statement)]
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+        self._environment = {**os.environ, **environment}
         self._relay = relay
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None

@@ -238,6 +238,16 @@ def test_a_program_that_heeds_no_signal_is_killed_with_its_children(tmp_path: Pa
     assert not marked(tmp_path)
 
 
+def test_lines_of_two_processes_do_not_mix() -> None:
+    lines: list[str] = []
+    printing = "import os; child = os.fork(); [print('line') for _ in range(5000)]; child and os.wait()"
+    program = GuardedProgram("worker", printing, {}, lambda _, line: lines.append(line))
+    program.start()
+    assert wait_until(lambda: len(lines) >= 10_000, PATIENCE_SECONDS)
+    program.close()
+    assert lines == ["line"] * 10_000
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(source_watcher, "_PAUSE_SECONDS", 0.0)
