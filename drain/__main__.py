@@ -30,14 +30,14 @@ _CORE = {
 }
 # Sections of `drain --help`.
 _SECTIONS = {
-    "See that it works": ("demo", "drill"),
-    "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": (
+    "Try it": ("demo", "drill"),
+    "Get started": ("dev", "init", "run", "work"),
+    "Inspect": (
         *("status", "top", "list", "show", "explain", "forecast", "trace", "stack", "events"),
         *("slo", "audit", "check", "web"),
     ),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "rehearse", "roles", "prune"),
-    "In bulk, on Spark": ("backfill", "replay", "reconcile", "archive", "stats"),
+    "Bulk work on Spark": ("backfill", "replay", "reconcile", "archive", "stats"),
 }
 
 
@@ -49,10 +49,10 @@ _SECTIONS = {
 )
 @click.version_option(package_name="job-drain", prog_name="drain")
 def main() -> None:
-    """Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
+    """Jobs that commit with your data: staged in PostgreSQL, drained into Redis, run by RQ workers.
 
-    `drain COMMAND --help` explains a command and has examples. Exit codes: 0 done; 1 not done, and one line on
-    standard error says why (a setting that cannot be used is one reason); 2 wrong usage.
+    `drain COMMAND --help` shows examples. Exit codes: 0 success; 1 failure, with one line on standard error; 2 wrong
+    usage.
     """
 
 

@@ -39,27 +39,27 @@ _AUDIT_SECONDS = 3600
     type=click.IntRange(0, 100_000_000),
     default=OVERDUE_SECONDS,
     show_default=True,
-    help="Jobs that have been due for longer than this are overdue.",
+    help="Report jobs due for longer than this.",
 )
 @click.option(
     "--patience-seconds",
     type=click.IntRange(0, 3600),
     default=PATIENCE_SECONDS,
     show_default=True,
-    help="Time in which jobs that may only be under way are checked again.",
+    help="Time to recheck jobs that may still be on their way.",
 )
 @click.option(
     "--unattended-seconds",
     type=click.IntRange(0, 100_000_000),
     default=UNATTENDED_SECONDS,
     show_default=True,
-    help="Time that jobs may wait in a queue without a worker.",
+    help="Report jobs that wait this long without a worker.",
 )
 @click.option(
     "--textfile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the result as metrics too, for the textfile collector of node_exporter; the name must end in .prom.",
+    help="Also write metrics for node_exporter's textfile collector (*.prom).",
 )
 @as_json_option
 def audit_jobs(
@@ -71,21 +71,18 @@ def audit_jobs(
     textfile: Path | None,
     as_json: bool,
 ) -> None:
-    """Check that no job is lost, doubled or stuck.
+    """Prove that no job is lost, duplicated or stuck.
 
-    Changes nothing, and may run at any time. It reads every table once, all as of one instant: each id is in exactly
-    one table, no job has finished without a claim, no fencing token has gone backwards, no job is overdue, nothing
-    exceeds a limit or was claimed in a pause, no two jobs of one unique key wait, and no schedule is late. If Redis is
-    named, it also compares the lists in Redis with inflight_jobs, and checks that each queue with jobs has a worker.
-    Jobs that seem overdue or missing are checked again, for up to --patience-seconds.
+    Reads all tables in one snapshot and changes nothing. With Redis, it also compares its lists with the tables and
+    checks that each queue with jobs has a worker. Jobs that seem overdue or missing are checked again, for up to
+    --patience-seconds.
 
-    Exit codes: 0 all is well; 1 a breach, with a line for each; 3 no breach found, but Redis did not answer.
+    Exit codes: 0 no problem; 1 problems, one per line; 3 no problem found, but Redis is unavailable.
 
     \b
     drain audit
-    drain audit --overdue-seconds 600     for a backlog that may take ten minutes
+    drain audit --overdue-seconds 600     if a backlog may take ten minutes
     drain audit --json | jq '.checks[] | select(.ok | not)'
-    drain audit --textfile /var/lib/prometheus/node-exporter/drain.prom
     """  # noqa: D301
     if textfile is not None:
         check_writable(textfile)

@@ -30,22 +30,21 @@ from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 
 
-@click.command(short_help="Cancel jobs that wait or run.")
+@click.command(short_help="Cancel waiting or running jobs.")
 @settings_options("database_url")
 @selection_options
 @as_json_option
 def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Cancel jobs that wait or run. Options combine: --queue and --job choose the jobs that have both.
+    """Cancel waiting or running jobs. Options combine: --queue and --job select jobs that match both.
 
-    What waits is gone: it is kept among the dead jobs as cancelled, and `drain dead retry` revives it. What runs can
-    finish nothing any more, and learns so at its next heartbeat. Many jobs are cancelled in slices, each a transaction
-    of its own; a command that was interrupted is given again.
+    Waiting jobs become dead, with the reason "cancelled"; `drain dead retry` restores them. A running job learns of it
+    at its next heartbeat and can no longer complete. Many jobs are cancelled in several transactions: after an
+    interruption, run the command again.
 
     \b
     drain cancel 42 43
     drain cancel --queue mail --job shop.jobs.send_receipt --dry-run
     drain cancel --key acme --yes
-    drain cancel --key acme --yes --json | jq .cancelled
     """  # noqa: D301
     with database(settings, STATEMENT_SECONDS) as connection:
         counted = changes.count(connection, selection)

@@ -28,12 +28,11 @@ from drain.terminal.values import json_default
 NAMES = click.argument("names", metavar="NAME [NAME]...", nargs=-1, required=True)
 
 
-@click.group(short_help="List, pause or run schedules: jobs at fixed times.")
+@click.group(short_help="List, pause and run schedules.")
 def cron() -> None:
-    """List, pause or run schedules: jobs that are staged at fixed times.
+    """List, pause and run schedules, which stage a job at each tick.
 
-    A schedule comes from @job(cron=...), which `drain work` writes to the database, or from drain.schedule(). The
-    leader stages one job at each tick.
+    Schedules come from @job(cron=...), saved when `drain work` starts, or from drain.schedule().
 
     \b
     drain cron list
@@ -42,17 +41,15 @@ def cron() -> None:
     """  # noqa: D301
 
 
-@cron.command("list", short_help="List schedules with their next and last ticks.")
+@cron.command("list", short_help="List schedules.")
 @settings_options("database_url", "jobs")
 @as_json_option
 def list_schedules(settings: Settings, *, as_json: bool) -> None:
-    """List all schedules, in the order of their names, with their next and last ticks.
+    """List schedules with their next and last ticks.
 
-    From a width of 120 columns on there are jobs too. With --jobs, schedules are marked that an earlier version of the
-    code has declared and this one does not.
+    With --jobs, marks the schedules that the code no longer declares.
 
     \b
-    drain cron list
     drain cron list --jobs shop.jobs
     drain cron list --json | jq '.[] | select(.paused) | .name'
     """  # noqa: D301
@@ -74,13 +71,11 @@ def list_schedules(settings: Settings, *, as_json: bool) -> None:
         click.echo("no schedule; @job(cron=...) and drain.schedule() make one", err=True)
 
 
-@cron.command(short_help="Stage nothing at the ticks of schedules.")
+@cron.command(short_help="Pause schedules.")
 @NAMES
 @settings_options("database_url")
 def pause(settings: Settings, *, names: Sequence[str]) -> None:
-    """Stage nothing at the ticks of these schedules, until they are resumed.
-
-    A new version of the code, or drain.schedule(), may change a paused schedule; it stays paused.
+    """Pause schedules until they are resumed, even if the code changes them.
 
     \b
     drain cron pause shop.jobs.report
@@ -88,13 +83,11 @@ def pause(settings: Settings, *, names: Sequence[str]) -> None:
     _act_on(settings, names, crons.pause, "paused", otherwise="is paused already")
 
 
-@cron.command(short_help="Stage jobs at the ticks of paused schedules again.")
+@cron.command(short_help="Resume paused schedules.")
 @NAMES
 @settings_options("database_url")
 def resume(settings: Settings, *, names: Sequence[str]) -> None:
-    """Stage jobs at the ticks of these schedules again, from the next tick on.
-
-    Ticks of the time of the pause are left out, whatever the schedule does with missed ones.
+    """Resume schedules from the next tick. Ticks during the pause are skipped.
 
     \b
     drain cron resume shop.jobs.report
@@ -106,7 +99,7 @@ def resume(settings: Settings, *, names: Sequence[str]) -> None:
 @click.argument("name", metavar="NAME")
 @settings_options("database_url")
 def run(settings: Settings, *, name: str) -> None:
-    """Stage one job of a schedule now, beside its ticks, and print the id of the job.
+    """Stage one job of a schedule now, in addition to its ticks, and print its id.
 
     \b
     drain cron run shop.jobs.report
@@ -121,9 +114,9 @@ def run(settings: Settings, *, name: str) -> None:
 @NAMES
 @settings_options("database_url")
 def remove(settings: Settings, *, names: Sequence[str]) -> None:
-    """Delete these schedules; jobs that are staged stay.
+    """Delete schedules; their staged jobs stay.
 
-    A schedule that the code declares comes back when `drain work` starts again; to stop it, pause it.
+    A declared schedule returns when `drain work` restarts; pause it instead.
 
     \b
     drain cron remove shop.jobs.report
@@ -131,16 +124,15 @@ def remove(settings: Settings, *, names: Sequence[str]) -> None:
     _act_on(settings, names, crons.remove, "removed", otherwise="is gone already")
 
 
-@cron.command(short_help="Make the schedules what the code declares.")
+@cron.command(short_help="Update schedules to those the code declares.")
 @settings_options("database_url", "jobs")
-@click.option("--prune", is_flag=True, help="Delete declared schedules that the code has no more.")
+@click.option("--prune", is_flag=True, help="Delete schedules the code no longer declares.")
 def apply(settings: Settings, *, prune: bool) -> None:
-    """Make the schedules what @job(cron=...) declares in the modules of --jobs, as `drain work` does at its start.
+    """Update schedules to those that @job(cron=...) declares, as `drain work` does at start.
 
-    Pauses stay, and so do schedules of drain.schedule().
+    Pauses and schedules made by drain.schedule() stay.
 
     \b
-    drain cron apply --jobs shop.jobs
     drain cron apply --jobs shop.jobs,shop.reports --prune
     """  # noqa: D301
     schedules = _declared(settings)

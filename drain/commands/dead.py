@@ -39,16 +39,14 @@ class _Rate(click.FloatRange):
 
 @click.group()
 def dead() -> None:
-    """List, group, show, retry or discard the jobs that were given up.
+    """List, group, show, retry or discard dead jobs.
 
-    A job is dead when it has no attempts left; when it raised Dead; when its expires_at has passed; when its row
-    cannot be read; or when its worker process died on its last attempt. It stays until a person decides.
+    A job is dead once it is out of attempts, raised Dead, expired, or cannot be read. It stays until you retry or
+    discard it.
 
     \b
-    drain dead list --queue mail
     drain dead groups
-    drain dead show 42
-    drain dead retry 42
+    drain dead list --queue mail
     drain dead retry --queue mail --job shop.jobs.send_receipt
     drain dead discard --all --yes
     """  # noqa: D301
@@ -56,17 +54,15 @@ def dead() -> None:
 
 @dead.command("list", short_help="List dead jobs with their errors.")
 @settings_options("database_url")
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--job", help="Only jobs of this job name.")
-@click.option("--tag", help="Only jobs with this tag.")
+@click.option("--queue", help="Only this queue.")
+@click.option("--job", help="Only this job name.")
+@click.option("--tag", help="Only this tag.")
 @limit_option
 @as_json_option
 def list_dead(
     settings: Settings, *, queue: str | None, job: str | None, tag: str | None, limit: int, as_json: bool
 ) -> None:
-    """List dead jobs, the latest first, a line for each, which ends with the error.
-
-    `drain dead show ID` and --json have the whole error, with its traceback.
+    """List dead jobs with their errors, latest first.
 
     \b
     drain dead list --queue mail --limit 100
@@ -80,22 +76,21 @@ def list_dead(
     print_jobs("dead", jobs, now, as_json=as_json)
 
 
-@dead.command("groups", short_help="Group dead jobs by name and place of their error.")
+@dead.command("groups", short_help="Group dead jobs by job name and error location.")
 @settings_options("database_url")
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Upper bound of the groups to show.",
+    help="Maximum number of groups.",
 )
 @as_json_option
 def groups(settings: Settings, *, limit: int, as_json: bool) -> None:
-    """Group dead jobs by job name and by the innermost place in the application's own code, the largest group first.
+    """Group the latest 10,000 dead jobs by job name and error location, largest group first.
 
-    The application's own code is all but Python's library, installed packages and job-drain. Jobs that did not die of
-    an exception are grouped by the reason: expired, lease, cancelled, unreadable. The 10,000 dead jobs that were
-    staged last are looked at.
+    The location is the innermost frame in your own code. Jobs without an exception are grouped by reason: expired,
+    lease, cancelled, unreadable.
 
     \b
     drain dead groups
@@ -118,14 +113,12 @@ def groups(settings: Settings, *, limit: int, as_json: bool) -> None:
         )
 
 
-@dead.command("show", short_help="Show all that is known about one dead job.")
+@dead.command("show", short_help="Show one dead job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option
 def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Show all that is known about one dead job: its arguments, its traceback, its former lives.
-
-    A job that was retried and died again shows its earlier deaths as former lives.
+    """Show one dead job: its arguments, its traceback, and its earlier deaths.
 
     \b
     drain dead show 42
@@ -159,26 +152,25 @@ def selection_options(command: F) -> F:
         return command(selection=Selection(ids or None, queue, job, tag), **given)
 
     options = (
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--yes", is_flag=True, help="Skip the confirmation."),
         click.option("--all", "everything", is_flag=True, help="All dead jobs."),
         *JOB_OPTIONS,
     )
     return wrapped(command, with_selection, options)
 
 
-@dead.command(short_help="Stage dead jobs again, with all of their attempts.")
+@dead.command(short_help="Retry dead jobs.")
 @settings_options("database_url")
 @click.option(
     "--per-second",
     type=_Rate(SLOWEST, FASTEST),
-    help="Rate at which the jobs come due.  [default: all at once]",
+    help="Jobs per second to retry.  [default: all at once]",
 )
 @selection_options
 def retry(settings: Settings, selection: Selection, *, per_second: float | None, yes: bool) -> None:
-    """Stage dead jobs again, with all of their attempts. Their errors stay on record.
+    """Retry dead jobs with all their attempts. Options combine.
 
-    Options combine: --queue and --job choose the jobs that have both. With --per-second the jobs come due one after
-    the other, in the order of their ids, whether or not anybody watches.
+    With --per-second, the jobs come due one after another, by id.
 
     \b
     drain dead retry 42
@@ -192,9 +184,7 @@ def retry(settings: Settings, selection: Selection, *, per_second: float | None,
 @settings_options("database_url")
 @selection_options
 def discard(settings: Settings, selection: Selection, *, yes: bool) -> None:
-    """Delete dead jobs permanently.
-
-    Options combine: --queue and --job choose the jobs that have both.
+    """Delete dead jobs permanently. Options combine.
 
     \b
     drain dead discard 42

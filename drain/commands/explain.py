@@ -22,16 +22,12 @@ _TITLE = 8
 _WAITS_FOR_NOTHING = ("running", "finished", "dead", "unknown")
 
 
-@click.command("explain", short_help="Say why one job waits, since when, and how long still.")
+@click.command("explain", short_help="Explain why a job waits and when it will start.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url", "redis_url", "namespace")
 @as_json_option
 def explain_job(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Say what one job waits for now, since when, and when it will probably start.
-
-    The first of the causes that holds the job is named: its time, no leader, a pause, an earlier job of its key, a
-    limit or a rate that is used up, a full list, no worker, and so on. The estimate comes from the jobs that have
-    finished in the last minutes. Also for ids that no table has, for jobs that run, and for those that have ended.
+    """Explain why a job waits, since when, and when it will probably start.
 
     \b
     drain explain 42

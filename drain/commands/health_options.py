@@ -21,7 +21,7 @@ _OPTIONS = (
         envvar="DRAIN_HEALTH_GRACE",
         show_envvar=True,
         metavar="SECONDS",
-        help="Time for which a store may fail before /readyz, hooks and commands tell.",
+        help="How long a store may fail before it is reported.",
     ),
     click.option(
         "--health-recovery",
@@ -31,7 +31,7 @@ _OPTIONS = (
         envvar="DRAIN_HEALTH_RECOVERY",
         show_envvar=True,
         metavar="SECONDS",
-        help="Time without a failure after which they tell that all is well again.",
+        help="Time without failures before recovery is reported.",
     ),
     click.option(
         "--on-unhealthy",
@@ -39,8 +39,7 @@ _OPTIONS = (
         envvar="DRAIN_ON_UNHEALTHY",
         show_envvar=True,
         metavar="COMMAND",
-        help="Command for the shell, run once when something has failed for that long; DRAIN_HEALTH_WHAT, "
-        "DRAIN_HEALTH_REASON and DRAIN_HEALTH_SINCE say what.",
+        help="Shell command to run when a failure is reported.",
     ),
     click.option(
         "--on-recovery",
@@ -48,7 +47,7 @@ _OPTIONS = (
         envvar="DRAIN_ON_RECOVERY",
         show_envvar=True,
         metavar="COMMAND",
-        help="Command for the shell, run once when that is well again.",
+        help="Shell command to run when a recovery is reported.",
     ),
 )
 # Only the enqueuer judges queues.
@@ -60,7 +59,7 @@ queue_grace_option = click.option(
     envvar="DRAIN_HEALTH_QUEUE_GRACE",
     show_envvar=True,
     metavar="SECONDS",
-    help="Time for which all attempts of a queue may fail before hooks and commands tell.",
+    help="How long a queue may fail before it is reported.",
 )
 _FIELDS = {
     "health_grace": "grace_seconds",

@@ -22,18 +22,17 @@ from drain.terminal.values import json_default
 from drain.wire import ProgressBoard
 
 
-@click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
+@click.command("list", short_help="List jobs by state.")
 @click.argument("state", metavar="STATE", type=click.Choice(list(queries.TABLES)))
 @settings_options("database_url")
-@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--queue", help="Only this queue.")
 @limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs of one STATE, the latest first: staged, inflight, finished or dead.
+    """List jobs by STATE, latest first: staged, inflight, finished or dead.
 
-    A job in flight is queued (in Redis), running, retrying (waits after a failure), deferred (asked to run later) or
-    stalled (its worker is gone; it will be pushed again). From a width of 120 columns on there are tags and
-    arguments too.
+    A job in flight is queued (in Redis), running, retrying (after a failure), deferred (at its own request) or stalled
+    (its worker is gone; it will be delivered again). Terminals of 120 columns also show tags and arguments.
 
     \b
     drain list inflight --queue mail
@@ -47,20 +46,16 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
     print_jobs(state, jobs, now, as_json=as_json)
 
 
-@click.command(short_help="Show all that is known about one job.")
+@click.command(short_help="Show one job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url", "redis_url", "namespace")
 @as_json_option
 def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Show all that is known about one job, in whichever table it is.
-
-    Of a job that runs, `progress` is what it has reported last, if it has: Redis has it, so it is left out if
-    no Redis is named or Redis does not answer.
+    """Show one job, in any state. The progress of a running job needs Redis.
 
     \b
     drain show 42
     drain show 42 --json | jq .last_error
-    drain show 42 --json | jq .progress.done
     """  # noqa: D301
     with database(settings) as connection:
         job = queries.job(connection, job_id)

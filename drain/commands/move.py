@@ -44,22 +44,20 @@ class _Priority(click.IntRange):
 
 @click.group("jobs")
 def jobs() -> None:
-    """Move or change jobs that wait.
+    """Change waiting jobs.
 
     \b
     drain jobs move --queue mail --to slow-mail
     """  # noqa: D301
 
 
-@jobs.command(short_help="Give jobs that wait another queue, priority or time.")
+@jobs.command(short_help="Change the queue, priority or time of waiting jobs.")
 @settings_options("database_url")
 @click.option("--to", "to_queue", metavar="QUEUE", help="New queue.")
 @click.option(
     "--priority", type=_Priority(-(2**31), 2**31 - 1), metavar="N", help="New priority; lower runs first."
 )
-@click.option(
-    "--run-at", metavar="TIME", help="Not before this time: 2026-12-01T08:00, UTC unless it says so; or now."
-)
+@click.option("--run-at", metavar="TIME", help="Earliest start: 2026-12-01T08:00 (UTC by default), or now.")
 @selection_options
 @as_json_option
 def move(
@@ -73,17 +71,15 @@ def move(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Give jobs that wait another queue, priority or time.
+    """Change the queue, priority or time of waiting jobs.
 
-    Staged jobs change, ready or scheduled; with --to or --run-at also those that are delivered and not yet claimed, or
-    wait for their next attempt: they are called back, and delivered again. Left out, and counted: jobs that run; and
-    with --priority alone all that have left the staged jobs, which it would not bring forward.
+    Changes staged jobs; with --to or --run-at also delivered and retrying jobs, which are delivered again. Running jobs
+    are skipped and counted, as are delivered jobs if only --priority is given.
 
     \b
     drain jobs move 42 43 --run-at now
     drain jobs move --queue mail --tag import --to slow-mail --dry-run
     drain jobs move --key acme --priority 10 --yes
-    drain jobs move --queue mail --to slow-mail --yes --json | jq .moved
     """  # noqa: D301
     if to_queue is None and priority is None and run_at is None:
         raise click.UsageError("say what changes: --to, --priority or --run-at")

@@ -24,8 +24,8 @@ def named_options(command: F) -> F:
         return command(name=name, **given)
 
     options = (
-        click.option("--key", metavar="KEY", help="Only jobs of this key."),
-        click.option("--job", metavar="NAME", help="Only jobs of this job name."),
+        click.option("--key", metavar="KEY", help="Only this key."),
+        click.option("--job", metavar="NAME", help="Only this job name."),
         click.argument("name", metavar="[QUEUE]", required=False),
     )
     return wrapped(command, with_names, options)
@@ -33,10 +33,8 @@ def named_options(command: F) -> F:
 
 @click.command("pause", short_help="Pause a queue, a job name or a key.")
 @settings_options("database_url")
-@click.option(
-    "--for", "lasts", type=DURATION, metavar="TIME", help="End by itself after this time: 10m, 2h, 1d."
-)
-@click.option("--reason", help="Sentence for the people who will ask why.")
+@click.option("--for", "lasts", type=DURATION, metavar="TIME", help="Duration of the pause: 10m, 2h, 1d.")
+@click.option("--reason", help="Reason, shown with the pause.")
 @named_options
 def pause(
     settings: Settings,
@@ -47,10 +45,10 @@ def pause(
     lasts: float | None,
     reason: str | None,
 ) -> None:
-    """Pause a queue, the jobs of a name, or a key: within a second nothing of it starts any more.
+    """Pause a queue, a job name or a key: within a second, none of its jobs starts.
 
-    Jobs that run already go on, and applications go on staging. What is given together has to apply together: a queue
-    and a key pause that key in that queue. Without --for, the pause ends with `drain queue resume`.
+    Running jobs continue, and staging still works. Combined options narrow the pause: a queue and a key pause that key
+    in that queue.
 
     \b
     drain queue pause calls
@@ -67,11 +65,11 @@ def pause(
     click.echo(f"paused: {_words(name, job, key)}")
 
 
-@click.command("resume", short_help="End a pause.")
+@click.command("resume", short_help="Resume a paused queue, job name or key.")
 @settings_options("database_url")
 @named_options
 def resume(settings: Settings, *, name: str | None, job: str | None, key: str | None) -> None:
-    """End a pause: name the same queue, job and key. Its jobs start within a second.
+    """End the pause of this queue, job name and key, within a second.
 
     \b
     drain queue resume calls

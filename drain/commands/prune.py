@@ -30,17 +30,16 @@ _STATEMENT_SECONDS = 600
     required=True,
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Number of days to keep before today, by UTC.",
+    help="Full days (UTC) to keep besides today.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the days that would be dropped, and drop nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @as_json_option
 def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Drop old days of finished jobs without archiving them.
+    """Drop old days of completed jobs without archiving them.
 
-    Today and the --keep-days days before it stay, by UTC: with 1, today and
-    yesterday. Dead jobs stay until a person decides. `drain run` does the same
-    continuously; `drain archive` writes the days to files first.
+    Keeps today and the --keep-days days before, by UTC, and all dead jobs. `drain run` does the same automatically;
+    `drain archive` saves the jobs first.
 
     \b
     drain prune --keep-days 30 --dry-run

@@ -57,34 +57,29 @@ _A_RATE = _OrOff(click.STRING)
 def queue() -> None:
     """Edit the rules of queues, pause and resume.
 
-    Rules limit how many jobs of a queue run at once and how many begin per second, minute, hour or day; they also set
-    the order. The leader applies changes within a second. A queue without rules has no limits.
+    Rules limit how many jobs of a queue run at once and how many start per second, minute, hour or day, and set their
+    order. Changes apply within a second.
 
     \b
     drain queue set calls --running 50 --rate 100/s
-    drain queue pause calls --key acme --for 10m --reason "they asked for it"
+    drain queue pause calls --key acme --for 10m --reason "at their request"
     drain queue list
-    drain queue apply queues.toml --dry-run
     """  # noqa: D301
 
 
 def rule_options(command: F) -> F:
     """Add an option for each rule."""
     for option in (
+        click.option("--running", type=_A_LIMIT, metavar="N", help="Maximum number of running jobs."),
         click.option(
-            "--running", type=_A_LIMIT, metavar="N", help="Upper bound of the jobs that run at a time."
+            "--running-per-key", type=_A_LIMIT, metavar="N", help="Maximum number of running jobs per key."
         ),
         click.option(
-            "--running-per-key", type=_A_LIMIT, metavar="N", help="The same for the jobs of each key."
+            "--rate", type=_A_RATE, metavar="RATE", help="Maximum start rate: 100/s, 10/min, 5/h, 1/d."
         ),
+        click.option("--rate-per-key", type=_A_RATE, metavar="RATE", help="Maximum start rate per key."),
         click.option(
-            "--rate", type=_A_RATE, metavar="RATE", help="Jobs that begin in a time: 100/s, 10/min, 5/h, 1/d."
-        ),
-        click.option(
-            "--rate-per-key", type=_A_RATE, metavar="RATE", help="The same for the jobs of each key."
-        ),
-        click.option(
-            "--burst", type=_A_LIMIT, metavar="N", help="Jobs that may begin at once after a pause."
+            "--burst", type=_A_LIMIT, metavar="N", help="Starts allowed at once after an idle period."
         ),
         click.option("--fair/--no-fair", default=None, help="Keys take turns."),
         click.option(
@@ -92,39 +87,38 @@ def rule_options(command: F) -> F:
             "weights",
             multiple=True,
             metavar="KEY=N",
-            help="Turns of a key, 1 by default; may be repeated.",
+            help="Turns of a key, 1 by default; repeatable.",
         ),
         click.option(
-            "--ordered/--no-ordered", default=None, help="A key's jobs run one at a time, by their ids."
+            "--ordered/--no-ordered", default=None, help="Run each key's jobs one at a time, by id."
         ),
         click.option(
             "--on-dead",
             type=_OrOff(click.Choice(["hold", "skip"])),
             metavar="[hold|skip]",
-            help="When a job of an ordered key is dead, the others wait or go on.",
+            help="Hold or skip a dead job of an ordered key.",
         ),
         click.option(
             "--aging",
             type=_OrOff(DURATION),
             metavar="TIME",
-            help="Time of waiting that counts as a step of priority: 60s.",
+            help="Waiting time worth one step of priority: 60s.",
         ),
     )[::-1]:
         command = option(command)
     return command
 
 
-@queue.command("set", short_help="Change rules of a queue.")
+@queue.command("set", short_help="Change the rules of a queue.")
 @click.argument("name", metavar="QUEUE")
 @settings_options("database_url", "forward_queues")
 @rule_options
 def set_rules(settings: Settings, *, name: str, weights: Sequence[str], **given: Any) -> None:
-    """Change rules of a queue. Rules that are not given stay as they are, and "none" takes a rule off.
+    """Change rules of a queue. Other rules stay; "none" removes one.
 
     \b
     drain queue set calls --running 50 --running-per-key 4
     drain queue set calls --rate 100/s --rate-per-key 10/min --burst 20
-    drain queue set calls --fair --weight acme=3
     drain queue set events --ordered --on-dead skip
     drain queue set calls --running none --no-fair --weight none
     """  # noqa: D301
@@ -153,11 +147,11 @@ def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-@queue.command("unset", short_help="Take all rules off queues.")
+@queue.command("unset", short_help="Remove all rules of queues.")
 @click.argument("names", metavar="QUEUE [QUEUE]...", nargs=-1, required=True)
 @settings_options("database_url")
 def unset_rules(settings: Settings, *, names: Sequence[str]) -> None:
-    """Take all rules off queues. Their pauses stay.
+    """Remove all rules of queues. Pauses stay.
 
     \b
     drain queue unset calls
@@ -169,12 +163,12 @@ def unset_rules(settings: Settings, *, names: Sequence[str]) -> None:
     click.echo(f"no rules: {', '.join(names)}")
 
 
-@queue.command("show", short_help="Show the rules and pauses of one queue.")
+@queue.command("show", short_help="Show the rules and pauses of a queue.")
 @click.argument("name", metavar="QUEUE")
 @settings_options("database_url")
 @as_json_option
 def show_rules(settings: Settings, *, name: str, as_json: bool) -> None:
-    """Show the rules of one queue, and the pauses that apply to it or to jobs of it.
+    """Show the rules of a queue, and the pauses that affect it.
 
     \b
     drain queue show calls
@@ -191,11 +185,11 @@ def show_rules(settings: Settings, *, name: str, as_json: bool) -> None:
             queue_report.show_queue(rules or Rules(name), pauses, queries.now(connection))
 
 
-@queue.command("list", short_help="List all queues with their rules, and all pauses.")
+@queue.command("list", short_help="List queues with their rules and pauses.")
 @settings_options("database_url")
 @as_json_option
 def list_rules(settings: Settings, *, as_json: bool) -> None:
-    """List all queues with their rules, and all pauses: queues that have rules, and those that have jobs.
+    """List queues that have rules or jobs, and all pauses.
 
     Tables show up to a thousand of each; --json shows all.
 
@@ -222,22 +216,21 @@ def _show(connection: Connection, rules: Rules) -> None:
     queue_report.show_queue(rules, _pauses_of(connection, rules.queue), queries.now(connection))
 
 
-@click.command("apply", short_help="Give queues the rules that a file declares.")
+@click.command("apply", short_help="Apply the rules declared in a file.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @settings_options("database_url", "forward_queues")
-@click.option("--dry-run", is_flag=True, help="Print the difference, and change nothing.")
-@click.option("--prune", is_flag=True, help="Take the rules off queues that the file does not name.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
+@click.option("--prune", is_flag=True, help="Remove the rules of queues missing from the file.")
 @as_json_option
 def apply_file(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as_json: bool) -> None:
-    """Give queues exactly the rules that a TOML file declares, in one transaction, and print the difference.
+    """Apply the rules declared in a TOML file in one transaction, and print the changes.
 
-    The file has a table for each queue, and a line for each rule, by the names of the options of `drain queue set`:
+    The file has a table per queue, with the option names of `drain queue set`:
 
     \b
     [calls]
     running = 50
     rate = "100/s"
-    fair = true
     weights = { acme = 3 }
 
     \b

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@click.command(short_help="Drain committed jobs into Redis: the enqueuer.")
+@click.command(short_help="Drain committed jobs into Redis.")
 @settings_options(
     "database_url",
     "redis_url",
@@ -39,12 +39,12 @@ _log = logging.getLogger(__name__)
     "poll_seconds",
     "depth",
 )
-@click.option("--once", is_flag=True, help="Drain the jobs that are due now, and exit.")
+@click.option("--once", is_flag=True, help="Drain the jobs due now, then exit.")
 @click.option(
     "--take-over",
     type=click.UUID,
     metavar="INSTALLATION",
-    help="Take over namespace and queues in Redis from this database, which no longer exists.",
+    help="Take over the Redis queues of a database that no longer exists.",
 )
 @click.option(
     "--keep-days",
@@ -53,8 +53,7 @@ _log = logging.getLogger(__name__)
     show_default=True,
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Number of days of finished jobs to keep before today, by UTC; older days are dropped permanently. 0 keeps "
-    "all days.",
+    help="Full days (UTC) of completed jobs to keep besides today; 0 keeps all.",
 )
 @click.option(
     "--metrics-port",
@@ -63,7 +62,7 @@ _log = logging.getLogger(__name__)
     show_default=True,
     envvar="DRAIN_METRICS_PORT",
     show_envvar=True,
-    help="Port for /metrics, /healthz and /readyz; 0 for none. If it is taken, jobs are drained without it.",
+    help="Port of /metrics, /healthz and /readyz; 0 for none.",
 )
 @click.option(
     "--metrics-host",
@@ -71,7 +70,7 @@ _log = logging.getLogger(__name__)
     show_default=True,
     envvar="DRAIN_METRICS_HOST",
     show_envvar=True,
-    help="Address of that port.",
+    help="Address to listen on.",
 )
 @click.option(
     "--hooks",
@@ -79,7 +78,7 @@ _log = logging.getLogger(__name__)
     envvar="DRAIN_HOOKS",
     show_envvar=True,
     metavar="MODULES",
-    help="Modules with functions under @drain.on_unhealthy and @drain.on_recovery, separated by commas.",
+    help="Modules with @drain.on_unhealthy and @drain.on_recovery hooks, comma-separated.",
 )
 @trace_option
 @health_options
@@ -98,13 +97,13 @@ def run(
     health: HealthOptions,
     verbose: bool,
 ) -> None:
-    """Drain committed jobs into Redis. Start two or more: one leads, the others are standbys.
+    """Drain committed jobs into Redis. Start two or more: one leads, the others stand by.
 
-    SIGTERM and SIGINT end it after the current batch, with exit code 0.
+    SIGTERM or SIGINT ends it after the current batch, with exit code 0.
 
     \b
     drain run --metrics-port 9186
-    drain run --keep-days 0               keep finished jobs forever
+    drain run --keep-days 0               keep completed jobs forever
     drain run --once                      from cron, without a daemon
     """  # noqa: D301
     # Speeds up the other commands.

@@ -24,8 +24,8 @@ STATEMENT_SECONDS = 600
 # In reverse order of the help.
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option("--tag", help="Jobs with this tag."),
-    click.option("--job", help="Jobs of this job name."),
-    click.option("--queue", help="Jobs of this queue."),
+    click.option("--job", help="Jobs with this name."),
+    click.option("--queue", help="Jobs in this queue."),
     click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
 )
 # For a slice blocked by another transaction.
@@ -50,8 +50,8 @@ def selection_options(command: F) -> F:
         return command(selection=selection, **given)
 
     options = (
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--dry-run", is_flag=True, help="Count the jobs, and change nothing."),
+        click.option("--yes", is_flag=True, help="Skip the confirmation."),
+        click.option("--dry-run", is_flag=True, help="Count the jobs without changing them."),
         click.option("--key", help="Jobs with this key."),
         *JOB_OPTIONS,
     )

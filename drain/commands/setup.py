@@ -18,24 +18,19 @@ from drain.terminal.commandline import F, setting_option, settings_options
 @setting_option("database_url")
 @setting_option("schema")
 @click.option(
-    "--print", "only_print", is_flag=True, help="Print the SQL for psql instead; connects to no database."
+    "--print", "only_print", is_flag=True, help="Print the SQL for psql instead, without connecting."
 )
-@click.option("--version", "to", type=int, help="With --print: version to reach; by default the newest.")
-@click.option(
-    "--from", "since", type=int, help="With --print: version to start from; by default an empty database."
-)
+@click.option("--version", "to", type=int, help="With --print: target version; newest by default.")
+@click.option("--from", "since", type=int, help="With --print: current version; empty database by default.")
 def init(
     database_url: str | None, schema: str | None, *, only_print: bool, to: int | None, since: int | None
 ) -> None:
-    """Create the tables, or bring them up to date; safe to repeat.
-
-    The change of the tables is one transaction: after an error the database is unchanged.
+    """Create or upgrade the tables, in one transaction; safe to repeat.
 
     \b
     drain init
-    drain init --print              the SQL for an empty database
-    drain init --print --from 1     the SQL for a database with version 1
-    drain init --schema jobs        tables in a schema of their own
+    drain init --print --from 1     the SQL to upgrade from version 1
+    drain init --schema jobs        tables in their own schema
     """  # noqa: D301
     if only_print:
         script = versions.script(versions.VERSION if to is None else to, since or 0)
@@ -61,22 +56,19 @@ def role_options(command: F) -> F:
     return command
 
 
-@click.command("roles", short_help="Print the SQL for roles with the least rights.")
+@click.command("roles", short_help="Print the SQL for least-privilege roles.")
 @click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(DEFAULT_NAMES)))
 @settings_options("database_url")
 @role_options
-@click.option(
-    "--owner", metavar="NAME", help="Role that becomes the owner of the tables; by default the owner stays."
-)
-@click.option("--apply", "is_applied", is_flag=True, help="Execute the SQL, in one transaction.")
+@click.option("--owner", metavar="NAME", help="New owner of the tables; unchanged by default.")
+@click.option("--apply", "is_applied", is_flag=True, help="Execute the SQL in one transaction.")
 def show_roles(
     settings: Settings, *, which: Sequence[str], owner: str | None, is_applied: bool, **names: str
 ) -> None:
-    """Print the SQL for roles with the least rights: application, enqueuer, worker, operator, inspection.
+    """Print the SQL for least-privilege roles: application, enqueuer, worker, operator, inspection.
 
-    The roles cannot log in: grant them to the roles that your programs log in as. The SQL is for psql. --apply
-    executes it instead, and needs a superuser, or an owner of schema and tables who may create roles. Both are safe to
-    repeat.
+    The roles cannot log in: grant them to your login roles. --apply executes the SQL instead, as a superuser or the
+    tables' owner with the right to create roles. Safe to repeat.
 
     \b
     drain roles | less

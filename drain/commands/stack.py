@@ -20,7 +20,7 @@ from drain.terminal.values import json_default
 _LEAST, _SHARE = 20, 0.45
 
 
-@click.command("stack", short_help="Show where a running job is now: file, line, function.")
+@click.command("stack", short_help="Show the current stack of a running job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url", "redis_url", "namespace")
 @click.option(
@@ -30,20 +30,18 @@ _LEAST, _SHARE = 20, 0.45
     type=DURATION,
     default=f"{PATIENCE_SECONDS:g}s",
     show_default=True,
-    help="Patience with the answer of the worker process.",
+    help="Maximum wait for the worker's answer.",
 )
-@click.option("--all", "whole", is_flag=True, help="Show the worker's calls that lead to the job too.")
+@click.option("--all", "whole", is_flag=True, help="Include the worker's own frames.")
 @as_json_option
 def stack(settings: Settings, *, job_id: int, seconds: float, whole: bool, as_json: bool) -> None:
-    """Ask the worker process that runs a job for the job's stack: its calls, the innermost last.
+    """Show the current stack of a running job, innermost call last, without disturbing it.
 
-    The job goes on undisturbed. No value of an argument and no source text is shown. A process of `drain work` answers
-    for jobs in its main thread, in threads, in the event loop, and for isolated ones; a stock `rq worker` does not, nor
-    does a job that holds the interpreter in C code. Exit code 1, and one line that says why, if there is no stack.
+    Shows no argument values and no source. Jobs of a stock `rq worker`, or inside C code that holds the interpreter,
+    cannot answer: exit code 1.
 
     \b
     drain stack 42
-    drain stack 42 --all
     drain stack 42 --json | jq -r '.calls[-1].file'
     """  # noqa: D301
     redis_url = settings.required_redis_url

@@ -27,7 +27,7 @@ Readers = Mapping[str, Callable[[Connection], Section]]
 _NO_READERS: Readers = {}
 
 
-@click.command(short_help="Show how many jobs are in each state, the leader and workers.")
+@click.command(short_help="Show jobs by state, the leader and workers.")
 @settings_options("database_url", "redis_url")
 @click.option(
     "--watch",
@@ -36,7 +36,7 @@ _NO_READERS: Readers = {}
     flag_value=2.0,
     type=FiniteRange(0.1, 3600),
     metavar="[SECONDS]",
-    help="Show the status every SECONDS, 2 by default, until Ctrl-C (exit code 0).",
+    help="Repeat every SECONDS, 2 by default, until Ctrl-C.",
 )
 @as_json_option
 def status(
@@ -45,15 +45,12 @@ def status(
     watch_seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Show how many jobs are in each state, the leader, and the workers of each queue.
+    """Show jobs by state, the leader, and the workers of each queue.
 
-    A job is staged until the enqueuer moves it; then in flight: queued (waits for a worker), running (claimed by a
-    worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
-    is marked "none", others show their free workers and all; a queue is stalled if its jobs have waited for a worker
-    for a minute while none has finished. Below the table is how many due jobs a pause, a limit, a rate or a full list
-    holds back; --json has the causes of all waits, and the rules and pauses. Beyond a thousand queues the smaller ones
-    are counted together as (others). Without Redis the workers are unknown ("?"; null in JSON). Exit code 3: Redis is
-    named and does not answer.
+    Staged jobs wait in PostgreSQL. In flight, a job is queued (waits for a worker), running, or retrying (waits for
+    its next attempt). It ends finished or dead. Workers are shown as free/all, or "none" if jobs wait without any.
+    A queue is stalled if its jobs have waited for a minute while none finished. Due jobs held by a pause, a limit, a
+    rate or a full list are counted below the table. Exit code 3: Redis is unavailable.
 
     \b
     drain status

@@ -109,7 +109,7 @@ class _Looker:
             yield queries.with_lenient_values(connection)
 
 
-@click.command("top", short_help="Show queues and running jobs, live.")
+@click.command("top", short_help="Watch queues and running jobs live.")
 @settings_options("database_url", "redis_url", "namespace")
 @click.option(
     "--every",
@@ -118,22 +118,21 @@ class _Looker:
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Refresh interval.",
 )
 @click.option(
     "--sort",
     type=click.Choice(list(SORTS.values())),
     default="waiting",
     show_default=True,
-    help="Order of the queues at the beginning.",
+    help="Initial order of the queues.",
 )
 def top(settings: Settings, *, seconds: float, sort: str) -> None:
-    """Show the queues, why their jobs wait, and the jobs that have run for longest, again and again.
+    """Watch queues, why their jobs wait, and the longest-running jobs.
 
-    Rates are of jobs that have ended within the last minute; numbers with ~ are worked out from a part of the jobs.
-    Workers are the free ones and all; a queue is STALLED if its jobs have waited for one for a minute while none has
-    ended. Keys: q quits, p pauses the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. If the
-    output is not a terminal, it is printed once.
+    Rates are completed jobs over the last minute; ~ marks estimates. Workers are free/all; STALLED means that jobs have
+    waited for a minute while none finished. Keys: q quits, p pauses; w, r, o, b and n sort by waiting, rate, oldest,
+    busy and name. When piped, prints once.
 
     \b
     drain top

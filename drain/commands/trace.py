@@ -29,16 +29,15 @@ _HINT = (
 )
 
 
-@click.command("trace", short_help="Show when one job passed which process, and what took long.")
+@click.command("trace", short_help="Show a job's timeline and where the time went.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url", "redis_url", "namespace")
 @as_json_option
 def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Show the times at which one job passed its tables and processes, and how long each step took.
+    """Show a job's timeline and how long each step took.
 
-    The tables know some of the times. `drain run --trace` and `drain work --trace` (DRAIN_TRACE=1) note the others in
-    Redis, for an hour: pushed, popped, begun, ended. The times of the tables are those of the database's clock, the
-    others are those of the processes' machines.
+    `drain run --trace` and `drain work --trace` (DRAIN_TRACE=1) record the steps outside PostgreSQL, for an hour:
+    pushed, popped, begun, ended. Their times come from the processes' clocks, the others from the database's.
 
     \b
     drain trace 42

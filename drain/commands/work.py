@@ -29,14 +29,14 @@ from drain.wire import Producer
 _log = logging.getLogger(__name__)
 
 
-@click.command(short_help="Run jobs: a worker on one or several queues.")
+@click.command(short_help="Run jobs.")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @settings_options("database_url", "redis_url", "jobs", "namespace", "only_tracked_queues")
 @click.option(
     "--rotate",
     "rotates",
     is_flag=True,
-    help="Serve the named QUEUEs in turn. Without names they always take turns.",
+    help="Serve the named QUEUEs in turn instead of in order.",
 )
 @click.option(
     "--processes",
@@ -48,29 +48,28 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--prefetch",
     type=click.IntRange(1, 1000),
-    help="Number of jobs that a process fetches at a time; by default as many as it is about to run.",
+    help="Jobs a process claims at a time; by default, those about to start.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, 1000),
     default=1,
     show_default=True,
-    help="Number of jobs, other than async ones, that a process runs at once. In a thread a timeout cannot interrupt "
-    "time.sleep, a query or another wait in C code, only what follows.",
+    help="Synchronous jobs a process runs at once. In threads, a timeout cannot interrupt a blocking call.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1000),
     default=100,
     show_default=True,
-    help="Number of async jobs that a process runs at once.",
+    help="Async jobs a process runs at once.",
 )
 @click.option(
     "--grace-seconds",
     type=FiniteRange(0, 86_400),
     default=30.0,
     show_default=True,
-    help="Time that running jobs have to end after SIGTERM, before they are interrupted.",
+    help="Time for running jobs to finish after SIGTERM.",
 )
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
 @click.option(
@@ -84,7 +83,7 @@ _log = logging.getLogger(__name__)
     default=0,
     envvar="DRAIN_WORK_METRICS_PORT",
     show_envvar=True,
-    help="Port for /metrics, /healthz and /readyz; by default none.",
+    help="Port of /metrics, /healthz and /readyz; none by default.",
 )
 @click.option(
     "--metrics-host",
@@ -92,7 +91,7 @@ _log = logging.getLogger(__name__)
     show_default=True,
     envvar="DRAIN_METRICS_HOST",
     show_envvar=True,
-    help="Address of that port.",
+    help="Address to listen on.",
 )
 @trace_option
 @health_options
@@ -119,14 +118,14 @@ def work(
     rq: dict[str, Any],
     verbose: bool,
 ) -> None:
-    """Run jobs of these QUEUEs; by default of all queues of the registered jobs.
+    """Run jobs of these QUEUEs, or of all queues of the registered jobs.
 
-    Named QUEUEs are served in strict order: a queue gets its turn only while those before it are empty. With --rotate,
-    and without names, they take turns.
+    Named QUEUEs are served in strict order: each only while those before it are empty. With --rotate, or without names,
+    they take turns.
 
-    On SIGTERM or SIGINT running jobs have --grace-seconds to end; jobs that have not begun, or not ended by then, go
-    back to their queues. A second signal interrupts the running jobs at once. An unmodified `rq worker` with
-    DRAIN_DATABASE_URL and DRAIN_JOBS set does the same work, one job at a time.
+    On SIGTERM or SIGINT, running jobs have --grace-seconds to finish; all others return to their queues. A second
+    signal interrupts them at once. A stock `rq worker` with DRAIN_DATABASE_URL and DRAIN_JOBS runs the same jobs, one
+    at a time.
 
     \b
     drain work mail default --processes 4

@@ -23,10 +23,10 @@ DEFAULT_NAMES = {
     "inspection": "drain_inspection",
 }
 TITLES = {
-    "application": "whatever stages jobs.",
+    "application": "applications that stage jobs.",
     "enqueuer": "`drain run`.",
-    "worker": "`drain work` and `rq worker`; if their jobs stage jobs, they need the role of the application too.",
-    "operator": "people and applications that edit rules and schedules, cancel and move jobs.",
+    "worker": "`drain work` and `rq worker`; grant it the application role too if jobs stage jobs.",
+    "operator": "editing rules and schedules, and cancelling or moving jobs.",
     "inspection": "`drain status`, `list`, `show` and `audit`.",
 }
 # Columns of `staged_jobs` that applications set; defaults, the enqueuer and retries set the others.

@@ -23,20 +23,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Since click 8.2, a group without a subcommand raises its help.
 _HELP_OF_GROUP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _HELP = {
-    "database_url": "URL of PostgreSQL: postgresql://user@host/database.",
-    "schema": "Schema of job-drain's tables; by default the first of the search_path, most often public.",
-    "redis_url": "URL of Redis: redis://host:6379/0, rediss://… or unix:///path.",
-    "jobs": "Modules that define jobs, separated by commas.",
-    "namespace": "First part of the RQ job ids; by default the name of the database.",
-    "forward_queues": "Queues whose jobs leave Postgres when they are pushed, separated by commas.",
-    "only_tracked_queues": "Queues in which plain RQ jobs are refused, separated by commas.",
-    "thin_queues": "Queues whose jobs always reach Redis as ids without hashes, which only `drain work` can run; * for "
-    "all. By default those on which nothing else listens.",
-    "whole_queues": "Queues whose jobs always reach Redis with hashes, for RQ's tools; * for all.",
-    "batch_size": "Upper bound of the rows in one transaction; 2500 by default.",
-    "depth": "Upper bound of the jobs in each list of Redis, 0 for none; by default what the workers take in a tenth "
-    "of a second. The others wait in PostgreSQL.",
-    "poll_seconds": "Upper bound of the sleep when nothing wakes the enqueuer; 1 by default.",
+    "database_url": "PostgreSQL URL.",
+    "schema": "Schema of the tables.",
+    "redis_url": "Redis URL.",
+    "jobs": "Modules that define jobs, comma-separated.",
+    "namespace": "Prefix of RQ job ids; the database name by default.",
+    "forward_queues": "Forward-mode queues, comma-separated.",
+    "only_tracked_queues": "Queues that refuse plain RQ jobs, comma-separated.",
+    "thin_queues": "Queues delivered without RQ hashes, for `drain work` only; * for all. Detected by default.",
+    "whole_queues": "Queues always delivered with RQ hashes; * for all.",
+    "batch_size": "Maximum rows per transaction; 2500 by default.",
+    "depth": "Maximum jobs per Redis list, 0 for unlimited; by default, a tenth of a second of work.",
+    "poll_seconds": "Maximum idle sleep; 1 by default.",
 }
 _KINDS = {"batch_size": "INTEGER", "poll_seconds": "FLOAT", "depth": "INTEGER"}
 
@@ -102,8 +100,7 @@ trace_option = click.option(
     is_flag=True,
     envvar="DRAIN_TRACE",
     show_envvar=True,
-    help="Note in Redis when each job passes, for `drain trace`: an exchange more for each batch, and 300 bytes a job, "
-    "for an hour.",
+    help="Record each job's timeline in Redis for `drain trace`: 300 bytes per job, for an hour.",
 )
 
 
@@ -246,12 +243,12 @@ def add_to(command: click.Command, callback: Callable[..., Any]) -> None:
     command.params += reversed(getattr(callback, "__click_params__", []))
 
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 limit_option = click.option(
     "--limit",
     type=click.IntRange(1, 1_000_000),
     default=20,
     show_default=True,
-    help="Upper bound of the jobs to show.",
+    help="Maximum number of jobs.",
 )
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every step.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command(short_help="Move closed days of finished jobs to Parquet files.")
+@click.command(short_help="Move old completed jobs to Parquet files.")
 @click.argument("path", envvar="DRAIN_ARCHIVE")
 @settings_options("database_url")
 @click.option(
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     # With 0, a worker could not look up after midnight whether its latest job was recorded.
     default=1,
     show_default=True,
-    help="Number of closed days that stay in Postgres.",
+    help="Closed days to keep in PostgreSQL.",
 )
-@click.option("--dry-run", is_flag=True, help="Count the rows of each day, and change nothing.")
-@click.option("--follow", is_flag=True, help="Run on, and archive each job seconds after it finishes.")
+@click.option("--dry-run", is_flag=True, help="Count the rows of each day without changing anything.")
+@click.option("--follow", is_flag=True, help="Keep running; archive each job seconds after it completes.")
 @spark_options
 @as_json_option
 def archive(
@@ -53,14 +53,12 @@ def archive(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Move closed days of finished jobs from Postgres to Parquet files in PATH, or DRAIN_ARCHIVE.
+    """Move closed days of completed jobs from PostgreSQL to Parquet files in PATH, or DRAIN_ARCHIVE.
 
-    A day, by UTC, is closed when it is over. Its rows are written to PATH/finished_date=2026-11-20/, and read again
-    and compared; then its partition is dropped. After an interruption, run the command again. Exits 1 if a day could
-    not be archived; all others are archived.
+    A day closes at midnight UTC. Its rows are written to PATH/finished_date=2026-11-20/ and verified before the
+    partition is dropped. After an interruption, run the command again. Exit code 1: some days could not be archived.
 
-    With --follow each finished job is in the files a few seconds later, and days are dropped when they are closed,
-    until SIGINT or SIGTERM. Spark runs only while a day is closed.
+    With --follow, each job is archived seconds after it completes, until SIGINT or SIGTERM.
 
     \b
     drain archive /var/lib/jobs --dry-run

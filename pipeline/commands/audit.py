@@ -27,18 +27,17 @@ def add_options(command: click.Command) -> None:
     @click.option(
         "--expected",
         metavar="SOURCE",
-        help="Instead, compare a list of job ids that an application has committed with all tables, on Spark: "
-        "'sql:SELECT job_id AS id FROM orders'.",
+        help="On Spark, check that these job ids exist: 'sql:SELECT job_id AS id FROM orders'.",
     )
-    @click.option("--key", default="id", show_default=True, help="Column of the list that holds the ids.")
+    @click.option("--key", default="id", show_default=True, help="Column with the ids.")
     @click.option(
         "--archive",
         envvar="DRAIN_ARCHIVE",
         show_envvar=True,
-        help="With --expected: directory of the archived days.",
+        help="With --expected: path of the archive.",
     )
-    @click.option("--queue", help="With --expected: the list is about this queue only.")
-    @click.option("--job", help="With --expected: the list is about this job name only.")
+    @click.option("--queue", help="With --expected: only this queue.")
+    @click.option("--job", help="With --expected: only this job name.")
     @spark_options
     def with_expected(
         *,

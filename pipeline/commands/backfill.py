@@ -27,23 +27,29 @@ if TYPE_CHECKING:
 @click.command(short_help="Stage a job for each row of a table, file or query.")
 @click.argument("source")
 @settings_options("database_url")
-@click.option("--job", "job_name", required=True, help="Name of the jobs, such as shop.jobs.index_order.")
-@click.option("--args", "args", metavar="COLUMNS", default="", help="Positional arguments: id,version.")
+@click.option("--job", "job_name", required=True, help="Job name: shop.jobs.index_order.")
 @click.option(
-    "--kwargs", "kwargs", metavar="NAME=COLUMN,…", default="", help="Keyword arguments: user=author."
+    "--args", "args", metavar="COLUMNS", default="", help="Columns for positional arguments: id,version."
+)
+@click.option(
+    "--kwargs",
+    "kwargs",
+    metavar="NAME=COLUMN,…",
+    default="",
+    help="Columns for keyword arguments: user=author.",
 )
 @click.option(
     "--columns",
     metavar="NAME TYPE,…",
     default="",
-    help="Types of columns of CSV and JSON: id bigint, zip text.",
+    help="Column types of CSV and JSON: id bigint, zip text.",
 )
 @click.option(
     "--on-null",
     type=click.Choice(work.ON_NULL),
     default=work.ON_NULL[0],
     show_default=True,
-    help="Action for a row whose argument is null.",
+    help="Action for rows with a null argument.",
 )
 @click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
@@ -51,22 +57,22 @@ if TYPE_CHECKING:
     type=click.IntRange(-(2**31), 2**31 - 1),
     default=100,
     show_default=True,
-    help="Lower runs first; applications' own jobs have 0.",
+    help="Priority; lower runs first, applications use 0.",
 )
-@click.option("--tag", help="Note for people on where the jobs come from.")
-@click.option("--where", help="Only rows that fulfil this condition, in Spark's SQL.")
-@click.option("--run-id", help="Identifier of the run; generated and printed by default.")
+@click.option("--tag", help="Tag of the jobs, to find them by.")
+@click.option("--where", help="Spark SQL condition on the rows.")
+@click.option("--run-id", help="Id of the run; generated and printed by default.")
 @click.option(
     "--max-rows-per-second",
     "rows_per_second",
     type=FiniteRange(min=0, min_open=True),
-    help="Number of jobs that come due in each second, from the commit on.",
+    help="Jobs that come due per second, from the commit.",
 )
 @click.option(
     "--commit-every",
     type=click.IntRange(min=1),
     metavar="ROWS",
-    help="Rows after which to commit; one commit by default.",
+    help="Rows per commit; one commit by default.",
 )
 @click.option(
     "--max-lag",
@@ -74,7 +80,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     default=Limits.lag_seconds,
     show_default=True,
-    help="With --commit-every, lag of a replica that pauses the run.",
+    help="With --commit-every: replica lag that pauses the run.",
 )
 @click.option(
     "--max-wal",
@@ -82,35 +88,35 @@ if TYPE_CHECKING:
     metavar="MB",
     default=Limits.wal_bytes / 2**20,
     show_default=True,
-    help="With --commit-every, WAL kept for replication slots that pauses the run.",
+    help="With --commit-every: WAL retained by slots that pauses the run.",
 )
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Option of the source's format; may be repeated.",
+    help="Option of the source format; repeatable.",
 )
 @click.option(
     "--register",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="Python data source to read with; may be repeated.",
+    help="Python data source to register; repeatable.",
 )
 @click.option(
     "--reject",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File for rows that cannot be staged, as JSON lines.",
+    help="JSON Lines file for rows that cannot be staged.",
 )
 @click.option(
     "--max-rejects",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Most rejects that the run goes on with.",
+    help="Maximum number of rejected rows.",
 )
-@click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
+@click.option("--dry-run", is_flag=True, help="Count the jobs and show ten without staging them.")
 @spark_options
 @as_json_option
 def backfill(
@@ -131,17 +137,14 @@ def backfill(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Stage a job for each row of SOURCE, all of them in one commit, or none.
+    """Stage a job for each row of SOURCE, all in one commit.
 
-    --commit-every is for runs so large that one transaction would hold back vacuum for hours. After an interruption,
-    the same command goes on where it ended. The run pauses while a replica or a replication slot falls behind, and
-    while jobs with a lower priority number wait more than twice as long as before it.
+    SOURCE is a path or s3:// URL ending in .parquet, .csv, .json, .jsonl or .orc; a directory of such files;
+    FORMAT:PATH for other Spark formats; or 'sql:SELECT …' on PostgreSQL.
 
-    SOURCE is a path or an s3:// URL that ends in .parquet, .csv, .json, .jsonl or .orc; a directory with such files;
-    FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
-
-    Repeating a run with the same --run-id stages nothing if the run was staged, and all of it if it was not. Redis
-    lists are first in, first out, so give a large run a queue of its own, and name that queue last to its workers.
+    Repeating a run with the same --run-id never stages a row twice. Use --commit-every for runs so large that one
+    transaction would hold back vacuum for hours; the run pauses while replicas or more urgent jobs fall behind. Redis
+    lists are first in, first out: give a large run its own queue, and name it last to the workers.
 
     \b
     drain backfill documents.parquet --job shop.index --args id --dry-run \\

@@ -90,7 +90,7 @@ def spark_options(command: F) -> F:
 
     decorated: Callable[..., Any] = with_runtime
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Show Spark's own log and progress."),
+        click.option("-v", "--verbose", is_flag=True, help="Show Spark's log and progress."),
         click.option(
             "--nice",
             type=click.IntRange(0, 19),
@@ -99,17 +99,15 @@ def spark_options(command: F) -> F:
             show_default=True,
             envvar="DRAIN_NICE",
             show_envvar=True,
-            help="Niceness of Spark on this machine; with 0 it does not give way.",
+            help="Niceness of Spark on this machine.",
         ),
-        click.option(
-            "--conf", multiple=True, metavar="NAME=VALUE", help="Setting of Spark; may be repeated."
-        ),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting; repeatable."),
         click.option(
             "--master",
             envvar="SPARK_MASTER",
             show_envvar=True,
             metavar="URL",
-            help="Spark's master: local[4], spark://…, k8s://…, yarn. All cores of this machine by default.",
+            help="Spark master: local[4], spark://…, k8s://…, yarn; all local cores by default.",
         ),
     ):
         decorated = option(decorated)

@@ -23,41 +23,33 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command(short_help="Stage a job for each difference of two data sets.")
+@click.command(short_help="Stage a job for each difference between two data sets.")
 @settings_options("database_url")
-@click.option("--source", required=True, help="Source of truth; written as for backfill.")
-@click.option("--target", required=True, help="Data set that has to follow the source; written alike.")
+@click.option("--source", required=True, help="Source of truth.")
+@click.option("--target", required=True, help="Data set that must match the source.")
 @click.option(
     "--key",
     required=True,
     metavar="COLUMNS",
-    help="Columns that identify a row, and the jobs' arguments in this order: tenant,id.",
+    help="Key columns, also the jobs' arguments: tenant,id.",
 )
-@click.option(
-    "--version", metavar="COLUMN", help="Column that is equal on both sides if the target is up to date."
-)
-@click.option(
-    "--compare", default="", metavar="COLUMNS", help="In place of --version: columns that are all equal then."
-)
-@click.option(
-    "--job", "job_name", required=True, help="Job for a key that is missing or different in the target."
-)
-@click.option(
-    "--delete-job", help="Job for a key that was deleted at the source; by default it is only counted."
-)
+@click.option("--version", metavar="COLUMN", help="Version column to compare.")
+@click.option("--compare", default="", metavar="COLUMNS", help="Columns to compare instead of --version.")
+@click.option("--job", "job_name", required=True, help="Job for keys missing or outdated in the target.")
+@click.option("--delete-job", help="Job for keys deleted at the source; only counted by default.")
 @click.option(
     "--max-deletes",
     default=work.MAX_DELETES,
     show_default=True,
     metavar="NUMBER|PERCENT%",
-    help="Most keys of the target to delete: a number or a percentage.",
+    help="Maximum deletions, as a number or percentage of the target.",
 )
 @click.option(
     "--on-null",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="Handling of rows with null in the key.",
+    help="Action for rows with a null key.",
 )
 @click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
@@ -65,46 +57,46 @@ if TYPE_CHECKING:
     type=click.IntRange(-(2**31), 2**31 - 1),
     default=100,
     show_default=True,
-    help="Lower runs first; applications' own jobs have 0.",
+    help="Priority; lower runs first, applications use 0.",
 )
-@click.option("--tag", help="Note for people on where the jobs come from.")
-@click.option("--report", metavar="PATH", help="Directory to write the differences to, as Parquet.")
-@click.option("--run-id", help="Identifier of the run; generated and printed by default.")
+@click.option("--tag", help="Tag of the jobs, to find them by.")
+@click.option("--report", metavar="PATH", help="Parquet directory for the differences.")
+@click.option("--run-id", help="Id of the run; generated and printed by default.")
 @click.option(
     "--source-column",
     "source_columns",
     multiple=True,
     metavar="NAME=EXPRESSION",
-    help="Computed column of the source, in Spark's SQL; may be repeated.",
+    help="Computed source column, in Spark SQL; repeatable.",
 )
 @click.option(
     "--target-column",
     "target_columns",
     multiple=True,
     metavar="NAME=EXPRESSION",
-    help="Computed column of the target; may be repeated.",
+    help="Computed target column; repeatable.",
 )
 @click.option(
     "--source-option",
     "source_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Option of the source's format, such as database_url=… for sql; may be repeated.",
+    help="Option of the source format, such as database_url=… for sql; repeatable.",
 )
 @click.option(
     "--target-option",
     "target_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Option of the target's format; may be repeated.",
+    help="Option of the target format; repeatable.",
 )
 @click.option(
     "--register",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="Python data source to read with; may be repeated.",
+    help="Python data source to register; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Compare and count, and stage nothing.")
+@click.option("--dry-run", is_flag=True, help="Compare and count without staging jobs.")
 @spark_options
 @as_json_option
 def reconcile(
@@ -125,16 +117,14 @@ def reconcile(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Compare a source of truth with a target, and stage a job for each difference, all of them in one commit.
+    """Compare a source of truth with a target, and stage a job for each difference, all in one commit.
 
-    Each side is a path or an s3:// URL that ends in .parquet, .csv, .json, .jsonl or .orc; a directory with such
-    files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
-    A column with another name in the target is given as id=document_id; one that has to be computed is defined by
-    --source-column or --target-column, and then named like any other.
+    Sides are written as SOURCE of `drain backfill`. A column with another name in the target is id=document_id;
+    --source-column and --target-column define computed columns.
 
-    A job gets the key, and has to bring the target to what the source holds when the job runs; a delete job has to
-    check that the source still lacks the key. A key whose job waits already is left out, so running this command twice
-    does no harm. Exits 0 whether or not there are differences, and 1 if --max-deletes refuses the run.
+    A job gets the key. When it runs, it must make the target match the source, and a delete job must check that the
+    source still lacks the key. Keys with a waiting job are skipped, so repeating the command is safe. Exit code 1:
+    --max-deletes refused the run.
 
     \b
     drain reconcile --source 'sql:SELECT id, version FROM documents' \\

@@ -20,36 +20,35 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command(short_help="Stage again what has run, from the archive.")
+@click.command(short_help="Stage completed jobs again.")
 @settings_options("database_url")
 @click.option(
     "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Path of the archive."
 )
-@click.option("--finished", is_flag=True, help="Also finished jobs that are still in Postgres.")
+@click.option("--finished", is_flag=True, help="Include completed jobs still in PostgreSQL.")
 @click.option(
     "--where",
     required=True,
     metavar="CONDITION",
-    help="Only jobs that fulfil this condition, in Spark's SQL, on the columns of finished_jobs and finished_date; "
-    "'true' for all.",
+    help="Spark SQL condition on finished_jobs' columns and finished_date; 'true' for all.",
 )
-@click.option("--job", "job_name", required=True, help="Name of the jobs that have run.")
-@click.option("--as", "as_name", metavar="JOB", help="Stage them under another name.")
-@click.option("--queue", help="Queue of the jobs; by default that of each.")
+@click.option("--job", "job_name", required=True, help="Job name to replay.")
+@click.option("--as", "as_name", metavar="JOB", help="New job name.")
+@click.option("--queue", help="New queue; each job's own by default.")
 @click.option(
     "--priority",
     type=click.IntRange(-(2**31), 2**31 - 1),
-    help="Lower runs first; by default the priority of each.",
+    help="New priority; each job's own by default.",
 )
-@click.option("--tag", help="Note for people; by default the tag of each.")
-@click.option("--run-id", help="Identifier of the run: the same one stages nothing twice.")
+@click.option("--tag", help="New tag; each job's own by default.")
+@click.option("--run-id", help="Id of the run; the same id never stages twice.")
 @click.option(
     "--max-rows-per-second",
     "rows_per_second",
     type=FiniteRange(min=0, min_open=True),
-    help="Number of jobs that come due in each second, from the commit on.",
+    help="Jobs that come due per second, from the commit.",
 )
-@click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
+@click.option("--dry-run", is_flag=True, help="Count the jobs and show ten without staging them.")
 @spark_options
 @as_json_option
 def replay(
@@ -62,13 +61,10 @@ def replay(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Stage again jobs that have run, as new jobs, all of them in one commit, or none.
+    """Stage completed jobs again as new jobs, all in one commit.
 
-    Arguments, queue, priority, tag, key and context are those of each job. The new jobs are due at once, never expire,
-    and have no unique key. Jobs that gave way to another one of their unique key have not run, and are left out.
-
-    --run-id has to be named: repeating a run with the same id stages nothing if the run was staged, and all of it if
-    it was not.
+    Each keeps its arguments, queue, priority, tag, key and context; it is due at once, without expiry or unique key.
+    Superseded jobs are skipped. Repeating a run with the same --run-id never stages a job twice.
 
     \b
     drain replay --archive /lake/jobs --job shop.send_receipt --dry-run \\

@@ -31,28 +31,28 @@ _GAP = 2
 _LEAST = 12
 
 
-@click.command(short_help="Show counts, retries and times of jobs.")
+@click.command(short_help="Show counts, retries and durations of jobs.")
 @settings_options("database_url")
 @click.option(
     "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Path of the archive."
 )
 @click.option(
-    "--since", metavar="TIME", help="Only jobs that ended since 2026-11-01, 2026-11-01T12:00, 7d, 24h; UTC."
+    "--since", metavar="TIME", help="Start of the period: 2026-11-01, 2026-11-01T12:00 (UTC), 7d, 24h."
 )
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--job", help="Only jobs of this name.")
+@click.option("--queue", help="Only this queue.")
+@click.option("--job", help="Only this job name.")
 @click.option(
-    "--per", type=click.Choice(list(PERIODS)), default="day", show_default=True, help="Length of a period."
+    "--per", type=click.Choice(list(PERIODS)), default="day", show_default=True, help="Period of each row."
 )
 @click.option(
     "--top",
     type=click.IntRange(1, 10_000),
     default=20,
     show_default=True,
-    help="Most jobs that a table shows.",
+    help="Maximum rows per table.",
 )
 @click.option(
-    "--html", "file", metavar="FILE", type=click.Path(path_type=Path), help="Write a page with plots as well."
+    "--html", "file", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with charts."
 )
 @spark_options
 @as_json_option
@@ -69,14 +69,11 @@ def stats(
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Show how the jobs went: counts, retries, waiting and processing times, over archived and live jobs together.
+    """Show counts, retries, waiting and processing times, over archived and live jobs.
 
-    Waiting lasts from when a job was due until a worker claimed it. Only the latest claim is on record, so a job that
-    was claimed more than once has no waiting time. Processing lasts from the claim that finished the job until its
-    finish. Percentiles are within 1 %, all other numbers are exact.
-
-    Finished and dead jobs are those that ended since --since; staged and in-flight jobs are those of now. A retried
-    job finished after more than one attempt; "per job" is the mean number of attempts of a finished job.
+    Waiting is from due to claim, known only for jobs claimed once. Processing is from the last claim to completion.
+    Percentiles are within 1 %; other numbers are exact. --since applies to finished and dead jobs; staged and in-flight
+    jobs are current. A retried job finished after several attempts.
 
     \b
     drain stats --since 14d --per hour --html weeks.html

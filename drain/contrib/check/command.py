@@ -79,7 +79,7 @@ class _Command(click.Command):
             )
 
 
-@click.command("check", cls=_Command, short_help="Say whether all is well, for Nagios and scripts.")
+@click.command("check", cls=_Command, short_help="Check health once, for Nagios and scripts.")
 @settings_options("database_url", "redis_url", "namespace")
 @click.option(
     "--for",
@@ -87,7 +87,7 @@ class _Command(click.Command):
     type=click.Choice(["nagios", "json"]),
     default="nagios",
     show_default=True,
-    help="Program that reads the line.",
+    help="Output format.",
 )
 @click.option(
     "--max-lag",
@@ -95,7 +95,7 @@ class _Command(click.Command):
     default="30s,2m",
     show_default=True,
     metavar="[WARNING,]CRITICAL",
-    help="Time that a due job may wait for the leader.",
+    help="Maximum wait of a due job for the leader.",
 )
 @click.option(
     "--max-wait",
@@ -103,7 +103,7 @@ class _Command(click.Command):
     default="5m,1h",
     show_default=True,
     metavar="[WARNING,]CRITICAL",
-    help="Time that a due job may wait for a worker; a pause, a limit or a rate is not counted.",
+    help="Maximum wait of a due job for a worker, unless rules or pauses hold it.",
 )
 @click.option(
     "--max-dead",
@@ -111,28 +111,28 @@ class _Command(click.Command):
     default="0,",
     show_default=True,
     metavar="[WARNING,]CRITICAL",
-    help="Number of dead jobs.",
+    help="Maximum number of dead jobs.",
 )
 @click.option(
     "--unattended",
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.unattended],
     show_default=True,
-    help="Level if jobs wait in a queue without workers.",
+    help="Level for queues with jobs but no workers.",
 )
 @click.option(
     "--stalled",
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.stalled],
     show_default=True,
-    help="Level if jobs wait for workers and none has finished for a minute.",
+    help="Level for stalled queues: jobs wait, none finished for a minute.",
 )
 @click.option(
     "--failing",
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.failing],
     show_default=True,
-    help="Level if all recent attempts of a queue have failed.",
+    help="Level for queues whose recent attempts all failed.",
 )
 @click.option(
     "--timeout",
@@ -140,7 +140,7 @@ class _Command(click.Command):
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Upper bound of the time that the check takes, whatever the stores do.",
+    help="Maximum duration of the check.",
 )
 def check(
     settings: Settings,
@@ -154,13 +154,13 @@ def check(
     failing: str,
     timeout: float,
 ) -> None:
-    """Look once at everything, and print one line.
+    """Check health once, and print one line.
 
-    Exit codes, as Nagios has them: 0 OK; 1 WARNING; 2 CRITICAL: above a threshold, no enqueuer leads, a store is
-    unavailable, or the schema has another version; 3 UNKNOWN: a setting, wrong usage or missing rights. The role of
-    inspection is enough. Without a URL of Redis, workers are not judged.
+    Exit codes: 0 OK; 1 WARNING; 2 CRITICAL: a threshold is exceeded, no leader, a store is unavailable, or the schema
+    version differs; 3 UNKNOWN: wrong usage, settings or rights. The inspection role suffices. Without a Redis URL,
+    workers are not checked.
 
-    A threshold is CRITICAL or WARNING,CRITICAL, and either may be empty.
+    A threshold is CRITICAL or WARNING,CRITICAL; either may be empty.
 
     \b
     drain check --max-lag 30s,2m --max-wait 5m,1h --max-dead 0,100

@@ -13,25 +13,25 @@ from drain.config import Settings
 from drain.terminal.commandline import setting_option
 
 
-@click.command(short_help="Run servers for development, and with --jobs all programs.")
+@click.command(short_help="Run development servers, and all programs with --jobs.")
 @setting_option("jobs")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory to keep the data in; by default they are removed at the end.",
+    help="Directory to keep the data in; removed at exit by default.",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Port of PostgreSQL on 127.0.0.1, without a password.",
+    help="PostgreSQL port on 127.0.0.1, without a password.",
 )
 @click.option(
-    "--redis-port", type=click.IntRange(1, 65535), help="Port of Redis on 127.0.0.1, without a password."
+    "--redis-port", type=click.IntRange(1, 65535), help="Redis port on 127.0.0.1, without a password."
 )
 @click.option(
-    "--database-url", metavar="TEXT", help="PostgreSQL to use, with the tables in place; by default its own."
+    "--database-url", metavar="TEXT", help="Existing PostgreSQL, already initialized, to use instead."
 )
-@click.option("--redis-url", metavar="TEXT", help="Redis to use; by default its own.")
+@click.option("--redis-url", metavar="TEXT", help="Existing Redis to use instead.")
 def dev(
     jobs: str | None,
     directory: Path | None,
@@ -40,16 +40,13 @@ def dev(
     database_url: str | None,
     redis_url: str | None,
 ) -> None:
-    """Run PostgreSQL and Redis in the foreground, for development, until Ctrl-C.
+    """Run PostgreSQL and Redis in the foreground for development, until Ctrl-C.
 
-    With --jobs an enqueuer and a worker run too. The worker works on all queues of
-    the jobs, and starts again whenever a Python file below the current directory
-    has changed. Each line begins with the name of the program that wrote it.
+    With --jobs, also runs an enqueuer and a worker, which restarts when a Python file below the current directory
+    changes.
 
-    Prints the two URLs as export lines for another shell, with the tables in
-    place. They lead to Unix sockets; for programs in containers and GUI clients,
-    choose ports. Needs both servers: the extra [servers], or on PATH. A server that
-    an option names is used instead of one of its own.
+    Prints the URLs of both servers as export lines for another shell. They name Unix sockets; choose ports for
+    containers and GUI clients. Needs both servers: the extra [servers], or on PATH.
 
     \b
     drain dev --jobs shop

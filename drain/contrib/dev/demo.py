@@ -10,14 +10,13 @@ import click
 from drain.terminal.commandline import as_json_option
 
 
-@click.command(short_help="Run ten thousand real jobs, and prove that none is lost.")
+@click.command(short_help="Run ten thousand real jobs and prove none was lost.")
 @as_json_option
 def demo(*, as_json: bool) -> None:
-    """Index Python's documentation: ten thousand real jobs, and the proof that none is lost.
+    """Index Python's documentation with ten thousand real jobs, and prove that none was lost.
 
-    Starts its own PostgreSQL, Redis, enqueuer and workers, and ends them. Needs nothing but
-    the extra [servers], or both servers on PATH. Exit code 1: a job was lost, or ran for a transaction
-    that had been rolled back.
+    Starts and stops its own servers, enqueuer and workers. Needs the extra [servers], or both servers on PATH. Exit
+    code 1: a job was lost, or ran for a rolled-back transaction.
 
     \b
     drain demo
@@ -29,23 +28,23 @@ def demo(*, as_json: bool) -> None:
     sys.exit(run_demo(as_json=as_json))
 
 
-@click.command(short_help="Break something on purpose, and prove that no job was harmed.")
+@click.command(short_help="Break something on purpose and prove no job was harmed.")
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="All drills, with a table at the end.")
+@click.option("--all", "everything", is_flag=True, help="Run all drills and print a summary.")
 @as_json_option
 def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
-    """Break something on purpose, and prove from the tables that it happened and that no job was harmed.
+    """Break something on purpose, and prove from the tables that no job was harmed.
 
-    Starts its own PostgreSQL, Redis, enqueuers and workers, and prints each event as a JSON line. Exit code 1: a
-    drill did harm, or its fault did not take place.
+    Starts its own servers, enqueuers and workers; prints events as JSON lines. Exit code 1: a job was harmed, or the
+    fault did not happen.
 
     \b
-    lease-race        a worker outlives its lease, and another one does the job
+    lease-race        a worker outlives its lease while another runs the job
     kill-enqueuer     the leader is killed under load, and a standby takes over
-    kill-worker       a worker is killed in the middle of a job
-    flush-redis       Redis forgets thousands of queued jobs under load
-    restart-postgres  PostgreSQL crashes in the middle of work, and comes back
-    zombie-leader     a leader is paused in a batch, and goes on too late
+    kill-worker       a worker is killed while it runs a job
+    flush-redis       Redis loses thousands of queued jobs under load
+    restart-postgres  PostgreSQL crashes under load, and restarts
+    zombie-leader     a leader is suspended in a batch, and resumes too late
     late-commit       a job commits after one with a higher id has finished
 
     \b

@@ -31,12 +31,12 @@ _LOCK_SECONDS = 5
 Show = Callable[[Sequence[Event]], None]
 
 
-@click.command("events", short_help="Tell jobs' lives as they happen.")
+@click.command("events", short_help="Stream job events.")
 @settings_options("database_url")
-@click.option("--follow", is_flag=True, help="Tell what happens from now on, until Ctrl-C (exit code 0).")
-@click.option("--id", "job_id", type=JOB_ID, help="Only this job, with its life until now.")
-@click.option("--job", help="Only jobs of this name.")
-@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--follow", is_flag=True, help="Stream new events until Ctrl-C.")
+@click.option("--id", "job_id", type=JOB_ID, help="Only this job, from its first event.")
+@click.option("--job", help="Only this job name.")
+@click.option("--queue", help="Only this queue.")
 @click.option(
     "--every",
     "seconds",
@@ -44,7 +44,7 @@ Show = Callable[[Sequence[Event]], None]
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks at the tables.",
+    help="Polling interval.",
 )
 @as_json_option
 def events(
@@ -57,12 +57,10 @@ def events(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Print the events of jobs: staged, moved, claimed, failed, deferred, finished, superseded, dead, cancelled.
+    """Stream job events: staged, moved, claimed, failed, deferred, finished, superseded, dead, cancelled.
 
-    --follow prints events from now on, ordered by time; those of a transaction that commits late are printed late.
-    --id prints the events of one job until now; with both options, its later events follow. A state that lasts for
-    less than a poll is known from the row's own times: the latest claim and the latest failure. The command only
-    reads; the inspection role is enough. --json prints one object per line.
+    --follow prints new events in order of time; a transaction that commits late prints late. --id prints the events of
+    one job so far. Short states may appear only as times of the next row. The inspection role suffices.
 
     \b
     drain events --follow

@@ -40,43 +40,42 @@ def _job_options(command: Any) -> Any:
     return command
 
 
-@click.command(short_help="Run today's code on jobs that have ended, rolled back.")
+@click.command(short_help="Rerun past jobs with today's code, rolled back.")
 @_job_options
 @settings_options("database_url", "jobs")
-@click.option("--dead", "is_dead", is_flag=True, help="Rehearse dead jobs, the latest first.")
-@click.option("--archive", metavar="PATH", help="Rehearse archived jobs, those of the latest days first.")
+@click.option("--dead", "is_dead", is_flag=True, help="Rehearse dead jobs, latest first.")
+@click.option("--archive", metavar="PATH", help="Rehearse archived jobs, latest days first.")
 @click.option(
     "--where",
     default="true",
     metavar="CONDITION",
-    help="Only jobs that fulfil this condition, in PostgreSQL's SQL, on the columns of dead_jobs or finished_jobs.",
+    help="SQL condition on the columns of dead_jobs or finished_jobs.",
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Most jobs to rehearse."
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Maximum number of jobs."
 )
 @click.option(
     "--timeout",
     type=FiniteRange(min=0, min_open=True, max=86_400),
     metavar="SECONDS",
-    help="Time limit of each job; by default its own.",
+    help="Time limit per job; its own by default.",
 )
 @click.option(
-    "--isolated", is_flag=True, help="Run each job in a process of its own, killed 5 s beyond its time limit."
+    "--isolated", is_flag=True, help="Run each job in its own process, killed 5 s after its time limit."
 )
 @click.option(
-    "--writes-elsewhere", is_flag=True, help="Let connections that jobs open by themselves write, for real."
+    "--writes-elsewhere", is_flag=True, help="Allow connections that jobs open themselves to write, for real."
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @as_json_option
 def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> None:
-    """Run dead or archived jobs with today's code, and compare how they end with how they ended before.
+    """Rerun dead or archived jobs with today's code, and compare the outcomes.
 
-    Each job's transaction, drain.transaction() or a variant, is always rolled back, along with the jobs staged in it.
-    No job is claimed or finished, and job-drain's tables stay as they are. Everything else a job does is REAL: mail,
-    requests, Redis, files; sequences advance. Other connections that it opens through libpq are read-only unless
-    --writes-elsewhere is given.
+    Each job's drain.transaction() is rolled back, along with any jobs it staged; job-drain's tables stay as they are.
+    Everything else a job does is REAL: mail, requests, Redis, files; sequences advance. Other libpq connections are
+    read-only without --writes-elsewhere.
 
-    Exit codes, as those of diff: 0 all jobs end as before; 1 some end differently; 2 it could not be done.
+    Exit codes: 0 same outcomes; 1 different outcomes; 2 failure.
 
     \b
     drain rehearse --dead --job shop.send_receipt

@@ -94,22 +94,27 @@ class Forecast:
         return lines
 
 
-@click.command(short_help="Estimate when a backlog ends.")
+@click.command(short_help="Estimate when a backlog clears.")
 @click.argument("queue")
 @settings_options("database_url", "redis_url")
-@click.option("--rows", type=click.IntRange(0, 10**12), default=0, help="Jobs of a planned backfill, added.")
 @click.option(
-    "--workers", type=click.IntRange(1, 100_000), help="Worker processes; default: those alive now."
+    "--rows",
+    type=click.IntRange(0, 10**12),
+    default=0,
+    help="Extra jobs to assume, such as a planned backfill.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 100_000), help="Worker processes; those alive now by default."
 )
 @click.option(
     "--run-seconds",
     type=FiniteRange(min=0, min_open=True, max=1e9),
-    help="Run time per job; default: that of the latest jobs.",
+    help="Run time per job; that of the latest jobs by default.",
 )
 @click.option(
     "--arrivals",
     type=FiniteRange(min=0, max=1e9),
-    help="Jobs that arrive per second; default: those of the last minute.",
+    help="New jobs per second; those of the last minute by default.",
 )
 @as_json_option
 def forecast(
@@ -122,9 +127,9 @@ def forecast(
     arrivals: float | None,
     as_json: bool,
 ) -> None:
-    """Estimate when the jobs of QUEUE end, from its workers, run times, arrivals and limits.
+    """Estimate when the backlog of QUEUE clears, from its workers, run times, arrivals and limits.
 
-    All workers of the queue are taken to run its jobs alone. Rules of keys and failed attempts are left out.
+    Assumes that the queue's workers serve it alone; ignores per-key rules and failed attempts.
 
     \b
     drain forecast mail

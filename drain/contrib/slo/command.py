@@ -25,12 +25,12 @@ _NO_SLO = (
 )
 
 
-@click.group(short_help="List SLOs, and write alerts for Prometheus.")
+@click.group(short_help="List SLOs and write Prometheus alerts.")
 def slo() -> None:
-    """List service level objectives (SLOs), and write the alerts on them for Prometheus.
+    """List service level objectives (SLOs) and write their Prometheus alerts.
 
-    An SLO says which share of the jobs starts within a time after they are due: @job(slo="99% start within 5s"), or
-    slo = "99% start within 5s" for a queue in the file of `drain queue apply`.
+    An SLO is the share of jobs that start in time: @job(slo="99% start within 5s"), or slo = "99% start within 5s" for
+    a queue in the file of `drain queue apply`.
 
     \b
     drain slo list --jobs shop.jobs --queue-file queues.toml
@@ -44,7 +44,7 @@ queue_file_option = click.option(
     envvar="DRAIN_QUEUE_FILE",
     show_envvar=True,
     metavar="FILE",
-    help="TOML file of `drain queue apply`, for the SLOs of queues.",
+    help="TOML file with queue SLOs, as for `drain queue apply`.",
 )
 
 
@@ -64,7 +64,7 @@ def declaring_options(command: F) -> F:
                 envvar=VARIABLES["jobs"],
                 show_envvar=True,
                 metavar="MODULES",
-                help="Modules that define jobs, separated by commas, for the SLOs of jobs.",
+                help="Modules with job SLOs, comma-separated.",
             ),
         ],
     )
@@ -90,20 +90,20 @@ def _of_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{visible(str(path))}: {error}") from None
 
 
-@slo.command("rules", short_help="Write recording rules and alerts for Prometheus.")
+@slo.command("rules", short_help="Write Prometheus recording rules and alerts.")
 @declaring_options
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File to write; by default standard output.",
+    help="Output file; standard output by default.",
 )
 def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
-    """Write recording rules of burn rates and alerts on them, as a file of rules for Prometheus.
+    """Write Prometheus recording rules and alerts, without a database.
 
-    Each SLO has two alerts: one for a page (14.4 times the budget over an hour and over 5 minutes), and one for a
-    ticket (6 times over six hours and over 30 minutes). A queue has one more: jobs wait, and none starts. Prometheus
-    has to scrape the ports of `drain work` and `drain run`. No database is asked.
+    Each SLO has two burn-rate alerts: a page (14.4 times the budget over 1 h and 5 min) and a ticket (6 times over 6 h
+    and 30 min). Each queue also alerts when jobs wait and none starts. Prometheus must scrape `drain work` and
+    `drain run`.
 
     \b
     drain slo rules --jobs shop.jobs --queue-file queues.toml --output slo.yml
@@ -122,15 +122,15 @@ def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
     click.echo(f"{visible(str(output))}: rules of {count(len(slos), 'SLO')}", err=True)
 
 
-@slo.command("list", short_help="List SLOs, and which share of the jobs met them lately.")
+@slo.command("list", short_help="List SLOs with their recent compliance.")
 @declaring_options
 @settings_options("database_url")
 @as_json_option
 def list_slos(settings: Settings, *, slos: Sequence[Slo], as_json: bool) -> None:
-    """List SLOs with the share of the jobs that met them in the last hour, and the burn rate.
+    """List SLOs with the compliance and burn rate of the last hour.
 
-    Of each queue the latest 10,000 jobs count that have finished at their first attempt, and those that wait and are
-    late by now. A burn rate of 1 spends the budget exactly as fast as the SLO allows.
+    Counts each queue's latest 10,000 jobs that completed at their first attempt, and waiting jobs that are already
+    late. A burn rate of 1 spends exactly the budget.
 
     \b
     drain slo list --jobs shop.jobs --queue-file queues.toml

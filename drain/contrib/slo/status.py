@@ -34,7 +34,7 @@ def add_options(command: click.Command) -> None:
     @click.option(
         "--jobs",
         metavar="MODULES",
-        help="Modules that define jobs, separated by commas: adds a line for each SLO.",
+        help="Modules with job SLOs to show, comma-separated.",
     )
     @queue_file_option
     def with_slos(*, jobs: str | None, queue_file: Path | None, **given: Any) -> Any:

@@ -14,7 +14,7 @@ from drain.errors import ConfigError
 from drain.terminal.commandline import Port, settings_options, verbose_option
 
 
-@click.command(short_help="Serve the page: queues, jobs, what failed, and what to do.")
+@click.command(short_help="Serve the dashboard.")
 @settings_options("database_url", "redis_url", "namespace")
 @click.option(
     "--port",
@@ -23,7 +23,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     show_default=True,
     envvar="DRAIN_WEB_PORT",
     show_envvar=True,
-    help="Port of the page; 0 for any free one.",
+    help="Port; 0 picks a free one.",
 )
 @click.option(
     "--host",
@@ -31,7 +31,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     show_default=True,
     envvar="DRAIN_WEB_HOST",
     show_envvar=True,
-    help="Address of that port.",
+    help="Address to listen on.",
 )
 @click.option(
     "--allow-host",
@@ -40,8 +40,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     metavar="NAME",
     envvar="DRAIN_WEB_NAMES",
     show_envvar=True,
-    help="Host name that browsers use for the page, besides localhost and addresses, with its port unless 80 or 443; "
-    "may be repeated.",
+    help="Public host name of the page, with any port other than 80 or 443; repeatable.",
 )
 @click.option(
     "--prefix",
@@ -49,29 +48,27 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     metavar="PATH",
     envvar="DRAIN_WEB_PREFIX",
     show_envvar=True,
-    help="Path under which a proxy shows the page, and which it takes off: /jobs.",
+    help="Path prefix that the proxy strips: /jobs.",
 )
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="DRAIN_WEB_TOKEN_FILE",
     show_envvar=True,
-    help="File with the token that allows to write; or the token itself in DRAIN_WEB_TOKEN.",
+    help="File with the write token; or set DRAIN_WEB_TOKEN.",
 )
 @click.option(
     "--trust-header",
     metavar="NAME",
     envvar="DRAIN_WEB_TRUST_HEADER",
     show_envvar=True,
-    help="Header in which an authenticating proxy names the user, who may write. The proxy has to remove it from what "
-    "a visitor sends.",
+    help="Header with the user, who may write. The proxy must strip it from incoming requests.",
 )
-@click.option("--private", is_flag=True, help="Who may not write may not read either.")
+@click.option("--private", is_flag=True, help="Require write access to read, too.")
 @click.option(
     "--behind-proxy",
     is_flag=True,
-    help="Only the proxy reaches the port: X-Forwarded-For and X-Forwarded-Proto are believed, and --trust-header is "
-    "allowed on an address other than loopback.",
+    help="Trust X-Forwarded-* headers, and --trust-header beyond loopback: only the proxy can reach the port.",
 )
 @click.option(
     "--statistics",
@@ -79,7 +76,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="DRAIN_WEB_STATISTICS",
     show_envvar=True,
-    help="Page that `drain stats --html FILE` writes, to be shown under Statistics.",
+    help="File from `drain stats --html`, shown under Statistics.",
 )
 @verbose_option
 def web(
@@ -96,10 +93,10 @@ def web(
     statistics: Path | None,
     verbose: bool,
 ) -> None:
-    """Serve the web page: queues, jobs, failures, schedules and workers.
+    """Serve the dashboard: queues, jobs, failures, schedules and workers.
 
-    Whoever reaches the page can read it, arguments of jobs included, unless it is --private. Nobody can write, unless
-    a token or a proxy says who may. SIGTERM and SIGINT end it, with exit code 0. Needs the extra [web].
+    Any visitor can read it, including job arguments, unless it is --private. Writing needs a token or an authenticating
+    proxy. SIGTERM or SIGINT ends it, with exit code 0. Needs the extra [web].
 
     \b
     drain web

@@ -249,7 +249,7 @@ def test_help_and_exit_codes_are_those_of_drain(site: Site) -> None:
         assert ours.returncode == theirs.returncode, line
         for mine, other in ((ours.stdout, theirs.stdout), (ours.stderr, theirs.stderr)):
             assert mine.replace("manage.py drain", "drain").split() == other.split(), line
-    assert "Look around" in site.manage("help", "drain").stdout
+    assert "Inspect" in site.manage("help", "drain").stdout
     assert site.manage("drain", "status", "--help", SITE_TASKS=sqlite).returncode == 0
     refused = site.manage("drain", "status", SITE_TASKS=sqlite)
     assert refused.returncode == 1
