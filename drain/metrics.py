@@ -89,7 +89,7 @@ WORK_BUSY = (
     "drain_work_busy_seconds",
     "Time that jobs have run on this process number, counted at their end.",
 )
-WORK_LOST_LEASES = ("drain_work_lost_leases", "Attempts whose job another worker has claimed meanwhile.")
+WORK_LOST_LEASES = ("drain_work_lost_leases", "Attempts whose job another worker has claimed since.")
 WORK_STALE = (
     "drain_work_stale_outcomes",
     "Outcomes of attempts that were refused because their fencing token was stale.",

@@ -34,7 +34,7 @@ _MEANINGS = {
         "Spark: no driver for {0}{1}: name a directory, or give Hadoop's by --conf spark.jars"
     ),
     rf"\b(File|Path) .*/{DATE}=.*does not exist|does not exist: .*/{DATE}=": (
-        "files of the archive were replaced meanwhile: run this again"
+        "files of the archive were replaced during the read: run this again"
     ),
     r"\bFile (file:\S+) does not exist": (
         "{0} does not exist where Spark reads it: a cluster needs a path that all machines can read"

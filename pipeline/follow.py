@@ -1,7 +1,7 @@
 """Continuous archive: finished jobs go to files within seconds; Spark only closes days.
 
 Rows are read in transaction order, each batch a file, in little memory. A thread closes past days with Spark in another
-process; meanwhile nothing is written for them.
+process; until then, nothing is written for them.
 """
 
 from __future__ import annotations

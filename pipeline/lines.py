@@ -207,7 +207,7 @@ def _refuse_lines_that_change(
     objects = f.size(f.from_json(f.concat(f.lit("["), line, f.lit("]")), "array<string>"))
     several = line.rlike(_NOT_LAST) & is_read & ~objects.eqNullSafe(1)
     half = f.lower(line).contains(r"\ud") & line.rlike(_HALF)
-    reason = f.when(several, "goes on after its object; each object needs a line of its own").when(
+    reason = f.when(several, "goes on after its object; each object needs its own line").when(
         half, "has an escape such as \\ud83d that is half of a character"
     )
     if _FLOATS.search(schema.simpleString()):

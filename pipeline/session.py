@@ -41,7 +41,7 @@ _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.variable.substitute": "false",
-    # Malformed lines must be noticed, whatever columns a filter needs.
+    # Malformed lines must be noticed, even in columns that no filter needs.
     "spark.sql.csv.filterPushdown.enabled": "false",
     "spark.sql.json.filterPushdown.enabled": "false",
     # `drain.pipeline.parquet` converts nanoseconds, which Spark would refuse.

@@ -128,7 +128,7 @@ class Source:
         else:
             format_, path = _guessed_format(text), text
         if columns and format_ not in lines.FORMATS:
-            raise ConfigError(f"--columns is for CSV and JSON; {format_} has types of its own")
+            raise ConfigError(f"--columns is for CSV and JSON; {format_} has its own types")
         merged = _with_defaults(_OPTIONS.get(format_, {}), given)
         return cls(format=format_, path=path, options=merged, columns=columns)
 

@@ -12,7 +12,7 @@ The path of a job; each package has its own map:
     command     `drain work`
     supervisor  processes: started, replaced, ended
     process     threads of one process: fetch and claim, run, record
-    lease       how long a claim holds, who extends it, how its job is interrupted
+    lease       duration and extension of a claim, interruption of its job
     execution   one attempt: call the function, decide, record
     context     API of a running job: its claim, and a transaction with its finish
     measures    counts of ended jobs

@@ -54,7 +54,7 @@ class Depth:
     Attributes:
         length: Last known, at `known_at`, by `monotonic()`.
         on_the_way: Jobs moved since.
-        rate: Jobs taken per second lately.
+        rate: Jobs taken per second recently.
         workers: Registered for the queue.
         doubled: Bound doubled because the list ran empty; else 0.
         withheld: Rows have waited for room since.

@@ -1,7 +1,7 @@
 """Queue with rules: which due rows and retries may be admitted.
 
 Only the leader admits. Between looks at `inflight_jobs`, running jobs can only end, so a count from the last look plus
-what was admitted since is never too low. All is rebuilt from the tables when a term begins or rules appear.
+later admissions is never too low. All is rebuilt from the tables when a term begins or rules appear.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def audit(
     ]
     if redis is not None:
         live_checks += [ListsCheck(connection, redis), AttendedCheck(connection, redis, unattended_seconds)]
-    progress("looking for what is overdue or missing")
+    progress("looking for overdue and missing jobs")
     look_until_clear(live_checks, patience_seconds, progress)
     breaches += (breach for check in live_checks for breach in check.breaches())
     order = list(CHECKS)

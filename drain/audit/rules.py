@@ -49,7 +49,7 @@ RULES = (
         "once",
         "finished_jobs",
         "superseded_by = id OR superseded_by < 1 OR superseded_by > %(last_id)s",
-        "superseded by themselves, or by ids that were never handed out",
+        "superseded by their own id, or by an unused one",
     ),
     Rule("claimed", "finished_jobs", "claimed_at IS NULL", "finished, and never claimed"),
     Rule(

@@ -72,7 +72,7 @@ def show_stack(stack: JobStack, *, whole: bool = False) -> None:
         console.print(f"  ({count(outer, 'call')} of the worker before these: --all)", style="dim")
     _show_calls(console, stack.calls[outer:])
     if stack.beside:
-        console.print("\nthe thread of the event loop is busy meanwhile:", style="yellow")
+        console.print("\nthe event loop's thread is busy with:", style="yellow")
         _show_calls(console, stack.beside)
 
 

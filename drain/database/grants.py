@@ -56,89 +56,94 @@ class Grant(NamedTuple):
     kind: str = "TABLE"
 
 
-_VERSION = Grant("Whether the program and the schema go together.", "SELECT", "drain_schema")
+_VERSION = Grant("Check the schema version.", "SELECT", "drain_schema")
 GRANTS: Mapping[str, Sequence[Grant]] = {
     "application": (
         Grant(
-            "No id, token or time of staging of its own choice; no argument of others to read.",
+            "Stage jobs, without choosing ids, tokens or staging times, or reading others' arguments.",
             f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)",
             "staged_jobs",
         ),
         Grant(
-            "Stages a job under an idempotency key, as the owner; reads and changes no other key.",
+            "Stage a job under an idempotency key, as the owner.",
             "EXECUTE",
             "drain_stage_once(text, double precision, jsonb)",
             "FUNCTION",
         ),
-        Grant("Stages from any language ...", "EXECUTE", "drain_stage(text, jsonb, jsonb)", "FUNCTION"),
-        Grant("... by a function that checks.", "EXECUTE", _STAGE_OF, "FUNCTION"),
-        Grant("State and result of a job, as the owner.", "EXECUTE", "drain_job_state(bigint)", "FUNCTION"),
+        Grant("Stage from any language ...", "EXECUTE", "drain_stage(text, jsonb, jsonb)", "FUNCTION"),
+        Grant("... through a function that validates.", "EXECUTE", _STAGE_OF, "FUNCTION"),
+        Grant(
+            "Read a job's state and result, as the owner.", "EXECUTE", "drain_job_state(bigint)", "FUNCTION"
+        ),
     ),
     "enqueuer": (
         _VERSION,
         Grant(
-            "Who leads; which installation this is.", "SELECT, UPDATE (leader, leader_since)", "drain_state"
+            "Read the installation; name the leader.", "SELECT, UPDATE (leader, leader_since)", "drain_state"
         ),
         Grant(
-            "The numbers of the deliveries.",
+            "Number deliveries.",
             "UPDATE, SELECT",
             "drain_last_delivery, drain_pushed_up_to",
             kind="SEQUENCE",
         ),
         Grant(
-            "Takes rows whole, arguments included, since it moves them.",
+            "Move rows, including their arguments.",
             "SELECT, DELETE, UPDATE (matured_at, scheduled_at, expires_at, stands_for)",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
-            "Gives the space of drained rows back.",
+            "Truncate drained partitions ...",
             "SELECT, TRUNCATE",
             "staged_jobs_ready_0, staged_jobs_ready_1, staged_jobs_ready_2",
         ),
         Grant(
-            "... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"
+            "... through a function that checks that they are empty.",
+            "EXECUTE",
+            "drain_truncate_if_empty(regclass)",
+            "FUNCTION",
         ),
         Grant(
-            "Delivers, and delivers again, and knows how long jobs wait; what RQ has given up moves to dead_jobs.",
+            "Deliver and redeliver jobs, measure waits, and bury jobs that RQ gave up.",
             "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token, expires_at, "
             "stands_for)",
             "inflight_jobs",
         ),
         Grant(
-            "What cannot be delivered, and how much of that there is; which keys a dead job holds, and what has begun.",
+            "Bury undeliverable jobs, count dead jobs, and find the keys that they hold.",
             "INSERT, SELECT (id, queue, key, reason, attempts, fencing_token, died_at)",
             "dead_jobs",
         ),
         Grant(
-            "When a queue last finished a job, what has begun lately and for how long; which jobs gave way to others.",
+            "Measure throughput and start rates, and record superseded jobs.",
             "INSERT, SELECT (id, queue, finished_at, key, attempts, fencing_token, moved_at, claimed_at, "
             "superseded_by, finished_by, scheduled_at, staged_at)",
             "finished_jobs",
         ),
         Grant(
-            "Deletes idempotency keys whose time is over.",
+            "Delete expired idempotency keys.",
             "DELETE, SELECT (idempotency_key, expires_at)",
             "idempotency_keys",
         ),
-        Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
-        Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
-        Grant("Notes why the rules of a queue cannot be followed.", "UPDATE (error)", "queues"),
-        Grant("Counts cancelled jobs until their workers have let go.", "SELECT, DELETE", "cancelled_claims"),
-        Grant("Deletes pauses that are over.", "DELETE", "queue_pauses"),
+        Grant("Count refused outcomes.", "SELECT (number)", "stale_finishes"),
+        Grant("Follow rules and pauses.", "SELECT", "queues, queue_pauses"),
+        Grant("Record why a queue's rules cannot be followed.", "UPDATE (error)", "queues"),
+        Grant("Count cancelled jobs until their workers confirm.", "SELECT, DELETE", "cancelled_claims"),
+        Grant("Delete expired pauses.", "DELETE", "queue_pauses"),
         Grant(
-            "Schedules, and the ticks that they have had ...",
+            "Advance schedules ...",
             "SELECT, UPDATE (next_tick_at, last_tick_at, last_job_id, error)",
             "crons",
         ),
-        Grant("... each of which stages a job.", f"INSERT ({STAGED_BY_APPLICATIONS})", "staged_jobs"),
+        Grant("... and stage a job at each tick.", f"INSERT ({STAGED_BY_APPLICATIONS})", "staged_jobs"),
         Grant(
-            "Partitions of the next days, made as the owner.",
+            "Create daily partitions, as the owner.",
             "EXECUTE",
             "drain_make_days(integer)",
             "FUNCTION",
         ),
         Grant(
-            "Drops days that --keep-days does not keep, as the owner; never today or the day before.",
+            "Drop days beyond --keep-days, as the owner; never today or yesterday.",
             "EXECUTE",
             "drain_drop_old_day(integer)",
             "FUNCTION",
@@ -147,48 +152,50 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
     "worker": (
         _VERSION,
         Grant(
-            "The installation is part of the key of a job.", "SELECT (only_row, installation)", "drain_state"
+            "Read the installation, a part of each job's key.",
+            "SELECT (only_row, installation)",
+            "drain_state",
         ),
         Grant(
-            "Claims a job, extends the lease, gives it back; the row leaves when the job has ended.",
+            "Claim jobs, extend leases, release and remove jobs.",
             f"SELECT, DELETE, UPDATE ({_CLAIM}, failed_at, last_error)",
             "inflight_jobs",
         ),
-        Grant("Finishes it ...", "EXECUTE", _FINISH, "FUNCTION"),
+        Grant("Finish jobs ...", "EXECUTE", _FINISH, "FUNCTION"),
         Grant(
-            "... asks whether it has, and adds what the job has returned after its own transaction.",
+            "... check that they finished, and store their results.",
             "INSERT, SELECT (id, fencing_token, finished_at, finished_by), UPDATE (result)",
             "finished_jobs",
         ),
         Grant(
-            "Gives it up, and asks whether it has, and whether it was cancelled.",
+            "Bury jobs, and check for burials and cancellations.",
             "INSERT, SELECT (id, queue, fencing_token, salt, reason)",
             "dead_jobs",
         ),
-        Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
+        Grant("Record stale outcomes.", "INSERT", "stale_finishes"),
         Grant(
-            "Confirms that the attempt of a cancelled job has ended.",
+            "Confirm that a cancelled attempt has ended.",
             "SELECT (id, fencing_token, salt, claimed_by), DELETE",
             "cancelled_claims",
         ),
         Grant(
-            "Which queues there are, so that a misspelt one is noticed.",
+            "List queues, to detect misspelt ones.",
             f"SELECT ({_LANES})",
             "staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
-            "Which queues have rates: their given-back jobs go through the leader.",
+            "Find queues with rates, whose released jobs return to the leader.",
             "SELECT (queue, rate, rate_per_key)",
             "queues",
         ),
         Grant(
-            "Pauses a key, or a queue, for a job that raises RateLimited.",
+            "Pause a key or queue when a job raises RateLimited.",
             "INSERT (queue, job_name, key, until, reason, paused_by), UPDATE (until, reason, paused_by), "
             "SELECT (queue, job_name, key, until, reason, paused_by)",
             "queue_pauses",
         ),
         Grant(
-            "Keeps the schedules of @job(cron=...) as the code says; none of an application.",
+            "Update the schedules of @job(cron=...).",
             f"SELECT ({DECLARED}, next_tick_at), INSERT ({DECLARED}), "
             f"UPDATE ({DECLARED}, next_tick_at, error, changed_at)",
             "crons",
@@ -196,55 +203,55 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
     ),
     "operator": (
         _VERSION,
-        Grant("Edits the rules of queues.", "SELECT, INSERT, UPDATE, DELETE", "queues"),
+        Grant("Edit the rules of queues.", "SELECT, INSERT, UPDATE, DELETE", "queues"),
         Grant(
-            "Pauses and resumes.", "SELECT, INSERT, UPDATE (until, reason, paused_by), DELETE", "queue_pauses"
+            "Pause and resume.", "SELECT, INSERT, UPDATE (until, reason, paused_by), DELETE", "queue_pauses"
         ),
         Grant(
-            "Cancels and moves jobs that wait; takes rows whole, arguments included.",
+            "Cancel and move waiting jobs, including their arguments.",
             "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, matured_at)",
             "staged_jobs",
         ),
         Grant(
-            "Which queues there are, so that a misspelt one is noticed.",
+            "List queues, to detect misspelt ones.",
             "SELECT",
             "staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
-            "... and jobs in flight.",
+            "Cancel and move jobs in flight.",
             "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, next_run_at)",
             "inflight_jobs",
         ),
         Grant(
-            "What is cancelled is dead; which keys have dead jobs.",
+            "Bury cancelled jobs, and find the keys of dead jobs.",
             "INSERT, SELECT (id, queue, key)",
             "dead_jobs",
         ),
-        Grant("A cancelled job keeps its place until its worker lets go.", "INSERT", "cancelled_claims"),
-        Grant("Which jobs had finished before they were cancelled.", "SELECT (id)", "finished_jobs"),
-        Grant("Schedules ...", "SELECT, INSERT, UPDATE, DELETE", "crons"),
+        Grant("Hold a cancelled job's place until its worker confirms.", "INSERT", "cancelled_claims"),
+        Grant("Find jobs that finished before they were cancelled.", "SELECT (id)", "finished_jobs"),
+        Grant("Edit schedules ...", "SELECT, INSERT, UPDATE, DELETE", "crons"),
         Grant(
-            "... one of whose jobs `drain cron run` stages; requests that a cancel stages again.",
+            "... and stage a schedule's job, or a superseded job after a cancel.",
             f"INSERT ({STAGED_BY_APPLICATIONS}, staged_by)",
             "staged_jobs",
         ),
     ),
     "inspection": (
         Grant(
-            "Arguments and tracebacks are among what it reads.",
+            "Read everything, including arguments and tracebacks.",
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
             "stale_finishes, cancelled_claims, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, "
             "idempotency_keys",
         ),
         Grant(
-            "State and result of a job.",
+            "Read a job's state and result.",
             "EXECUTE",
             "drain_job_state(bigint)",
             "FUNCTION",
         ),
         Grant(
-            "The last numbers that were given out.",
+            "Read the last numbers of sequences.",
             "SELECT",
             "staged_jobs_id_seq, drain_last_delivery, drain_pushed_up_to",
             kind="SEQUENCE",

@@ -76,7 +76,7 @@ def require_free(connection: Connection, names: Sequence[str]) -> None:
     taken = connection.execute(_FOREIGN_OBJECT, {"names": names}).fetchone()
     if taken is not None:
         kind, name = taken
-        raise not_ours(f"{kind} {name} in the schema {schema}", "there is no drain_schema beside it")
+        raise not_ours(f"{kind} {name} in the schema {schema}", "there is no drain_schema next to it")
 
 
 def not_ours(what: str, why: str) -> SchemaError:

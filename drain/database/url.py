@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from drain.errors import ConfigError
 
-# Whatever the database's own encoding.
+# Independent of the database's own encoding.
 _SESSION = {"client_encoding": "utf8"}
 # On a silent server, tcp_user_timeout bounds sending; keepalives bound receiving: 10 + 3 x 5 s.
 _BOUNDS: dict[str, Any] = {

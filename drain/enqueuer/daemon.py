@@ -253,7 +253,7 @@ def take_over(connection: Connection, redis: Producer, installation: str, alive:
     """Remove an abandoned installation's job ids from Redis, and free its names.
 
     Args:
-        connection: Kept alive meanwhile.
+        connection: Kept alive during the wait.
         redis: Identified as this database.
         installation: UUID of the abandoned one.
         alive: Called between slices of a long list.
@@ -268,7 +268,7 @@ def take_over(connection: Connection, redis: Producer, installation: str, alive:
     removed = 0
     for number in redis.remove_ids_of(installation):
         removed += number
-        # Neither the watchdog nor the idle timeout may strike meanwhile.
+        # Neither the watchdog nor the idle timeout may strike during it.
         alive()
         connection.execute("SELECT 1")
     taken = redis.take_over(installation)

@@ -42,7 +42,7 @@ class Deliveries:
         return self._queues
 
     def record(self, last_delivery: int) -> None:
-        """Record numbers up to this one as used, whatever rolls back; call `committed` after the commit."""
+        """Record numbers up to this one as used, even if the move rolls back; call `committed` after the commit."""
         leader_progress.record_progress(self._connection, last_delivery, self._pushed_up_to)
 
     def committed(self, last_delivery: int) -> None:

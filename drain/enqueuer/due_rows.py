@@ -78,7 +78,7 @@ def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[s
 
 
 class RefusedQueues:
-    """Queues refused lately; their forwarded jobs are skipped for some seconds."""
+    """Recently refused queues; their forwarded jobs are skipped for some seconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}

@@ -35,7 +35,7 @@ from drain.wire import Producer, Traces
 SESSION = (
     # A crash that forgets a move leaves the row in staged_jobs; a worker's claim flushes the move before it.
     "SET synchronous_commit = off",
-    # Scans start at the head of an index, and writes find rows by id, whatever the statistics. A plan made for a just
+    # Scans start at the head of an index, and writes find rows by id, independent of statistics. A plan made for a just
     # truncated partition would read and sort it whole, and be kept while it fills up.
     "SET enable_seqscan = off",
     "SET enable_sort = off",

@@ -38,7 +38,7 @@ class LeaderExtension(Protocol):
         """
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer on a thread of its own, in a leader or standby, with status and JSON.
+        """Answer on a separate thread, in a leader or standby, with status and JSON.
 
         Args:
             path: Path behind `self.path`.

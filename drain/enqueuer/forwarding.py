@@ -16,7 +16,7 @@ from drain.tables import staged
 from drain.tables.staged import Forwardable
 from drain.wire import Delivery
 
-# Redis serves no other client meanwhile.
+# Redis serves no other client during a call.
 _MOST_BYTES = 8 * 1024 * 1024
 # Rows per read: at first as many as fit at the schema's maximum size, later as memory allows.
 _FIRST_ROWS = 8

@@ -75,7 +75,7 @@ class LostDeliveries:
         self._suspicions = {queue: each for queue, each in suspicions.items() if queue not in looked_at}
         for queue, delivery in ours.items():
             if queue in freed:
-                # Refused deliveries are in no list, whatever its head.
+                # Refused deliveries are never in a list.
                 overdue.append(Overdue(queue, delivery, self._deliveries.last_delivery))
                 continue
             suspicion = suspicions.get(queue)

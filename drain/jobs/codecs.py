@@ -72,7 +72,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type, value: Any) -> Any:
-    """Decode a value of a known type; raises whatever the type does."""
+    """Decode a value of a known type; raises the type's own errors."""
     if kind in _codecs:
         return _codecs[kind].decode(value)
     return kind.model_validate(value)  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from drain.tables.running import CLAIMS_OF_DEAD, CLAIMS_OF_FINISHED
 _MOST = 10_000
 # In tokens.
 _ROUNDING = 1e-6
-# The leader takes new tokens within this time: a used-up high rate may show some meanwhile.
+# The leader takes new tokens within this time: a used-up high rate may show some until then.
 _PROMPTLY_SECONDS = 0.25
 # Queue and key; None for the queue's own bucket.
 Whose: TypeAlias = tuple[str, str | None]

@@ -125,7 +125,7 @@ def staging(
             staged.insert_put_aside(connection, names, rows_per_second=rows_per_second)
         noted = {"run": run_id, "before": before, "rows": copying.rows, "position": copying.position}
         if not connection.execute(_NOTE, noted).rowcount:
-            raise StageError(f"another program has staged run {run_id!r} meanwhile; nothing was staged now")
+            raise StageError(f"another program has just staged run {run_id!r}; nothing was staged now")
 
 
 @contextmanager

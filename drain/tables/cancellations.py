@@ -1,6 +1,6 @@
 """Cancellations: jobs move to `dead_jobs`.
 
-Staged rows first: at read committed, the second statement finds rows moved in flight meanwhile. A raised token fences
+Staged rows first: at read committed, the second statement finds rows just moved in flight. A raised token fences
 off the worker. Its claim keeps its place, in `cancelled_claims`, until it confirms the end or the lease expires.
 Rows are locked in id order, as everywhere.
 """

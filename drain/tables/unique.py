@@ -180,7 +180,7 @@ class Stand(NamedTuple):
 
 
 def stand(connection: Connection, stands: Mapping[int, Stand]) -> set[int]:
-    """Let waiting jobs stand for others; return those still waiting, to which others may give way."""
+    """Let waiting jobs stand for others; return those still waiting, which may supersede others."""
     if not stands:
         return set()
     parameters = {

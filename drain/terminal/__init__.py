@@ -6,7 +6,7 @@
     values          field values as text
     fitted_table    a table fitted to the terminal
     job_table       one line per job
-    job_details     one job and its former lives
+    job_details     one job and its earlier deaths
     status_report   the whole system at a glance
     top_view        queues and running jobs, full screen
     keyboard        single keys

@@ -1,4 +1,4 @@
-"""All fields of one job, then its former lives with their tracebacks."""
+"""All fields of one job, then its earlier deaths with their tracebacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESULT_CHARACTERS = 500
 
 
 def show_job(job: dict[str, Any], now: datetime) -> None:
-    """Print a job and its former lives; `now` by the database's clock."""
+    """Print a job and its earlier deaths; `now` by the database's clock."""
     console = Console(highlight=False, markup=False)
     _show_fields(job, now, console)
     history = job.get("history") or []

@@ -20,7 +20,7 @@ from drain.wire.keys import WORKERS, execution_key, job_key, queue_workers_key, 
 from drain.wire.thin import write_hash
 
 _TRACKED = b".tracked"
-# Set by `drain work` if it runs all it can and no job ended lately.
+# Set by `drain work` if it runs all it can and no job ended recently.
 IS_FULL = "drain_full"
 FULL, NOT_FULL = "1", "0"
 _FIELDS = ("hostname", "pid", "queues", "state", IS_FULL)

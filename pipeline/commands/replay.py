@@ -104,7 +104,7 @@ def replay(
 
 def _check(given: dict[str, Any], run_id: str | None, *, dry_run: bool) -> None:
     if not given["archive"] and not given["finished"]:
-        raise click.UsageError("name the --archive, or --finished for what is still in Postgres, or both")
+        raise click.UsageError("name the --archive, or --finished for jobs still in PostgreSQL, or both")
     if not given["where"].strip():
         raise click.UsageError("--where is empty; 'true' stages all jobs of this name again")
     if not run_id and not dry_run:

@@ -178,7 +178,7 @@ class Archive:
         except FileNotFoundError:
             place = stores.shown(self.place)
             raise DrainError(
-                f"files of the archive at {place} were replaced meanwhile: run this again"
+                f"files of the archive at {place} were replaced during the read: run this again"
             ) from None
         except (OSError, pa.ArrowException) as error:
             text = stores.explanation(self.place, error).replace("cannot be read", "cannot be used", 1)

@@ -874,7 +874,7 @@ def test_a_job_that_commits_in_sql_fails_and_what_it_writes_afterwards_is_rolled
 
     job_id = shop.delivered(act, max_attempts=1)
     assert shop.work(job_id) == "dead"
-    assert "begins and commits by itself" in shop.row(job_id)["explanation"]
+    assert "begins and commits together" in shop.row(job_id)["explanation"]
     assert shop.effects() == ["committed early"]
 
 

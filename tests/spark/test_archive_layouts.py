@@ -77,7 +77,7 @@ def test_a_file_that_is_replaced_while_spark_reads_the_archive(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After Spark has found its path, or before."""
-    message = "files of the archive were replaced meanwhile: run this again"
+    message = "files of the archive were replaced during the read: run this again"
     shutil.copytree(ARCHIVE, tmp_path / "a")
     (file,) = (tmp_path / "a" / "finished_date=2026-11-20").glob("*.parquet")
     rows = history.read(spark, str(tmp_path / "a"), ["id"])

@@ -42,7 +42,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         return True
 
     def drop(self) -> None:
-        """Close at once, whatever is pending."""
+        """Close at once, even with work pending."""
         self._closed = True
         self.pgconn.finish()
 

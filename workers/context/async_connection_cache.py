@@ -99,7 +99,7 @@ def _is_fit(connection: AsyncConnection) -> bool:
 
 
 def drop(connection: AsyncConnection) -> None:
-    """Close the driver connection at once, whatever is pending."""
+    """Close the driver connection at once, even with work pending."""
     below = connection.sync_connection
     if below is not None and not below.closed and not below.invalidated:
         driver_of(below).drop()

@@ -145,7 +145,7 @@ class CurrentJob:
         over.
 
         Args:
-            done: Steps, bytes, or whatever the job counts.
+            done: Steps, bytes or other units.
             total: All of them, if known.
             text: Present step; 200 characters are kept.
 

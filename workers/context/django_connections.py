@@ -55,7 +55,7 @@ def renew(*, shared: bool = False) -> None:
         shared: Other jobs use them now.
 
     Raises:
-        LeaseLostError, JobCancelledError, JobTimeoutError, WorkerStoppedError, Dead: The job was interrupted meanwhile.
+        LeaseLostError, JobCancelledError, JobTimeoutError, WorkerStoppedError, Dead: The job was interrupted.
     """
     # Without Django, one dict look-up. A test closes its own connections.
     if "django.db" not in sys.modules or lender.get() is not None:

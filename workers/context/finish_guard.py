@@ -72,7 +72,7 @@ def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Excep
 def too_early() -> TransactionError:
     """Return the error of a job that begins or commits on its own."""
     return TransactionError(
-        "the transaction of a job begins and commits by itself, together with the job's finish; use begin_nested(), or "
+        "the transaction of a job begins and commits together with the job's finish; use begin_nested(), or "
         "psycopg's transaction(), for savepoints, and a session of your own for what must be committed earlier"
     )
 

@@ -28,7 +28,7 @@ def transaction() -> Iterator[Session]:
     """Open a session whose writes commit together with the job's finish, at the end of the block.
 
     If the block raises, everything is rolled back and the job fails as usual. Once committed, the job is finished,
-    whatever it does afterwards.
+    even if it fails afterwards.
 
     Under REPEATABLE READ or SERIALIZABLE, a block that outlasts a heartbeat cannot commit, since the heartbeat
     changes the job's row: choose a longer lease and heartbeat.

@@ -61,7 +61,7 @@ _read = json.JSONDecoder().raw_decode
 
 
 def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
-    """Call a job's function in this thread; whatever it raises becomes an outcome.
+    """Call a job's function in this thread; an exception becomes an outcome.
 
     Raises:
         KeyboardInterrupt: The claim is left to expire.
@@ -92,7 +92,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
 
 
 async def run_in_loop(attempt: Attempt) -> Outcome:
-    """Await a job's function in the running loop; whatever it raises becomes an outcome."""
+    """Await a job's function in the running loop; an exception becomes an outcome."""
     call = prepare(attempt)
     if not isinstance(call, Call):
         return call
@@ -184,7 +184,7 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
         return GaveUp(describe(error), error)
     if issubclass(kind, LeaseLostError):
         return Lost(describe(error), options, error)
-    # Whatever the job raises in response.
+    # Any exception that the job raises in response.
     if stopped and not issubclass(kind, JobTimeoutError):
         return Interrupted(describe(error), options, error)
     return _failed(error, options)

@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 def call_here(call: Call, attempt: Attempt) -> None:
-    """Call the function in this thread; an `async def` is awaited in a loop of its own."""
+    """Call the function in this thread; an `async def` is awaited in its own loop."""
     pid = os.getpid()
     django_connections.renew()
     try:

@@ -1,4 +1,4 @@
-"""The lease of a claim: how long it holds, who extends it, and how its job is interrupted.
+"""The lease of a claim: its duration, its extension, and the interruption of its job.
 
     lease          how long a claim holds, as far as this process knows
     interruption   when and why a running job is interrupted

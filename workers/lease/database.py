@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.25
 _STATEMENT_SECONDS = 10
 # Longer than any statement's timeout: the server, or a proxy, has stopped answering.
 _STALLED_SECONDS = 15.0
-# Jobs are always looked up by id and locked in that order, whatever the statistics: a table analyzed while empty and
+# Jobs are always looked up by id and locked in that order, independent of statistics: a table analyzed while empty and
 # full of dead rows since would be read whole per batch. Under a snapshot held for a minute, 38,000 jobs/s became 234.
 # Nothing is set through a pooler, which keeps no plans.
 #

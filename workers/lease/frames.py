@@ -47,7 +47,7 @@ def _place_of(thread: int) -> str:
 
 
 def frames_of_thread(thread: int) -> list[Frame]:
-    """List a thread's calls, innermost last; empty if it has ended. It keeps running meanwhile."""
+    """List a thread's calls, innermost last; empty if it has ended. It keeps running."""
     found: list[Frame] = []
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and len(found) < _MOST:

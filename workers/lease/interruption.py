@@ -43,7 +43,7 @@ class Interruption:
         began_at: Start of the job; before, of its claim.
         due_at: Next interruption.
         slow_at: When to log the stack.
-        ordered: Exception that the worker wants raised, whatever the time.
+        ordered: Exception that the worker wants raised at any time.
         stopped: The worker stops: an attempt that raises does not count.
         ask_child: Asks an isolated job's process for its stack.
     """

@@ -21,7 +21,7 @@ RUN = 0
 RUN_SUM = RUN + len(RUN_BUCKETS) + 1
 WAIT = RUN_SUM + 1
 WAIT_SUM = WAIT + len(WAIT_BUCKETS) + 1
-# Finished, expired, and failures without a type of their own.
+# Finished, expired, and failures without their own type.
 FINISHED, EXPIRED, OTHER_FAILURES = range(WAIT_SUM + 1, WAIT_SUM + 4)
 NUMBERS = OTHER_FAILURES + 1
 
@@ -161,7 +161,7 @@ class Measures:
 
     def _exemplar(self, at: int) -> Exemplar | None:
         read = Exemplar._make(_EXEMPLAR.unpack_from(self._memory, at))
-        # Another if the time changed meanwhile.
+        # Another if the time has changed.
         return read if read.at and _NUMBER.unpack_from(self._memory, at)[0] == read.at else None
 
 

@@ -26,7 +26,7 @@ from drain.workers.measures.memory import RUN_SUM, WAIT, WAIT_SUM, Exemplar, Mea
 
 AnyJob: TypeAlias = Job[..., Any]
 
-# Pairs with labels of their own; the rest is for other jobs of each queue.
+# Pairs with their own labels; the rest is for other jobs of each queue.
 OWN_PAIRS = memory.PAIRS - 32
 # Of a bucket.
 _EXEMPLAR_SECONDS = 1.0
@@ -82,7 +82,7 @@ class Meter:
         self._failures = {
             (each.pair, each.error): [number, each.number] for number, each in enumerate(measures.failures())
         }
-        # Pairs with labels of their own.
+        # Pairs with their own labels.
         self._own = {labels: pair for labels, pair in self._pairs.items() if labels[1] != OTHERS}
         measures.pid = os.getpid()
 

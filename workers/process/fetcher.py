@@ -151,7 +151,7 @@ class Fetcher:
 
     @property
     def _has_waiting(self) -> bool:
-        """True if waiting jobs may have to be returned."""
+        """True if waiting jobs may need to be returned."""
         return bool(self._inbox.waiting_count or self._inbox.plain.waiting_count)
 
     def _is_burst_over(self, wanted: int) -> bool:
@@ -186,7 +186,7 @@ class Fetcher:
         return self._consumer.pop(wanted, first, taken=taken, plain=not self._inbox.plain.is_full)
 
     def _take(self, first: AwaitedId) -> list[PoppedId] | None:
-        """Take an id alone if ids came alone lately: its job begins a round trip earlier."""
+        """Take an id alone if recent ids came alone: its job begins a round trip earlier."""
         if not self._comes_alone:
             return None
         taken = self._consumer.take(first)
@@ -194,7 +194,7 @@ class Fetcher:
         return [taken] if taken is not None else None
 
     def _seconds_to_wait(self) -> float:
-        # Waiting jobs may have to be returned before then.
+        # Waiting jobs may need to be returned before then.
         longest = _LONGEST_WAIT_SECONDS / 2 if self._has_waiting else WAIT_SECONDS
         if self._overtaken:
             longest = min(longest, LOOK_SECONDS)

@@ -183,7 +183,7 @@ class Inbox:
         except IndexError:
             return None
         begin(job)
-        # Others may begin meanwhile, and slow jobs are fetched singly.
+        # Others may begin during it, and slow jobs are fetched singly.
         self._wake_fetcher_if_low()
         return job
 
@@ -216,7 +216,7 @@ class Inbox:
 
         Args:
             seconds: Run time.
-            at_once: Jobs that may have run meanwhile.
+            at_once: Jobs that may have run since.
         """
         failpoint(FailurePoint.RAN)
         if isinstance(outcome, AlreadyFinished) or (

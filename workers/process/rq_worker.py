@@ -65,7 +65,7 @@ class RQWorker(CommandListener, SimpleWorker):
 
     @property
     def horse_pid(self) -> int:
-        """Process id while a tracked job runs, else 0, to which kill-horse does not react."""
+        """Process id while a tracked job runs, else 0, which kill-horse ignores."""
         running = self._inbox.running
         is_running = self.get_current_job_id() is not None or running.async_jobs or running.in_threads
         return int(self.pid or 0) if is_running else 0

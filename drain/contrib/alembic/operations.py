@@ -124,9 +124,7 @@ def _finish(operations: Operations, operation: UpgradeOperation, *, is_empty: bo
 
 def _print(operations: Operations, operation: UpgradeOperation) -> None:
     if operation.since is None:
-        raise SchemaError(
-            "without a database, op.drain_upgrade() has to be told the version before: since=0 for none"
-        )
+        raise SchemaError("without a database, op.drain_upgrade() needs the version before: since=0 for none")
     context = operations.get_context()
     first, *rest = schema.blocks(operation.version, operation.since)
     if operation.schema:

@@ -95,6 +95,6 @@ def _check_given(modules: list[str], *servers: tuple[str | None, int | None, str
         Settings(database_url=database_url or "postgresql:///drain", redis_url=redis_url or "")
     for url, port, option in servers:
         if url and port:
-            raise click.UsageError(f"{option} is for a server of its own, and a URL is given too")
+            raise click.UsageError(f"{option} needs its own server, but a URL is given too")
     if database_url and redis_url and not modules:
         raise click.UsageError("nothing to run: name modules of jobs with --jobs")

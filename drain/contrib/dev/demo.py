@@ -1,4 +1,4 @@
-"""`drain demo` and `drain drill`: proofs that run on servers of their own."""
+"""`drain demo` and `drain drill`: proofs that run on their own servers."""
 
 from __future__ import annotations
 

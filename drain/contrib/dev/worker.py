@@ -85,7 +85,7 @@ def import_problem(error: JobModuleError, directory: str) -> str:
     cause = error.__cause__
     if cause is None:
         return f"{error}\n"
-    # A syntax error has no frame of its own.
+    # A syntax error has no frame.
     frames = [
         frame for frame in traceback.extract_tb(cause.__traceback__) if _is_of_application(frame.filename)
     ]

@@ -172,7 +172,7 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
     if found != attempt.claim.installation:
         raise TransactionError(
             f"Django's database {connection.alias!r} is not the database of the jobs, DRAIN_DATABASE_URL: name that "
-            "one by transaction(using=...), or drain its jobs by workers of its own"
+            "one by transaction(using=...), or drain its jobs with separate workers"
         )
 
 

@@ -24,7 +24,7 @@ class Job(models.Model):
     key = models.TextField(null=True)
     context = models.JSONField(null=True)
     staged_at = models.DateTimeField()
-    history = models.JSONField("former lives", null=True)
+    history = models.JSONField("earlier deaths", null=True)
 
     class Meta:
         """Abstract."""

@@ -10,7 +10,7 @@ def transaction(using: str = "default") -> AbstractContextManager[Any]:
     """Open a block whose ORM writes commit together with the job's finish.
 
     Within the block `atomic()` is a savepoint, and Django refuses `commit()`. If the block raises, everything is rolled
-    back, and the job fails or retries as usual. Once committed the job is finished, whatever it does or raises later,
+    back, and the job fails or retries as usual. Once committed the job is finished, even if it fails later,
     as in `on_commit()`.
 
     Django's ORM is synchronous: an `async def` job calls a function with this block by asgiref's `sync_to_async`.

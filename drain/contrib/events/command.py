@@ -68,7 +68,7 @@ def events(
     drain events --id 42
     """  # noqa: D301
     if job_id is None and not follow:
-        raise click.UsageError("name a job with --id, or tell what happens from now on with --follow")
+        raise click.UsageError("name a job with --id, or stream new events with --follow")
 
     def is_wanted(event: Event) -> bool:
         return job in (None, event.job_name) and queue in (None, event.queue)

@@ -12,7 +12,7 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b", re.IGNORECASE)
 # PostgreSQL's message for a write on a read-only connection.
 _READ_ONLY = "in a read-only transaction"
 ELSEWHERE = (
-    "it writes on a connection of its own, which a rehearsal keeps read-only; with drain.transaction() its writes "
+    "it writes on its own connection, which a rehearsal keeps read-only; with drain.transaction() its writes "
     "are rolled back"
 )
 
@@ -23,7 +23,7 @@ def difference(before: End, now: End) -> str | None:
     Times and writes are not compared: of the past only the end is known.
     """
     if now.kind == "left its transaction":
-        return "it ended its transaction by SQL of its own, so it cannot be rehearsed"
+        return "it ended its transaction with its own SQL, so it cannot be rehearsed"
     if _READ_ONLY in (now.message or "") and _READ_ONLY not in (before.message or ""):
         return ELSEWHERE
     if before.kind == "never ran":

@@ -171,7 +171,7 @@ def _rows(
     text = statement.format(claimed=CLAIMED, selected=_SELECTED, where=where.replace("%", "%%"))
     try:
         with connection.transaction():
-            # Parameters force a single statement, whatever the condition; and it is read-only.
+            # Parameters force a single statement, which is read-only.
             connection.execute("SET TRANSACTION READ ONLY")
             with connection.cursor(row_factory=dict_row) as cursor:
                 return cursor.execute(text.encode(), parameters).fetchall()

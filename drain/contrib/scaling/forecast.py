@@ -56,7 +56,7 @@ class Forecast:
 
     @property
     def caught_up_seconds(self) -> float:
-        """Seconds until the jobs that arrive meanwhile have ended too; infinite if never."""
+        """Seconds until the backlog and all arrivals are done; infinite if never."""
         spare = (self.per_second or 0.0) - self.arrivals
         return self.jobs / spare if spare > 0 else inf
 

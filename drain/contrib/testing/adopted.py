@@ -14,12 +14,9 @@ from psycopg.pq.abc import PGconn
 from drain.errors import HarnessError
 
 _KINDS = "pass a SQLAlchemy Session or Connection, a psycopg connection, asynchronous ones too, or django.db.connection"
-_FAILED = (
-    "the transaction of the test has failed before: an error that PostgreSQL has reported has to be rolled back, at "
-    "least to a savepoint"
-)
+_FAILED = "the test's transaction has already failed: roll back, at least to a savepoint, after an error from PostgreSQL"
 _AUTOCOMMIT = (
-    "the connection is in autocommit mode and has no transaction open, so nothing of the test would be rolled back: "
+    "the connection is in autocommit mode without an open transaction, so nothing would be rolled back: "
     "open one, in Django by TestCase or @pytest.mark.django_db without transaction=True"
 )
 _NOT_BEGUN = "the asynchronous session of the test has no transaction yet: `await session.connection()` first"

@@ -24,7 +24,7 @@ from drain.tables import changes, dead, time_travel
 from drain.tables.changes import Change
 from drain.tables.selections import Selection
 
-# Attempts from which on `run` assumes that jobs stage each other endlessly.
+# Attempts after which `run` assumes that jobs stage each other endlessly.
 _MOST_ATTEMPTS = 1000
 # Similarity of misspelled names.
 _CLOSE = 0.8

@@ -39,11 +39,11 @@ class Ran:
     """Result of one attempt; or of a job that ended without one.
 
     Attributes:
-        state: "finished", "retrying", "deferred", "dead", "cancelled" or "superseded"; "stale" if the job was claimed
-            again meanwhile.
+        state: "finished", "retrying", "deferred", "dead", "cancelled" or "superseded"; "stale" if the job has been
+            claimed again.
         attempt: Its number; 0 for a job that ended without one.
         error: The job's exception; None without one, or if it only defers the job.
-        explanation: Why the job is dead, or gave way.
+        explanation: Why the job is dead or superseded.
     """
 
     id: int

@@ -167,7 +167,7 @@ def _rows(connection: Connection, statement: str, given: Mapping[str, Any]) -> l
     return [Match._make(row) for row in rows]
 
 
-# The timeout per statement bounds a search of all tables to 7.5 seconds, whatever the size of arguments.
+# The timeout per statement bounds a search of all tables to 7.5 seconds.
 _SETTINGS: LiteralString = """
 SET TRANSACTION READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = '1500ms'
 """

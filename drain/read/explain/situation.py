@@ -150,7 +150,7 @@ class Situation:
 
     @cached_property
     def depth(self) -> int | None:
-        """Bound of the list; None if no row lately waited for room. Without Redis, the lowest."""
+        """Bound of the list; None if no row recently waited for room. Without Redis, the lowest."""
         return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:

@@ -134,7 +134,7 @@ def test_a_job_that_commits_by_itself_is_refused_and_noticed(
     assert result.exit_code == 1, result.output
     (found,) = told(result)
     assert found["now"]["kind"] == "left its transaction", found["now"]
-    assert found["difference"] == "it ended its transaction by SQL of its own, so it cannot be rehearsed"
+    assert found["difference"] == "it ended its transaction with its own SQL, so it cannot be rehearsed"
     assert query(url, "SELECT * FROM effects") == []
 
 

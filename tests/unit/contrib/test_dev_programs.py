@@ -92,8 +92,8 @@ def worker() -> tuple[Any, Program, Console]:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--database-url", "postgresql:///shop", "--port", "5433"], 2, "--port is for a server of its own"),
-        (["--redis-url", "redis://a", "--redis-port", "6380"], 2, "--redis-port is for a server of its own"),
+        (["--database-url", "postgresql:///shop", "--port", "5433"], 2, "--port needs its own server"),
+        (["--redis-url", "redis://a", "--redis-port", "6380"], 2, "--redis-port needs its own server"),
         (["--database-url", "postgresql:///shop", "--redis-url", "redis://a"], 2, "nothing to run"),
         (["--redis-url", "http://a"], 1, "DRAIN_REDIS_URL must start with redis://"),
     ],

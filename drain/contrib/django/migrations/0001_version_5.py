@@ -22,7 +22,7 @@ def _model(name: str, table: str, *fields: tuple[str, Any], **options: Any) -> m
         ("key", models.TextField(null=True)),
         ("context", models.JSONField(null=True)),
         ("staged_at", models.DateTimeField()),
-        ("history", models.JSONField(null=True, verbose_name="former lives")),
+        ("history", models.JSONField(null=True, verbose_name="earlier deaths")),
     ]
     return migrations.CreateModel(
         name=name,

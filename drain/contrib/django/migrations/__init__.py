@@ -1,6 +1,6 @@
 """Migrations: one for each schema version.
 
-Each installs the schema of the installed program, whatever its version. `migrate drain zero` keeps the tables.
+Each installs the schema of the installed program's version. `migrate drain zero` keeps the tables.
 
     0001_version_5  tables, and models for the admin
     0002_version_6  fences of claims
