@@ -1,15 +1,14 @@
-"""Hooks of MkDocs: links to files of the repository outside of docs/, and pictures without a foreign host.
+"""Hooks of MkDocs: links to files outside docs/, and diagrams that follow the theme.
 
-On GitHub `../../deploy/job-drain.service` is a link like any other. MkDocs knows only what is in docs/, so each such
-file is copied to repository/ on the site, and the link leads there.
+On GitHub `../../deploy/job-drain.service` is a link like any other. MkDocs knows only docs/, so each such file is
+copied to repository/ on the site.
 
-The pages' pictures are drawn in the browser by mermaid, which the theme loads from another host. If the environment
-variable MERMAID_JS names a copy of `mermaid.min.js`, the copy becomes a part of the site and no other host is asked.
+GitHub shows a diagram as an image, whose colours follow the reader's system. On the site it is inlined to follow the
+page's theme.
 """
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -22,21 +21,12 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # Files outside of docs/ that are pages of the site; other Markdown files are copied as plain text.
 ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md")
-_MERMAID = "javascripts/mermaid.min.js"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Let the pages load the site's own copy of mermaid, if there is one."""
-    if os.environ.get("MERMAID_JS"):
-        config.extra_javascript.append(_MERMAID)
-    return config
+_DIAGRAM = re.compile(r'<p><img alt="[^"]*" src="[^"]*images/diagrams/([\w-]+)\.svg" ?/?></p>')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files of the repository that pages link, and the copy of mermaid."""
-    if source := os.environ.get("MERMAID_JS"):
-        files.append(File.generated(config, _MERMAID, abs_src_path=str(Path(source).resolve(strict=True))))
+    """Add the files of the repository that pages link."""
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()] + list(ROOT_PAGES)
     seen = set(waiting)
     while waiting:
@@ -63,6 +53,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return match[1] + posixpath.relpath(_uri(target), posixpath.dirname(uri)) + match[3]
 
     return _LINK.sub(replace, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Replace images of diagrams by the diagrams themselves."""
+
+    def inline(match: re.Match[str]) -> str:
+        diagram = ROOT / "docs" / "images" / "diagrams" / f"{match[1]}.svg"
+        return f'<div class="diagram-box">{diagram.read_text(encoding="utf-8")}</div>'
+
+    return _DIAGRAM.sub(inline, html)
 
 
 def _targets(markdown: str, path: str) -> Iterator[str]:
