@@ -75,10 +75,10 @@ def test_the_table_of_failure_points_has_each_in_the_order_in_which_a_job_passes
     assert [code(first) for first, *_ in rows(page("design/failure-points.md"))] == failure_points()
 
 
-def test_the_pictures_of_a_batch_name_only_failure_points_that_there_are() -> None:
-    named = re.findall(r"Note right of \w: ([A-Z_]+)", page("design/enqueuer.md"))
-    assert len(named) >= 6
-    assert set(named) <= set(failure_points())
+def test_the_diagram_of_a_batch_names_only_failure_points_that_exist() -> None:
+    named = re.findall(r">([A-Z]+(?:_[A-Z]+)*)</text>", page("images/diagrams/batch.svg"))
+    assert {"MATURED", "COMMITTED", "PUSHED_A_SLICE"} <= set(named)
+    assert set(named) - {"A", "B", "C", "COMMIT"} <= set(failure_points())
 
 
 def events() -> set[str]:
