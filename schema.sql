@@ -1,27 +1,21 @@
--- The newest version of job-drain's schema, complete. `drain init` applies it to a database without the schema, in one
--- transaction. A database with an older version is upgraded by migrations/, whose README.md says how to make the next
--- version; both ways have the same result. No other file of the project defines a table.
+-- job-drain's latest schema, and the only file that defines tables. `drain init` applies it in one transaction;
+-- migrations/ upgrades older versions to the same result. ASCII only, for databases of any encoding.
 --
--- Which table a row is in is its state:
+-- The table that holds a row is the job's state:
 --
 --     staged_jobs --drain--> inflight_jobs --finish--> finished_jobs
 --          |                      |
 --          +------ give up -------+--> dead_jobs --retry--> staged_jobs
 --
--- This file is ASCII, so that databases of any encoding accept it.
+-- The roles that call functions don't trust each other. So PUBLIC may call none (see the end), and no function uses a
+-- name that another role could create: in pg_temp, searched first unless search_path names it last, or in a schema
+-- where a better-matching function or operator would win over pg_catalog's. Callers cast arguments to the exact types.
 --
--- Functions are called by roles that trust each other little (`drain roles`). So PUBLIC may call none of them (see the
--- end), and none of them uses a name that another role has created: neither in the caller's pg_temp, which is searched
--- first unless search_path names it last, nor in a schema where other roles may create objects, where a function or an
--- operator that fits the types better than pg_catalog's wins. A caller casts arguments to exactly the types of the
--- parameters.
---
--- The name of the schema is not known here. So a table that a function uses is bound when the function is created, as a
--- constant in the body of an SQL function, and the functions that this one calls have a closed search_path.
+-- The schema's name is unknown here, so tables are bound at creation, as constants in SQL functions. The functions that
+-- these call have a closed search_path.
 
 
--- Check for functions of these names that another role has created before: CREATE OR REPLACE would leave that role the
--- owner of a function that others run.
+-- Reject other roles' functions: CREATE OR REPLACE would keep their owner.
 DO $$
 DECLARE
     taken record;
@@ -41,14 +35,14 @@ END
 $$;
 
 
--- staged_jobs: jobs that applications have written, each in its own transaction. A row is a promise: once its
--- transaction has committed, the job will run. Only job_name and job_args have to be given:
+-- staged_jobs: jobs that applications insert in their own transactions. Once committed, a job will run. Only job_name
+-- is required:
 --
 --     INSERT INTO staged_jobs (job_name, job_args) VALUES ('shop.jobs.send_receipt', '[42]');
 --
--- The checks refuse, in the application's own transaction, jobs that no worker could run.
+-- Checks reject jobs that no worker could run.
 CREATE TABLE IF NOT EXISTS staged_jobs (
-    -- ALWAYS: an id that was chosen by hand could be the id of an earlier job.
+    -- ALWAYS: an id chosen by hand could repeat an earlier one.
     id              bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
     job_name        text        NOT NULL,
     job_args        jsonb       NOT NULL DEFAULT '[]',
@@ -56,40 +50,39 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     queue           text        NOT NULL DEFAULT 'default',
     -- Lower runs first.
     priority        integer     NOT NULL DEFAULT 0,
-    -- Not before this time.
+    -- Earliest start.
     scheduled_at    timestamptz NOT NULL DEFAULT now(),
-    -- Not after this time: a job that has not been started by then is dead. NULL: never expires.
+    -- Dead if not claimed by then. NULL: never expires.
     expires_at      timestamptz,
-    -- Place in the application that staged the job, for people: 'storage.create_annotation'.
+    -- Where the application staged the job: 'storage.create_annotation'.
     tag             text,
-    -- NULL leaves both to the worker's registration of the job. 0 attempts: no limit.
+    -- NULL: as registered by the worker. 0 attempts: unlimited.
     max_attempts    integer,
     timeout_seconds integer,
-    -- Trace and log context of the code that staged the job.
+    -- Trace and log context of the staging code.
     context         jsonb,
     staged_at       timestamptz NOT NULL DEFAULT now(),
 
-    -- Set by the enqueuer once scheduled_at has come; see staged_jobs_scheduled below.
+    -- Set by the enqueuer once due.
     matured_at      timestamptz,
-    -- A dead job that is retried keeps the highest token of all its claims, so that a worker with an earlier
-    -- claim cannot finish it, and the history of its deaths.
+    -- A retried dead job keeps its highest token, so that earlier claims cannot finish it, and the history of its
+    -- deaths.
     fencing_token   bigint      NOT NULL DEFAULT 0,
     history         jsonb,
-    -- Part of the job's external key. After a failover to an older replica, or in a restored copy, the sequence
-    -- assigns ids again; this value does not repeat. NULL: staged before version 2. A random uuid would serve as
-    -- well, but doubles the cost of a row in a bulk insert.
+    -- Part of the external key, since ids repeat after a failover to an older replica or in a restored copy. NULL:
+    -- staged before version 2. A uuid would double the cost of a row in a bulk insert.
     salt            bigint      DEFAULT (random() * 9007199254740992)::bigint,
-    -- Customer, tenant or resource that the job belongs to: the rules of a queue may limit, order and share by it.
+    -- Customer, tenant or resource, for rules.
     key             text,
-    -- Jobs of one name that share this text and wait at the same time are one job: the enqueuer keeps the first or the
-    -- last of them, once none has been staged for `quiet_seconds`. NULL: the first, at once.
+    -- Waiting jobs with the same name and unique_key are one: the enqueuer keeps the first or last, once none has been
+    -- staged for quiet_seconds. NULL: first, at once.
     unique_key      text,
     keep            text,
     quiet_seconds   double precision,
-    -- Role that may ask for state and result: the session's (SET ROLE, or its login), also within a function that runs with
-    -- another role's rights. As drain_role(), which applications may not call. NULL: staged before version 6.
+    -- Role that may read state and result: of SET ROLE or the login, whatever function runs. Same as drain_role(),
+    -- which applications may not call. NULL: staged before version 6.
     staged_by       text        DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text),
-    -- Latest job that gave way to this one, with its id and staged values: it is staged again if this one is cancelled.
+    -- Latest job superseded by this one (id and staged values), staged again if this one is cancelled.
     stands_for      jsonb,
 
     CONSTRAINT job_name_must_not_be_empty
@@ -102,11 +95,11 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (jsonb_typeof(job_kwargs) = 'object'),
     CONSTRAINT job_arguments_must_not_exceed_1_mebibyte
         CHECK (octet_length(job_args::text) + octet_length(job_kwargs::text) <= 1048576),
-    -- RQ puts the name into keys, on command lines and into comma-separated lists. The length is checked outside
-    -- of the expression: an expression with {0,99} takes 1.4 us for 'bulk', and this one a tenth of that.
+    -- RQ uses the name in keys, command lines and comma-separated lists. With {0,99} the expression takes 1.4 us for
+    -- 'bulk'; a separate length check takes a tenth.
     CONSTRAINT queue_must_be_a_name_that_rq_can_carry
         CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]*$' AND char_length(queue) <= 100),
-    -- Programs cannot represent other times, and there is no countdown to 'infinity'.
+    -- Programs cannot represent other times, or count down to 'infinity'.
     CONSTRAINT times_must_lie_between_the_years_1_and_9999
         CHECK (least(scheduled_at, expires_at, staged_at) > '0001-01-02 00:00:00+00'
             AND greatest(scheduled_at, expires_at, staged_at) < '9999-12-30 00:00:00+00'),
@@ -118,7 +111,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (max_attempts >= 0),
     CONSTRAINT timeout_seconds_must_be_positive
         CHECK (timeout_seconds > 0),
-    -- Upper bounds that leave each job room for any number of claims and deliveries.
+    -- Bounds that leave room for any number of claims and deliveries.
     CONSTRAINT id_must_lie_between_1_and_10_to_the_power_of_18
         CHECK (id > 0 AND id < 1000000000000000000),
     CONSTRAINT fencing_token_must_lie_between_0_and_10_to_the_power_of_18
@@ -135,23 +128,19 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL))
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
--- Partition of the scheduled rows. The enqueuer looks at the head of the index and marks due rows as matured,
--- which moves them to the partition of the ready rows. So a million jobs for tomorrow cost a batch nothing. (A
--- partition cannot depend on now(), which changes; it can compare two columns of the row.)
+-- Scheduled rows. Marking a due row as matured moves it to the ready partitions, so a million jobs for tomorrow cost a
+-- batch nothing. (A partition key cannot use now(), but can compare columns.)
 --
--- Each partition has a primary key of its own, since a primary key of the whole table would have to include the
--- partition key. The sequence ensures that no two rows share an id.
+-- A primary key of the whole table would have to include the partition key. The sequence keeps ids unique.
 CREATE TABLE IF NOT EXISTS staged_jobs_scheduled PARTITION OF staged_jobs (PRIMARY KEY (id))
     FOR VALUES IN (true);
 CREATE INDEX IF NOT EXISTS staged_jobs_coming_due ON staged_jobs_scheduled (scheduled_at);
 
--- Partition of the ready rows.
+-- Ready rows.
 --
--- Every drained row leaves a dead row version behind, which no vacuum can remove while a session, such as a
--- report or a dump, holds an older snapshot. TRUNCATE does not depend on snapshots. So three partitions take
--- turns of five seconds, by the time at which the row's transaction began, and a partition that is empty and
--- not about to have its turn is truncated. coalesce(): a row with a time that is not allowed has to reach the
--- check that refuses it.
+-- While any session holds an older snapshot, vacuum cannot remove drained rows, but TRUNCATE can. So three partitions
+-- take turns of five seconds, by the start of the staging transaction, and an empty one is truncated unless its turn is
+-- near. coalesce(): an invalid time must reach the check that rejects it.
 CREATE TABLE IF NOT EXISTS staged_jobs_ready PARTITION OF staged_jobs
     FOR VALUES IN (false)
     PARTITION BY LIST ((coalesce(date_part('second', staged_at AT TIME ZONE 'UTC')::integer / 5 % 3, 0)));
@@ -161,36 +150,33 @@ CREATE TABLE IF NOT EXISTS staged_jobs_ready_1 PARTITION OF staged_jobs_ready (P
     FOR VALUES IN (1);
 CREATE TABLE IF NOT EXISTS staged_jobs_ready_2 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
     FOR VALUES IN (2);
--- Index in the order in which the enqueuer reads: a lane is a queue's rows of one kind, so that a queue that is full,
--- paused or limited is passed over without a look at its rows. Kinds: 0 urgent (priority up to 0) without a key, 1 urgent
--- with a key, 2 patient without a key, 3 patient with a key. Names of queues are ASCII, and bytes are compared sooner.
+-- The enqueuer's read order. A lane holds one kind of a queue's rows, so that full, paused or limited queues are
+-- skipped unread. Kinds: 0 urgent (priority up to 0) without a key, 1 urgent with a key, 2 patient without, 3 patient
+-- with a key. Names are ASCII, and bytes compare faster.
 --
--- The index has all rows, since its condition holds for all of them. The condition keeps plans that look for ids
--- from using this index: such a plan, made while a partition is empty, would use it in place of the primary key,
--- and read all of it once it has grown.
+-- The condition holds for every row, but keeps lookups by id off this index: a plan made while the partition is empty
+-- would prefer it to the primary key, and later read all of it.
 CREATE INDEX IF NOT EXISTS staged_jobs_in_lanes
     ON staged_jobs_ready (((priority > 0)::integer * 2 + (key IS NOT NULL)::integer), queue COLLATE "C", priority, id)
     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
--- Index of the rows that have a key, for queues with rules for keys.
+-- For rules per key.
 CREATE INDEX IF NOT EXISTS staged_jobs_by_key ON staged_jobs_ready (queue, key, priority, id)
     WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND key IS NOT NULL;
--- Index of the rows that may give way to each other, scheduled or ready.
+-- For rows that may supersede each other.
 CREATE INDEX IF NOT EXISTS staged_jobs_unique ON staged_jobs (unique_key, id) WHERE unique_key IS NOT NULL;
 
--- Truncates a partition if it is empty and not in use; returns true if it was truncated. This is safe at any
--- moment: a transaction that has staged into the partition and has not committed yet holds a lock that makes
--- NOWAIT fail, and rows that were committed before the lock was granted are seen by the query that follows.
--- Under repeatable read that query would use a snapshot from before the lock, and rows would be lost.
+-- Truncates an empty, unused partition; returns whether it did. Safe at any time: a transaction that has staged into it
+-- holds a lock, so NOWAIT fails, and the query after the lock sees all rows committed before. Under repeatable read,
+-- that query would use an older snapshot, and rows would be lost.
 --
--- One statement does it all: a client that stopped half-way would keep all staging transactions waiting for the
--- lock.
+-- A single statement, since a client that stopped halfway would block staging.
 --
--- A transaction whose snapshot is older than the truncation, and which reads staged_jobs only afterwards, finds
--- the rows of its snapshot neither there nor in the tables to which they were moved. A transaction that counts
--- across tables in one snapshot locks first: LOCK TABLE staged_jobs IN ACCESS SHARE MODE.
+-- A transaction whose snapshot predates the truncation, but that reads staged_jobs only afterward, finds its rows
+-- neither there nor where they moved. To count across tables in one snapshot, first LOCK TABLE staged_jobs IN ACCESS
+-- SHARE MODE.
 CREATE OR REPLACE FUNCTION drain_truncate_if_empty(partition regclass) RETURNS boolean LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
-    -- Dead rows are passed over faster in the table than in an index, and the enqueuer prefers indexes.
+    -- The enqueuer prefers indexes, but dead rows are skipped faster in the table.
     SET enable_seqscan = on
 AS $$
 DECLARE
@@ -215,8 +201,7 @@ END
 $$;
 
 
--- inflight_jobs: jobs that were drained and have not finished yet. All keys in Redis can be rebuilt from it.
--- A row is in one of three states, and each has its index:
+-- inflight_jobs: drained, unfinished jobs. All Redis keys can be rebuilt from it. Each state has its index:
 --
 --     delivered   waits in a Redis list          lease_expires_at and next_run_at are null
 --     claimed     leased to a worker             lease_expires_at is set
@@ -238,27 +223,26 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     history          jsonb,
 
     moved_at         timestamptz NOT NULL DEFAULT now(),
-    -- Delivery number of the job's latest push. Only the leader assigns these numbers, in the order of its commits,
-    -- so a delivered row with a lower number than the head of its Redis list is no longer in that list.
+    -- Number of the latest push. The leader assigns numbers in commit order, so a delivered row below the head of its
+    -- Redis list has left that list.
     delivery         bigint      NOT NULL,
-    -- Number of claims that count as attempts, and the token of the latest claim, the only claim that can finish. With
-    -- id, salt and claimed_by it is the fence of that claim: after a failover that lost claims, tokens are given out again.
+    -- Claims that count as attempts, and the token of the latest, the only one that can finish. With id, salt and
+    -- claimed_by it is the fence, since tokens repeat after a failover that lost claims.
     attempts         integer     NOT NULL DEFAULT 0,
     fencing_token    bigint      NOT NULL DEFAULT 0,
     claimed_at       timestamptz,
     claimed_by       text,
-    -- True if the job was claimed together with others, by a worker that runs one after the other: this attempt
-    -- counts when it ends, since only the worker knows which of the jobs has begun. If the worker dies, the next
-    -- claim is of this job alone.
+    -- Claimed with others that the worker runs in turn: the attempt counts when it ends, since only the worker knows
+    -- which job has started. If the worker dies, the job is next claimed alone.
     batched          boolean     NOT NULL DEFAULT false,
     lease_expires_at timestamptz,
     next_run_at      timestamptz,
-    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and the time of the failure.
+    -- Latest failure, {"type": ..., "message": ..., "traceback": ..., "at": ...}, and its time.
     last_error       jsonb,
     failed_at        timestamptz,
     salt             bigint,
-    -- Number of attempts that did not count because their worker was stopped and interrupted them. Above a limit they
-    -- count, so that a job that never ends within the grace period of a worker does not run for ever.
+    -- Attempts not counted because their worker stopped. Above a limit they count, or a job longer than the grace
+    -- period would run forever.
     interruptions    integer     NOT NULL DEFAULT 0,
     key              text,
     unique_key       text,
@@ -274,20 +258,19 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_claimed ON inflight_jobs (lease_expires
     WHERE lease_expires_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_run_at)
     WHERE next_run_at IS NOT NULL;
--- Index for ordered queues: a job that waits for its next attempt holds its key.
+-- For ordered queues: a retrying job holds its key.
 CREATE INDEX IF NOT EXISTS inflight_jobs_holding ON inflight_jobs (queue, key, id)
     WHERE next_run_at IS NOT NULL AND key IS NOT NULL;
--- Index for failing queues: queues with several failures since the last job that finished.
+-- For queues with several failures since the last finish.
 CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
     WHERE failed_at IS NOT NULL;
--- Index for jobs that wait for a worker, and to which one that is staged later may give way.
+-- For unclaimed jobs that may be superseded.
 CREATE INDEX IF NOT EXISTS inflight_jobs_unique ON inflight_jobs (unique_key)
     WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL;
 
 
--- finished_jobs: jobs that have finished. One row a job, in a partition for each day by UTC: a day is read for some
--- time, and then archived and dropped as a whole. Rows are appended, and never changed but for the result that a job
--- returns after its own transaction. In a partition the primary key is the last guard against a job that would finish
+-- finished_jobs: one row per job, partitioned by UTC day; days are archived and dropped whole. Append-only, except for
+-- a result returned after the job's own transaction. A partition's primary key is the last guard against finishing
 -- twice; no key can span all partitions.
 CREATE TABLE IF NOT EXISTS finished_jobs (
     id            bigint      NOT NULL,
@@ -308,34 +291,32 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     fencing_token bigint      NOT NULL,
     last_error    jsonb,
     history       jsonb,
-    -- A reader that follows this table asks for the rows of transactions after those that it has read, up to the
-    -- oldest transaction that is still open: no row can appear there later, as it could behind a time or an id.
+    -- Readers of new rows ask for later transactions, up to the oldest still open. No row can appear there later,
+    -- unlike behind a time or an id.
     finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id(),
     key           text,
-    -- Id of the job that stands for this one, which gave way to it while it waited (`unique_key`). It has not finished,
-    -- and has run only if attempts is not 0; otherwise claimed_at is the time at which it gave way. NULL: the job has run.
+    -- Job that superseded this one while it waited: not finished, and run only if attempts is above 0; otherwise
+    -- claimed_at is when it was superseded. NULL: the job ran.
     superseded_by bigint,
-    -- Value that the job has returned, if it is registered with result="keep"; JSON null if it has returned nothing. NULL:
-    -- nothing was kept.
+    -- Return value of jobs with result="keep"; JSON null for None. NULL: not kept.
     result        jsonb,
     staged_by     text
 ) PARTITION BY RANGE (finished_at);
 
--- Index for the time at which a queue last finished a job.
+-- For a queue's latest finish.
 CREATE INDEX IF NOT EXISTS finished_jobs_latest ON finished_jobs (queue, finished_at);
 CREATE INDEX IF NOT EXISTS finished_jobs_in_order ON finished_jobs (finished_xid);
 
--- Partition for rows of days without a partition: the enqueuer, which makes partitions in advance, did not run for
--- days, or the day was archived before an older transaction committed.
+-- Days without a partition: the enqueuer, which creates them ahead, was down for days, or an older transaction
+-- committed after the day was archived.
 CREATE TABLE IF NOT EXISTS finished_jobs_other PARTITION OF finished_jobs (PRIMARY KEY (id)) DEFAULT;
 
--- Records a claimed job as finished if this is still its claim; returns true if it was. `kept` is its result, or NULL if
--- none is kept. Transactions of jobs call it too, in sessions whose settings are the application's: a plan that was made
--- there while inflight_jobs was empty would be kept, and would read the whole table for each job.
+-- Finishes a job if this is still its claim; returns whether it was. `kept` is the result or NULL. Jobs call it too,
+-- with the application's settings. enable_seqscan = off: a plan made while inflight_jobs was empty would be kept, and
+-- read the whole table for each job.
 --
--- The tables are named with their schema, since the search_path may be the job's. A search_path of the function's own
--- would hold for triggers of the application too, and costs 12 us of 70 at each call (measured, PostgreSQL 15); a body
--- that is parsed now costs 170, for its plan.
+-- Tables are qualified, since the search_path may be the job's. Setting one would affect the application's triggers and
+-- costs 12 us of 70 per call (PostgreSQL 15); a body parsed at creation costs 170 us, for its plan.
 DO $do$ BEGIN EXECUTE pg_catalog.format($text$
 CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint, job_salt bigint, worker text, kept jsonb)
     RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -358,7 +339,7 @@ $$
 $text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
     WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
 
--- Workers of version 5 call these two, which cannot distinguish the claim from one in another history of the database.
+-- For workers of version 5. Cannot distinguish the claim from one in another history of the database.
 CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql
     SET enable_seqscan = off
 BEGIN ATOMIC
@@ -373,13 +354,10 @@ BEGIN ATOMIC
         WHERE id = job AND fencing_token = token), false);
 END;
 
--- Makes the partitions of today and of the next days, and returns their number. Rows of such a day that are in
--- finished_jobs_other are moved to its partition. A finishing job never waits for longer than a moment: if the locks
--- are not free at once, the function does nothing, and its caller repeats the call; and a day with too many rows to
--- move stays in finished_jobs_other, and is archived from there.
---
--- If another object has the name of a partition, the object is neither attached nor read, its day stays in
--- finished_jobs_other, and the server's log has a warning.
+-- Creates partitions for today and the next days, moves in their rows from finished_jobs_other, and returns their
+-- number. Finishing jobs wait only briefly: if a lock is taken, nothing happens, and the caller tries again. A day with
+-- too many rows stays in finished_jobs_other and is archived from there. So does a day if another object has its
+-- partition's name: that object is neither attached nor read, and the server logs a warning.
 CREATE OR REPLACE FUNCTION drain_make_days_of(parent regclass, ahead integer) RETURNS integer LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET timezone = 'UTC'
 AS $$
@@ -425,14 +403,13 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
--- Runs with the rights of another role, the owner of the schema: the leader, which calls it, owns no table. The caller
--- chooses only the number of days, which is small.
+-- Runs with the owner's rights, since the leader owns no table. The caller chooses at most 30 days.
 CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     RETURN drain_make_days_of('finished_jobs', ahead);
 DO $$ BEGIN PERFORM drain_make_days(3); END $$;
 
--- Count and checksum of the rows of a partition of finished_jobs; the order of the rows does not matter.
+-- Row count and checksum, in any row order.
 CREATE OR REPLACE FUNCTION drain_checksum_of(
     partition regclass, OUT counted bigint, OUT checksum numeric
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO'
@@ -443,9 +420,8 @@ BEGIN
 END
 $$;
 
--- Drops the partition of a day, if it has exactly this number of rows and this checksum, by drain_checksum_of; returns
--- true if it was dropped. Between the count and the drop no transaction can add a row; readers continue meanwhile. If
--- the partition is in use, the function fails after a moment with lock_not_available.
+-- Drops a day's partition if its drain_checksum_of still matches; returns whether it did. No row can be added between
+-- count and drop; readers continue. If in use, fails after 100 ms with lock_not_available.
 CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
     RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
     SET timezone = 'UTC' SET datestyle = 'ISO'
@@ -476,7 +452,7 @@ EXCEPTION WHEN undefined_table THEN
 END
 $$;
 
--- Count and checksum of the rows of a day without a partition, which are in finished_jobs_other.
+-- The same for a day in finished_jobs_other.
 CREATE OR REPLACE FUNCTION drain_checksum_of_late(day date, OUT counted bigint, OUT checksum numeric)
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO'
 BEGIN ATOMIC
@@ -485,22 +461,20 @@ BEGIN ATOMIC
 END;
 
 
--- stale_finishes: outcomes that were refused. A worker that outlived its lease, and reported an outcome when
--- another worker had claimed its job, has changed nothing but added a row here, as evidence that the fence worked.
--- The same after a failover to a database that does not have its claim.
+-- stale_finishes: refused outcomes, as evidence of the fence. The worker reported after another one had claimed the
+-- job, or after a failover to a database without its claim.
 CREATE TABLE IF NOT EXISTS stale_finishes (
     number        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id            bigint      NOT NULL,
     fencing_token bigint      NOT NULL,
     claimed_by    text        NOT NULL,
-    -- Outcome that the worker tried to record: 'finished', 'retrying', 'deferred', 'dead'; 'nothing' if the worker
-    -- noticed the loss of its lease itself.
+    -- 'finished', 'retrying', 'deferred', 'dead'; 'nothing' if the worker itself noticed the lost lease.
     outcome       text        NOT NULL,
     refused_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 
--- dead_jobs: jobs that were given up, kept until a person retries or discards them.
+-- dead_jobs: kept until retried or discarded.
 CREATE TABLE IF NOT EXISTS dead_jobs (
     id              bigint      PRIMARY KEY,
     job_name        text        NOT NULL,
@@ -520,8 +494,7 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     fencing_token   bigint      NOT NULL DEFAULT 0,
     last_error      jsonb,
     died_at         timestamptz NOT NULL DEFAULT now(),
-    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease', 'cancelled'; the explanation beside it is a sentence for
-    -- people.
+    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease', 'cancelled'; then a sentence.
     reason          text        NOT NULL,
     explanation     text        NOT NULL,
     salt            bigint,
@@ -532,15 +505,15 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     staged_by       text,
     stands_for      jsonb
 );
--- Index for queues that hold a key while one of its jobs is dead.
+-- For queues that hold a key after a dead job.
 CREATE INDEX IF NOT EXISTS dead_jobs_by_key ON dead_jobs (queue, key) WHERE key IS NOT NULL;
 
 
--- cancelled_claims: claims of jobs that were cancelled while a worker had them. Until the worker has confirmed that its
--- attempt has ended, or the lease is over, such a claim keeps its place among the running jobs of its queue and key.
+-- cancelled_claims: claims of jobs cancelled while a worker had them. They count toward concurrency limits until the
+-- worker confirms the end or the lease expires.
 CREATE TABLE IF NOT EXISTS cancelled_claims (
     id               bigint      NOT NULL,
-    -- The token of the claim; the dead job has a higher one.
+    -- Token of the claim; the dead job has a higher one.
     fencing_token    bigint      NOT NULL,
     salt             bigint,
     queue            text        NOT NULL,
@@ -553,16 +526,13 @@ CREATE TABLE IF NOT EXISTS cancelled_claims (
 CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue);
 
 
--- Role of the session: that of SET ROLE, or the one that has logged in. In a function that runs with the rights of the
--- owner, current_user is the owner.
+-- Role of SET ROLE or the login. In a function with the owner's rights, current_user is the owner.
 CREATE OR REPLACE FUNCTION drain_role() RETURNS text LANGUAGE sql STABLE
     RETURN coalesce(nullif(pg_catalog.current_setting('role'), 'none'::text), session_user::text);
 
--- State of one job, for the role that has staged it, the members of that role, and roles that may read finished_jobs
--- anyway: no argument, no traceback and no context. No row: no table has the job, or another role has staged it. States:
--- waiting, scheduled, running, retrying, finished, superseded, dead, cancelled, expired.
---
--- Runs with the rights of the owner, since an application may not read the jobs of others whole.
+-- A job's state, for the role that staged it, its members, and roles that may read finished_jobs: no arguments,
+-- traceback or context. No row: unknown, or another role's. States: waiting, scheduled, running, retrying, finished,
+-- superseded, dead, cancelled, expired. Runs with the owner's rights, since applications may not read others' jobs.
 CREATE OR REPLACE FUNCTION drain_job_state(
     job bigint, OUT id bigint, OUT job_name text, OUT queue text, OUT state text, OUT attempts integer,
     OUT staged_at timestamptz, OUT started_at timestamptz, OUT finished_at timestamptz, OUT error text,
@@ -615,31 +585,29 @@ BEGIN ATOMIC
 END;
 
 
--- queues: rules of a queue, for the enqueuer, which follows a change within a second. A queue without a row has no rules.
+-- queues: rules, which the enqueuer follows within a second of a change. No row: no rules.
 CREATE TABLE IF NOT EXISTS queues (
     queue           text        PRIMARY KEY,
-    -- Upper bound of the jobs that are delivered or claimed at a time, of the queue and of each key.
+    -- Most jobs delivered or claimed at a time, per queue and per key.
     running         integer,
     running_per_key integer,
-    -- Upper bound of the jobs that begin in a time, as '100/s', '10/min', '5/h' or '1/d'; and how many may begin at once
-    -- after a pause.
+    -- Most starts per time ('100/s', '10/min', '5/h', '1/d'), and starts at once after a pause.
     rate            text,
     rate_per_key    text,
     burst           integer,
-    -- Keys take turns, those with a weight as often as {"key": weight} says; other keys have the weight 1.
+    -- Keys take turns in proportion to {"key": weight}; the default is 1.
     fair            boolean     NOT NULL DEFAULT false,
     weights         jsonb       NOT NULL DEFAULT '{}',
-    -- The jobs of a key run one at a time, in the order of their ids; what becomes of the others when one is dead.
+    -- Jobs of a key run one at a time, by id. on_dead: whether a dead job holds the others.
     ordered         boolean     NOT NULL DEFAULT false,
     on_dead         text        NOT NULL DEFAULT 'hold',
-    -- Seconds of waiting that count as one step of priority.
+    -- Waiting time that counts as one priority step.
     aging_seconds   double precision,
     changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Why the leader cannot follow these rules: it holds the queue until they change. Each new leader tries
-    -- again.
+    -- Why the leader cannot follow these rules, and holds the queue until they change. A new leader tries again.
     error           text,
 
-    -- drain/admission/rules.py accepts exactly the rules that these checks accept.
+    -- Same rules as drain/admission/rules.py.
     CONSTRAINT queue_must_be_a_name_that_rq_can_carry
         CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]*$' AND char_length(queue) <= 100),
     CONSTRAINT running_must_be_positive CHECK (running > 0 AND running_per_key > 0),
@@ -647,7 +615,7 @@ CREATE TABLE IF NOT EXISTS queues (
         CHECK (rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' AND rate_per_key ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$'),
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
-    -- Strict: otherwise a list would count as its elements, and an empty one as nothing.
+    -- Strict: otherwise a list counts as its elements, and an empty one passes.
     CONSTRAINT weights_must_be_numbers_from_one_thousandth_to_1000
         CHECK (NOT jsonb_path_exists(weights, 'strict $.* ? (@.type() != "number" || @ < 0.001 || @ > 1000)', '{}', true)),
     CONSTRAINT keys_of_weights_must_have_1_to_255_characters
@@ -656,11 +624,11 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
     CONSTRAINT aging_seconds_must_be_positive_and_at_most_a_year
         CHECK (aging_seconds > '0' AND aging_seconds <= '31536000'),
-    -- Rules that contradict each other.
+    -- Contradictions.
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
     CONSTRAINT weights_need_fair CHECK (fair OR weights = '{}'),
-    -- At most a year: a new leader reads the jobs begun within that time.
+    -- A new leader reads the starts of a year at most.
     CONSTRAINT burst_must_fill_within_a_year
         CHECK (CASE WHEN rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' THEN
             burst::bigint * CASE split_part(rate, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END
@@ -677,8 +645,7 @@ CREATE TABLE IF NOT EXISTS queues (
         CHECK (aging_seconds IS NULL OR NOT (fair OR ordered OR coalesce(running_per_key::text, rate_per_key) IS NOT NULL))
 );
 
--- queue_pauses: queues, names of jobs and keys of which nothing is started: a job to which all columns apply that are
--- not NULL. `until` is NULL for as long as nobody resumes it.
+-- queue_pauses: a job that matches every non-NULL column does not start. `until` NULL: until resumed.
 CREATE TABLE IF NOT EXISTS queue_pauses (
     number    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue     text,
@@ -693,7 +660,7 @@ CREATE TABLE IF NOT EXISTS queue_pauses (
     CONSTRAINT names_of_a_pause_must_have_1_to_255_characters
         CHECK (char_length(queue) BETWEEN 1 AND 255 AND char_length(job_name) BETWEEN 1 AND 255
             AND char_length(key) BETWEEN 1 AND 255),
-    -- A time that programs cannot read would end the leader.
+    -- A time that programs cannot read would stop the leader.
     CONSTRAINT times_must_lie_between_the_years_1_and_9999
         CHECK (least(until, paused_at) > '0001-01-02 00:00:00+00'
             AND greatest(until, paused_at) < '9999-12-30 00:00:00+00')
@@ -702,34 +669,34 @@ CREATE UNIQUE INDEX IF NOT EXISTS queue_pauses_once
     ON queue_pauses (coalesce(queue, ''), coalesce(job_name, ''), coalesce(key, ''), (until IS NULL));
 
 
--- crons: schedules. At each tick of a schedule the leader stages its job, and moves the schedule on, in one transaction.
--- Plain SQL can schedule too; after a change of the line or the zone, set next_tick_at to NULL:
+-- crons: schedules. Each tick stages the job and advances the schedule in one transaction. Plain SQL works too; after
+-- changing cron or timezone, set next_tick_at to NULL:
 --
 --     INSERT INTO crons (name, job_name, cron) VALUES ('nightly report', 'shop.jobs.report', '0 3 * * *');
 CREATE TABLE IF NOT EXISTS crons (
     name         text        PRIMARY KEY,
     job_name     text        NOT NULL,
-    -- Five fields, as in crontab(5), or six with the seconds first, read in this time zone.
+    -- Five crontab(5) fields, or six starting with seconds, in this time zone.
     cron         text        NOT NULL,
     timezone     text        NOT NULL DEFAULT 'UTC',
-    -- Ticks that passed while there was no leader: 'last' of them is staged, 'all', or 'none'.
+    -- Which ticks to catch up on after a time without a leader: 'last', 'all', 'none'.
     missed       text        NOT NULL DEFAULT 'last',
     job_args     jsonb       NOT NULL DEFAULT '[]',
     job_kwargs   jsonb       NOT NULL DEFAULT '{}',
-    -- Options of the staged rows, by the names of their columns.
+    -- Other columns of the staged rows.
     options      jsonb       NOT NULL DEFAULT '{}',
-    -- True: @job(cron=...) declares it, and `drain work` keeps it as the code says. False: an application's own.
+    -- Declared by @job(cron=...) and kept in sync by `drain work`, rather than the application's own.
     declared     boolean     NOT NULL DEFAULT false,
     paused       boolean     NOT NULL DEFAULT false,
-    -- Reason for which the leader cannot stage its job. Each new leader tries again.
+    -- Why the leader cannot stage the job. A new leader tries again.
     error        text,
-    -- NULL: the leader computes it, as the first tick after changed_at.
+    -- NULL: the leader computes the first tick after changed_at.
     next_tick_at timestamptz,
     last_tick_at timestamptz,
     last_job_id  bigint,
     changed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
 
-    -- The tag of the jobs is 'cron:' and the name.
+    -- Jobs are tagged 'cron:' and the name.
     CONSTRAINT name_must_be_a_word_of_up_to_250_characters CHECK (name ~ '^[^[:cntrl:]]{1,250}$'),
     CONSTRAINT job_name_must_be_a_name_of_up_to_255_characters
         CHECK (job_name = btrim(job_name) AND char_length(job_name) BETWEEN 1 AND 255),
@@ -748,14 +715,13 @@ CREATE TABLE IF NOT EXISTS crons (
 CREATE INDEX IF NOT EXISTS crons_next_tick ON crons (next_tick_at NULLS FIRST) WHERE NOT paused AND error IS NULL;
 
 
--- idempotency_keys: jobs that were staged with an idempotency key: staged again with the same key, it is the same job.
+-- idempotency_keys: staging again under a key returns the same job.
 CREATE TABLE IF NOT EXISTS idempotency_keys (
-    -- The role that has staged the job, as quote_ident() writes it, a space, and its key: a key is a role's own. Without
-    -- the role before version 6.
+    -- Role as quote_ident() writes it, a space, and its key. Before version 6, the key only.
     idempotency_key text        PRIMARY KEY,
     job_id          bigint,
     job_name        text        NOT NULL,
-    -- By drain_digest().
+    -- From drain_digest().
     digest          bytea       NOT NULL,
     staged_at       timestamptz NOT NULL DEFAULT now(),
     expires_at      timestamptz NOT NULL,
@@ -765,21 +731,19 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
 );
 CREATE INDEX IF NOT EXISTS idempotency_keys_expired ON idempotency_keys (expires_at);
 
--- Digest of the name and the arguments of a job: the salt, and SHA-256 of both. Before version 6 the salt was empty.
+-- Salt, then SHA-256 of salt, name and arguments. Before version 6 the salt was empty.
 CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, kwargs jsonb) RETURNS bytea LANGUAGE sql STABLE
     RETURN salt || pg_catalog.sha256(salt || pg_catalog.convert_to(
         pg_catalog.concat_ws(' ', job_name, coalesce(args, '[]'::jsonb), coalesce(kwargs, '{}'::jsonb)), 'UTF8'::name));
 
--- Stages a job, unless the same role has staged one under this key that is still kept: the key is kept for `keep_seconds`
--- from now on. Returns the id of the job under the key, as a negative number if that job has another name or other
--- arguments. `job` has the columns that an application may give, and job_name at least:
+-- Stages a job, unless the same role has one under this key, which expires after `keep_seconds`. Returns the id of the
+-- job under the key, negated if its name or arguments differ. `job` holds columns that applications may write:
 --
 --     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
 --
--- A second transaction with the same key waits until the first one has ended. At repeatable read it fails then with
--- serialization_failure, as any transaction that writes what another one has written.
+-- A second transaction with the key waits for the first. At repeatable read it then fails with serialization_failure.
 --
--- Runs with the rights of the owner, since an application may read no key of others, and change none.
+-- Runs with the owner's rights, since applications may neither read nor change others' keys.
 CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
@@ -832,13 +796,13 @@ BEGIN ATOMIC
 END;
 
 
--- Stages a job, for programs in any language; version 1 of its contract (docs/howto/staging-from-sql.md). `args` is an array
--- of positional arguments, or an object of keyword arguments. The options have the names of those of `drain.stage`; times
--- are texts with a time zone, and lengths of time are seconds:
+-- Stages a job from any language; version 1 of the contract in docs/howto/staging-from-sql.md. `args` is an array of
+-- positional or an object of keyword arguments. Options are those of `drain.stage`; times are texts with a time zone,
+-- durations seconds:
 --
 --     SELECT drain_stage('shop.jobs.send_receipt', '[42]', '{"queue": "mail", "run_in": 60}');
 --
--- Runs with the rights of the caller, in its transaction.
+-- Runs with the caller's rights.
 CREATE OR REPLACE FUNCTION drain_stage_of(staged regclass, job_name text, args jsonb, options jsonb) RETURNS bigint
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -960,39 +924,38 @@ CREATE OR REPLACE FUNCTION drain_stage(job_name text, args jsonb DEFAULT '[]', o
     RETURN drain_stage_of('staged_jobs', job_name, args, options);
 
 
--- bulk_runs: runs that stage jobs in bulk. A run that is repeated finds its row, and stages nothing more; one that has
--- staged no jobs may run again.
+-- bulk_runs: a repeated bulk run finds its row and stages nothing more, unless it had staged no jobs.
 CREATE TABLE IF NOT EXISTS bulk_runs (
     run_id       text        PRIMARY KEY,
     rows         bigint      NOT NULL,
-    -- Of the last commit; NULL until then.
+    -- Last commit; NULL before the first.
     committed_at timestamptz          DEFAULT now(),
-    -- What the run stages: another plan under its id is refused. NULL before version 6, and for reconcile and replay.
+    -- What the run stages; another plan under its id is refused. NULL before version 6, and for reconcile and replay.
     plan         text,
     begun_at     timestamptz          DEFAULT now(),
-    -- Where a run that commits several times goes on.
+    -- Where a run with several commits resumes.
     position     text,
     CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
 );
 
 
--- drain_state: state of the enqueuer, in one row, which the leader writes on the connection that holds its lock.
+-- drain_state: one row, written by the leader on the connection that holds its lock.
 CREATE TABLE IF NOT EXISTS drain_state (
     only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     leader        text,
     leader_since  timestamptz,
-    -- Differs between databases, and is part of the external keys of jobs.
+    -- Distinguishes databases; part of jobs' external keys.
     installation  uuid        NOT NULL DEFAULT gen_random_uuid(),
-    -- Retention: days of finished_jobs before this one have been dropped unarchived, with ids up to this one.
+    -- Retention has dropped days before this one unarchived, with ids up to this one.
     dropped_before date,
     dropped_up_to  bigint
 );
 INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- Drops the oldest closed day of finished_jobs, except for the last `keep` closed days, by UTC. Returns the day and the
--- number of its jobs, an estimate for a large day; no row if there is no such day, or while `drain archive` runs. Of a
--- day without a partition some thousand rows are deleted. If the partition is in use, the function fails after a moment
--- with lock_not_available. Any other table that has been attached to finished_jobs is never dropped.
+-- Drops the oldest closed UTC day of finished_jobs, but never the last `keep`. Returns the day and its number of jobs,
+-- estimated if large; no row if there is none, or while `drain archive` runs. Of a day without a partition, deletes up
+-- to 10,000 rows. If in use, fails after 100 ms with lock_not_available. Never drops other tables attached to
+-- finished_jobs.
 CREATE OR REPLACE FUNCTION drain_drop_old_day_of(
     parent regclass, notes regclass, keep integer, OUT day date, OUT jobs bigint
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
@@ -1051,34 +1014,32 @@ BEGIN
 END
 $$;
 
--- Runs with the rights of the owner, since the leader owns no table (`drain run --keep-days`). The caller chooses only
--- the number of days that are kept; today and the day before are always kept.
+-- Runs with the owner's rights, since the leader owns no table (`drain run --keep-days`). The caller chooses only the
+-- days to keep; today and yesterday are always kept.
 CREATE OR REPLACE FUNCTION drain_drop_old_day(keep integer, OUT day date, OUT jobs bigint) LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT dropped.day, dropped.jobs FROM drain_drop_old_day_of('finished_jobs', 'drain_state', keep) AS dropped;
 END;
 
--- Delivery numbers: the last one that was assigned, and the watermark up to which all jobs have been pushed. Both are
--- set with every batch, so they are sequences: while a session holds a snapshot, a row would get slower with each of
--- its versions (measured: 0.05 ms at first, 0.28 ms after 30,000), and a sequence has no versions. A number of a batch
--- that was rolled back is a gap, which does no harm.
+-- Delivery numbers: the last one assigned, and the watermark of those pushed. Every batch sets both, and while a
+-- session holds a snapshot, a row slows with each version (measured: 0.05 ms at first, 0.28 ms after 30,000); a
+-- sequence has no versions. A rolled back batch leaves a harmless gap.
 CREATE SEQUENCE IF NOT EXISTS drain_last_delivery MINVALUE 0 START 0;
 CREATE SEQUENCE IF NOT EXISTS drain_pushed_up_to MINVALUE 0 START 0;
 
 
--- Trigger that wakes a sleeping enqueuer, and costs the application nothing while the enqueuer is awake.
+-- Wakes a sleeping enqueuer, and costs applications nothing while it is awake.
 --
--- The enqueuer sleeps only while it holds the exclusive advisory lock (1785684580, 2). Each transaction that
--- stages takes a share of that lock until it ends; if the share is refused, the enqueuer sleeps, and the
--- transaction notifies it. So the enqueuer cannot fall asleep while a transaction is open that did not notify,
--- and NOTIFY, for whose lock all notifying commits queue up, is used only when it is needed. The application
--- never waits: both sides only try the lock.
+-- The enqueuer sleeps only while it holds advisory lock (1785684580, 2) exclusively. Each staging transaction tries a
+-- share, held until it ends; if refused, it notifies. So the enqueuer cannot fall asleep during a transaction that did
+-- not notify, and NOTIFY, whose lock serializes commits, is used only when needed. Applications never wait, since both
+-- sides only try the lock.
 --
--- SET drain.notify = 'off' turns it off, for a database, a role or a session. The enqueuer then finds new rows by
--- polling. Applications that stage inside of PREPARE TRANSACTION need this, since it does not permit NOTIFY.
+-- SET drain.notify = 'off', for a database, role or session, leaves new rows to polling. PREPARE TRANSACTION needs it,
+-- since it does not permit NOTIFY.
 --
--- The function has qualified names instead of a search_path, which would cost applications time at each statement.
+-- Qualified names, since a search_path would cost time at each statement.
 CREATE OR REPLACE FUNCTION drain_wake_enqueuer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(1785684580, 2) THEN
@@ -1094,7 +1055,7 @@ CREATE OR REPLACE TRIGGER staged_jobs_wake_enqueuer AFTER INSERT ON staged_jobs
     EXECUTE FUNCTION drain_wake_enqueuer();
 
 
--- `drain roles` prints the rights to call these functions. A trigger needs no such right.
+-- `drain roles` prints the grants. A trigger needs none.
 REVOKE ALL ON FUNCTION
     drain_truncate_if_empty(regclass), drain_finish(bigint, bigint), drain_make_days(integer),
     drain_finish(bigint, bigint, bigint, text, jsonb),
@@ -1107,7 +1068,7 @@ REVOKE ALL ON FUNCTION
     FROM PUBLIC;
 
 
--- Version of the schema. A program that knows only older versions refuses to run.
+-- Schema version. Older programs refuse to run.
 CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
