@@ -18,7 +18,7 @@ _UNKNOWN = (
     "or of another database with the same namespace"
 )
 _AHEAD = (
-    "in Redis ({queues}) under numbers that were never handed out: PostgreSQL has forgotten its latest commits, "
+    "in Redis ({queues}) under numbers that were never assigned: PostgreSQL has forgotten its latest commits, "
     "or another database has the same namespace"
 )
 

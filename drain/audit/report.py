@@ -16,31 +16,25 @@ class Check(NamedTuple):
 
 
 CHECKS: Mapping[str, Check] = {
-    "once": Check("each id is in exactly one table, once", "ids are in several tables, or twice in one"),
-    "claimed": Check("nothing has finished without a claim", "jobs have finished without a claim"),
-    "tokens": Check("no fencing token has gone backwards", "fencing tokens have gone backwards"),
+    "once": Check("each id is in exactly one table", "ids are in several tables, or twice in one"),
+    "claimed": Check("no job finished without a claim", "jobs finished without a claim"),
+    "tokens": Check("no fencing token went backwards", "fencing tokens went backwards"),
     "conditions": Check(
-        "each job in flight is either delivered, claimed or waiting",
-        "jobs in flight are in two conditions, or in half of one",
+        "each job in flight is delivered, claimed or retrying",
+        "jobs in flight are in two states, or in none",
     ),
     "deliveries": Check(
-        "delivery numbers are unique, and all were handed out",
-        "delivery numbers are shared, or were never handed out",
+        "delivery numbers are unique and were assigned",
+        "delivery numbers are shared, or were never assigned",
     ),
     "overdue": Check("nothing is overdue", "jobs are overdue"),
-    "limits": Check(
-        "no queue and no key runs more than its limit", "queues or keys run more jobs than their limits"
-    ),
-    "rules": Check(
-        "the rules of each queue can be followed", "queues are held: their rules cannot be followed"
-    ),
-    "paused": Check("nothing that is paused was claimed", "jobs were claimed though a pause held them"),
-    "unique": Check("of each unique key one job waits", "several jobs of one unique key wait"),
-    "ticks": Check(
-        "every tick of a schedule has had one job", "ticks of schedules are missing, or have had several jobs"
-    ),
-    "redis": Check("the Redis lists and inflight_jobs agree", "the Redis lists and inflight_jobs disagree"),
-    "attended": Check("each queue with jobs has a worker", "queues with jobs have no worker"),
+    "limits": Check("no limit is exceeded", "limits are exceeded"),
+    "rules": Check("all queue rules can be followed", "queues are held: their rules cannot be followed"),
+    "paused": Check("no paused job was claimed", "paused jobs were claimed"),
+    "unique": Check("at most one job waits per unique key", "several jobs of one unique key wait"),
+    "ticks": Check("each tick has one job", "ticks have no job, or several"),
+    "redis": Check("Redis matches inflight_jobs", "Redis does not match inflight_jobs"),
+    "attended": Check("each queue with jobs has workers", "queues with jobs have no workers"),
 }
 # These need Redis.
 OF_REDIS = ("redis", "attended")

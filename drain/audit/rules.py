@@ -38,7 +38,7 @@ class Rule(NamedTuple):
 
 RULES = (
     *(
-        Rule("once", table, "id > %(last_id)s", f"in {table}, with ids that were never handed out")
+        Rule("once", table, "id > %(last_id)s", f"in {table}, with ids that were never assigned")
         for table in TABLES.values()
     ),
     Rule(
@@ -99,7 +99,7 @@ RULES = (
         "deliveries",
         "inflight_jobs",
         "delivery > %(last_delivery)s",
-        "delivered under numbers that were never handed out",
+        "delivered under numbers that were never assigned",
     ),
     Rule(
         "paused",

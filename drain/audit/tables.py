@@ -114,7 +114,7 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any
     if rows != 1:
         breaches.append(Breach("deliveries", "rows in drain_state, which has exactly one", rows))
     if pushed_up_to > last_delivery:
-        explanation = f"watermark, {pushed_up_to}, above the last number handed out, {last_delivery}"
+        explanation = f"watermark, {pushed_up_to}, above the last assigned number, {last_delivery}"
         breaches.append(Breach("deliveries", explanation))
     # Only a leader calls jobs back.
     leader = queries.leader(connection)

@@ -31,6 +31,9 @@ _NOT_ASKED = "no Redis is named: set DRAIN_REDIS_URL"
 # One statement reads all 100 million finished jobs.
 _AUDIT_SECONDS = 3600
 
+# Words of the glossary.
+_WORDS = {"inflight": "in flight", "finished": "completed"}
+
 
 @click.command("audit")
 @settings_options("database_url", "redis_url", "namespace")
@@ -150,10 +153,10 @@ def _breach_line(breach: Breach) -> str:
 
 
 def _summary(report: Report) -> str:
-    counts = ", ".join(f"{number:,} {state}" for state, number in report.counts.items())
+    counts = ", ".join(f"{number:,} {_WORDS.get(state, state)}" for state, number in report.counts.items())
     if report.breaches:
         return f"{counts}: {count(len(report.breaches), 'breach', 'breaches')}"
-    return f"{counts}: {'not all could be checked' if report.unchecked else 'all is well'}"
+    return f"{counts}: {'some checks were skipped' if report.unchecked else 'no breach'}"
 
 
 def check_writable(path: Path) -> None:

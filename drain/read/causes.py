@@ -23,17 +23,18 @@ MOST = 10_000
 
 # Queue, job name and key.
 Job: TypeAlias = tuple[str, str, str | None]
-CAUSES = (
-    "scheduled",
-    "paused",
-    "limited",
-    "rate",
-    "list_full",
-    "due",
-    "queued",
-    "retrying",
-    "called_back",
-)
+# Causes, and their words in every table and page, most telling first.
+CAUSES: Mapping[str, str] = {
+    "paused": "paused",
+    "called_back": "called back",
+    "limited": "limited",
+    "rate": "rate-limited",
+    "list_full": "list full",
+    "due": "due",
+    "queued": "queued",
+    "retrying": "retrying",
+    "scheduled": "scheduled",
+}
 # No index has the queue of a claimed job, so claims are read once for all queues, latest lease first.
 _RUNNING = f"""
 SELECT known.queue, job.id, job.key, job.claimed_by, true AS is_delivered, job.moved_at AS since

@@ -28,7 +28,7 @@ def show_job(job: dict[str, Any], now: datetime) -> None:
     _show_fields(job, now, console)
     history = job.get("history") or []
     for number, life in enumerate(history if isinstance(history, list) else [history], 1):
-        console.print(f"\nformer life {number}")
+        console.print(f"\nearlier death {number}")
         _show_fields(life if isinstance(life, dict) else {"life": life}, now, console)
 
 

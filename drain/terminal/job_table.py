@@ -82,7 +82,7 @@ def _error(job: Job, _now: datetime) -> Text:
 _ID = Column("id", _field("id"), is_number=True)
 _JOB = Column("job", _field("job_name"), "start", share=1.5, least=15)
 _QUEUE = Column("queue", _field("queue"), "end")
-_TRIES = Column("tries", _tries, is_number=True)
+_TRIES = Column("attempts", _tries, is_number=True)
 _WORKER = Column("worker", _worker, "start")
 _ARGUMENTS = (Column("tag", _field("tag"), "end"), Column("arguments", _field("job_args"), "end"))
 _SINCE = Column("since", _since)
@@ -95,12 +95,12 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         *(_JOB, _QUEUE),
     ),
     "inflight": (
-        *(_ID, Column("state", _state), _SINCE, Column("next try", _next_try)),
+        *(_ID, Column("state", _state), _SINCE, Column("next attempt", _next_try)),
         *(_TRIES, _JOB, _QUEUE, _WORKER),
     ),
     "finished": (
         _ID,
-        Column("finished", _ago("finished_at")),
+        Column("completed", _ago("finished_at")),
         Column("took", _took, is_number=True),
         *(_TRIES, _JOB, _QUEUE, _WORKER),
     ),

@@ -9,17 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from drain.formatting import clock, count, duration, visible
+from drain.read.causes import CAUSES
 from drain.read.queue import Queue
 from drain.read.system import System
 
 # Causes of waiting though workers may be free.
-_HELD = {
-    "paused": "paused",
-    "called_back": "called back by a pause",
-    "limited": "behind a limit",
-    "rate": "behind a rate",
-    "list_full": "behind a full list",
-}
+_HELD = ("paused", "called_back", "limited", "rate", "list_full")
 _COLUMNS = ("staged", "scheduled", "overdue", "queued", "running", "retrying", "dead")
 _NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "overdue"))
 # Fits every table; and a queue name that may be broken.
@@ -52,23 +47,23 @@ def status_view(result: System, width: int) -> RenderableType:
 
 def _totals(result: System) -> list[Text]:
     in_flight = ", ".join(f"{_total(result, state)} {state}" for state in ("queued", "running", "retrying"))
-    about = "about " if result.finished_is_estimate else ""
+    about = "~" if result.finished_is_estimate else ""
     due, dead, overdue = result.ready_seconds, result.total("dead"), result.total("overdue")
     return [
         Text(f"leader    {_leader(result)}", style="" if result.leader else "red"),
         Text.assemble(
-            f"staged    {_total(result, 'staged')}: {_total(result, 'scheduled')} scheduled for later, ",
+            f"staged    {_total(result, 'staged')}: {_total(result, 'scheduled')} scheduled, ",
             (f"{_total(result, 'overdue')} overdue", "red" if overdue else ""),
         ),
         Text(f"in flight {_total(result, 'inflight')}: {in_flight}"),
-        Text(f"finished  {about}{result.finished:,}"),
+        Text(f"completed {about}{result.finished:,}"),
         Text(f"dead      {_total(result, 'dead')}", style="red" if dead else ""),
-        Text(f"oldest    {f'staged job due for {duration(due)}' if due else 'no staged job is due'}"),
+        Text(f"oldest    {f'due for {duration(due)}' if due else 'no job is due'}"),
     ]
 
 
 def _total(result: System, name: str) -> str:
-    return f"{'about ' if result.is_estimate(name) else ''}{result.total(name):,}"
+    return f"{'~' if result.is_estimate(name) else ''}{result.total(name):,}"
 
 
 def _leader(result: System) -> str:
@@ -111,14 +106,14 @@ def _held(result: System) -> list[Text]:
     lines = [(name, text) for name, counts in sorted(result.queues.items()) if (text := _causes(counts))]
     shown = [Text(f"{visible(name)}: {text}") for name, text in lines[:_ADVICE_LINES]]
     if len(lines) > _ADVICE_LINES:
-        shown.append(Text(f"{count(len(lines) - _ADVICE_LINES, 'more queue')} with jobs that wait so"))
+        shown.append(Text(f"{count(len(lines) - _ADVICE_LINES, 'more queue')} with such jobs"))
     return shown
 
 
 def _causes(counts: Queue) -> str:
     parts = [
-        f"{'about ' if counts.is_estimate(cause) else ''}{number:,} {words}"
-        for cause, words in _HELD.items()
+        f"{'~' if counts.is_estimate(cause) else ''}{number:,} {CAUSES[cause]}"
+        for cause in _HELD
         if (number := counts.waiting.get(cause))
     ]
     return ", ".join(parts)

@@ -11,24 +11,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from drain.formatting import clock, count, duration, figure, visible
+from drain.read.causes import CAUSES
 from drain.read.queue import Queue
 from drain.read.system import GROUPED_UP_TO, System
 from drain.terminal.fitted_table import Column, fitted_table
 
 # Sort order by key.
 SORTS = {"w": "waiting", "r": "rate", "o": "oldest", "b": "busy", "n": "name"}
-# Words for causes, most telling first.
-_CAUSES = {
-    "paused": "paused",
-    "called_back": "called back",
-    "limited": "limited",
-    "rate": "rate",
-    "list_full": "list full",
-    "due": "due",
-    "queued": "queued",
-    "retrying": "retrying",
-    "scheduled": "scheduled",
-}
 _ORDERS: dict[str, Callable[[tuple[str, Queue]], Any]] = {
     "waiting": lambda pair: (-pair[1].waits, pair[0]),
     "rate": lambda pair: (-pair[1].per_second, pair[0]),
@@ -92,7 +81,7 @@ def _totals(system: System, width: int) -> list[Text]:
     )
     first = Text.assemble(f"{clock(system.now)}  ", (name, "" if leader else "red"))
     waits, running = (f"{_about(system, name)}{system.total(name):,}" for name in ("waits", "running"))
-    second = Text(f"{waits} waiting, {running} running, {figure(system.total('per_second'))}/s finishing, ")
+    second = Text(f"{waits} waiting, {running} running, {figure(system.total('per_second'))}/s completed, ")
     second.append(_dead(system), "red" if system.total("dead") else "")
     return [_cut(first, width), _cut(second, width)]
 
@@ -117,7 +106,7 @@ def _about(of: System | Queue, name: str) -> str:
 def _queues(system: System, width: int, sort: str, most: int) -> list[RenderableType]:
     pairs = sorted(system.queues.items(), key=_ORDERS[sort])
     if not pairs:
-        return [Text("no queue has a job, or has had one today")]
+        return [Text("no queue has jobs")]
     rows = [{"name": name, "queue": queue} for name, queue in pairs[:most]]
     shown: list[RenderableType] = [fitted_table(_QUEUE_COLUMNS, rows, system.now, width)]
     if len(pairs) > most:
@@ -168,7 +157,7 @@ def _why(row: dict[str, Any], _now: datetime) -> Text:
     text.append("PAUSED " if queue.paused else "", "yellow")
     parts = [
         f"{_about(queue, cause)}{number:,} {word}"
-        for cause, word in _CAUSES.items()
+        for cause, word in CAUSES.items()
         if (number := queue.waiting.get(cause))
     ]
     return text.append(", ".join(parts))
@@ -183,7 +172,7 @@ def _worker(row: dict[str, Any], _now: datetime) -> Text:
     job = row["job"]
     host, *process = (job["claimed_by"] or "").split(":")
     name = visible(":".join([host.partition(".")[0], *process[:1]]))
-    return Text(f"{name} lapsed", style="red") if job["is_over"] else Text(name)
+    return Text(f"{name} expired", style="red") if job["is_over"] else Text(name)
 
 
 _QUEUE_COLUMNS = (
@@ -193,7 +182,7 @@ _QUEUE_COLUMNS = (
     Column("oldest", _oldest, is_number=True),
     Column("running", _shown("running"), is_number=True),
     Column("workers", _workers, is_number=True),
-    Column("why they wait", _why, "end", share=1.5, least=20),
+    Column("waiting jobs", _why, "end", share=1.5, least=20),
 )
 _JOB_COLUMNS = (
     Column(
@@ -202,7 +191,7 @@ _JOB_COLUMNS = (
         is_number=True,
     ),
     Column("id", lambda row, _now: str(row["job"]["id"]), is_number=True),
-    Column("try", lambda row, _now: str(row["job"]["attempt"]), is_number=True),
+    Column("attempt", lambda row, _now: str(row["job"]["attempt"]), is_number=True),
     Column("job", lambda row, _now: visible(row["job"]["job_name"]), "start", share=1.5, least=12),
     Column("queue", lambda row, _now: visible(row["job"]["queue"]), "end", least=8),
     Column("worker", _worker, "start", least=8),

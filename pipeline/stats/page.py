@@ -147,7 +147,7 @@ def _facts(report: Report) -> list[str]:
     total = report.total
     waiting, processing = total.done.waiting, total.done.processing
     return [
-        _fact(count(total.done.finished), "finished"),
+        _fact(count(total.done.finished), "completed"),
         _fact(count(total.died), "dead", bad=bool(total.died)),
         _fact(share(total.done.retried_share), "retried"),
         _fact(seconds(waiting.p50 if waiting else None), "waiting p50"),

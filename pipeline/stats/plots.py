@@ -68,8 +68,8 @@ def plots(report: Report) -> list[Plot]:
     return [
         Plot(
             "Throughput",
-            f"jobs finished per {report.per}, by queue{cut}",
-            "No job has finished.",
+            f"jobs completed per {report.per}, by queue{cut}",
+            "No job completed.",
             labels,
             _finished_by_queue(report, starts),
             whole,
@@ -78,7 +78,7 @@ def plots(report: Report) -> list[Plot]:
         Plot(
             "Waiting time",
             f"from due to claimed, of jobs that were claimed once; percentiles, logarithmic{cut}",
-            "No job that was claimed once has finished.",
+            "No job that was claimed once completed.",
             labels,
             _percentiles(starts, {start: found.waiting for start, found in done.items()}),
             seconds,
@@ -86,8 +86,8 @@ def plots(report: Report) -> list[Plot]:
         ),
         Plot(
             "Processing time",
-            f"from claimed to finished; percentiles, logarithmic{cut}",
-            "No job has finished.",
+            f"from claim to completion; percentiles, logarithmic{cut}",
+            "No job completed.",
             labels,
             _percentiles(starts, {start: found.processing for start, found in done.items()}),
             seconds,
@@ -104,8 +104,8 @@ def plots(report: Report) -> list[Plot]:
         ),
         Plot(
             "Retries",
-            f"share of the finished jobs that took more than one attempt{cut}",
-            "No finished job took more than one attempt.",
+            f"share of completed jobs with more than one attempt{cut}",
+            "Every completed job took one attempt.",
             labels,
             [Series("retried", 1, retried)],
             lambda value: share(value or 0),

@@ -12,9 +12,9 @@ from drain.pipeline.stats.words import changed, count, count_or_dash, period_sta
 
 _NAMES = 3
 _CHANGES: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
-    "finished": ("finished", whole),
+    "finished": ("completed", whole),
     "dead": ("dead", whole),
-    "failed_attempts": ("attempts lost", whole),
+    "failed_attempts": ("failed attempts", whole),
     "waiting_p50": ("wait p50", seconds),
     "waiting_p95": ("wait p95", seconds),
     "processing_p95": ("run p95", seconds),
@@ -103,7 +103,7 @@ def _together(jobs: Sequence[Ended]) -> Group:
 
 
 def _counts(title: str, jobs: Sequence[Group], rest: Sequence[Group], total: Group) -> Table:
-    columns = ("queue", "job", "finished", "retried", "per job", "dead", "staged", "in flight")
+    columns = ("queue", "job", "completed", "retried", "per job", "dead", "staged", "in flight")
     rows = [[*_name(job), *_numbers(job)] for job in jobs]
     if rest:
         rows.append(["", formatting.count(len(rest), "other"), *_numbers(_together(rest))])
@@ -136,7 +136,7 @@ def _periods(per: str, periods: Sequence[Period], most: int) -> Table:
     shown = periods[-most:] if most else []
     cut = f", the latest {len(shown)} of {len(periods)}" if len(shown) < len(periods) else ""
     columns = (
-        *("from (UTC)", "finished", "retried", "dead"),
+        *("from (UTC)", "completed", "retried", "dead"),
         *("wait p50", "wait p99", "run p50", "run p99"),
     )
     rows = [
@@ -160,7 +160,7 @@ def _ends(times: Times | None) -> list[str]:
 
 
 def _slowest(jobs: Sequence[Group]) -> Table:
-    columns = ("queue", "job", "p95", "max", "id of that")
+    columns = ("queue", "job", "p95", "max", "slowest job")
     rows = [
         [*_name(job), seconds(times.p95), seconds(times.max), str(job.done.slowest_id)]
         for job in jobs
@@ -170,7 +170,7 @@ def _slowest(jobs: Sequence[Group]) -> Table:
 
 
 def _failing(jobs: Sequence[Group], reasons: Sequence[str]) -> Table:
-    columns = ("queue", "job", "attempts lost", "dead", "of all", *map(visible, reasons))
+    columns = ("queue", "job", "failed attempts", "dead", "share", *map(visible, reasons))
     rows = [
         [
             *(

@@ -205,7 +205,7 @@ def test_all_is_well_while_all_is_well(system: System) -> None:
     assert result.stderr == ""
     *checks, last = result.stdout.splitlines()
     assert [line.split()[:2] for line in checks] == [["ok", name] for name in CHECKS]
-    assert last == "2 staged, 3 inflight, 1 finished, 1 dead: all is well"
+    assert last == "2 staged, 3 in flight, 1 completed, 1 dead: no breach"
 
 
 def test_an_empty_database_is_all_well(database_url: str, redis_url: str) -> None:
@@ -263,11 +263,11 @@ def test_help_tells_what_is_checked_and_what_the_exit_codes_mean() -> None:
     text = " ".join(CliRunner().invoke(main, ["audit", "--help"]).stdout.split())
 
     for part in (
-        "Exit codes: 0 all is well; 1 a breach",
+        "Exit codes: 0 no problem; 1 problems",
         "--overdue-seconds",
         "--json | jq",
-        "exactly one",
-        "without a claim",
+        "no job is lost, duplicated or stuck",
+        "changes nothing",
         "overdue",
     ):
         assert part in text
@@ -323,7 +323,7 @@ def test_an_id_that_was_never_handed_out_is_found(system: System, table: str) ->
 
     assert (breach.check, breach.count, breach.ids) == ("once", 1, (NEVER_GIVEN,))
     assert table in breach.explanation
-    assert "never handed out" in breach.explanation
+    assert "never assigned" in breach.explanation
 
 
 def test_the_first_id_of_a_sequence_that_has_handed_out_none_was_never_handed_out(
@@ -483,7 +483,7 @@ def test_a_delivery_number_that_was_never_handed_out_is_found(system: System) ->
     breach = system.breach()
 
     assert (breach.check, breach.count, breach.ids) == ("deliveries", 1, (job_id,))
-    assert "never handed out" in breach.explanation
+    assert "never assigned" in breach.explanation
 
 
 def test_a_watermark_above_the_last_delivery_is_found(system: System) -> None:
@@ -718,7 +718,7 @@ def test_a_number_in_a_list_that_was_never_handed_out_is_found(system: System) -
     breach = system.breach()
 
     assert (breach.check, breach.count, breach.ids) == ("redis", 1, (job_id,))
-    assert "numbers that were never handed out" in breach.explanation
+    assert "numbers that were never assigned" in breach.explanation
 
 
 def test_old_deliveries_of_known_jobs_and_entries_of_others_are_harmless(system: System) -> None:

@@ -360,7 +360,7 @@ def test_dead_show_tells_what_the_job_died_of_in_this_life_and_those_before(env:
     (past,) = shown["history"]
     assert (past["reason"], past["last_error"]["message"]) == ("failed", "the first error")
     assert text.index('["größe"]') < text.index("Traceback: the second error\n  and where")
-    assert text.index("former life 1") < text.index("Traceback: the first error\n  and where")
+    assert text.index("earlier death 1") < text.index("Traceback: the first error\n  and where")
     assert "shop.order" in text
 
 

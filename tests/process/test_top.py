@@ -153,7 +153,7 @@ def test_it_is_redrawn_hears_keys_and_leaves_the_terminal_as_it_was(
         # An arrow is no key.
         shown.press("\x1b[A")
         shown.resize((50, 10))
-        wait_until(lambda: "why they wait  " not in shown.latest() and "q quit" in shown.latest())
+        wait_until(lambda: "waiting jobs  " not in shown.latest() and "q quit" in shown.latest())
         shown.press("q")
         assert shown.ends() == 0
 
@@ -162,7 +162,7 @@ def test_it_is_redrawn_hears_keys_and_leaves_the_terminal_as_it_was(
 @pytest.mark.usefixtures("processes")
 def test_ctrl_c_and_sigterm_leave_the_terminal_as_it_was(env: dict[str, str], how: Any, code: int) -> None:
     with screen(env) as shown:
-        shown.shows("no queue has a job")
+        shown.shows("no queue has jobs")
         if isinstance(how, str):
             shown.press(how)
         else:

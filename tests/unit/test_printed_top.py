@@ -82,7 +82,7 @@ def test_an_old_screen_says_why_it_is_old(width: int) -> None:
 def test_nothing_is_a_screen_too() -> None:
     text = drawn(80, 24, System(NOW))
     assert "no leader: start `drain run`" in text
-    assert "no queue has a job" in text
+    assert "no queue has jobs" in text
 
 
 def many() -> System:
