@@ -52,7 +52,7 @@ class Arrivals:
     @property
     def next_look_at(self) -> float:
         """Time by `monotonic()` when the next slice is worthwhile."""
-        if self._source.cursors or self.is_first_sweep:
+        if self._source.cursors or self.is_first_sweep or not self.is_between_sweeps:
             return self._sweep_at
         return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 

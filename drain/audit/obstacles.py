@@ -44,7 +44,8 @@ def read_held(connection: Connection) -> Held:
     queues = _full_lists(connection)
     keys: list[tuple[str, str]] = []
     followed = rules.read_of(connection, queries.queues(connection))
-    standings = causes.read_standings(connection, followed.values(), Pauses(pauses.read(connection)))
+    paused = Pauses(pauses.read(connection))
+    standings = causes.read_standings(connection, followed.values(), paused, most=None)
     for each in followed.values():
         standing = standings[each.queue]
         if standing.is_full or standing.rate_is_used_up:

@@ -50,7 +50,7 @@ class LeaderExtension(Protocol):
 
 
 class Extensions:
-    """All extensions, except any that fails to load or measure, with a warning."""
+    """All extensions that load; one that fails to measure has no metrics until it succeeds."""
 
     def __init__(self, settings: Settings) -> None:
         self._loaded = dict(_load(settings))
@@ -66,16 +66,17 @@ class Extensions:
     ) -> None:
         """Run all measurements."""
         for name, extension in self._loaded.items():
-            if name in self._failed:
-                continue
             try:
                 extension.measure(connection, queues, waiting)
+                self._failed.discard(name)
             except psycopg.OperationalError:
                 raise
-            # Third-party code, and jobs wait for this thread.
+            # Third-party code. Its last measurements must not look current.
             except Exception as error:  # noqa: BLE001
+                extension.clear()
+                if name not in self._failed:
+                    _warn(name, "cannot measure", error)
                 self._failed.add(name)
-                _warn(name, "no longer measures", error)
 
     def clear(self) -> None:
         """Remove a leader's metrics."""

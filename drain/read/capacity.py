@@ -57,7 +57,7 @@ class Crew:
 
     def is_stuck(self, now: datetime, per_second: float) -> bool:
         """Return True if no worker has begun a job for so long that this speed means nothing."""
-        return self.stuck_seconds(now) > 1 + _LATE / per_second
+        return self.stuck_seconds(now) > 1 + (_LATE / per_second if per_second else 0.0)
 
     def busy_with(self, now: datetime) -> str:
         """Describe the running jobs: `6 with m.report of queue reports (for 48m)`."""

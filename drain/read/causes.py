@@ -52,15 +52,22 @@ WHERE {KEEPS_PLACE} AND queue = ANY (%(queues)s::text[])
 _COUNT_RUNNING = f"""
 SELECT queue, key, count(*), count(*) FILTER (WHERE is_delivered) FROM ({_RUNNING}) AS running GROUP BY queue, key
 """
+# A retry holds its key unless an earlier job of the key is due; among this many rows.
+_FEW = 100
 _WAITING_KEYS = f"""
 SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
-    SELECT key FROM inflight_jobs AS waiting WHERE next_run_at IS NOT NULL AND waiting.queue = known.queue
-    ORDER BY queue, next_run_at LIMIT {MOST}) AS job WHERE job.key IS NOT NULL
+    SELECT id, key FROM inflight_jobs AS waiting WHERE next_run_at IS NOT NULL AND waiting.queue = known.queue
+    ORDER BY queue, next_run_at LIMIT %(most)s::bigint) AS job WHERE job.key IS NOT NULL
+    AND NOT EXISTS (
+        SELECT FROM (
+            SELECT id FROM staged_jobs_ready AS due
+            WHERE {DUE} AND due.key IS NOT NULL AND due.queue = known.queue AND due.key = job.key
+            ORDER BY queue, key, priority, id LIMIT {_FEW}) AS first WHERE first.id < job.id)
 """
-_DEAD_KEYS = f"""
+_DEAD_KEYS = """
 SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
     SELECT key FROM dead_jobs AS dead
-    WHERE dead.queue = known.queue AND key IS NOT NULL AND reason <> 'cancelled' LIMIT {MOST}) AS job
+    WHERE dead.queue = known.queue AND key IS NOT NULL AND reason <> 'cancelled' LIMIT %(most)s::bigint) AS job
 """
 # The due job of each key that must begin first.
 _FIRST_OF_KEYS = f"""
@@ -69,7 +76,7 @@ FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), pg_catalog.unnest(%
     LATERAL (
         SELECT id, job_name, key FROM staged_jobs_ready AS due
         WHERE {DUE} AND {LANE_KIND} = lane.kind AND due.{LANE_QUEUE} = known.queue
-        ORDER BY priority, id LIMIT {MOST}) AS job
+        ORDER BY priority, id LIMIT %(most)s::bigint) AS job
 ORDER BY known.queue, job.key, job.id
 """
 
@@ -112,9 +119,13 @@ def read_running(connection: Connection, queue: str) -> list[Running]:
 
 
 def read_standings(
-    connection: Connection, rules: Collection[RulesRow], pauses: Pauses
+    connection: Connection, rules: Collection[RulesRow], pauses: Pauses, most: int | None = MOST
 ) -> dict[str, Standing]:
-    """Read the rule usage of these queues, in a few statements for all."""
+    """Read the rule usage of these queues, in a few statements for all.
+
+    Args:
+        most: Rows per queue and lane read for held keys; None for all.
+    """
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
     delivered_of: Counter[Whose] = Counter()
@@ -130,13 +141,13 @@ def read_standings(
         is_full = each.running is not None and standing.running >= each.running
         standing.is_full = is_full or each.error is not None
     for each in followed:
-        if (most := each.running_per_key) is not None:
+        if (limit := each.running_per_key) is not None:
             found[each.queue].full_keys = {
-                key for key, number in of_keys[each.queue].items() if number >= most
+                key for key, number in of_keys[each.queue].items() if number >= limit
             }
         if each.ordered:
             found[each.queue].full_keys.update(of_keys[each.queue])
-    for queue, key in _held_keys(connection, [each for each in followed if each.ordered], pauses):
+    for queue, key in _held_keys(connection, [each for each in followed if each.ordered], pauses, most):
         found[queue].full_keys.add(key)
     lacking = read_lacking(connection, followed)
     for each in followed:
@@ -145,12 +156,12 @@ def read_standings(
 
 
 def _held_keys(
-    connection: Connection, ordered: Collection[RulesRow], pauses: Pauses
+    connection: Connection, ordered: Collection[RulesRow], pauses: Pauses, most: int | None
 ) -> Iterator[tuple[str, str]]:
     """Find the keys that a job holds which does not run: it waits to be tried again, is dead, or is paused."""
-    kinds = {"kinds": [URGENT_WITH_KEY, PATIENT_WITH_KEY]}
-    yield from _rows(connection, _WAITING_KEYS, ordered)
-    yield from _rows(connection, _DEAD_KEYS, [each for each in ordered if each.on_dead == "hold"])
+    kinds = {"kinds": [URGENT_WITH_KEY, PATIENT_WITH_KEY], "most": most}
+    yield from _rows(connection, _WAITING_KEYS, ordered, most=most)
+    yield from _rows(connection, _DEAD_KEYS, [each for each in ordered if each.on_dead == "hold"], most=most)
     some_paused = [each for each in ordered if pauses.names_any(each.queue)]
     for queue, job_name, key in _rows(connection, _FIRST_OF_KEYS, some_paused, **kinds):
         if pauses.applies(queue, job_name, key):

@@ -38,7 +38,7 @@ SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failure
         WHERE failed.queue = heads.queue AND failed.failed_at > coalesce(last_finish.at, '-infinity')
         ORDER BY failed.failed_at LIMIT %(failures)s) AS latest)
 FROM heads, LATERAL (
-    SELECT max(finished_at) AS at FROM finished_jobs
+    SELECT CASE WHEN max(finished_at) IS NOT NULL THEN {finite("max(finished_at)")} END AS at FROM finished_jobs
     WHERE queue = heads.queue AND superseded_by IS NULL) AS last_finish
 """
 NEXT_SCHEDULED = """

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from drain.read import causes
 from tests.process.test_audit import System, overdue_retry, overdue_staged
 
 LONG_AGO = "now() - interval '2 hours'"
@@ -83,6 +84,21 @@ def test_jobs_behind_a_paused_one_of_an_ordered_key_are_not_overdue(system: Syst
         assert checks(system) == []
         system.execute("UPDATE staged_jobs SET key = 'other' WHERE id = %s", paused)
         assert checks(system) == ["overdue"]
+
+
+def test_any_number_of_jobs_behind_paused_ones_is_not_overdue(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "MOST", 1)
+    rules(system, "ordered", "true")
+    for key in ("a", "b", "c"):
+        paused, behind = overdue_staged(system), overdue_staged(system)
+        system.execute("UPDATE staged_jobs SET key = %s WHERE id IN (%s, %s)", key, paused, behind)
+        system.execute("UPDATE staged_jobs SET job_name = 'm.g' WHERE id = %s", paused)
+    system.execute("UPDATE staged_jobs SET staged_at = scheduled_at")
+    pause(system, "job_name", "'m.g'")
+    with led(system):
+        assert checks(system) == []
 
 
 def test_jobs_that_a_limit_or_a_full_list_holds_are_not_overdue_while_a_leader_keeps_them(

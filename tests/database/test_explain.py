@@ -347,6 +347,17 @@ def test_an_ordered_queue_lets_a_job_wait_for_earlier_ones_of_its_key(led: Syste
     assert led.cause(other) == "next"
 
 
+def test_a_job_behind_a_paused_one_of_its_key_has_no_estimate(led: System) -> None:
+    led.finished(30, key="acme")
+    head, behind = led.stage(key="acme", job_name="m.g"), led.stage(key="acme")
+    led.rules(ordered=True)
+    assert led.explain(behind)["estimate"]["seconds"] is not None
+    led.pause(queue="mail", job_name="m.g")
+    found = led.explain(behind)
+    assert (found["cause"], found["details"]["held_by"]) == ("order", head)
+    assert found["estimate"] == {"seconds": None, "reason": f"job {head} is paused", "at": None}
+
+
 def test_an_ordered_queue_waits_for_a_retry_and_for_a_dead_job_of_the_key(led: System) -> None:
     dead = led.stage(key="acme")
     job_id = led.stage(key="acme")

@@ -337,6 +337,23 @@ def test_a_sweep_that_has_begun_goes_on_in_a_queue_in_which_nothing_may_begin(
     assert sum(rests) == 2
 
 
+def test_a_sweep_that_has_begun_goes_on_after_its_rows_were_admitted(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `drain dead retry` of many keys: no hint finds them, and between slices no stream is known."""
+    monkeypatch.setattr(arrivals, "_SLICE", 2)
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        leader.settle(0)
+        arrived = leader.queue._streams._arrivals
+        arrived._last_id = 1_000_000
+        for key in "abcdef":
+            stage(database_url, 1, key=key)
+        arrived._sweep_at = 0.0
+        assert len(leader.admit()) == 2
+        assert not arrived.is_between_sweeps
+        assert arrived.next_look_at == arrived._sweep_at
+
+
 def test_keys_take_turns_by_weight(database_url: str) -> None:
     for key in "abc":
         stage(database_url, 300, key=key)

@@ -11,7 +11,11 @@ from drain import metrics
 from drain.__main__ import main
 from drain.enqueuer.enqueuer import SESSION
 from drain.enqueuer.waiting_jobs import WaitingJobs
+from drain.read.causes import read_standings
 from drain.read.waiting_by_cause import count_waiting
+from drain.tables import pauses
+from drain.tables import rules as ruled
+from drain.tables.pauses import Pauses
 from tests.database.test_explain import System
 from tests.helpers import new_enqueuer
 
@@ -87,8 +91,32 @@ def test_of_an_ordered_key_one_job_at_a_time_may_start(system: System) -> None:
         system.stage(key=key)
     assert of_mail(system) == {"limited": 2, "due": 2}
 
-    system.in_flight(key="other", next_run_at="2100-01-01")
-    assert of_mail(system) == {"limited": 3, "due": 1, "retrying": 1}
+
+def test_a_retry_holds_the_later_jobs_of_its_ordered_key_alone(system: System) -> None:
+    system.rules(ordered=True)
+    system.stage(key="earlier")
+    for key in ("earlier", "acme"):
+        system.in_flight(key=key, next_run_at="2100-01-01")
+    system.stage(key="acme")
+    assert of_mail(system) == {"limited": 1, "due": 1, "retrying": 2}
+
+
+def test_of_an_ordered_key_with_many_rows_no_more_than_the_bound_are_read(system: System) -> None:
+    system.rules(ordered=True)
+    system.pause(job_name="m.g")
+    for key in ("a", "b", "c"):
+        system.stage(key=key)
+        system.stage(key=key, job_name="m.g")
+    with psycopg.connect(system.database_url, autocommit=True) as connection:
+        rules = ruled.read(connection)["mail"]
+        paused = Pauses(pauses.read(connection))
+        read_all, read_two = (read_standings(connection, [rules], paused, most) for most in (None, 2))
+    assert read_all["mail"].full_keys == set()
+    system.execute("UPDATE staged_jobs SET job_name = 'm.g' WHERE key <> 'c'")
+    with psycopg.connect(system.database_url, autocommit=True) as connection:
+        read_all, read_two = (read_standings(connection, [rules], paused, most) for most in (None, 2))
+    assert read_all["mail"].full_keys == {"a", "b"}
+    assert read_two["mail"].full_keys == {"a"}
 
 
 def test_a_paused_job_of_an_ordered_key_holds_those_behind_it(system: System) -> None:

@@ -376,3 +376,21 @@ def test_the_questions_see_a_queue_of_which_nothing_has_ever_finished(
     with closing(postgres.connect(mail.database_url, "test")) as connection:
         (found,) = waiting.retrying_queues(connection)
     assert (found.queue, found.due, found.last_finish, found.failing) == ("mail", True, None, False)
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity"])
+def test_a_finish_at_an_impossible_time_does_not_stop_the_leader(
+    mail: Queue, leader: Redelivery, time: str
+) -> None:
+    (job_id,) = fail_all(mail, leader, 1)
+    query(
+        mail.database_url,
+        "INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
+        "moved_at, claimed_at, finished_at, attempts, fencing_token) SELECT id + 1, job_name, job_args, job_kwargs, "
+        "queue, 0, now(), now(), now(), now(), %s::timestamptz, 1, 1 FROM inflight_jobs",
+        time,
+    )
+    query(mail.database_url, "UPDATE inflight_jobs SET next_run_at = now() - interval '1 s'")
+    mail.pop()
+    assert leader.run_once() == 1
+    assert mail.pop() == [job_id]

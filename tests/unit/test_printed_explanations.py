@@ -31,7 +31,7 @@ EXPLANATIONS = {
             "2026-11-22 01:27:00Z; job 1204403 on web-1:4712:d4e5f6 since 2026-11-22 01:28:00Z; job 1204404 in the "
             "list since 2026-11-22 01:31:06Z; job 1204405 in the list since 2026-11-22 01:31:06Z",
             NOW - timedelta(seconds=200),
-            Estimate(40.0, "3 before it, at a job of key acme every 10s lately"),
+            Estimate(40.0, "3 before it, at a job of key acme every 10s recently"),
         ),
     ),
     "unknown": explanation(

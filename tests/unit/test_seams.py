@@ -57,34 +57,41 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Extensions:
 
 def test_an_extension_measures_and_answers_in_the_leader(found: Extensions) -> None:
     beacon = found._loaded["beacon"]
-    found._failed.add("scaling")
+    assert "/scale/" in found.answers
+    del found._loaded["scaling"]
     found.measure(CONNECTION, ["mail"], {"calls": {}})
     assert beacon.measured == [("mail", "calls")]  # type: ignore[attr-defined]
     assert found.answers["/beacon/"]("a", "b=1") == (200, b"a?b=1")
-    assert "/scale/" in found.answers
     found.clear()
     assert beacon.measured == []  # type: ignore[attr-defined]
 
 
-def test_an_extension_that_fails_measures_no_more_and_hinders_nobody(
+def test_an_extension_that_fails_has_no_metrics_until_it_measures_again(
     found: Extensions, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    found._failed.add("scaling")
+    del found._loaded["scaling"]
     beacon = found._loaded["beacon"]
+    found.measure(CONNECTION, ["mail"], {})
     beacon.error = ValueError("no\nidea")  # type: ignore[attr-defined]
     for _ in range(2):
-        found.measure(CONNECTION, [], {})
-    assert caplog.messages == ["the leader's extension beacon no longer measures: ValueError: no idea"]
+        found.measure(CONNECTION, ["mail"], {})
+        assert beacon.measured == []  # type: ignore[attr-defined]
+    assert caplog.messages == ["the leader's extension beacon cannot measure: ValueError: no idea"]
     assert found.answers["/beacon/"]("", "") == (200, b"?")
+
+    for error in (None, ValueError("again")):
+        beacon.error = error  # type: ignore[attr-defined]
+        found.measure(CONNECTION, ["mail"], {})
+    assert len(caplog.messages) == 2
 
 
 def test_an_outage_is_the_leaders_affair(found: Extensions) -> None:
-    found._failed.add("scaling")
+    del found._loaded["scaling"]
     found._loaded["beacon"].error = psycopg.OperationalError()  # type: ignore[attr-defined]
     with pytest.raises(psycopg.OperationalError):
         found.measure(CONNECTION, [], {})
-    assert found._failed == {"scaling"}
+    assert found._failed == set()
 
 
 def test_an_extension_that_cannot_be_loaded_is_left_out(

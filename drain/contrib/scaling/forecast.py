@@ -25,6 +25,7 @@ from drain.terminal.commandline import FiniteRange, as_json_option, settings_opt
 from drain.wire import Producer
 
 _STATEMENT_SECONDS = 120
+_SHORTEST_SECONDS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Forecast:
 )
 @click.option(
     "--run-seconds",
-    type=FiniteRange(min=0, min_open=True, max=1e9),
+    type=FiniteRange(min=_SHORTEST_SECONDS, max=1e9),
     help="Run time per job; that of the latest jobs by default.",
 )
 @click.option(
@@ -141,6 +142,7 @@ def forecast(
         found, load, crew = _read(connection, redis, queue)
         now = queries.now(connection)
     workers, crew = (workers, Crew((), ())) if workers else (len(crew.workers), crew)
+    mean_seconds = run_seconds or load.mean_seconds
     run_seconds = run_seconds or load.busy_seconds or load.mean_seconds
     if not workers:
         raise DrainError(
@@ -148,16 +150,18 @@ def forecast(
             if redis
             else "no Redis is named, so the workers are unknown: set DRAIN_REDIS_URL, or give --workers"
         )
-    if run_seconds is None:
+    if run_seconds is None or mean_seconds is None:
         raise DrainError(f"no job of queue {visible(queue)} has finished in a day: give --run-seconds")
-    speed, bound = _speed(load, workers, run_seconds)
+    # Jobs that ran in no time, or before they were claimed by a clock set back.
+    run_seconds = max(run_seconds, _SHORTEST_SECONDS)
+    speed, bound = _speed(load, workers, run_seconds, max(run_seconds, mean_seconds))
     made = Forecast(
         queue=visible(queue),
         jobs=found.ready + found.inflight + rows,
         workers=workers,
         run_seconds=run_seconds,
         per_second=None if crew.is_stuck(now, speed) else speed,
-        arrivals=load.arrivals if arrivals is None else arrivals,
+        arrivals=load.arrivals if arrivals is None else abs(arrivals),
         bound=bound,
         is_paused=load.is_paused,
         is_estimate=found.is_estimate("ready") or found.is_estimate("inflight"),
@@ -174,11 +178,11 @@ def _read(connection: Connection, redis: Producer | None, queue: str) -> tuple[Q
         return queues.read(connection).get(queue, Queue()), load or Load(queue), crew
 
 
-def _speed(load: Load, workers: int, run_seconds: float) -> tuple[float, str | None]:
+def _speed(load: Load, workers: int, run_seconds: float, mean_seconds: float) -> tuple[float, str | None]:
     """Return jobs per second, and the limiting rule."""
     speeds: list[tuple[float, str | None]] = [(workers / run_seconds, None)]
     if load.rules.running is not None:
-        speeds.append((load.rules.running / max(run_seconds, load.mean_seconds or 0.0), "running"))
+        speeds.append((load.rules.running / mean_seconds, "running"))
     if load.rules.bucket is not None:
         speeds.append((load.rules.bucket.per_second, "rate"))
     return min(speeds, key=lambda each: each[0])

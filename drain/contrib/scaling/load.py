@@ -14,7 +14,7 @@ from drain.read.snapshots import snapshot
 from drain.read.waiting_by_cause import Waiting
 from drain.tables import pauses
 from drain.tables import rules as ruled
-from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE
+from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE, finite
 from drain.tables.lanes import KINDS
 from drain.tables.rules import RulesRow
 
@@ -26,7 +26,8 @@ _NEWEST = 100
 _FINISHED = f"""
 WITH latest AS (
     SELECT known.queue, job.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
-        SELECT finished_by, claimed_at, finished_at, greatest(scheduled_at, staged_at) AS due_at, superseded_by
+        SELECT finished_by, {finite("claimed_at")} AS claimed_at, {finite("finished_at")} AS finished_at,
+            greatest(scheduled_at, staged_at) AS due_at, superseded_by
         FROM finished_jobs AS job
         WHERE job.queue = known.queue AND job.finished_at > now() - interval '1 day'
         ORDER BY job.finished_at DESC LIMIT {_SAMPLE}) AS job
@@ -52,7 +53,7 @@ LATERAL (
     SELECT count(*) AS number, min(due_at) AS oldest,
         count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)) AS arrived
     FROM (
-        SELECT greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
+        SELECT {finite("greatest(staged_at, matured_at)")} AS due_at FROM staged_jobs_ready
         WHERE {DUE} AND {LANE_KIND} = lane.kind AND {LANE_QUEUE} = lane.queue
         ORDER BY priority DESC, id DESC LIMIT {_NEWEST}) AS newest) AS job
 UNION ALL
@@ -61,7 +62,7 @@ FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
     SELECT count(*) AS number, min(due_at) AS oldest,
         count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)) AS arrived
     FROM (
-        SELECT greatest(scheduled_at, staged_at) AS due_at FROM inflight_jobs AS delivered
+        SELECT {finite("greatest(scheduled_at, staged_at)")} AS due_at FROM inflight_jobs AS delivered
         WHERE {DELIVERED} AND delivered.queue = known.queue
         ORDER BY delivery DESC LIMIT {_NEWEST}) AS newest) AS job
 """
@@ -70,7 +71,7 @@ SELECT queue, count(*), extract(epoch FROM clock_timestamp() - min(claimed_at)):
     extract(epoch FROM avg(clock_timestamp() - claimed_at))::float8,
     count(*) FILTER (WHERE greatest(scheduled_at, staged_at) > now() - make_interval(secs => %(window)s::float8))
 FROM (
-    SELECT queue, claimed_by, claimed_at, scheduled_at, staged_at FROM inflight_jobs
+    SELECT queue, claimed_by, {finite("claimed_at")} AS claimed_at, scheduled_at, staged_at FROM inflight_jobs
     WHERE {IS_CLAIMED} ORDER BY lease_expires_at DESC LIMIT {MOST}) AS claimed
 WHERE queue = ANY (%(queues)s::text[]) GROUP BY queue, claimed_by
 """
@@ -123,7 +124,7 @@ def read_all(
         waited[queue] += _rate(number, arrived, oldest or 0.0, _NEWEST)
     arrivals = {queue: min(waited[queue], _most_arrivals(load.waiting)) for queue, load in loads.items()}
     for queue, number, oldest, mean, arrived in connection.execute(_RUNNING, parameters):
-        running[queue].append((number, oldest, mean))
+        running[queue].append((number, max(0.0, oldest), max(0.0, mean)))
         arrivals[queue] += arrived / WINDOW_SECONDS
     for queue, number, arrived, oldest, mean, busy in connection.execute(_FINISHED, parameters):
         arrivals[queue] += _rate(number, arrived, oldest, _SAMPLE)

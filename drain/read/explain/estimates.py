@@ -83,8 +83,8 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
         else f"a job of {whose} every {duration(1 / speed)}"
     )
     if before > MOST:
-        return none(f"more than {MOST:,} jobs are before it, at {pace} lately")
-    return Estimate((before + 1) / speed, f"{number(before)} before it, at {pace} lately")
+        return none(f"more than {MOST:,} jobs are before it, at {pace} recently")
+    return Estimate((before + 1) / speed, f"{number(before)} before it, at {pace} recently")
 
 
 def none(reason: str) -> Estimate:

@@ -15,9 +15,10 @@ from drain.read.explain.estimates import none
 from drain.read.explain.explanation import Finding
 from drain.read.explain.places import number
 from drain.read.explain.situation import Situation
+from drain.tables import pauses
 from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
-from drain.tables.pauses import Pause
+from drain.tables.pauses import Pause, Pauses
 
 _MOST_NAMED = 5
 # Without a start for so long, all workers count as busy.
@@ -40,8 +41,8 @@ SELECT id, died_at FROM dead_jobs
 WHERE queue = %(queue)s AND key = %(key)s AND key IS NOT NULL AND reason <> 'cancelled' LIMIT 1
 """
 _KEY_STAGED = f"""
-SELECT min(id), count(*) FROM (
-    SELECT id FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
+SELECT min(id), count(*), (pg_catalog.array_agg(job_name ORDER BY id))[1] FROM (
+    SELECT id, job_name FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
     ORDER BY queue, key, priority, id LIMIT {MOST}) AS job WHERE id < %(id)s::bigint
 """
 
@@ -131,7 +132,7 @@ def _held_by_dead(situation: Situation, dead_id: int, died_at: Any) -> Finding:
 
 def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Finding | None:
     key = visible(situation.key or "")
-    (first, before) = fetch_one(situation.connection, _KEY_STAGED, parameters)
+    (first, before, job_name) = fetch_one(situation.connection, _KEY_STAGED, parameters)
     found = situation.connection.execute(_KEY_IN_FLIGHT, parameters, binary=True).fetchone()
     estimate = estimates.by_speed(situation, before, situation.key)
     if found is not None:
@@ -144,6 +145,8 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
         details = {"held_by": id_, "before": before, "worker": worker if is_claimed else None}
         return Finding("order", why, max(since, situation.due_at), estimate, details)
     if before:
+        if Pauses(pauses.read(situation.connection)).applies(situation.queue, job_name, situation.key):
+            estimate = none(f"job {first} is paused")
         why = f"the queue is ordered, and {number(before)} of key {key} come first, the next of them job {first}"
         return Finding("order", why, situation.due_at, estimate, {"held_by": first, "before": before})
     return None

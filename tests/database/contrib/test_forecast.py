@@ -109,6 +109,38 @@ def test_a_limit_bounds_the_speed(
     assert f"limited by {bound}" in forecast("mail", "--run-seconds", "0.5").stdout
 
 
+def test_a_given_run_time_counts_under_a_limit_too(
+    database_url: str, forecast: Forecast, work: Callable[..., None]
+) -> None:
+    finish(database_url, 100)
+    stage_jobs(database_url, 100, queue="mail")
+    query(database_url, "INSERT INTO queues (queue, running) VALUES ('mail', 2)")
+    work("mail", number=8)
+    found = answered(forecast("mail", "--run-seconds", "0.1", "--json"))
+    assert (found["bound"], found["ends_seconds"]) == ("running", pytest.approx(5))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "finished_at = claimed_at - interval '1 s'",
+        "claimed_at = 'infinity'",
+        "claimed_at = '-infinity'",
+        "finished_at = 'infinity'",
+    ],
+)
+def test_impossible_times_are_no_errors(
+    database_url: str, forecast: Forecast, work: Callable[..., None], change: str
+) -> None:
+    finish(database_url, 3)
+    query(database_url, f"UPDATE finished_jobs SET {change}")
+    stage_jobs(database_url, 3, queue="mail")
+    work("mail")
+    found = answered(forecast("mail", "--json"))
+    assert found["per_second"] is None or found["per_second"] > 0
+    assert forecast("mail").exit_code == 0
+
+
 def test_a_backfill_is_forecast_before_it_is_staged(database_url: str, forecast: Forecast) -> None:
     words = ("bulk", "--rows", "1000000", "--workers", "4", "--run-seconds", "0.2")
     assert answered(forecast(*words, "--json"))["ends_seconds"] == 50_000
@@ -125,7 +157,8 @@ def test_where_nothing_is_known_it_says_what_to_give(forecast: Forecast, work: C
     unknown = forecast("mail")
     assert (unknown.exit_code, unknown.stdout) == (1, "")
     assert "no job of queue mail has finished in a day: give --run-seconds" in unknown.stderr
-    for words in (("--rows", "-1"), ("--workers", "0"), ("--arrivals", "nan"), ("--run-seconds", "0")):
+    refused = ("--rows -1", "--workers 0", "--arrivals nan", "--run-seconds 0", "--run-seconds 5e-324")
+    for words in map(str.split, refused):
         assert forecast("mail", *words).exit_code == 2
 
 
