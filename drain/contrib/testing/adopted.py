@@ -14,7 +14,9 @@ from psycopg.pq.abc import PGconn
 from drain.errors import HarnessError
 
 _KINDS = "pass a SQLAlchemy Session or Connection, a psycopg connection, asynchronous ones too, or django.db.connection"
-_FAILED = "the test's transaction has failed: after an error from PostgreSQL, roll back, at least to a savepoint"
+_FAILED = (
+    "the test's transaction has failed: after an error from PostgreSQL, roll back, at least to a savepoint"
+)
 _AUTOCOMMIT = (
     "the connection is in autocommit mode without an open transaction, so nothing would be rolled back: "
     "open one, in Django by TestCase or @pytest.mark.django_db without transaction=True"

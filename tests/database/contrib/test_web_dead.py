@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drain.contrib.web.histogram import histogram
+from drain.contrib.web.charts import histogram
 from drain.contrib.web.paging import ROWS
 from drain.read import dead_groups
 from tests.dead_rows import bury, error
