@@ -152,7 +152,8 @@ def parse(text: str) -> Query:
         job_id.isascii() and job_id.isdecimal() and int(job_id) <= _LARGEST_ID
     ):
         raise DrainError(f"{job_id!r} is not the id of a job, a whole number")
-    return Query(" ".join(words), filters)
+    # Without filters, quotes and spaces are a part of the text.
+    return Query(" ".join(words) if filters else text, filters)
 
 
 def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> Result:
