@@ -32,7 +32,7 @@ FROM unnest(%(queues)s::text[], %(begins)s::timestamptz[]) WITH ORDINALITY AS wa
 """
 # The dead jobs with the highest ids.
 _DIED = """
-SELECT date_bin(%(length)s::interval, died_at, '2000-01-01Z'), count(*) FROM (
+SELECT date_bin(%(length)s::interval, died_at, '2000-01-01Z'::timestamptz), count(*) FROM (
     SELECT died_at FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job
 WHERE died_at >= %(since)s::timestamptz AND died_at < %(until)s::timestamptz GROUP BY 1
 """
@@ -41,7 +41,7 @@ DIED_UP_TO = 10_000
 _LATENCY = f"""
 SELECT count(*), percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY wait) FILTER (WHERE fencing_token = 1),
     percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY run)
-FROM unnest(%(queues)s::text[]) AS wanted (queue), LATERAL (
+FROM pg_catalog.unnest(%(queues)s::text[]) AS wanted (queue), LATERAL (
     SELECT fencing_token, date_part('epoch', {finite("finished_at")} - {finite("claimed_at")}) AS run,
         greatest(0, date_part('epoch', {finite("claimed_at")} - {finite("greatest(scheduled_at, staged_at)")})) AS wait
     FROM finished_jobs WHERE finished_jobs.queue = wanted.queue AND superseded_by IS NULL
