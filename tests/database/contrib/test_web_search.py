@@ -41,7 +41,7 @@ def test_a_form_a_word_and_no_job(browser: Visitor) -> None:
     text = assert_sound(browser.get("/search"))
     assert "Search" in text
     assert "10,000 rows of each table" in text
-    assert "No job was found." in assert_sound(browser.get("/search?q=nothing"))
+    assert "No job found." in assert_sound(browser.get("/search?q=nothing"))
 
 
 def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str, browser: Visitor) -> None:
@@ -50,7 +50,7 @@ def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str,
     html = browser.get("/search?q=%20import%20")
     assert_sound(html)
     assert set(re.findall(r'href="/jobs/(\d+)"', html)) == set(map(str, ids))
-    assert html.count("<caption>Staged</caption>") == html.count("<caption>Dead</caption>") == 1
+    assert html.count("<caption>Waiting</caption>") == html.count("<caption>Dead</caption>") == 1
 
 
 def test_a_list_that_is_cut_says_so(
@@ -58,7 +58,7 @@ def test_a_list_that_is_cut_says_so(
 ) -> None:
     monkeypatch.setattr(search, "MOST", 3)
     stage_jobs(database_url, 5, tag="import")
-    assert "Staged: the newest 3" in assert_sound(browser.get("/search?q=import"))
+    assert "Waiting: the newest 3" in assert_sound(browser.get("/search?q=import"))
 
 
 @pytest.mark.parametrize("word", ["a\0b", "x" * 256, "x" * 5000])
@@ -70,7 +70,7 @@ def test_a_hostile_word_is_a_word(browser: Visitor, subtests: pytest.Subtests) -
     for word in HOSTILE:
         with subtests.test(word):
             text = assert_sound(browser.get(f"/search?q={quote(word)}"))
-            assert "No job was found." in text or "at most" in text
+            assert "No job found." in text or "at most" in text
 
 
 def test_a_table_that_takes_too_long_is_named(
@@ -79,9 +79,13 @@ def test_a_table_that_takes_too_long_is_named(
     bury(database_url)
     newest = search._newest
     slow = "SELECT 1, '', '', '', '', now(), '' FROM pg_sleep(60) -- "
-    monkeypatch.setattr(search, "_newest", lambda state: slow if state == "finished" else newest(state))
+    monkeypatch.setattr(
+        search,
+        "_newest",
+        lambda state, *given, **options: slow if state == "finished" else newest(state, *given, **options),
+    )
     text = assert_sound(browser.get("/search?q=send"))
-    assert "Finished jobs could not be looked through in time" in text
+    assert "The search of completed jobs timed out: search for an id or a key." in text
     assert "shop.jobs.send" in text
 
 
