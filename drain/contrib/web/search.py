@@ -21,7 +21,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.read.queries import TABLES
 from drain.tables import lanes
-from drain.tables.columns import DELIVERED, DUE, RUNNING
+from drain.tables.columns import DUE, QUEUED, RETRYING, RUNNING
 from drain.tables.heads import heads
 
 # Newest rows per table searched for a part of a text.
@@ -62,9 +62,9 @@ FILTERS = (*_FILTERS, "state")
 STATES = {
     "waiting": ("staged", "true"),
     "scheduled": ("staged", "scheduled_at > now()"),
-    "queued": ("inflight", f"({DELIVERED})"),
+    "queued": ("inflight", f"({QUEUED})"),
     "running": ("inflight", f"({RUNNING})"),
-    "retrying": ("inflight", "next_run_at IS NOT NULL"),
+    "retrying": ("inflight", f"({RETRYING})"),
     "completed": ("finished", "superseded_by IS NULL"),
     "superseded": ("finished", "superseded_by IS NOT NULL"),
     "dead": ("dead", "true"),
