@@ -89,9 +89,13 @@ def spark(numbers: Numbers, what: str = "completed", kind: str = "") -> Markup:
 
 def stacked(series: Sequence[Series], begins: datetime, ends: datetime) -> Markup:
     """Draw stacked bars over time, with a scale."""
-    sums = total([each.numbers for each in series])
-    most = _nice(max(2, _most([sums])))
-    below = [0] * len(sums)
+    # The bars of a step are drawn even where others of it are not counted yet.
+    heights = [
+        sum(number.number for number in step if number is not None)
+        for step in zip(*(each.numbers for each in series), strict=True)
+    ]
+    most = _nice(max([2, *heights]))
+    below = [0] * len(heights)
     parts = [
         _GRID.format(left=0, right=_WIDTH, y=y, above=y + 12, text=f"{most * share:,.0f}" if share else "")
         for share in (1, 0.5, 0)
