@@ -30,8 +30,9 @@ LOOKED_AT = 10_000
 LARGEST_ARGUMENTS = 8192
 # Maximum jobs found per table.
 MOST = 50
-# Longest search: no name, tag or key is longer.
+# Longest word or value of a filter: no name, tag or key is longer. A quoted one takes up to twice that.
 LONGEST = 255
+LONGEST_SEARCH = 4 * LONGEST
 
 _LARGEST_ID = 2**63 - 1
 _AT = {"staged": "staged_at", "inflight": "moved_at", "finished": "finished_at", "dead": "died_at"}

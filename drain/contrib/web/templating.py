@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -77,7 +78,7 @@ def _quoted(text: str) -> str:
     return (
         text
         if text and not any(c.isspace() or c in '"\\:' for c in text)
-        else json.dumps(text, ensure_ascii=False)
+        else '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
     )
 
 

@@ -18,8 +18,8 @@ _TIMES = {"staged": "Staged", "inflight": "Moved", "finished": "Completed", "dea
 def _show(view: View) -> Mapping[str, Any]:
     word = view.text("q")
     values: dict[str, Any] = {
-        "word": word[: search.LONGEST],
-        "longest": search.LONGEST,
+        "word": word[: search.LONGEST_SEARCH],
+        "longest": search.LONGEST_SEARCH,
         "looked_at": search.LOOKED_AT,
         "most": search.MOST,
         "largest": search.LARGEST_ARGUMENTS // 1024,
@@ -32,12 +32,13 @@ def _show(view: View) -> Mapping[str, Any]:
     }
     if not word:
         return values
-    if not search.is_searchable(word):
-        return values | {"problem": f"Search for a storable text of at most {search.LONGEST} characters."}
     try:
-        query = search.parse(word)
+        query = search.parse(word[: search.LONGEST_SEARCH])
     except DrainError as error:
-        return values | {"problem": f"{str(error).capitalize()}."}
+        return values | {"problem": f"{str(error)[:1].upper()}{str(error)[1:]}."}
+    given = [each for each in (query.words, *query.filters.values()) if each]
+    if len(word) > search.LONGEST_SEARCH or not all(map(search.is_searchable, given)):
+        return values | {"problem": f"Search for a storable text of at most {search.LONGEST} characters."}
     with view.reading() as connection:
         result = search.search(connection, query)
         now = queries.now(connection)
