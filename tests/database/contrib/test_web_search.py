@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from urllib.parse import quote
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 
 from drain import stage
 from drain.contrib.web import search
+from drain.contrib.web.templating import _quoted
 from tests.dead_rows import bury, error
 from tests.helpers import query, stage_jobs
 from tests.sound_pages import assert_sound
@@ -71,6 +73,83 @@ def test_a_hostile_word_is_a_word(browser: Visitor, subtests: pytest.Subtests) -
         with subtests.test(word):
             text = assert_sound(browser.get(f"/search?q={quote(word)}"))
             assert "No job found." in text or "at most" in text
+
+
+def jobs_on(html: str) -> set[int]:
+    """Ids of the jobs that a page lists."""
+    assert_sound(html)
+    return {int(found) for found in re.findall(r'data-label="Job"><a href="/jobs/(-?\d+)"', html)}
+
+
+def test_filters_narrow_what_is_found_and_stay_in_the_field(database_url: str, browser: Visitor) -> None:
+    (waits,) = stage_jobs(database_url, 1, job="shop.jobs.send", queue="mail", tag="a b")
+    (dead,) = bury(database_url, "shop.jobs.send", tag="a b")
+    (other,) = bury(database_url, "shop.jobs.send", queue="calls")
+    for query_text, ids in (
+        ("queue:mail", {waits, dead}),
+        ("state:dead", {dead, other}),
+        ("queue:mail state:dead", {dead}),
+        ('tag:"a b" state:waiting', {waits}),
+        ("queue:mail state:running", set()),
+        ("colour:mail", set()),
+    ):
+        html = browser.get(f"/search?q={quote(query_text)}")
+        assert jobs_on(html) == ids, query_text
+        assert ("No job found." in html) is (not ids)
+        assert f'value="{query_text}"' in unescape(html)
+        assert 'class="problem"' not in html
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("queue:Mail queue:calls", "The filter queue: is given twice."),
+        ("state:Asleep", "There is no state 'asleep': use waiting, "),
+        ("id:Seven", "'Seven' is not the id of a job, a whole number."),
+        ("id:<b>", "'<b>' is not the id of a job, a whole number."),
+        ("queue:" + "x" * 256, "Search for a storable text of at most 255 characters."),
+        ("queue:a\0b", "Search for a storable text of at most 255 characters."),
+        ("queue:mail " + "x" * 256, "Search for a storable text of at most 255 characters."),
+        ("queue:mail " + "x " * 5000, "Search for a storable text of at most 255 characters."),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_one_line(browser: Visitor, text: str, problem: str) -> None:
+    html = browser.get(f"/search?q={quote(text)}")
+    (shown,) = re.findall(r'<p class="problem" role="alert">([^\n]*)</p>', html)
+    assert problem in unescape(shown)
+    assert_sound(html)
+    assert "No job found." not in html
+
+
+def test_the_search_says_which_filters_and_states_there_are(browser: Visitor) -> None:
+    html = browser.get("/search")
+    for name in search.FILTERS:
+        assert f"<code>{name}:" in html
+    for state in search.STATES:
+        assert f'<option value="state:{state}">' in html
+        assert f'href="/search?q=state%3A{state}"' in html
+        browser.get(f"/search?q=state%3A{state}")
+
+
+def test_a_hostile_value_of_a_filter_is_a_value(browser: Visitor, subtests: pytest.Subtests) -> None:
+    for name in search.FILTERS:
+        for text in HOSTILE:
+            with subtests.test(name, text=text):
+                html = browser.get(f"/search?q={quote(f'{name}:{_quoted(text)}')}")
+                assert_sound(html)
+                assert SCRIPT not in html
+                assert ("No job found." in html) is (name not in ("id", "state"))
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "a\nb", "a\tb", 'say "hi" \\', "\\", '"' * 255])
+def test_a_fact_of_a_job_leads_to_the_jobs_that_share_it(
+    database_url: str, browser: Visitor, text: str
+) -> None:
+    (dead,) = bury(database_url, key=text, tag=text, unique_key=text)
+    links = re.findall(r'<dd><a href="(/search\?q=[^"]+)"', browser.get(f"/jobs/{dead}"))
+    assert len(links) == 3
+    for link in links:
+        assert jobs_on(browser.get(unescape(link))) == {dead}, link
 
 
 def test_a_table_that_takes_too_long_is_named(
