@@ -11,6 +11,8 @@ import pytest
 
 from drain.read import queue_overview
 from drain.read.queue_overview import Latency
+from drain.read.snapshots import snapshot
+from tests.database.test_query_plans import explained, nodes
 from tests.dead_rows import bury
 from tests.helpers import query
 
@@ -20,6 +22,14 @@ INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, 
     claimed_at, finished_at, attempts, fencing_token, superseded_by)
 VALUES (nextval('staged_jobs_id_seq'), 'm.f', '[]', '{}', %s, 0, %s, %s, now(), %s, %s, 1, %s, %s)
 """
+
+FINISHED_MANY = """
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, staged_at, scheduled_at, moved_at,
+    claimed_at, finished_at, attempts, fencing_token)
+SELECT nextval('staged_jobs_id_seq'), 'm.f', '[]', '{}', %s, 0, now(), now(), now(), now(),
+    now() - number * interval '10 ms', 1, 1 FROM generate_series(1, %s) AS number
+"""
+MANY = 20_000
 
 
 @pytest.fixture
@@ -169,3 +179,24 @@ def test_each_queue_has_its_share_of_the_rows(
     # However many there are.
     queues = ["mail", *(f"queue {number}" for number in range(100)), "calls"]
     assert measured(connection, *queues).jobs == 20
+
+
+@pytest.mark.parametrize("when", ["analyzed", "analyzed while it was empty"])
+def test_neither_reads_a_table_whole(
+    database_url: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    if when != "analyzed":
+        query(database_url, "VACUUM ANALYZE")
+    bury(database_url, died_at=BEGINS, count=MANY)
+    for queue in ("mail", "calls"):
+        query(database_url, FINISHED_MANY, queue, MANY)
+    if when == "analyzed":
+        query(database_url, "ANALYZE")
+    given = {"since": BEGINS, "until": BEGINS + STEP, "length": STEP, "up_to": 100}
+    given |= {"queues": ["mail", "calls"], "shares": [0.5], "seconds": 3600.0}
+    for statement in (queue_overview._DIED, queue_overview._LATENCY):
+        with snapshot(connection):
+            (plan,) = explained(connection, statement, given, "ANALYZE, ")
+        for node in nodes(plan["Plan"]):
+            looked_at = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            assert looked_at * node["Actual Loops"] <= 200, (statement, node)
