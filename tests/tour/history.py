@@ -16,11 +16,11 @@ INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, 
 SELECT nextval('staged_jobs_id_seq'), %(name)s, jsonb_build_array(number), '{}', %(queue)s, 0, due, due,
     due + interval '2 ms', due + wait, due + wait + run, 'web-' || number %% 2 + 1 || ':811:c0ffee', 1, 1, %(tag)s,
     'customer-' || number %% 40
-FROM generate_series(1, %(number)s) AS jobs (number), LATERAL (
-    SELECT interval '1 s' * (0.003 + power(random(), 9) * %(slowest_wait)s) AS wait,
-        interval '1 s' * %(seconds)s * (0.4 + random() + 3 * power(random(), 8)) AS run) AS times, LATERAL (
-    SELECT now() - interval '1 s' - interval '3 hours' * (number + random()) / (%(number)s + 1)
-        - interval '4 minutes' * (1 + sin(number * 40.0 / %(number)s)) AS due) AS times_due
+FROM (
+    SELECT number, interval '1 s' * (0.003 + power(random(), 9) * %(slowest_wait)s) AS wait,
+        interval '1 s' * %(seconds)s * (0.4 + random() + 3 * power(random(), 8)) AS run,
+        now() - interval '30 s' - interval '3 hours' * power(random(), 1.3 + 0.2 * sin(number)) AS due
+    FROM generate_series(1, %(number)s) AS numbers (number)) AS jobs
 """
 _DEAD = """
 INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, attempts,
