@@ -52,7 +52,7 @@ def main() -> None:
     """Jobs that commit with your data: staged in PostgreSQL, drained into Redis, run by RQ workers.
 
     `drain COMMAND --help` shows examples. Exit codes: 0 success; 1 failure, with one line on standard error; 2 wrong
-    usage.
+    usage. Some commands define others.
     """
 
 

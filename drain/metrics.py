@@ -18,7 +18,7 @@ MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_job
 PUSHED = Counter("drain_pushed_jobs", "Jobs pushed into Redis.", ["queue"])
 REDELIVERED = Counter("drain_redelivered_jobs", "Jobs pushed once more, by reason.", ["reason"])
 DEAD = Counter("drain_dead_jobs", "Jobs that the enqueuer moved to dead_jobs, by reason.", ["reason"])
-SUPERSEDED = Counter("drain_superseded_jobs", "Jobs that gave way to another one with their unique key.")
+SUPERSEDED = Counter("drain_superseded_jobs", "Jobs superseded by another one of their unique key.")
 FAILING = Gauge(
     "drain_queue_failing", "1 while the queue's retries are let through one at a time.", ["queue"]
 )

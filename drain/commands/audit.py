@@ -49,7 +49,7 @@ _WORDS = {"inflight": "in flight", "finished": "completed"}
     type=click.IntRange(0, 3600),
     default=PATIENCE_SECONDS,
     show_default=True,
-    help="Time to recheck jobs that may still be on their way.",
+    help="Time to recheck suspicious jobs.",
 )
 @click.option(
     "--unattended-seconds",
@@ -77,8 +77,7 @@ def audit_jobs(
     """Prove that no job is lost, duplicated or stuck.
 
     Reads all tables in one snapshot and changes nothing. With Redis, it also compares its lists with the tables and
-    checks that each queue with jobs has a worker. Jobs that seem overdue or missing are checked again, for up to
-    --patience-seconds.
+    checks that each queue with jobs has a worker. Suspicious jobs are rechecked for up to --patience-seconds.
 
     Exit codes: 0 no problem; 1 problems, one per line; 3 no problem found, but Redis is unavailable.
 

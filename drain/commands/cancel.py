@@ -37,9 +37,9 @@ from drain.terminal.commandline import as_json_option, settings_options
 def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Cancel waiting or running jobs. Options combine: --queue and --job select jobs that match both.
 
-    Waiting jobs become dead, with the reason "cancelled"; `drain dead retry` restores them. A running job learns of it
-    at its next heartbeat and can no longer complete. Many jobs are cancelled in several transactions: after an
-    interruption, run the command again.
+    Waiting jobs become dead, with the reason "cancelled"; `drain dead retry` restores them. A running job is
+    interrupted at its next heartbeat and can no longer complete. Many jobs are cancelled in several transactions: after
+    an interruption, run the command again.
 
     \b
     drain cancel 42 43

@@ -30,7 +30,7 @@ NAMES = click.argument("names", metavar="NAME [NAME]...", nargs=-1, required=Tru
 
 @click.group(short_help="List, pause and run schedules.")
 def cron() -> None:
-    """List, pause and run schedules, which stage a job at each tick.
+    """List, pause and run schedules. Each stages a job at every tick.
 
     Schedules come from @job(cron=...), saved when `drain work` starts, or from drain.schedule().
 

@@ -41,8 +41,8 @@ class _Rate(click.FloatRange):
 def dead() -> None:
     """List, group, show, retry or discard dead jobs.
 
-    A job is dead once it is out of attempts, raised Dead, expired, or cannot be read. It stays until you retry or
-    discard it.
+    A job dies when it runs out of attempts, raises Dead, expires, is cancelled, or cannot be read. It stays until you
+    retry or discard it.
 
     \b
     drain dead groups
@@ -168,7 +168,7 @@ def selection_options(command: F) -> F:
 )
 @selection_options
 def retry(settings: Settings, selection: Selection, *, per_second: float | None, yes: bool) -> None:
-    """Retry dead jobs with all their attempts. Options combine.
+    """Retry dead jobs with a fresh set of attempts. Options combine.
 
     With --per-second, the jobs come due one after another, by id.
 

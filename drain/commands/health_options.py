@@ -21,7 +21,7 @@ _OPTIONS = (
         envvar="DRAIN_HEALTH_GRACE",
         show_envvar=True,
         metavar="SECONDS",
-        help="How long a store may fail before it is reported.",
+        help="Time until a failing store is reported.",
     ),
     click.option(
         "--health-recovery",
@@ -31,7 +31,7 @@ _OPTIONS = (
         envvar="DRAIN_HEALTH_RECOVERY",
         show_envvar=True,
         metavar="SECONDS",
-        help="Time without failures before recovery is reported.",
+        help="Time without failures until recovery is reported.",
     ),
     click.option(
         "--on-unhealthy",
@@ -59,7 +59,7 @@ queue_grace_option = click.option(
     envvar="DRAIN_HEALTH_QUEUE_GRACE",
     show_envvar=True,
     metavar="SECONDS",
-    help="How long a queue may fail before it is reported.",
+    help="Time until a failing queue is reported.",
 )
 _FIELDS = {
     "health_grace": "grace_seconds",

@@ -31,7 +31,7 @@ from drain.wire import ProgressBoard
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
     """List jobs by STATE, latest first: staged, inflight, finished or dead.
 
-    A job in flight is queued (in Redis), running, retrying (after a failure), deferred (at its own request) or stalled
+    A job in flight is queued (in Redis), running, retrying (after a failure), deferred (by the job) or stalled
     (its worker is gone; it will be delivered again). Terminals of 120 columns also show tags and arguments.
 
     \b

@@ -45,7 +45,7 @@ def pause(
     lasts: float | None,
     reason: str | None,
 ) -> None:
-    """Pause a queue, a job name or a key: within a second, none of its jobs starts.
+    """Pause a queue, a job name or a key, within a second.
 
     Running jobs continue, and staging still works. Combined options narrow the pause: a queue and a key pause that key
     in that queue.

@@ -96,7 +96,7 @@ def rule_options(command: F) -> F:
             "--on-dead",
             type=_OrOff(click.Choice(["hold", "skip"])),
             metavar="[hold|skip]",
-            help="Hold or skip a dead job of an ordered key.",
+            help="After a dead job, hold its ordered key or skip the job.",
         ),
         click.option(
             "--aging",

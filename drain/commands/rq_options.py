@@ -31,7 +31,7 @@ _OPTIONS = (
         help="Disable RQ's default exception handler.",
     ),
     click.option("--name", help="RQ worker name; numbered NAME.1, NAME.2 for several processes."),
-    click.option("--with-scheduler", is_flag=True, help="Enqueue RQ's scheduled jobs when due."),
+    click.option("--with-scheduler", is_flag=True, help="Enqueue plain RQ jobs scheduled with RQ when due."),
     click.option(
         "--worker-ttl",
         type=click.IntRange(16),

@@ -99,7 +99,7 @@ def run(
 ) -> None:
     """Drain committed jobs into Redis. Start two or more: one leads, the others stand by.
 
-    SIGTERM or SIGINT ends it after the current batch, with exit code 0.
+    On SIGTERM or SIGINT, it finishes the current batch and exits with code 0.
 
     \b
     drain run --metrics-port 9186

@@ -37,8 +37,8 @@ _LEAST, _SHARE = 20, 0.45
 def stack(settings: Settings, *, job_id: int, seconds: float, whole: bool, as_json: bool) -> None:
     """Show the current stack of a running job, innermost call last, without disturbing it.
 
-    Shows no argument values and no source. Jobs of a stock `rq worker`, or inside C code that holds the interpreter,
-    cannot answer: exit code 1.
+    Shows no argument values and no source. Exit code 1: no answer, as from a stock `rq worker` or C code that holds the
+    interpreter lock.
 
     \b
     drain stack 42

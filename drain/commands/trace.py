@@ -36,8 +36,8 @@ _HINT = (
 def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show a job's timeline and how long each step took.
 
-    `drain run --trace` and `drain work --trace` (DRAIN_TRACE=1) record the steps outside PostgreSQL, for an hour:
-    pushed, popped, begun, ended. Their times come from the processes' clocks, the others from the database's.
+    `drain run --trace` and `drain work --trace` (DRAIN_TRACE=1) record the steps outside PostgreSQL (pushed,
+    popped, begun, ended) for an hour. Their times come from the processes' clocks, the others from the database's.
 
     \b
     drain trace 42

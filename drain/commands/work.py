@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--prefetch",
     type=click.IntRange(1, 1000),
-    help="Jobs a process claims at a time; by default, those about to start.",
+    help="Jobs a process claims at a time; by default, those that should start within 0.1 s.",
 )
 @click.option(
     "--threads",
@@ -73,7 +73,10 @@ _log = logging.getLogger(__name__)
 )
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
 @click.option(
-    "--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that uses more memory."
+    "--max-memory",
+    type=click.IntRange(1),
+    metavar="MB",
+    help="Replace a process that uses more memory than this.",
 )
 @click.option("--burst", is_flag=True, help="Exit when the queues are empty.")
 @click.option("--max-idle-time", type=FiniteRange(0), help="Exit after this many seconds without a job.")

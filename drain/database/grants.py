@@ -27,7 +27,7 @@ TITLES = {
     "enqueuer": "`drain run`.",
     "worker": "`drain work` and `rq worker`; grant it the application role too if jobs stage jobs.",
     "operator": "editing rules and schedules, and cancelling or moving jobs.",
-    "inspection": "`drain status`, `list`, `show` and `audit`.",
+    "inspection": "reading jobs, rules and schedules.",
 }
 # Columns of `staged_jobs` that applications set; defaults, the enqueuer and retries set the others.
 STAGED_BY_APPLICATIONS = (

@@ -62,7 +62,7 @@ def _next_try(job: Job, now: datetime) -> str:
 
 def _worker(job: Job, _now: datetime) -> str:
     if job.get("superseded_by"):
-        return f"gave way: {job['superseded_by']}"
+        return f"superseded by {job['superseded_by']}"
     if not job.get("finished_by") and job.get("lease_expires_at") is None:
         return ""
     name: str = job.get("finished_by") or job.get("claimed_by") or ""

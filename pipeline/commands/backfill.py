@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     metavar="MB",
     default=Limits.wal_bytes / 2**20,
     show_default=True,
-    help="With --commit-every: WAL retained by slots that pauses the run.",
+    help="With --commit-every: WAL kept by replication slots that pauses the run.",
 )
 @click.option(
     "--option",

@@ -119,12 +119,12 @@ def reconcile(
 ) -> None:
     """Compare a source of truth with a target, and stage a job for each difference, all in one commit.
 
-    Sides are written as SOURCE of `drain backfill`. A column with another name in the target is id=document_id;
+    Both sides use the SOURCE forms of `drain backfill`. If the target names a column differently, write id=document_id;
     --source-column and --target-column define computed columns.
 
-    A job gets the key. When it runs, it must make the target match the source, and a delete job must check that the
-    source still lacks the key. Keys with a waiting job are skipped, so repeating the command is safe. Exit code 1:
-    --max-deletes refused the run.
+    Each job gets the key as arguments. When it runs, it must make the target match the source, and a delete job must
+    check that the source still lacks the key. Keys with a waiting job are skipped, so repeating the command is safe.
+    Exit code 1: --max-deletes refused the run.
 
     \b
     drain reconcile --source 'sql:SELECT id, version FROM documents' \\

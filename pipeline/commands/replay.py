@@ -63,7 +63,7 @@ def replay(
 ) -> None:
     """Stage completed jobs again as new jobs, all in one commit.
 
-    Each keeps its arguments, queue, priority, tag, key and context; it is due at once, without expiry or unique key.
+    Each keeps its arguments, queue, priority, tag, key and context; it is due now, without expiry or unique key.
     Superseded jobs are skipped. Repeating a run with the same --run-id never stages a job twice.
 
     \b

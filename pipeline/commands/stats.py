@@ -69,11 +69,11 @@ def stats(
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Show counts, retries, waiting and processing times, over archived and live jobs.
+    """Show counts, retries, and waiting and processing times of archived and current jobs.
 
-    Waiting is from due to claim, known only for jobs claimed once. Processing is from the last claim to completion.
-    Percentiles are within 1 %; other numbers are exact. --since applies to finished and dead jobs; staged and in-flight
-    jobs are current. A retried job finished after several attempts.
+    Waiting time runs from due to claim; it is known only for jobs claimed once. Processing time runs from the last
+    claim to completion. Percentiles are accurate within 1%; other numbers are exact. --since applies to finished and
+    dead jobs; staged and in-flight jobs are current. A retried job finished after several attempts.
 
     \b
     drain stats --since 14d --per hour --html weeks.html

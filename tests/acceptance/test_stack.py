@@ -133,9 +133,9 @@ def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, c
         text = refusal(yard, job_id)
         assert f"process {pid} on {claimed_by.split(':')[0]}" in text
         assert "is gone" in text
-        assert "its lease holds until" in text
+        assert "its lease lasts until" in text
         query(yard.database_url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s'")
-        assert "its lease was over at" in refusal(yard, job_id)
+        assert "its lease expired at" in refusal(yard, job_id)
 
 
 def channel_of(client: Redis) -> str:

@@ -304,7 +304,7 @@ def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None
     assert len(found["details"]["jobs"]) == 2
     found = led.explain(first)
     assert found["cause"] == "quiet"
-    assert found["why"].endswith(f"; then job {last} stands for it, and it does not run")
+    assert found["why"].endswith(f"; then job {last} supersedes it")
     assert found["estimate"]["seconds"] is None
 
 
@@ -418,7 +418,7 @@ def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
 
     found = led.explain(job_id)
 
-    assert found["estimate"]["reason"].startswith("0 before it, at a job of queue mail every ")
+    assert found["estimate"]["reason"].startswith("0 ahead, at a job of queue mail every ")
     # Those four took eight seconds, and the job that runs a moment.
     assert found["estimate"]["seconds"] == pytest.approx(3, abs=2)
 
@@ -444,7 +444,7 @@ def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
     found = led.explain(job_id)
 
     assert found["cause"] == "limit"
-    assert found["why"].startswith("1 job of queue mail runs, and at most 1 may: job ")
+    assert found["why"].startswith("1 job of queue mail is running, the maximum: job ")
     assert found["estimate"]["seconds"] == pytest.approx(10, abs=1)
 
 
@@ -501,7 +501,7 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
     led.execute("DELETE FROM finished_jobs")
     found = led.explain(last)
     assert found["estimate"]["seconds"] is None
-    assert "no job of queue mail has finished" in found["estimate"]["reason"]
+    assert "no job of queue mail completed" in found["estimate"]["reason"]
 
 
 def test_a_list_is_full_exactly_as_long_as_the_leader_pushes_nothing_more(system: System) -> None:
@@ -716,7 +716,7 @@ def test_a_dead_job_says_why(system: System, reason: str, cause: str) -> None:
     found = system.explain(job_id)
 
     assert (found["state"], found["cause"]) == ("dead", cause)
-    assert found["why"] == f"{reason}: it was too late; `drain dead retry {job_id}` stages it again"
+    assert found["why"] == f"{reason}: it was too late; `drain dead retry {job_id}` runs it again"
     told = f"{reason} 1 time"
     system.execute("UPDATE dead_jobs SET explanation = %s", told)
     assert system.explain(job_id)["why"].startswith(f"{told};")

@@ -27,18 +27,18 @@ EXPLANATIONS = {
         "staged",
         Finding(
             "limit_of_key",
-            "4 jobs of key acme run in queue calls, and at most 4 may: job 1204400 on web-1:4711:a1b2c3 since "
+            "4 jobs of key acme are running in queue calls, the maximum: job 1204400 on web-1:4711:a1b2c3 since "
             "2026-11-22 01:27:00Z; job 1204403 on web-1:4712:d4e5f6 since 2026-11-22 01:28:00Z; job 1204404 in the "
             "list since 2026-11-22 01:31:06Z; job 1204405 in the list since 2026-11-22 01:31:06Z",
             NOW - timedelta(seconds=200),
-            Estimate(40.0, "3 before it, at a job of key acme every 10s recently"),
+            Estimate(40.0, "3 ahead, at a job of key acme every 10s recently"),
         ),
     ),
     "unknown": explanation(
         "unknown",
         Finding(
             "not_given_out",
-            "no job has had this id: the last one that was given out is 42",
+            "the id was never assigned: the last one is 42",
             None,
             Estimate(None, "there is no such job"),
         ),
@@ -52,7 +52,7 @@ EXPLANATIONS = {
             "queued",
             "it waits for a worker of queue calls",
             NOW - timedelta(seconds=0.1),
-            Estimate(None, "its place in Redis is not known"),
+            Estimate(None, "its place in Redis is unknown"),
         ),
         key=None,
         also=("no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL",),

@@ -125,7 +125,7 @@ class _Command(click.Command):
     type=click.Choice(list(_LEVELS)),
     default=_NAMES[_DEFAULTS.stalled],
     show_default=True,
-    help="Level for stalled queues: jobs wait, none finished for a minute.",
+    help="Level for queues where jobs wait and none finished for a minute.",
 )
 @click.option(
     "--failing",

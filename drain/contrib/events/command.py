@@ -57,10 +57,10 @@ def events(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Stream job events: staged, moved, claimed, failed, deferred, finished, superseded, dead, cancelled.
+    """Stream job events: staged, moved, claimed, failed, deferred, finished, superseded, dead and others.
 
     --follow prints new events in order of time; a transaction that commits late prints late. --id prints the events of
-    one job so far. Short states may appear only as times of the next row. The inspection role suffices.
+    one job so far. States shorter than a poll may be missing. The inspection role suffices.
 
     \b
     drain events --follow
@@ -167,7 +167,7 @@ def _details(event: Event) -> Iterator[str]:
     if event.until is not None:
         yield f"{'due' if event.event == 'staged' else 'waits until'} {clock(event.until)}"
     if event.superseded_by is not None:
-        yield f"gave way to {event.superseded_by}"
+        yield f"by job {event.superseded_by}"
     if event.seconds is not None:
         yield f"after {duration(event.seconds)}"
     if event.worker and event.event == "claimed":

@@ -72,7 +72,7 @@ def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> N
     """Rerun dead or archived jobs with today's code, and compare the outcomes.
 
     Each job's drain.transaction() is rolled back, along with any jobs it staged; job-drain's tables stay as they are.
-    Everything else a job does is REAL: mail, requests, Redis, files; sequences advance. Other libpq connections are
+    Everything else is REAL: mail, requests, Redis, files, advancing sequences. Other libpq connections are
     read-only without --writes-elsewhere.
 
     Exit codes: 0 same outcomes; 1 different outcomes; 2 failure.

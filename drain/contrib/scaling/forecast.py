@@ -105,7 +105,7 @@ class Forecast:
     help="Extra jobs to assume, such as a planned backfill.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 100_000), help="Worker processes; those alive now by default."
+    "--workers", type=click.IntRange(1, 100_000), help="Number of worker processes; live ones by default."
 )
 @click.option(
     "--run-seconds",

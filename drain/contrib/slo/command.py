@@ -29,8 +29,8 @@ _NO_SLO = (
 def slo() -> None:
     """List service level objectives (SLOs) and write their Prometheus alerts.
 
-    An SLO is the share of jobs that start in time: @job(slo="99% start within 5s"), or slo = "99% start within 5s" for
-    a queue in the file of `drain queue apply`.
+    An SLO is the share of jobs that should start in time: @job(slo="99% start within 5s"), or slo = "99% start within
+    5s" for a queue in the file of `drain queue apply`.
 
     \b
     drain slo list --jobs shop.jobs --queue-file queues.toml
@@ -101,9 +101,9 @@ def _of_file(path: Path) -> dict[str, Any]:
 def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
     """Write Prometheus recording rules and alerts, without a database.
 
-    Each SLO has two burn-rate alerts: a page (14.4 times the budget over 1 h and 5 min) and a ticket (6 times over 6 h
-    and 30 min). Each queue also alerts when jobs wait and none starts. Prometheus must scrape `drain work` and
-    `drain run`.
+    Each SLO has two burn-rate alerts: critical (14.4 times the budget over 1 h and 5 min) and warning (6 times over 6 h
+    and 30 min). Each queue also alerts when jobs wait and none starts. Prometheus must scrape `drain work` and `drain
+    run`.
 
     \b
     drain slo rules --jobs shop.jobs --queue-file queues.toml --output slo.yml

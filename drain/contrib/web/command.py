@@ -40,7 +40,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     metavar="NAME",
     envvar="DRAIN_WEB_NAMES",
     show_envvar=True,
-    help="Public host name of the page, with any port other than 80 or 443; repeatable.",
+    help="Public host name of the page, with its port unless 80 or 443; repeatable.",
 )
 @click.option(
     "--prefix",
@@ -96,7 +96,7 @@ def web(
     """Serve the dashboard: queues, jobs, failures, schedules and workers.
 
     Any visitor can read it, including job arguments, unless it is --private. Writing needs a token or an authenticating
-    proxy. SIGTERM or SIGINT ends it, with exit code 0. Needs the extra [web].
+    proxy. On SIGTERM or SIGINT, it exits with code 0. Needs the extra [web].
 
     \b
     drain web

@@ -80,7 +80,7 @@ def turn_away(request: Request) -> Response:
         return RedirectResponse(address(site, root, "login", {"to": to}), status_code=303)
     values = {
         "title": "Not allowed",
-        "text": "This page is private: log in to the application.",
+        "text": "This page is private: sign in to the application.",
         "again": False,
     }
     return respond(request, "failure.html", values, status=403)

@@ -123,7 +123,7 @@ def _checked(request: Request, form: Form) -> View:
     require_storable(map(str, request.path_params.values()))
     site = site_of(request)
     if (who := site.access.who(request)) is None:
-        raise RefusedError("you may read here, and not write: log in first")
+        raise RefusedError("you need to sign in to write")
     return View(site, root_of(request), request.path_params, request.query_params, who)
 
 

@@ -59,9 +59,9 @@ def read_traces(connection: Connection) -> Traces:
 def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
     """Explain an id that no table has."""
     if job_id > traces.last_id or job_id == 0:
-        why = f"no job has had this id: the last one that was given out is {traces.last_id}"
+        why = f"the id was never assigned: the last one is {traces.last_id}"
         finding = Finding(
-            "not_given_out", why, None, none("there is no such job"), {"last_id": traces.last_id}
+            "not_given_out", why, None, none("the job does not exist"), {"last_id": traces.last_id}
         )
     elif traces.open:
         finding = _of_open_transactions(traces.open)
@@ -70,7 +70,7 @@ def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
             "no table has the id, and no transaction that stages is open: it was rolled back, left in forward "
             "mode, or the job was discarded or its day archived"
         )
-        finding = Finding("absent", why, None, none("the job comes no more"))
+        finding = Finding("absent", why, None, none("the job no longer exists"))
     return Explanation(job_id, "unknown", finding, queries.now(connection))
 
 
@@ -79,7 +79,7 @@ def _of_open_transactions(transactions: Sequence[OpenTransaction]) -> Finding:
     what = "a bulk load is not committed" if bulk else "a transaction that stages is not committed"
     named = "; ".join(_name(each) for each in [*bulk, *transactions][:_MOST_NAMED])
     why = (
-        f"no table has the id, and {what} ({named}): the job is one of its jobs and waits for the commit, "
+        f"no table has the id, and {what} ({named}): the job may be waiting for its commit, "
         "or it was rolled back"
     )
     details = {"transactions": [each._asdict() for each in transactions], "bulk": bool(bulk)}

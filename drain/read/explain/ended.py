@@ -15,12 +15,12 @@ def explain_finished(situation: Situation) -> Explanation:
     job = situation.job
     since, by = job["finished_at"], job["superseded_by"]
     if by is not None:
-        why = f"job {by}, of the same unique key, stands for it; it did not run"
+        why = f"superseded by job {by} of the same unique key; it did not run"
         finding = Finding("superseded", why, since, _OVER, {"superseded_by": by})
     else:
         attempts = count(job["attempts"], "attempt")
-        worker = job["finished_by"] or "a worker that is not known"
-        why = f"{worker} finished it in {attempts}"
+        worker = job["finished_by"] or "an unknown worker"
+        why = f"{worker} completed it in {attempts}"
         finding = Finding(
             "finished", why, since, _OVER, {"worker": job["finished_by"], "attempts": job["attempts"]}
         )
@@ -33,7 +33,7 @@ def explain_dead(situation: Situation) -> Explanation:
     cause = "cancelled" if job["reason"] == "cancelled" else "dead"
     reason, explanation = job["reason"], job["explanation"]
     what = explanation if reason in explanation else f"{reason}: {explanation}"
-    why = f"{what}; `drain dead retry {job['id']}` stages it again"
+    why = f"{what}; `drain dead retry {job['id']}` runs it again"
     details = {"reason": reason, "attempts": job["attempts"]}
     finding = Finding(cause, why, job["died_at"], _OVER, details)
     return situation.explanation("dead", finding)

@@ -74,17 +74,17 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
     whose = f"queue {situation.queue}" if key is None else f"key {visible(key)}"
     speed = per_second(situation, key)
     if speed is None:
-        return none(f"no job of {whose} has finished in the last {_MINUTES} minutes")
+        return none(f"no job of {whose} completed in the last {_MINUTES} minutes")
     if situation.crew and situation.crew.is_stuck(situation.now, speed):
-        return none(f"the workers of queue {situation.queue} are busy, and it is unknown when one is free")
+        return none(f"all workers of queue {situation.queue} are busy with long jobs")
     pace = (
-        f"{speed:,.0f} jobs of {whose} a second"
+        f"{speed:,.0f} jobs of {whose} per second"
         if speed >= 2
         else f"a job of {whose} every {duration(1 / speed)}"
     )
     if before > MOST:
-        return none(f"more than {MOST:,} jobs are before it, at {pace} recently")
-    return Estimate((before + 1) / speed, f"{number(before)} before it, at {pace} recently")
+        return none(f"more than {MOST:,} jobs are ahead, at {pace} recently")
+    return Estimate((before + 1) / speed, f"{number(before)} ahead, at {pace} recently")
 
 
 def none(reason: str) -> Estimate:

@@ -45,8 +45,8 @@ def explain(situation: Situation) -> Explanation:
 def _running(situation: Situation) -> Finding:
     job = situation.job
     worker, lease = job["claimed_by"], job["lease_expires_at"]
-    why = f"{visible(worker)} runs it, and its lease holds until {clock(lease)}"
-    why += "; it was claimed with others, which the worker runs one after the other" if job["batched"] else ""
+    why = f"{visible(worker)} is running it; its lease lasts until {clock(lease)}"
+    why += "; it was claimed with others, and may still wait for them" if job["batched"] else ""
     details = {"worker": worker, "lease_expires_at": lease}
     return Finding("running", why, job["claimed_at"], Estimate(None, "it has started"), details)
 
@@ -54,7 +54,7 @@ def _running(situation: Situation) -> Finding:
 def _lease_over(situation: Situation) -> Finding:
     job = situation.job
     why = (
-        f"its worker, {visible(job['claimed_by'])}, died or hangs: the lease is over, and the leader delivers the job "
+        f"its worker, {visible(job['claimed_by'])}, died or hangs: the lease expired, and the leader delivers the job "
         "again within a second"
     )
     estimate = estimates.by_speed(situation, sum(each.is_delivered for each in situation.running))
@@ -66,15 +66,15 @@ def _not_yet(situation: Situation) -> Finding | None:
     at: datetime = job["next_run_at"]
     if at <= situation.now:
         return None
-    estimate = estimates.in_((at - situation.now).total_seconds(), "when its time comes")
+    estimate = estimates.in_((at - situation.now).total_seconds(), "at its due time")
     when = f"{clock(at)}, {relative(at, situation.now)}"
     details = {"next_run_at": at, "attempts": job["attempts"]}
     if queries.inflight_state(job, situation.now) == "deferred":
-        why = f"it has asked to run later, or its worker was stopped; next attempt at {when}"
+        why = f"it was deferred, or its worker stopped; next attempt at {when}"
         return Finding("deferred", why, job["claimed_at"] or job["moved_at"], estimate, details)
     error = job["last_error"] if isinstance(job["last_error"], dict) else {}
     because = f" ({visible(str(error['type']))})" if error.get("type") else ""
-    why = f"it failed{because}, and is tried again at {when}"
+    why = f"it failed{because}; next attempt at {when}"
     return Finding("retry_at", why, job["failed_at"], estimate, details)
 
 
@@ -85,19 +85,19 @@ def _failing(situation: Situation) -> Finding | None:
         return None
     before = retries_before(situation.connection, situation.job)
     last = (
-        f"the last finish was at {clock(failing.last_finish)}" if failing.last_finish else "none has finished"
+        f"the last job completed at {clock(failing.last_finish)}" if failing.last_finish else "none completed"
     )
     why = (
-        f"queue {situation.queue} fails again and again ({last}), so its retries are let through one at a time until "
-        f"a job finishes; {number(before)} come before it"
+        f"queue {situation.queue} keeps failing ({last}), so its retries run one at a time until "
+        f"a job completes; {number(before)} ahead"
     )
-    estimate = estimates.none("it depends on when a job of the queue succeeds")
+    estimate = estimates.none("depends on when a job of the queue completes")
     return Finding("failing_queue", why, situation.due_at, estimate, {"before": before})
 
 
 def _due_again(situation: Situation) -> Finding:
     before = retries_before(situation.connection, situation.job)
-    why = f"its next attempt is due: the leader delivers it within a second or so, behind {number(before)}"
+    why = f"its next attempt is due: the leader delivers it shortly, behind {number(before)}"
     estimate = estimates.by_speed(situation, before + sum(each.is_delivered for each in situation.running))
     return Finding("next", why, situation.due_at, estimate, {"before": before})
 
@@ -111,7 +111,7 @@ def _delivered(situation: Situation) -> Finding:
     since = _delivered_at(situation)
     if not situation.knows_redis:
         why = f"it waits for a worker of queue {situation.queue}"
-        return Finding("queued", why, since, estimates.none("its place in Redis is not known"))
+        return Finding("queued", why, since, estimates.none("its place in Redis is unknown"))
     before = situation.ids_before(MOST)
     is_far = before is None and situation.listed > MOST
     if (before is not None or is_far) and (
@@ -135,7 +135,7 @@ def _not_in_the_list(situation: Situation) -> Finding:
     if is_lost and (finding := obstacles.no_leader(situation)):
         return finding
     if not situation.remembers:
-        why = "Redis has lost its memory: the leader is about to push the job again"
+        why = "Redis lost its data: the leader is about to push the job again"
         return Finding("next", why, since, estimates.at_once("the leader pushes it"))
     why = (
         "it is not in the list of its queue: a worker has taken it and is about to claim it, or the leader is about to "

@@ -23,7 +23,7 @@ from drain.tables.pauses import Pause, Pauses
 _MOST_NAMED = 5
 # Without a start for so long, all workers count as busy.
 _A_WHILE_SECONDS = 5.0
-_UNTIL_LEADER = none("nothing starts until a leader runs")
+_UNTIL_LEADER = none("waits for a leader")
 # Jobs of the key: in flight, retrying earlier ones, cancelled but running; then dead; then the number staged.
 _KEY_IN_FLIGHT = f"""
 SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at), false FROM (
@@ -51,14 +51,14 @@ def no_leader(situation: Situation) -> Finding | None:
     """Report a missing leader."""
     if situation.leader is not None:
         return None
-    return Finding("no_leader", "no `drain run` leads: start one", situation.due_at, _UNTIL_LEADER)
+    return Finding("no_leader", "there is no leader: start `drain run`", situation.due_at, _UNTIL_LEADER)
 
 
 def redis_away(situation: Situation) -> Finding | None:
     """Report an unavailable Redis."""
     if not isinstance(situation.redis_error, UnavailableError):
         return None
-    estimate = none("nothing starts until Redis can be used")
+    estimate = none("waits for Redis")
     return Finding("redis_away", str(situation.redis_error), situation.due_at, estimate)
 
 
@@ -68,10 +68,10 @@ def other_database(situation: Situation) -> Finding | None:
     if isinstance(situation.redis_error, OwnedByAnotherError):
         why = str(situation.redis_error)
     elif owner is not None:
-        why = f"queue {queue} is fed by another database, {owner}: name one of the two queues differently"
+        why = f"queue {queue} is fed by another database, {owner}: rename one of the queues"
     else:
         return None
-    estimate = none("nothing of the queue starts until this database feeds it")
+    estimate = none("waits until this database feeds the queue")
     return Finding("other_database", why, situation.due_at, estimate)
 
 
@@ -86,7 +86,7 @@ def paused(situation: Situation) -> Finding | None:
     until = f" until {clock(pause.until)}" if pause.until else ""
     why = f"{what} is paused{until}{by}{reason}"
     if pause.until is None:
-        estimate = none("nothing of it starts until it is resumed: `drain queue resume`")
+        estimate = none("waits for `drain queue resume`")
     else:
         estimate = estimates.in_((pause.until - situation.now).total_seconds(), "when the pause ends")
     details = {name: value for name, value in pause._asdict().items() if value is not None}
@@ -102,8 +102,8 @@ def held(situation: Situation) -> Finding | None:
     """Report a queue held because its rules cannot be followed."""
     if (error := situation.rules.error) is None:
         return None
-    why = f"queue {situation.queue} is held, since its rules cannot be followed: {visible(error)}"
-    estimate = none("nothing of the queue starts until its rules are changed: `drain queue`")
+    why = f"queue {situation.queue} is held because its rules cannot be followed: {visible(error)}"
+    estimate = none("waits until the rules are fixed: `drain queue`")
     return Finding("held", why, situation.due_at, estimate, {"error": error})
 
 
@@ -123,10 +123,10 @@ def order(situation: Situation) -> Finding | None:
 
 def _held_by_dead(situation: Situation, dead_id: int, died_at: Any) -> Finding:
     why = (
-        f"job {dead_id} of key {visible(situation.key or '')} is dead, and the queue holds a key then: "
+        f"job {dead_id} of key {visible(situation.key or '')} is dead, and the ordered queue holds its key: "
         f"`drain dead retry {dead_id}` or `drain dead discard {dead_id}`"
     )
-    estimate = none("nothing of the key starts until that job is retried or discarded")
+    estimate = none("waits until that job is retried or discarded")
     return Finding("order_dead", why, max(died_at, situation.due_at), estimate, {"held_by": dead_id})
 
 
@@ -137,9 +137,9 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
     estimate = estimates.by_speed(situation, before, situation.key)
     if found is not None:
         id_, worker, next_run_at, is_claimed, since, is_cancelled = found
-        how = "runs" if is_claimed else "waits for a worker"
-        how = "was cancelled and has not ended" if is_cancelled else how
-        how = f"is tried again at {clock(next_run_at)}" if next_run_at else how
+        how = "is running" if is_claimed else "waits for a worker"
+        how = "was cancelled but is still running" if is_cancelled else how
+        how = f"is retried at {clock(next_run_at)}" if next_run_at else how
         why = f"the queue is ordered, and job {id_} of key {key} {how}"
         why += f", on {visible(worker)}" if is_claimed and worker else ""
         details = {"held_by": id_, "before": before, "worker": worker if is_claimed else None}
@@ -147,7 +147,7 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
     if before:
         if Pauses(pauses.read(situation.connection)).applies(situation.queue, job_name, situation.key):
             estimate = none(f"job {first} is paused")
-        why = f"the queue is ordered, and {number(before)} of key {key} come first, the next of them job {first}"
+        why = f"the queue is ordered, and {number(before)} of key {key} are ahead, next job {first}"
         return Finding("order", why, situation.due_at, estimate, {"held_by": first, "before": before})
     return None
 
@@ -157,16 +157,16 @@ def limit(situation: Situation) -> Finding | None:
     rules, key = situation.rules, situation.key
     of_key = [job for job in situation.running if key is not None and job.key == key]
     if rules.running_per_key is not None and key is not None and len(of_key) >= rules.running_per_key:
-        text = _run(len(of_key), f"key {visible(key)}", rules.running_per_key, f" in queue {situation.queue}")
+        text = _run(len(of_key), f"key {visible(key)}", f" in queue {situation.queue}")
         return _limited(situation, "limit_of_key", text, rules.running_per_key, of_key)
     if rules.running is not None and len(situation.running) >= rules.running:
-        text = _run(len(situation.running), f"queue {situation.queue}", rules.running)
+        text = _run(len(situation.running), f"queue {situation.queue}")
         return _limited(situation, "limit", text, rules.running, situation.running)
     return None
 
 
-def _run(running: int, whose: str, most: int, where: str = "") -> str:
-    return f"{count(running, 'job')} of {whose} {'runs' if running == 1 else 'run'}{where}, and at most {most:,} may"
+def _run(running: int, whose: str, where: str = "") -> str:
+    return f"{count(running, 'job')} of {whose} {'is' if running == 1 else 'are'} running{where}, the maximum"
 
 
 def _limited(situation: Situation, cause: str, text: str, most: int, fill: Sequence[Running]) -> Finding:
@@ -197,8 +197,8 @@ def no_worker(situation: Situation) -> Finding | None:
     """Report a queue without workers."""
     if situation.workers != 0:
         return None
-    why = f"no worker takes jobs of queue {situation.queue}: start `drain work {situation.queue}`"
-    return Finding("no_worker", why, situation.due_at, none("nothing of the queue starts without a worker"))
+    why = f"no worker serves queue {situation.queue}: start `drain work {situation.queue}`"
+    return Finding("no_worker", why, situation.due_at, none("waits for a worker"))
 
 
 def workers_busy(situation: Situation, before: int) -> Finding | None:
@@ -226,8 +226,8 @@ def suspended(situation: Situation) -> Finding | None:
     """Report workers held by `rq suspend`."""
     if not situation.is_suspended:
         return None
-    why = "`rq suspend` holds all workers of this Redis: `rq resume`"
-    return Finding("suspended", why, situation.due_at, none("nothing starts until `rq resume`"))
+    why = "`rq suspend` holds all workers of this Redis: run `rq resume`"
+    return Finding("suspended", why, situation.due_at, none("waits for `rq resume`"))
 
 
 def list_full(situation: Situation) -> Finding | None:
@@ -238,11 +238,11 @@ def list_full(situation: Situation) -> Finding | None:
     before = situation.before(of_key=False) + listed
     if held := no_worker(situation) or workers_busy(situation, before):
         return held
-    why = f"the list of queue {situation.queue} in Redis has {number(listed)}, as many as workers take in a moment"
+    why = f"the Redis list of queue {situation.queue} is full, with {number(listed)}"
     details: dict[str, Any] = {"listed": listed, "depth": depth}
     if situation.job["state"] == "staged":
         place = situation.place
         of_key = f", {number(place.in_key)} of its key" if situation.key is not None else ""
-        why += f"; staged before it: {number(place.in_queue)} of the queue{of_key}"
+        why += f"; staged ahead: {number(place.in_queue)} of the queue{of_key}"
         details |= place.as_json()
     return Finding("list_full", why, situation.due_at, estimates.by_speed(situation, before), details)

@@ -28,9 +28,14 @@ def rate(situation: Situation) -> Finding | None:
 def _rates(situation: Situation) -> Iterator[tuple[str, str, Bucket, str | None]]:
     rules, key = situation.rules, situation.key
     if (of_key := rules.bucket_of_key) is not None and key is not None:
-        yield "rate_of_key", f"the rate of key {visible(key)}, {rules.rate_per_key}, is used up", of_key, key
+        yield (
+            "rate_of_key",
+            f"key {visible(key)} has reached its rate limit, {rules.rate_per_key}",
+            of_key,
+            key,
+        )
     if (of_queue := rules.bucket) is not None:
-        yield "rate", f"the rate of queue {situation.queue}, {rules.rate}, is used up", of_queue, None
+        yield "rate", f"queue {situation.queue} has reached its rate limit, {rules.rate}", of_queue, None
 
 
 def _used_up(situation: Situation, cause: str, text: str, tokens: Tokens, key: str | None) -> Finding:
@@ -41,7 +46,7 @@ def _used_up(situation: Situation, cause: str, text: str, tokens: Tokens, key: s
         text += ", as far as the leader knows, which has just begun to lead"
     before = situation.before(of_key=key is not None)
     seconds = (next_at - situation.now).total_seconds() + before / per_second
-    pace = f"one may begin every {duration(1 / per_second)}"
-    estimate = estimates.in_(seconds, f"{number(before)} before it, and {pace}")
-    why = f"{text}; the next job may begin at {clock(next_at)}"
+    pace = f"one starts every {duration(1 / per_second)}"
+    estimate = estimates.in_(seconds, f"{number(before)} ahead, and {pace}")
+    why = f"{text}; the next job may start at {clock(next_at)}"
     return Finding(cause, why, situation.due_at, estimate, {"next_at": next_at, "before": before})

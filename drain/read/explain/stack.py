@@ -84,11 +84,9 @@ def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
     claim = claimed.claim_of(connection, job_id)
     if claim is None:
         state = queries.job(connection, job_id)["state"]
-        raise NoStackError(
-            f"job {job_id} does not run: it is {state}, and `drain explain {job_id}` says more"
-        )
+        raise NoStackError(f"job {job_id} is not running, but {state}: see `drain explain {job_id}`")
     if claim["lease_expires_at"] is None or claim["next_run_at"] is not None or not claim["claimed_by"]:
-        raise NoStackError(f"job {job_id} does not run: it waits, and `drain explain {job_id}` says for what")
+        raise NoStackError(f"job {job_id} is waiting: see `drain explain {job_id}`")
     return claim
 
 
@@ -135,8 +133,8 @@ def _gone(claim: dict[str, Any]) -> str:
 def _lease(claim: dict[str, Any]) -> str:
     at: datetime = claim["lease_expires_at"]
     if claim["is_over"]:
-        return f"its lease was over at {clock(at)}, and the leader delivers the job again"
-    return f"its lease holds until {clock(at)}, unless it is extended"
+        return f"its lease expired at {clock(at)}, and the leader delivers the job again"
+    return f"its lease lasts until {clock(at)}, unless extended"
 
 
 def _silent(claim: dict[str, Any], worker: LiveWorker, seconds: float) -> str:
@@ -159,11 +157,11 @@ def _unanswered(claim: dict[str, Any], place: str) -> str:
 
 
 def _unknown(claim: dict[str, Any], _place: str) -> str:
-    return f"its process does not run job {claim['id']} any more: it has just ended, or its claim was lost"
+    return f"its process no longer runs job {claim['id']}: it has just ended, or lost its claim"
 
 
 def _waiting(claim: dict[str, Any], _place: str) -> str:
-    return f"job {claim['id']} has not begun: it waits in its worker process behind another job"
+    return f"job {claim['id']} has not started: it waits in its worker process behind another job"
 
 
 _UNREADABLE: dict[str, Callable[[dict[str, Any], str], str]] = {

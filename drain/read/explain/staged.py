@@ -37,13 +37,13 @@ def _scheduled(situation: Situation) -> Finding | None:
     # The leader reschedules jobs that wait for quiet.
     if at <= situation.now or quiet(situation):
         return None
-    why = f"its time has not come: {clock(at)}, {relative(at, situation.now)}"
+    why = f"it is scheduled for {clock(at)}, {relative(at, situation.now)}"
     held = [pause for pause in situation.pauses if pause.until is None or pause.until > at]
     if held and held[0].until is None:
-        estimate = estimates.none("it is also paused, with no end set")
+        estimate = estimates.none("it is also paused indefinitely")
     else:
         moment = held[0].until if held and held[0].until else at
-        estimate = estimates.in_((moment - situation.now).total_seconds(), "when its time comes")
+        estimate = estimates.in_((moment - situation.now).total_seconds(), "at its due time")
     return Finding("scheduled", why, situation.job["staged_at"], estimate, {"scheduled_at": at})
 
 
@@ -51,17 +51,17 @@ def _expired(situation: Situation) -> Finding | None:
     at = situation.job["expires_at"]
     if at is None or at > situation.now:
         return None
-    why = f"it expired at {clock(at)}: the leader gives it up when it comes to the job"
-    return Finding("expired", why, at, estimates.none("the job does not run any more"), {"expires_at": at})
+    why = f"it expired at {clock(at)}: the leader is about to bury it"
+    return Finding("expired", why, at, estimates.none("the job will not run"), {"expires_at": at})
 
 
 def _next(situation: Situation) -> Finding:
     place = situation.place
     leader = visible((situation.leader or {"name": "the leader"})["name"])
-    why = f"nothing holds it: {leader}, which leads, takes it in one of its next batches"
+    why = f"nothing holds it: the leader, {leader}, takes it in one of its next batches"
     why += f", behind {number(place.in_queue)}" if place.in_queue else ""
     if place.in_queue or (situation.crew and situation.crew.is_busy):
         estimate = estimates.by_speed(situation, place.before)
     else:
-        estimate = estimates.at_once("it is the next of its queue")
+        estimate = estimates.at_once("it is next in its queue")
     return Finding("next", why, situation.due_at, estimate, place.as_json())

@@ -48,12 +48,13 @@ def quiet(situation: Situation) -> Finding | None:
     if rest <= 0 or situation.job["scheduled_at"] > until + timedelta(seconds=1):
         return None
     ago = duration(max(0.0, (situation.now - last).total_seconds()))
-    why = f"no job of its unique key may come for {duration(situation.job['quiet_seconds'])}; the last came {ago} ago"
+    quiet = duration(situation.job["quiet_seconds"])
+    why = f"it waits for {quiet} without another job of its unique key; the last came {ago} ago"
     details = {"unique_key": situation.job["unique_key"], "jobs": sorted(row.id for row in rows)[:10]}
     estimate = in_(rest, "if no other job of its unique key is staged until then")
     if (stands := _standing(staged, [])) != situation.job["id"]:
-        why += f"; then job {stands} stands for it, and it does not run"
-        estimate = none(f"job {stands}, of the same unique key, starts in its place")
+        why += f"; then job {stands} supersedes it"
+        estimate = none(f"job {stands} of the same unique key starts instead")
     return Finding("quiet", why, situation.job["staged_at"], estimate, details)
 
 
@@ -66,8 +67,8 @@ def gives_way(situation: Situation) -> Finding | None:
     stands = _standing(rows, [id_ for (id_,) in found])
     if stands == situation.job["id"]:
         return None
-    why = f"job {stands}, of the same unique key, stands for it: it will end as superseded, and does not run"
-    return Finding("gives_way", why, situation.due_at, none("the job does not run"), {"stands": stands})
+    why = f"job {stands} of the same unique key supersedes it: it will not run"
+    return Finding("gives_way", why, situation.due_at, none("the job will not run"), {"stands": stands})
 
 
 def _standing(rows: Sequence[_Staged], in_flight: Sequence[int]) -> int:

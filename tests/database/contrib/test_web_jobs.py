@@ -72,7 +72,7 @@ def test_a_job_is_followed_from_table_to_table(shop: Workshop, redis_url: str) -
         assert WORKER in text
         shop.finish(claimed)
         text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
-    assert f"{WORKER} finished it in 1 attempt" in text
+    assert f"{WORKER} completed it in 1 attempt" in text
     assert "not kept" in text
     assert [step for step in ("Staged", "Moved in flight", "Claimed", "Completed") if step not in text] == []
 

@@ -136,9 +136,9 @@ def test_a_worker_and_its_job_are_shown_with_progress_and_its_stack_is_read(
         assert "secret" not in re.sub(r'name="secret"', "", answer.text)
         yard.say("go")
         yard.wait_for("finished_jobs", [job_id])
-        assert "does not run: it is finished" in browser.get(page)
+        assert "is not running, but finished" in browser.get(page)
         ended = browser.post(f"{page}/read", of="/workers")
-        assert "does not run" in ended.text
+        assert "is not running" in ended.text
         browser.get("/workers/stack/999999", status=404)
         browser.get(f"/workers/stack/{10**30}", status=404)
     # A second one, of the job that has ended, where an earlier test has left the log at this level.
