@@ -113,10 +113,10 @@ def test_a_job_that_waits_in_its_worker_has_not_begun(yard: Yard, client: Redis)
         listening_rq_worker(client, tracked=True)
         has_begun(yard, "first")
         # It is claimed for half a second, and given back then.
-        assert "has not begun" in (text := refusal(yard, second)) or "it waits" in text
+        assert "has not started" in (text := refusal(yard, second)) or "is waiting" in text
         yard.say("go")
         yard.wait_for("finished_jobs", [first, second])
-    assert "is finished" in refusal(yard, first)
+    assert "but finished" in refusal(yard, first)
 
 
 def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, client: Redis) -> None:
@@ -214,7 +214,7 @@ def test_what_others_write_as_an_answer_is_only_text(yard: Yard, client: Redis, 
     ("answer", "says"),
     [
         ({"state": "silent", "place": "process 7"}, "process 7 on"),
-        ({"state": "waiting"}, "has not begun"),
+        ({"state": "waiting"}, "has not started"),
         ({"state": "ended"}, "has just ended"),
         ({"state": "unknown"}, "has just ended"),
         ({"state": ["unhashable"]}, "has just ended"),
