@@ -79,7 +79,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     unique_key      text,
     keep            text,
     quiet_seconds   double precision,
-    -- Role that may read state and result: of SET ROLE or the login, whatever function runs. Same as drain_role(),
+    -- Role that may read state and result: of SET ROLE or the login, also within functions. Same as drain_role(),
     -- which applications may not call. NULL: staged before version 6.
     staged_by       text        DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text),
     -- Latest job superseded by this one (id and staged values), staged again if this one is cancelled.

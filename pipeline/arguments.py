@@ -23,7 +23,7 @@ def positional(columns: Sequence[Column]) -> Column:
     """Build a JSON array of values."""
     from pyspark.sql import functions as f
 
-    # Each value is cut out of its own object, as a Spark array has one type.
+    # Each value is cut from a separate object, as a Spark array has one type.
     objects = [f.to_json(f.struct(column.alias("v")), JSON) for column in columns]
     values = [f.substr(text, f.lit(_BEFORE + 1), f.length(text) - (_BEFORE + _AFTER)) for text in objects]
     return f.concat(f.lit("["), f.concat_ws(",", *values), f.lit("]"))

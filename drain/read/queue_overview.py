@@ -1,4 +1,4 @@
-"""Finished jobs by time step, and due jobs by key."""
+"""Finished and dead jobs by time step, latency, and due jobs by key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, finite
 from drain.tables.heads import heads
 
 MOST_QUEUES = 200
@@ -30,6 +30,29 @@ FROM unnest(%(queues)s::text[], %(begins)s::timestamptz[]) WITH ORDINALITY AS wa
             AND finished_at >= part.begun_at AND finished_at < part.begun_at + %(length)s::interval
         ORDER BY finished_at LIMIT {PART_UP_TO}) AS first) AS ended
 """
+# The dead jobs with the highest ids.
+_DIED = """
+SELECT date_bin(%(length)s::interval, died_at, '2000-01-01Z'::timestamptz), count(*) FROM (
+    SELECT died_at FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job
+WHERE died_at >= %(since)s::timestamptz AND died_at < %(until)s::timestamptz GROUP BY 1
+"""
+DIED_UP_TO = 10_000
+# The wait is known only for a single claim: later ones overwrite its time.
+_LATENCY = f"""
+SELECT count(*), percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY wait) FILTER (WHERE fencing_token = 1),
+    percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY run)
+FROM pg_catalog.unnest(%(queues)s::text[]) AS wanted (queue), LATERAL (
+    SELECT fencing_token, superseded_by, date_part('epoch', {finite("finished_at")} - {finite("claimed_at")}) AS run,
+        greatest(0, date_part('epoch', {finite("claimed_at")} - {finite("greatest(scheduled_at, staged_at)")})) AS wait,
+        isfinite(finished_at) AND isfinite(claimed_at) AS is_possible
+    FROM finished_jobs WHERE finished_jobs.queue = wanted.queue
+        AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
+    ORDER BY finished_at DESC LIMIT %(up_to)s::bigint) AS job
+WHERE superseded_by IS NULL AND is_possible
+"""
+LATENCY_SECONDS = 3600
+_LATENCY_OF = 5_000
+SHARES = (0.5, 0.95, 0.99)
 _OF_KEYS = f"""
 SELECT wanted.key, jobs.number FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT count(*) AS number FROM (
@@ -66,6 +89,14 @@ class Number(NamedTuple):
     is_estimate: bool = False
 
 
+class Latency(NamedTuple):
+    """Seconds at the median, the 95th and the 99th percentile; empty without jobs."""
+
+    jobs: int
+    wait: Sequence[float]
+    run: Sequence[float]
+
+
 def finishing_queues(connection: Connection, since: datetime) -> list[str]:
     """Name the queues that finished jobs since this UTC day."""
     day = since.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -92,6 +123,27 @@ def count_finished(connection: Connection, steps: Sequence[Step], length: timede
             estimates.add(number)
         numbers[number] += count
     return [Number(count, number in estimates) for number, count in enumerate(numbers)]
+
+
+def count_died(
+    connection: Connection, since: datetime, until: datetime, length: timedelta
+) -> dict[datetime, int]:
+    """Count deaths by time step, among the `DIED_UP_TO` dead jobs staged last."""
+    parameters = {"length": length, "since": since, "until": until, "up_to": DIED_UP_TO}
+    return dict(connection.execute(_DIED, parameters, binary=True).fetchall())
+
+
+def latency(connection: Connection, queues: Sequence[str]) -> Latency:
+    """Measure waits and run times of the latest jobs finished within an hour, evenly over the queues."""
+    up_to = max(10, _LATENCY_OF // max(1, len(queues)))
+    parameters = {
+        "queues": list(queues[:MOST_QUEUES]),
+        "shares": list(SHARES),
+        "seconds": LATENCY_SECONDS,
+        "up_to": up_to,
+    }
+    jobs, wait, run = fetch_one(connection, _LATENCY, parameters)
+    return Latency(jobs, wait or (), run or ())
 
 
 def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:

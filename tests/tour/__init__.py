@@ -3,5 +3,6 @@
 python -m tests.tour
 
 jobs      the jobs of a shop: most finish, some fail, one hangs
+history   three hours of such jobs, written into the tables
 __main__  runs them for a while, and takes the pictures into docs/images/
 """

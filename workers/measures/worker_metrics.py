@@ -1,6 +1,6 @@
 """Meter of a worker process: counts ended jobs in memory that the port reads.
 
-The finisher's thread counts most, many per call; the main thread those that it records. Hence a lock.
+The finisher's thread counts most, many per call; the main thread those that it records. So a lock guards them.
 """
 
 from __future__ import annotations

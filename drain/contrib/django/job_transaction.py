@@ -124,8 +124,8 @@ def _refuse_event_loop() -> None:
     except RuntimeError:
         return
     raise TransactionError(
-        "Django's ORM is synchronous: call drain.contrib.django.transaction() in a function of its own, and "
-        "that by asgiref's sync_to_async(); or make the job a `def`"
+        "Django's ORM is synchronous: call drain.contrib.django.transaction() in a function that asgiref's "
+        "sync_to_async() calls, or make the job a `def`"
     )
 
 

@@ -24,8 +24,7 @@
     stream      server-sent events for one tab
     memory      answers cached for seconds
     history     finished jobs in five-minute steps
-    sparklines  SVG curves
-    histogram   deaths over time as SVG bars
+    charts      SVG charts, each with the same in words
     search      jobs by a word
     shortening  large values
     pages       one module per page; see `templates` and `static`

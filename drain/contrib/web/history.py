@@ -46,7 +46,12 @@ class History:
     def curve(self, queue: str, now: datetime) -> list[Number | None]:
         """Return a queue's counts, earliest first; None where unknown."""
         with self._lock:
-            return [self._counted.get(Step(queue, begun_at)) for begun_at in reversed(list(_steps(now)))]
+            return [self._counted.get(Step(queue, begun_at)) for begun_at in self.steps(now)]
+
+    @staticmethod
+    def steps(now: datetime) -> list[datetime]:
+        """Return the beginnings of all steps, earliest first."""
+        return list(_steps(now))[::-1]
 
     def _missing(self, queues: Collection[str], now: datetime) -> Iterable[list[Step]]:
         steps = list(_steps(now))

@@ -17,14 +17,26 @@ Show = Callable[[View], Mapping[str, Any] | Response]
 
 # Links at the top: route and words. Routes that do not exist are left out.
 NAVIGATION = (
-    ("overview", "Queues"),
-    ("dead", "Dead"),
-    ("cron", "Cron"),
+    ("overview", "Overview"),
+    ("dead", "Failures"),
+    ("cron", "Schedules"),
     ("workers", "Workers"),
     ("bulk", "Bulk runs"),
     ("statistics", "Statistics"),
-    ("search", "Search"),
 )
+# Keys after `g`.
+SHORTCUTS = {"overview": "o", "dead": "f", "cron": "s", "workers": "w", "bulk": "b"}
+# States of jobs, in the words of the glossary.
+STATES = {
+    "staged": "Waiting",
+    "queued": "Queued",
+    "running": "Running",
+    "retrying": "Retrying",
+    "deferred": "Deferred",
+    "stalled": "Stalled",
+    "finished": "Completed",
+    "dead": "Dead",
+}
 
 
 class PageRoute(Route):
@@ -125,6 +137,8 @@ def of_all_pages(site: Site, root: str) -> dict[str, Any]:
         "static": static,
         "url": url,
         "root": root,
+        "shortcuts": SHORTCUTS,
+        "titles_of_states": STATES,
         "navigation": [(name, words) for name, words in NAVIGATION if name in names],
         "redis_problem": site.redis.problem,
     }

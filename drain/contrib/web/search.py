@@ -1,5 +1,7 @@
 """Search: ids and keys through indexes; parts of texts among the newest rows of each table.
 
+A search is words and filters: `queue:mail state:dead args:42 "two words"`. All must match.
+
 Names, tags and arguments have no index and tables may be huge, so a bounded number of rows is
 read by primary key.
 """
@@ -7,6 +9,7 @@ read by primary key.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,9 +18,10 @@ from typing import Any, LiteralString, NamedTuple
 import psycopg
 
 from drain.database.postgres import Connection
+from drain.errors import DrainError
 from drain.read.queries import TABLES
 from drain.tables import lanes
-from drain.tables.columns import DUE
+from drain.tables.columns import DUE, QUEUED, RETRYING, RUNNING
 from drain.tables.heads import heads
 
 # Newest rows per table searched for a part of a text.
@@ -26,8 +30,9 @@ LOOKED_AT = 10_000
 LARGEST_ARGUMENTS = 8192
 # Maximum jobs found per table.
 MOST = 50
-# Longest search: no name, tag or key is longer.
+# Longest word or value of a filter: no name, tag or key is longer. A quoted one takes up to twice that.
 LONGEST = 255
+LONGEST_SEARCH = 4 * LONGEST
 
 _LARGEST_ID = 2**63 - 1
 _AT = {"staged": "staged_at", "inflight": "moved_at", "finished": "finished_at", "dead": "died_at"}
@@ -41,6 +46,32 @@ _PARTS = {
     "unique key": "unique_key = %(word)s",
     "arguments": f"({_ARGUMENTS.format('job_args')} OR {_ARGUMENTS.format('job_kwargs')})",
 }
+# Filters, in SQL; `state` chooses tables instead.
+_FILTERS = {
+    "id": "id = %(id)s::bigint",
+    "name": "strpos(job_name, %(name)s) > 0",
+    "queue": "queue = %(queue)s",
+    "tag": "strpos(tag, %(tag)s) > 0",
+    "key": "key = %(key)s",
+    "unique": "unique_key = %(unique)s",
+    "args": f"({_ARGUMENTS.format('job_args')} OR {_ARGUMENTS.format('job_kwargs')})".replace(
+        "in_json", "args"
+    ),
+}
+FILTERS = (*_FILTERS, "state")
+# Tables of each state, and a condition.
+STATES = {
+    "waiting": ("staged", "true"),
+    "scheduled": ("staged", "scheduled_at > now()"),
+    "queued": ("inflight", f"({QUEUED})"),
+    "running": ("inflight", f"({RUNNING})"),
+    "retrying": ("inflight", f"({RETRYING})"),
+    "completed": ("finished", "superseded_by IS NULL"),
+    "superseded": ("finished", "superseded_by IS NOT NULL"),
+    "dead": ("dead", "true"),
+    "cancelled": ("dead", "reason = 'cancelled'"),
+}
+_TOKEN = re.compile(r'(?:(\w+):)?(?:"((?:[^"\\]|\\.)*)"|(\S+))')
 _NEWEST = """
 SELECT {match}, CASE {words} END AS by FROM (
     SELECT * FROM {table} ORDER BY id DESC LIMIT %(looked_at)s) AS job
@@ -93,30 +124,80 @@ def is_searchable(word: str) -> bool:
     )
 
 
-def search(connection: Connection, word: str, looked_at: int = LOOKED_AT) -> Result:
-    """Find jobs by a word, up to `MOST` per table.
+class Query(NamedTuple):
+    """Words of a search, and its filters by name."""
+
+    words: str
+    filters: Mapping[str, str]
+
+
+def parse(text: str) -> Query:
+    """Split a search into words and filters.
+
+    Raises:
+        DrainError: A filter is given twice, or its value is impossible.
+    """
+    words, filters = [], dict[str, str]()
+    for match in _TOKEN.finditer(text):
+        name, quoted, bare = match.groups()
+        value = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else bare
+        if name not in FILTERS or not value:
+            words.append(value if name is None else match[0])
+        elif name in filters:
+            raise DrainError(f"the filter {name}: is given twice")
+        else:
+            filters[name] = value.lower() if name == "state" else value
+    if (state := filters.get("state")) and state not in STATES:
+        raise DrainError(f"there is no state {state!r}: use {', '.join(STATES)}")
+    if (job_id := filters.get("id")) and not (
+        job_id.isascii() and job_id.isdecimal() and int(job_id) <= _LARGEST_ID
+    ):
+        raise DrainError(f"{job_id!r} is not the id of a job, a whole number")
+    # Without filters, quotes and spaces are a part of the text.
+    return Query(" ".join(words) if filters else text, filters)
+
+
+def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> Result:
+    """Find jobs, up to `MOST` per table.
 
     Args:
         connection: In autocommit mode, outside a transaction.
-        word: Accepted by `is_searchable`.
+        query: Words and filters that `is_searchable` accepts.
         looked_at: Maximum newest rows read per table.
     """
+    filters = query.filters
+    exact = [filters[name] for name in ("key", "unique", "id") if name in filters] or [query.words]
     given = {
-        "word": word,
-        "in_json": json.dumps(word, ensure_ascii=False)[1:-1],
+        **filters,
+        "word": query.words,
+        "in_json": _in_json(query.words),
+        "args": _in_json(filters.get("args", "")),
         "looked_at": looked_at,
         "most": MOST,
         "largest": LARGEST_ARGUMENTS,
     }
-    found: dict[str, dict[int, Match]] = {state: {} for state in TABLES}
-    with _by_indexes(connection):
-        for state, match in _exact(connection, word, given):
-            found[state].setdefault(match.id, match)
+    states, condition = [*TABLES], "true"
+    if "state" in filters:
+        state, condition = STATES[filters["state"]]
+        states = [state]
+    found: dict[str, dict[int, Match]] = {state: {} for state in states}
+    # A row found by an index shows neither its arguments nor all of its state.
+    if condition == "true" and "args" not in filters:
+        with _by_indexes(connection):
+            for word in filter(None, exact):
+                for state, match in _exact(connection, word, {**given, "word": word}):
+                    if state in found and _passes(match, query):
+                        found[state].setdefault(match.id, match)
     not_searched = []
-    for state in TABLES:
+    for state in states:
+        conditions = [condition, *(_FILTERS[name] for name in filters if name != "state")]
+        if state == "finished" and "unique" in filters:
+            continue
         try:
             with _by_indexes(connection):
-                for match in _rows(connection, _newest(state), given):
+                for match in _rows(
+                    connection, _newest(state, conditions, has_words=bool(query.words)), given
+                ):
                     found[state].setdefault(match.id, match)
         except psycopg.errors.QueryCanceled:
             not_searched.append(state)
@@ -124,6 +205,26 @@ def search(connection: Connection, word: str, looked_at: int = LOOKED_AT) -> Res
         state: sorted(by_id.values(), key=lambda match: -match.id)[:MOST] for state, by_id in found.items()
     }
     return Result(matches, not_searched)
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _passes(match: Match, query: Query) -> bool:
+    """Check the filters of a job found by an index."""
+    filters = query.filters
+    return (
+        int(filters.get("id", match.id)) == match.id
+        and filters.get("name", "") in match.job_name
+        and filters.get("queue", match.queue) == match.queue
+        and filters.get("tag", "") in (match.tag or "")
+        and filters.get("key", match.key) == match.key
+        and ("unique" not in filters or match.by == "unique key")
+        and (
+            not filters or any(query.words in (text or "") for text in (match.job_name, match.tag, match.key))
+        )
+    )
 
 
 def _exact(connection: Connection, word: str, given: Mapping[str, Any]) -> Iterator[tuple[str, Match]]:
@@ -147,14 +248,16 @@ def _by_ids(connection: Connection, ids: Sequence[int], by: str) -> Iterator[tup
         yield from ((state, match._replace(by=by)) for match in _rows(connection, statement, {"ids": ids}))
 
 
-def _newest(state: str) -> str:
+def _newest(state: str, conditions: Sequence[str], *, has_words: bool) -> str:
     # finished_jobs has no unique keys.
     parts = {part: each for part, each in _PARTS.items() if state != "finished" or part != "unique key"}
+    if not has_words:
+        parts = {"filter": "true"}
     return _NEWEST.format(
         match=_match(state),
         table=TABLES[state],
         words=" ".join(f"WHEN {condition} THEN '{part}'" for part, condition in parts.items()),
-        conditions=" OR ".join(parts.values()),
+        conditions=" AND ".join([f"({' OR '.join(parts.values())})", *conditions]),
     )
 
 

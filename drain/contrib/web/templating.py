@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ class Templates:
             time=_time,
             json=_json,
             rounded=rounded,
+            quoted=_quoted,
             jobs=lambda number: formatting.count(number, "job"),
         )
 
@@ -69,6 +71,15 @@ def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
     text = formatting.relative(moment, now) if now is not None else clock
     machine = moment.astimezone(UTC).isoformat(timespec="seconds")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(machine, clock, text)
+
+
+def _quoted(text: str) -> str:
+    """Quote a value of a search."""
+    return (
+        text
+        if text and not any(c.isspace() or c in '"\\:' for c in text)
+        else '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+    )
 
 
 def _json(value: Any, indent: int | None = 2) -> str:

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 MANY = 100_000
 # Pages as people reach them; those of one job are added for each state.
-PAGES = (*("/", "/queues/queue-00", "/queues/hostile", "/login"),)
+PAGES = (
+    *("/", "/queues/queue-00", "/queues/hostile", "/queues/hostile/keys", "/queues/queue-00/next", "/login"),
+    *("/dead", "/cron", "/workers", "/workers/running", "/bulk", "/statistics", "/design"),
+    *("/search", "/search?q=queue:hostile", "/search?q=state:asleep", "/search?q=queue:none"),
+)
 WAYS = [(WIDE, False), (NARROW, True)]
 MILLISECONDS = PATIENCE_SECONDS * 1000
 
@@ -119,6 +123,76 @@ def test_the_keyboard_alone_reaches_the_content_and_every_link(browser: Browser,
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
+def focused(page: Page, what: str) -> str:
+    return str(page.evaluate(f"document.activeElement.{what}"))
+
+
+def test_keys_open_pages_and_the_search(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/")
+        page.keyboard.press("/")
+        assert focused(page, "id") == "find"
+        # In a field, a key is a letter.
+        page.keyboard.type("g f j ? /")
+        assert page.locator("#find").input_value() == "g f j ? /"
+        assert page.locator("dialog[open]").count() == 0
+        page.locator("h1").click()
+        page.keyboard.press("f")
+        page.keyboard.press("g")
+        page.keyboard.press("x")
+        page.keyboard.press("f")
+        assert page.get_by_role("heading", level=1).inner_text() == "Overview"
+        for key, path in (("f", "/dead"), ("s", "/cron"), ("w", "/workers"), ("b", "/bulk"), ("o", "/")):
+            page.keyboard.press("g")
+            page.keyboard.press(key)
+            page.wait_for_url(address + path, timeout=MILLISECONDS)
+        page.goto("/search?q=queue:hostile")
+        page.keyboard.press("/")
+        assert focused(page, "id") == "q"
+
+
+def test_keys_move_between_rows_and_open_one(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/search?q=queue:queue-00 state:dead")
+        links = page.locator("main tbody th a")
+        ids = links.all_inner_texts()
+        assert len(ids) > 2
+        for key, row in (("j", 0), ("j", 1), ("j", 2), ("k", 1), ("k", 0), ("k", 0)):
+            page.keyboard.press(key)
+            assert focused(page, "textContent") == ids[row]
+            assert page.locator("tr:focus-within").count() == 1
+            assert page.locator("tr:focus-within a").first.inner_text() == ids[row]
+        for _ in ids:
+            page.keyboard.press("j")
+        page.keyboard.press("j")
+        assert focused(page, "textContent") == ids[-1]
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{address}/jobs/{ids[-1]}", timeout=MILLISECONDS)
+        # A page without rows.
+        page.goto("/login")
+        page.locator("h1").click()
+        page.keyboard.press("j")
+        assert page.locator("tr:focus-within").count() == 0
+
+
+def test_a_question_mark_lists_the_keys(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/")
+        dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+        assert dialog.count() == 0
+        page.keyboard.press("?")
+        dialog.wait_for(timeout=MILLISECONDS)
+        assert severe_findings(page) == []
+        for key in ("/", "j", "k", "g", "f", "Enter"):
+            assert dialog.locator("kbd", has_text=key).count() > 0
+        page.keyboard.press("?")
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden", timeout=MILLISECONDS)
+        page.keyboard.press("?")
+        dialog.get_by_role("link", name="Failures").click()
+        page.wait_for_url(f"{address}/dead", timeout=MILLISECONDS)
+
+
 def test_the_keyboard_stays_on_its_link_when_rows_appear_above_it(
     browser: Browser, address: str, crowded: str
 ) -> None:
@@ -169,7 +243,7 @@ def test_a_database_that_goes_away_is_said_and_comes_back(
         finally:
             servers.postgres.start()
         page.goto("/")
-        page.get_by_role("heading", name="Queues").wait_for(timeout=MILLISECONDS)
+        page.get_by_role("heading", name="Overview").wait_for(timeout=MILLISECONDS)
 
 
 def test_the_hostile_texts_are_shown_and_not_swallowed(browser: Browser, address: str) -> None:

@@ -21,11 +21,11 @@ def test_the_check_and_the_page_agree_with_the_status(database_url: str, redis_u
     with visitor(database_url, redis_url) as browser:
         text = text_of(browser.get("/queues/mail"))
     for words in (
-        "2 scheduled for later",
-        "3 behind a full list",
+        "2 scheduled",
+        "3 list full",
         "1 due",
-        "5 for a worker",
-        "2 for the next attempt",
+        "5 queued",
+        "2 retrying",
     ):
         assert words in text, text
     assert re.search(r"\bRunning 3\b", text), text

@@ -36,7 +36,7 @@ def connection(database_url: str) -> Iterator[psycopg.Connection]:
 
 def found(connection: psycopg.Connection, word: str, **options: Any) -> dict[str, list[tuple[int, str]]]:
     assert search.is_searchable(word)
-    result = search.search(connection, word, **options)
+    result = search.search(connection, search.parse(word), **options)
     assert result.not_searched == []
     return {
         state: [(match.id, match.by) for match in matches]
@@ -136,9 +136,13 @@ def test_a_table_that_takes_too_long_is_named_and_the_others_are_searched(
     (dead,) = bury(database_url)
     newest = search._newest
     slow = "SELECT 1, '', '', '', '', now(), '' FROM pg_sleep(60) -- "
-    monkeypatch.setattr(search, "_newest", lambda state: slow if state == "staged" else newest(state))
+    monkeypatch.setattr(
+        search,
+        "_newest",
+        lambda state, *given, **options: slow if state == "staged" else newest(state, *given, **options),
+    )
     monkeypatch.setattr(search, "_exact", lambda *_: iter(()))
-    result = search.search(connection, "send")
+    result = search.search(connection, search.parse("send"))
     assert result.not_searched == ["staged"]
     assert [match.id for match in result.matches["dead"]] == [dead]
 
@@ -160,10 +164,15 @@ def test_no_table_is_read_whole(database_url: str, connection: psycopg.Connectio
     if when == "analyzed":
         query(database_url, "ANALYZE")
     given = {"word": "w", "in_json": "w", "looked_at": 100, "most": 50, "largest": 100, "queues": ["default"]}
+    given |= dict.fromkeys(search.FILTERS, "w") | {"id": "7"}
+    of_finished = [each for name, each in search._FILTERS.items() if name != "unique"]
     match = {state: search._match(state) for state in TABLES}
     waiting = "AND lease_expires_at IS NULL"
     statements = [
-        *(search._newest(state) for state in TABLES),
+        *(search._newest(state, ["true"], has_words=True) for state in TABLES),
+        *(search._newest(state, of_finished, has_words=False) for state in TABLES),
+        *(search._newest(table, [each], has_words=False) for table, each in search.STATES.values()),
+        search._newest("dead", [search._FILTERS["unique"]], has_words=True),
         search._BY_UNIQUE_KEY.format(match=match["staged"], table="staged_jobs", waiting=""),
         search._BY_UNIQUE_KEY.format(match=match["inflight"], table="inflight_jobs", waiting=waiting),
         search._STAGED_BY_KEY,

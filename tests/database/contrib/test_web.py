@@ -10,14 +10,17 @@ import pytest
 from fastapi import FastAPI
 
 from drain import queues
+from drain.admission.options import OPTIONS
 from drain.config import Settings
 from drain.contrib.web import application
-from drain.contrib.web.pages import overview
+from drain.contrib.web.pages import overview, queue
+from drain.contrib.web.routing import STATES
 from drain.contrib.web.sessions import SESSIONS, Sessions
 from drain.database import postgres
 from drain.read import queue_overview
 from drain.read.queue_overview import Step
-from tests.helpers import NAMESPACE, PATIENCE_SECONDS, query, stage_jobs, wait_until
+from tests.helpers import NAMESPACE, PATIENCE_SECONDS, new_enqueuer, query, stage_jobs, wait_until
+from tests.sound_pages import assert_sound
 from tests.web_pages import TOKEN, away, browsing, visitor
 
 HOSTILE = "<script>alert(1)</script>\"'\u202e\x1b[31m"
@@ -48,13 +51,67 @@ def test_the_overview_says_why_the_jobs_of_each_queue_wait(database_url: str, re
     query(database_url, IN_FLIGHT.replace("'mail'", "'bulk'"), 1001, later, later)
     with visitor(database_url, redis_url) as browser:
         text = text_of(browser.get("/"))
-    assert "no leader nothing is drained: start drain run" in text
-    mail = text[text.index(" mail ") :]
-    assert re.match(
-        r" mail ✗ no worker ! not drained 4 3 behind a full list 1 for a worker 1h 0 0 0 – 0", mail
-    ), mail
-    assert re.search(r" calls ✓ fine 0 2 scheduled for later – 0 0 0 – 0", text), text
-    assert re.search(r" bulk ✓ fine 0 – 1 0 0 – 0", text), text
+    assert "No leader Jobs are not drained: start drain run" in text
+    assert (
+        "Needs attention mail No workers Not drained 4 jobs wait and no worker serves the queue Throughput"
+        in text
+    )
+    rows = text[text.index(" Queues Queue State ") :]
+    assert re.search(r" Dead mail No workers Not drained 4 3 list full 1 queued 1h 0 0 0 – 0", rows), rows
+    assert re.search(r" calls OK 0 2 scheduled – 0 0 0 – 0", rows), rows
+    assert re.search(r" bulk OK 0 – 1 0 0 – 0", rows), rows
+
+
+def test_a_leader_and_queues_without_trouble_are_healthy(database_url: str, redis_url: str) -> None:
+    query(database_url, IN_FLIGHT, 1000, *[datetime.now(UTC) + timedelta(hours=1)] * 2)
+    query(
+        database_url, FINISHED, 0, "mail", 40, datetime.now(UTC) - timedelta(minutes=10), timedelta(seconds=2)
+    )
+    with new_enqueuer(database_url, redis_url), visitor(database_url, redis_url) as browser:
+        text = text_of(browser.get("/"))
+    assert "Healthy Leader " in text
+    assert "Needs attention" not in text
+    assert "No leader" not in text
+    assert re.search(r"Latency 0s p95 wait run time p95 0s", text), text
+    assert "Wait from due to claim 0s 0s 0s Run time 0s 0s 0s The latest 40 completed jobs." in text
+
+
+def test_what_cannot_be_measured_of_the_past_is_said(database_url: str, redis_url: str) -> None:
+    with visitor(database_url, redis_url) as browser:
+        text = text_of(browser.get("/"))
+    assert "No queue has jobs, rules or pauses, and no job completed in the last hours." in text
+    stage_jobs(database_url, queue="mail")
+    with visitor(database_url, redis_url) as browser:
+        text = text_of(browser.get("/"))
+    assert "Latency – p95 wait no job in the last hour" in text
+    assert "No job completed or died." in text
+
+
+def test_each_component_is_shown(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        html = browser.get("/design")
+        text = assert_sound(html)
+        assert 'method="post"' not in html
+        browser.log_in()
+        assert_sound(browser.get("/design"))
+    for title in STATES.values():
+        assert title in text
+    for part in (
+        "chart",
+        "spark",
+        "meter",
+        "timeline",
+        "facts",
+        "legend",
+        "badge good",
+        "badge bad",
+        "cards",
+    ):
+        assert f'class="{part}' in html
+
+
+def test_each_rule_has_a_title() -> None:
+    assert set(queue.TITLES_OF_RULES) == set(OPTIONS)
 
 
 def test_without_redis_the_page_shows_what_postgresql_knows(database_url: str) -> None:
@@ -64,7 +121,7 @@ def test_without_redis_the_page_shows_what_postgresql_knows(database_url: str) -
             text = text_of(browser.get(path))
             assert "unknown: Redis at 127.0.0.1:1/0 does not take commands" in text
             assert "1 due" in text
-            assert "no worker" not in text
+            assert "no worker" not in text.lower()
 
 
 def test_while_the_database_is_away_the_page_says_so_and_comes_back(database_url: str) -> None:
@@ -163,8 +220,8 @@ def test_curves_count_what_has_ended_and_say_where_they_estimate(
     # A visitor does not wait for all of the curves; on a busy machine, 72 steps would take minutes of visits.
     monkeypatch.setattr(overview, "_OF_A_VISIT", PATIENCE_SECONDS)
     with visitor(database_url) as browser:
-        wait_until(lambda: re.search("40 ended in 3 h", browser.get("/")))
-        wait_until(lambda: re.search("about (590|600|610) ended in 3 h", browser.get("/")))
+        wait_until(lambda: re.search('"40 completed in 3 h', browser.get("/")))
+        wait_until(lambda: re.search('"about (590|600|610) completed in 3 h', browser.get("/")))
 
 
 def test_the_page_works_under_a_prefix_of_another_application(database_url: str, redis_url: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drain.contrib.web.histogram import histogram
+from drain.contrib.web.charts import histogram
 from drain.contrib.web.paging import ROWS
 from drain.read import dead_groups
 from tests.dead_rows import bury, error
@@ -53,7 +53,7 @@ def confirm(browser: Visitor, verb: str, question: Any) -> Any:
 
 
 def test_nothing_is_dead(browser: Visitor) -> None:
-    assert "No job is dead." in assert_sound(browser.get("/dead"))
+    assert "No dead jobs." in assert_sound(browser.get("/dead"))
 
 
 def test_groups_lead_to_their_jobs(database_url: str, browser: Visitor) -> None:
@@ -61,17 +61,17 @@ def test_groups_lead_to_their_jobs(database_url: str, browser: Visitor) -> None:
     bury(database_url, "shop.jobs.remind", error(JOBS))
     html = browser.get("/dead")
     text = assert_sound(html)
-    assert "4 jobs are dead" in text
+    assert "staged last" not in text
     assert text.index("shop.jobs.send") < text.index("shop.jobs.remind")
     assert "app/shop/mail.py:7 in deliver" in text
-    assert "4 deaths in the last hour, 4 at most in 1m" in text
+    assert "4 deaths in the last hour, at most 4 in 1m" in text
     assert "<svg" in html
     largest, _ = group_pages(html)
     text = assert_sound(browser.get(largest))
     assert "/srv/app/shop/mail.py:7 in deliver" in text
     assert "ValueError: customer 1" in text
-    assert text.count("Mark job") == 0
-    assert browser.get(largest).count('aria-label="Mark job') == 3
+    assert text.count("Select job") == 0
+    assert browser.get(largest).count('aria-label="Select job') == 3
 
 
 def test_a_page_of_a_group_leads_to_the_next_one(database_url: str, browser: Visitor) -> None:
@@ -94,9 +94,9 @@ def test_a_bound_of_what_was_looked_at_is_said(
     read = dead_groups.read_groups
     monkeypatch.setattr(dead_groups, "read_groups", lambda connection: read(connection, 3))
     html = browser.get("/dead")
-    assert "3 jobs are dead and were looked at; there are more" in assert_sound(html)
+    assert "The 3 jobs staged last; there are more." in assert_sound(html)
     (page,) = group_pages(html)
-    assert "there may be more" in assert_sound(browser.get(page))
+    assert "3, among the 3 staged last" in assert_sound(browser.get(page))
 
 
 def test_a_group_that_is_gone_is_said_to_be(database_url: str, browser: Visitor) -> None:
@@ -215,7 +215,7 @@ def test_a_form_that_makes_no_sense_is_refused_with_the_reason(
 def test_a_hundred_thousand_dead_jobs_have_a_page(database_url: str, browser: Visitor) -> None:
     bury(database_url, last_error=error(JOBS), count=100_000)
     text = assert_sound(browser.get("/dead"))
-    assert "10,000 jobs are dead and were looked at; there are more" in text
+    assert "The 10,000 jobs staged last; there are more." in text
 
 
 def test_a_histogram_covers_all_events_and_says_what_it_shows() -> None:
@@ -224,4 +224,4 @@ def test_a_histogram_covers_all_events_and_says_what_it_shows() -> None:
     assert (found.numbers[0], found.numbers[-1], sum(found.numbers), found.span) == (1, 2, 3, "hour")
     found = histogram([now - timedelta(days=3), now - timedelta(days=800)], now)
     assert (found.span, sum(found.numbers), found.earlier) == ("year", 1, 1)
-    assert "1 death in the last year, 1 at most in 6d 2h; 1 earlier" in found.draw()
+    assert "1 death in the last year, at most 1 in 6d 2h; 1 earlier" in found.draw()

@@ -52,10 +52,10 @@ def said(browser: Visitor, answer: Any) -> str:
 def test_a_staged_job_says_why_it_waits(database_url: str, browser: Visitor) -> None:
     (job_id,) = stage_jobs(database_url, queue="mail", tag="shop.order", key="acme", unique_key="u:1")
     text = assert_sound(browser.get(f"/jobs/{job_id}"))
-    for part in ("staged", "m.f", "mail", "shop.order", "acme", "u:1", "drain run", "Arguments"):
+    for part in ("Waiting", "Staged", "m.f", "mail", "shop.order", "acme", "u:1", "drain run", "Arguments"):
         assert part in text
-    # Nobody has logged in.
-    assert "<button>Cancel" not in text
+    # Nobody has signed in.
+    assert "Cancel job" not in text
 
 
 def test_a_job_is_followed_from_table_to_table(shop: Workshop, redis_url: str) -> None:
@@ -64,17 +64,17 @@ def test_a_job_is_followed_from_table_to_table(shop: Workshop, redis_url: str) -
         with new_enqueuer(shop.database_url, redis_url) as enqueuer:
             enqueuer.drain()
         text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
-        assert "queued" in text
-        assert "moved" in text
+        assert "Queued" in text
+        assert "Moved in flight" in text
         claimed = claim(shop.database_url, ids[0])
         text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
-        assert "running" in text
+        assert "Running" in text
         assert WORKER in text
         shop.finish(claimed)
         text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
     assert f"{WORKER} finished it in 1 attempt" in text
     assert "not kept" in text
-    assert [hop for hop in ("staged", "moved", "claimed", "finished") if hop not in text] == []
+    assert [step for step in ("Staged", "Moved in flight", "Claimed", "Completed") if step not in text] == []
 
 
 @pytest.mark.parametrize("result", [None, {"answer": 42}, [], "text"])
@@ -83,7 +83,7 @@ def test_a_result_that_was_kept_is_shown(shop: Workshop, result: Any) -> None:
     assert shop.work_to_the_end(job_id) == ["finished"]
     with visitor(shop.database_url) as browser:
         text = assert_sound(browser.get(f"/jobs/{job_id}"))
-        assert "kept, see below" in text
+        assert "Resultsee below" in text
         whole = browser.get(f"/jobs/{job_id}/whole/result")
     assert json.loads(whole) == result
 
@@ -101,9 +101,8 @@ def test_errors_of_a_dead_job_and_of_its_former_lives_are_shown(database_url: st
     text = assert_sound(browser.get(f"/jobs/{job_id}"))
     assert 'File "/srv/shop/jobs.py", line 12, in send' in text
     assert text.count("shop.NoOrder: no order 7") == 1
-    assert text.index("Life 2: expired") < text.index("Life 1: failed")
+    assert text.index("Death 2: expired") < text.index("Death 1: failed")
     assert "of the former life" in text
-    assert "keep the last error of a job" in text
 
 
 def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, subtests: pytest.Subtests) -> None:
@@ -163,7 +162,11 @@ def test_arguments_that_are_nested_very_deep_do_not_keep_the_page_from_being_sho
 
 def test_who_may_not_write_has_no_buttons_and_no_way(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url)
-    assert "<form" not in browser.get(f"/jobs/{job_id}")
+    page = browser.get(f"/jobs/{job_id}")
+    assert 'method="post"' not in page
+    assert page.count("<form") == page.count('<form class="find" method="get"') + page.count(
+        'method="dialog"'
+    )
     for verb in ("retry", "discard", "cancel"):
         assert browser.post(f"/jobs/{job_id}/{verb}", of="/login").status_code == 403
     assert ids_in(database_url, "dead_jobs") == [job_id]
@@ -273,7 +276,7 @@ def test_progress_of_a_running_job_is_shown_and_redis_is_not_needed(shop: Worksh
         assert "340 of 1,000, page <7>" in text
     with visitor(shop.database_url, "redis://127.0.0.1:1/0") as browser:
         text = assert_sound(browser.get(f"/jobs/{job_id}"))
-    assert "running" in text
+    assert "Running" in text
     assert "340" not in text
     assert "Redis" in text
 
@@ -292,5 +295,5 @@ def test_a_job_in_each_state_of_flight_has_a_page(database_url: str, browser: Vi
         failed = Jsonb(error("/srv/a.py:1:f")) if state == "retrying" else None
         ((job_id,),) = query(database_url, insert.format(columns, values), failed)
         text = assert_sound(browser.get(f"/jobs/{job_id}"))
-        assert state in text
+        assert state.capitalize() in text
         assert ('File "/srv/a.py"' in text) is (state == "retrying")

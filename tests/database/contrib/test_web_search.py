@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from urllib.parse import quote
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 
 from drain import stage
 from drain.contrib.web import search
+from drain.contrib.web.templating import _quoted
 from tests.dead_rows import bury, error
 from tests.helpers import query, stage_jobs
 from tests.sound_pages import assert_sound
@@ -41,7 +43,7 @@ def test_a_form_a_word_and_no_job(browser: Visitor) -> None:
     text = assert_sound(browser.get("/search"))
     assert "Search" in text
     assert "10,000 rows of each table" in text
-    assert "No job was found." in assert_sound(browser.get("/search?q=nothing"))
+    assert "No job found." in assert_sound(browser.get("/search?q=nothing"))
 
 
 def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str, browser: Visitor) -> None:
@@ -50,7 +52,7 @@ def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str,
     html = browser.get("/search?q=%20import%20")
     assert_sound(html)
     assert set(re.findall(r'href="/jobs/(\d+)"', html)) == set(map(str, ids))
-    assert html.count("<caption>Staged</caption>") == html.count("<caption>Dead</caption>") == 1
+    assert html.count("<caption>Waiting</caption>") == html.count("<caption>Dead</caption>") == 1
 
 
 def test_a_list_that_is_cut_says_so(
@@ -58,7 +60,7 @@ def test_a_list_that_is_cut_says_so(
 ) -> None:
     monkeypatch.setattr(search, "MOST", 3)
     stage_jobs(database_url, 5, tag="import")
-    assert "Staged: the newest 3" in assert_sound(browser.get("/search?q=import"))
+    assert "Waiting: the newest 3" in assert_sound(browser.get("/search?q=import"))
 
 
 @pytest.mark.parametrize("word", ["a\0b", "x" * 256, "x" * 5000])
@@ -70,7 +72,84 @@ def test_a_hostile_word_is_a_word(browser: Visitor, subtests: pytest.Subtests) -
     for word in HOSTILE:
         with subtests.test(word):
             text = assert_sound(browser.get(f"/search?q={quote(word)}"))
-            assert "No job was found." in text or "at most" in text
+            assert "No job found." in text or "at most" in text
+
+
+def jobs_on(html: str) -> set[int]:
+    """Ids of the jobs that a page lists."""
+    assert_sound(html)
+    return {int(found) for found in re.findall(r'data-label="Job"><a href="/jobs/(-?\d+)"', html)}
+
+
+def test_filters_narrow_what_is_found_and_stay_in_the_field(database_url: str, browser: Visitor) -> None:
+    (waits,) = stage_jobs(database_url, 1, job="shop.jobs.send", queue="mail", tag="a b")
+    (dead,) = bury(database_url, "shop.jobs.send", tag="a b")
+    (other,) = bury(database_url, "shop.jobs.send", queue="calls")
+    for query_text, ids in (
+        ("queue:mail", {waits, dead}),
+        ("state:dead", {dead, other}),
+        ("queue:mail state:dead", {dead}),
+        ('tag:"a b" state:waiting', {waits}),
+        ("queue:mail state:running", set()),
+        ("colour:mail", set()),
+    ):
+        html = browser.get(f"/search?q={quote(query_text)}")
+        assert jobs_on(html) == ids, query_text
+        assert ("No job found." in html) is (not ids)
+        assert f'value="{query_text}"' in unescape(html)
+        assert 'class="problem"' not in html
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("queue:Mail queue:calls", "The filter queue: is given twice."),
+        ("state:Asleep", "There is no state 'asleep': use waiting, "),
+        ("id:Seven", "'Seven' is not the id of a job, a whole number."),
+        ("id:<b>", "'<b>' is not the id of a job, a whole number."),
+        ("queue:" + "x" * 256, "Search for a storable text of at most 255 characters."),
+        ("queue:a\0b", "Search for a storable text of at most 255 characters."),
+        ("queue:mail " + "x" * 256, "Search for a storable text of at most 255 characters."),
+        ("queue:mail " + "x " * 5000, "Search for a storable text of at most 255 characters."),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_one_line(browser: Visitor, text: str, problem: str) -> None:
+    html = browser.get(f"/search?q={quote(text)}")
+    (shown,) = re.findall(r'<p class="problem" role="alert">([^\n]*)</p>', html)
+    assert problem in unescape(shown)
+    assert_sound(html)
+    assert "No job found." not in html
+
+
+def test_the_search_says_which_filters_and_states_there_are(browser: Visitor) -> None:
+    html = browser.get("/search")
+    for name in search.FILTERS:
+        assert f"<code>{name}:" in html
+    for state in search.STATES:
+        assert f'<option value="state:{state}">' in html
+        assert f'href="/search?q=state%3A{state}"' in html
+        browser.get(f"/search?q=state%3A{state}")
+
+
+def test_a_hostile_value_of_a_filter_is_a_value(browser: Visitor, subtests: pytest.Subtests) -> None:
+    for name in search.FILTERS:
+        for text in HOSTILE:
+            with subtests.test(name, text=text):
+                html = browser.get(f"/search?q={quote(f'{name}:{_quoted(text)}')}")
+                assert_sound(html)
+                assert SCRIPT not in html
+                assert ("No job found." in html) is (name not in ("id", "state"))
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "a\nb", "a\tb", 'say "hi" \\', "\\", '"' * 255])
+def test_a_fact_of_a_job_leads_to_the_jobs_that_share_it(
+    database_url: str, browser: Visitor, text: str
+) -> None:
+    (dead,) = bury(database_url, key=text, tag=text, unique_key=text)
+    links = re.findall(r'<dd><a href="(/search\?q=[^"]+)"', browser.get(f"/jobs/{dead}"))
+    assert len(links) == 3
+    for link in links:
+        assert jobs_on(browser.get(unescape(link))) == {dead}, link
 
 
 def test_a_table_that_takes_too_long_is_named(
@@ -79,9 +158,13 @@ def test_a_table_that_takes_too_long_is_named(
     bury(database_url)
     newest = search._newest
     slow = "SELECT 1, '', '', '', '', now(), '' FROM pg_sleep(60) -- "
-    monkeypatch.setattr(search, "_newest", lambda state: slow if state == "finished" else newest(state))
+    monkeypatch.setattr(
+        search,
+        "_newest",
+        lambda state, *given, **options: slow if state == "finished" else newest(state, *given, **options),
+    )
     text = assert_sound(browser.get("/search?q=send"))
-    assert "Finished jobs could not be looked through in time" in text
+    assert "The search of completed jobs timed out: search for an id or a key." in text
     assert "shop.jobs.send" in text
 
 

@@ -42,6 +42,7 @@ INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, 
 SELECT 9, 'm.f', '[]', '{{}}', 'mail', 0, '{time}', '{time}', '{time}', '{time}', '{time}', 1, 1;
 """
 DEEP = "[" * 5000
+SEARCHES = ("/search?q=m.f", "/search?q=queue:mail+name:m.f", "/search?q=state:retrying")
 SHOP = """
 import socket, uvicorn, drain.contrib.web
 from fastapi import FastAPI
@@ -116,7 +117,7 @@ def test_rows_that_others_have_written_take_no_page_away(database_url: str, redi
         overview = browser.get("/")
         assert 'href="/queues/a%2Fb"' in overview
         assert 'href="/queues/%3Fx%23y"' in overview
-        assert "Life 1: ?" in browser.get("/jobs/5")
+        assert "Death 1: ?" in browser.get("/jobs/5")
         for queue in ("%22", "%5C"):
             for page in ("", "/next", "/keys"):
                 assert browser.client.get(f"/queues/{queue}{page}").status_code in (200, 400)
@@ -131,7 +132,7 @@ def test_a_row_with_a_time_that_no_calendar_has_takes_no_page_away(
     query(database_url, DEAD, 5, "mail", "[]")
     query(database_url, TIMELESS.format(time=time))
     with visitor(database_url, redis_url) as browser:
-        for page in ("/", "/queues/mail", "/workers", "/workers/running", "/dead", "/search?q=m.f"):
+        for page in ("/", "/queues/mail", "/workers", "/workers/running", "/dead", *SEARCHES):
             browser.get(page)
         for job_id in (5, 6, 7, 8, 9):
             assert "m.f" in browser.get(f"/jobs/{job_id}")

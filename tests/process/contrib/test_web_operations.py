@@ -47,10 +47,10 @@ def test_schedules_are_listed_with_their_states(database_url: str) -> None:
     with visitor(database_url) as browser:
         text = browser.get("/cron")
         assert browser.get("/cron/schedule?name=broken").count("no zone is called Mars") == 1
-    rows = dict(re.findall(r'name=(\w+)">\w+</a>.*?class="word (\w+)"', text, re.DOTALL))
+    rows = dict(re.findall(r'name=(\w+)">\w+</a>.*?class="badge (\w+)"', text, re.DOTALL))
     assert rows == {"on": "good", "held": "watch", "broken": "bad", "late": "bad", "ran": "good"}
     assert 'href="/jobs/42"' in text
-    assert "No leader is there" in text
+    assert "There is no leader, so no tick is staged." in text
 
 
 def test_a_schedule_is_paused_resumed_and_run_by_its_page(
@@ -122,11 +122,12 @@ def test_a_worker_and_its_job_are_shown_with_progress_and_its_stack_is_read(
         assert "340 of 1,000 (34 %)" in text
         assert has_no_markup_of_others(text)
         assert f"{worker.pid} on " in browser.get("/workers?queue=default")
-        assert "No worker is alive there" in browser.get("/workers?queue=none")
+        assert "No live workers match." in browser.get("/workers?queue=none")
         page = f"/workers/stack/{job_id}"
-        assert "<button>Read" not in browser.get(page)
+        assert ">Read the stack</button>" not in browser.get(page)
         assert f"drain stack {job_id}" in browser.get(page)
         browser.log_in()
+        assert ">Read the stack</button>" in browser.get(page)
         with caplog.at_level(logging.INFO):
             answer = browser.post(f"{page}/read", of=page)
         assert answer.status_code == 200
@@ -188,7 +189,7 @@ def test_the_page_says_so_when_redis_is_away_or_none_is_named(database_url: str)
     for redis_url in ("", "unix:///nonexistent.sock"):
         with visitor(database_url, redis_url) as browser:
             text = browser.get("/workers")
-            assert "Which workers are alive is not known" in text
+            assert "Live workers are unknown: " in text
             assert "/workers/stack/1" in text
             browser.log_in()
             answer = browser.post("/workers/stack/1/read", of="/workers/stack/1")
@@ -200,7 +201,7 @@ def test_all_running_jobs_come_in_pages_longest_first(database_url: str) -> None
     claims(database_url, 60)
     with visitor(database_url) as browser:
         text = browser.get("/workers")
-        assert "Leases that are over" in text
+        assert "Expired leases" in text
         first = browser.get("/workers/running")
         (following,) = re.findall(r'rel="next" href="([^"]+)"', first)
         second = browser.get(following)
@@ -220,7 +221,7 @@ def test_bulk_runs_are_listed_whatever_they_are_called(database_url: str) -> Non
     assert SHOWN in text
     assert has_no_markup_of_others(text)
     assert "12,345" in text
-    assert re.search(r"nightly.*copies rows.*left behind.*its driver is gone", text, re.DOTALL)
+    assert re.search(r"nightly.*Copying rows.*left behind.*Driver is gone", text, re.DOTALL)
     assert ">backfill<" in text
 
 
@@ -230,7 +231,7 @@ def test_the_page_of_statistics_is_shown_in_a_sandbox(database_url: str, tmp_pat
         assert "drain web --statistics FILE" in browser.get("/statistics")
         browser.get("/statistics/page", status=400)
     with visitor(database_url, statistics=file) as browser:
-        assert "There is no page at" in browser.get("/statistics")
+        assert "is missing or cannot be shown." in browser.get("/statistics")
         browser.get("/statistics/page", status=400)
         file.write_text("<script>top.location = '/'</script>plots")
         text = browser.get("/statistics")

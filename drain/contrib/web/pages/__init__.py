@@ -12,6 +12,7 @@ stack         stack of a hanging job
 bulk          runs that stage jobs by the million
 statistics    the page of `drain stats`
 login         the form that takes the token
+design        all components, for people who change the page
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from drain.contrib.web.pages import (
     bulk,
     cron,
     dead,
+    design,
     job,
     login,
     overview,
@@ -46,4 +48,5 @@ ROUTES: list[Route] = [
     *bulk.ROUTES,
     *statistics.ROUTES,
     *login.ROUTES,
+    *design.ROUTES,
 ]

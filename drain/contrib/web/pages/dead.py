@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from drain.contrib.web.charts import histogram
 from drain.contrib.web.forms import Form, FormError
-from drain.contrib.web.histogram import histogram
 from drain.contrib.web.paging import ROWS, page_of, place_of
 from drain.contrib.web.routing import page
 from drain.contrib.web.shortening import shown_error

@@ -46,22 +46,34 @@ _LARGE = {
     "result": ("result", "Result"),
 }
 _FACTS = {
-    "tag": "tag",
-    "key": "key",
-    "unique_key": "unique key",
-    "priority": "priority",
-    "max_attempts": "attempts at most",
-    "timeout_seconds": "timeout in seconds",
-    "reason": "reason",
-    "explanation": "explanation",
-    "claimed_by": "worker",
-    "finished_by": "finished by",
-    "interruptions": "interruptions",
-    "fencing_token": "fencing token",
-    "delivery": "delivery",
+    "tag": "Tag",
+    "key": "Key",
+    "unique_key": "Unique key",
+    "priority": "Priority",
+    "max_attempts": "Maximum attempts",
+    "timeout_seconds": "Timeout, seconds",
+    "reason": "Reason",
+    "explanation": "Explanation",
+    "claimed_by": "Worker",
+    "finished_by": "Completed by",
+    "interruptions": "Interruptions",
+    "fencing_token": "Fencing token",
+    "delivery": "Delivery",
 }
-_TIMES = {"lease_expires_at": "lease ends", "next_run_at": "next attempt", "expires_at": "expires"}
-# Fields of a former death; other writers may leave some out.
+_TIMES = {"lease_expires_at": "Lease ends", "next_run_at": "Next attempt", "expires_at": "Expires"}
+# Facts that lead to a search, and its field.
+_SEARCHABLE = {"Tag": "tag", "Key": "key", "Unique key": "unique"}
+# Steps of the timeline.
+_STEPS = {
+    "moved": "Moved in flight",
+    "pushed": "Queued in Redis",
+    "popped": "Taken by a worker",
+    "begun": "Started",
+    "ended": "Returned",
+    "finished": "Completed",
+    "died": "Dead",
+}
+# Fields of an earlier death; other writers may leave some out.
 _OF_A_LIFE = ("reason", "attempts", "died_at", "explanation")
 _CANCELLABLE = ("staged", "inflight")
 
@@ -79,6 +91,8 @@ def _show(view: View) -> Mapping[str, Any]:
                 "state": explanation.state if job["state"] == "inflight" else job["state"],
                 "explanation": explanation,
                 "hops": hops_of(job, noted),
+                "steps": _STEPS,
+                "searchable": _SEARCHABLE,
                 "has_noted": bool(noted),
                 "progress": progress,
                 "has_result": has_result,
@@ -129,7 +143,7 @@ def _facts(job: Mapping[str, Any]) -> dict[str, Any]:
     facts = {title: job[name] for name, title in _FACTS.items() if job.get(name) is not None}
     attempts = job.get("attempts")
     if attempts is not None:
-        facts["attempts"] = attempts + bool(job.get("batched"))
+        facts["Attempts"] = attempts + bool(job.get("batched"))
     times = {title: job[name] for name, title in _TIMES.items() if job.get(name) is not None}
     return {"facts": facts, "times": times}
 

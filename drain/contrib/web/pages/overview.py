@@ -5,33 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from drain.contrib.web.history import STEP, STEPS
+from drain.contrib.web import charts
+from drain.contrib.web.charts import Series
+from drain.contrib.web.history import STEP, STEPS, History
 from drain.contrib.web.routing import page
-from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import capacity, queries, queue_overview, queues
+from drain.read.causes import CAUSES
 from drain.read.queue import RATE_SECONDS, Queue
-from drain.read.queue_overview import Number
+from drain.read.queue_overview import Latency, Number
 from drain.read.queues import UP_TO
 
 # Maximum age in seconds: for a visitor a little more than the poll interval; for the thread, shared by its pages.
 _FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
 # Seconds to count steps: for a visitor, and for the thread.
 _OF_A_VISIT, _OF_THE_THREAD = 0.005, 0.25
-CAUSES = {
-    "scheduled": "scheduled for later",
-    "paused": "paused",
-    "limited": "behind a limit",
-    "rate": "behind a rate",
-    "list_full": "behind a full list",
-    "due": "due",
-    "queued": "for a worker",
-    "retrying": "for the next attempt",
-    "called_back": "called back by a pause",
-}
+# Seconds for which deaths and latency are cached.
+_SLOW_FRESH_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -70,10 +63,17 @@ class Glance:
         return Number(number, number > UP_TO)
 
     @property
+    def limit(self) -> int | None:
+        """Maximum of running jobs."""
+        return self.numbers.rules.running if self.numbers.rules else None
+
+    @property
     def has_trouble(self) -> bool:
-        """True if the queue is paused, failing, stalled, or without workers."""
+        """True if the queue is paused, held, failing, stalled, or without workers."""
         queue = self.numbers
-        return queue.paused is not None or queue.failing or queue.stalled_seconds > 0 or queue.is_unattended
+        return bool(
+            queue.paused or queue.held or queue.failing or queue.stalled_seconds or queue.is_unattended
+        )
 
     def _number(self, name: str, number: int) -> Number:
         return Number(number, self.numbers.is_estimate(name))
@@ -86,6 +86,20 @@ class Measured:
     queues: dict[str, Glance]
     leader: dict[str, Any] | None
     now: datetime
+
+    def total(self, name: str) -> Number:
+        """Sum a number of all queues."""
+        numbers = [getattr(glance, name) for glance in self.queues.values()]
+        return Number(
+            sum(each.number for each in numbers), any(each.is_estimate for each in numbers if each.number)
+        )
+
+
+class Lately(NamedTuple):
+    """Deaths by step, and latency."""
+
+    died: list[Number | None]
+    latency: Latency
 
 
 def look(view: View) -> Measured:
@@ -117,6 +131,19 @@ def measure(view: View, connection: Connection) -> Measured:
     return Measured(glances, led, now)
 
 
+def _look_at_the_past(view: View, measured: Measured) -> Lately:
+    def read() -> Lately:
+        steps = History.steps(measured.now)
+        with view.snapshot() as connection:
+            died = queue_overview.count_died(connection, steps[0], steps[-1] + STEP, STEP)
+            busy = [name for name, glance in measured.queues.items() if glance.curve]
+            return Lately(
+                [Number(died.get(step, 0)) for step in steps], queue_overview.latency(connection, busy)
+            )
+
+    return view.site.memory.recall("lately", _SLOW_FRESH_SECONDS, read)
+
+
 def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
     crews = view.site.redis.ask(lambda redis: redis.crews(list(found))) or {}
     capacity.add_workers({name: glance.numbers for name, glance in found.items()}, crews)
@@ -124,12 +151,33 @@ def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
 
 def _show(view: View) -> Mapping[str, Any]:
     measured = look(view)
+    lately = _look_at_the_past(view, measured)
+    glances = list(measured.queues.values())
+    completed = charts.total([glance.curve for glance in glances if glance.curve])
+    series = [
+        Series("completed", "completed", completed or [Number(0)] * STEPS),
+        Series("failures", "dead", lately.died),
+    ]
+    steps = History.steps(measured.now)
+    crew = [glance.numbers for glance in glances if glance.numbers.workers]
     return {
-        "queues": list(measured.queues.values()),
+        "queues": sorted(glances, key=lambda glance: not glance.has_trouble),
+        "total": measured.total,
+        "oldest_seconds": max((glance.numbers.oldest_seconds for glance in glances), default=0.0),
+        "retrying": sum(glance.numbers.retrying for glance in glances),
+        "scheduled": sum(glance.numbers.scheduled for glance in glances),
+        # Of a page just opened, steps are still being counted.
+        "is_counting": sum(each is None for each in completed) > STEPS / 2,
+        "is_idle": not any(each.number for curve in series for each in curve.numbers if each),
+        "series": series,
+        "chart": charts.stacked(series, steps[0], steps[-1] + STEP),
+        "latency": lately.latency,
+        "has_workers": bool(crew),
         "leader": measured.leader,
         "now": measured.now,
         "words": CAUSES,
-        "draw": draw,
+        "spark": charts.spark,
+        "meter": charts.meter,
         "redis_problem": view.site.redis.problem,
     }
 

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from drain import queues
 from drain.admission.options import OPTIONS, as_options
 from drain.admission.rules import Rules
+from drain.contrib.web import charts
+from drain.contrib.web.charts import Series
 from drain.contrib.web.forms import FormError, require_storable
+from drain.contrib.web.history import STEP, History
 from drain.contrib.web.pages import overview
 from drain.contrib.web.paging import ROWS, page_of, place_of
 from drain.contrib.web.routing import page
-from drain.contrib.web.sparklines import draw
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import causes, queue_overview
@@ -23,6 +25,18 @@ from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
 from drain.tables.staged import START, DueJob
 
+TITLES_OF_RULES = {
+    "running": "Maximum running jobs",
+    "running_per_key": "Maximum running jobs per key",
+    "rate": "Maximum start rate",
+    "rate_per_key": "Maximum start rate per key",
+    "burst": "Burst: starts at once after an idle period",
+    "fair": "Fair: keys take turns",
+    "weights": "Turns per key",
+    "ordered": "Ordered: one job per key at a time, by id",
+    "on_dead": "When a job of an ordered key is dead",
+    "aging": "Waiting time worth one step of priority",
+}
 _FEW = 10
 # Upper bound of counted jobs of a key.
 _KEY_UP_TO = 1_000
@@ -57,13 +71,20 @@ def _show(view: View) -> Mapping[str, Any]:
         held = [each for each in paused.read(connection) if each.queue in (None, queue)]
         following = read_next(connection, queue, START, _FEW)
         keys = read_keys(connection, queue, "", _FEW + 1)
+    glance = measured.queues.get(queue) or overview.Glance(queue)
+    steps = History.steps(measured.now)
     listed = view.site.redis.ask(lambda redis: redis.depth(queue))
     return {
         "queue": queue,
-        "glance": measured.queues.get(queue) or overview.Glance(queue),
+        "glance": glance,
+        "chart": charts.stacked([Series("completed", "completed", glance.curve)], steps[0], steps[-1] + STEP)
+        if glance.curve
+        else "",
         "listed": listed,
         "rules": as_options(rules),
         "all_rules": list(OPTIONS),
+        "titles_of_rules": TITLES_OF_RULES,
+        "key_limit": rules.running_per_key,
         "pauses": held,
         "name_of": name_of,
         "next": following,
@@ -72,8 +93,9 @@ def _show(view: View) -> Mapping[str, Any]:
         "leader": measured.leader,
         "now": measured.now,
         "key_up_to": _KEY_UP_TO,
-        "words": overview.CAUSES,
-        "draw": draw,
+        "words": causes.CAUSES,
+        "spark": charts.spark,
+        "meter": charts.meter,
         "redis_problem": view.site.redis.problem,
     }
 

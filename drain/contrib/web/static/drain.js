@@ -1,5 +1,37 @@
-// Follows the live part of the page. Everything else works without this script.
+// Live updates and keyboard shortcuts. Everything else works without this script.
 "use strict";
+
+// Keyboard: `/` searches, `g` and a letter open a page, `j` and `k` choose a row, `?` lists all.
+(() => {
+  const dialog = document.getElementById("shortcuts");
+  let isGoing = false;
+
+  const rows = () => [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a"));
+
+  const choose = (step) => {
+    const all = rows();
+    if (!all.length) return;
+    const place = all.findIndex((row) => row.contains(document.activeElement));
+    all[Math.min(Math.max(place + step, 0), all.length - 1)].querySelector("a").focus();
+  };
+
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !dialog) return;
+    const goes = isGoing && dialog.querySelector(`[data-go="${CSS.escape(event.key)}"]`);
+    isGoing = event.key === "g" && !isGoing;
+    if (goes) goes.click();
+    else if (event.key === "j") choose(1);
+    else if (event.key === "k") choose(-1);
+    else if (event.key === "?") dialog.showModal();
+    else if (event.key === "/") {
+      const field = document.getElementById("q") || document.getElementById("find");
+      if (!field) return;
+      event.preventDefault();
+      field.focus();
+    }
+  });
+})();
 
 (() => {
   const connection = document.getElementById("connection");
@@ -57,15 +89,15 @@
   };
 
   const follow = () => {
-    if (!said) say("Begins to follow.", false);
+    if (!said) say("Connecting.", false);
     source = new EventSource(connection.dataset.stream);
     source.addEventListener("page", (event) => {
       show(event.data);
-      say("Follows by itself.", false);
+      say("Live.", false);
     });
-    source.addEventListener("away", (event) => say(`Not available now, shows what was: ${event.data}`, true));
+    source.addEventListener("away", (event) => say(`Not available, showing the last known state: ${event.data}`, true));
     source.onerror = () => {
-      say("The connection is lost; it is tried again.", true);
+      say("Connection lost, retrying.", true);
       // A browser gives up after an answer that is no stream.
       if (source && source.readyState === EventSource.CLOSED) setTimeout(() => source && follow(), 10000);
     };
@@ -82,12 +114,13 @@
   pause.addEventListener("click", () => {
     const hold = !isHeld();
     pause.setAttribute("aria-pressed", String(hold));
+    pause.textContent = hold ? "Resume updates" : "Pause updates";
     if (hold) {
       stop();
-      say("Holds still.", false);
+      say("Updates paused.", false);
     } else follow();
   });
-  // A tab that nobody sees costs nothing.
+  // A hidden tab costs nothing.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) stop();
     else if (!isHeld() && !source) follow();
