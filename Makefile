@@ -114,6 +114,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/unit/test_prose.py
 
 # Writes deploy/requirements.txt, the newest versions of what the image installs, for its Python, with their hashes; and
 # .ci/constraints.txt, those of all that the tests install.

@@ -251,9 +251,10 @@ def test_the_reference_of_the_command_line_is_the_help_of_each_command() -> None
     sections = []
     for words in commands():
         text = (PRINTED / f"{'-'.join(['help', *words.split()])}-80.txt").read_text(encoding="utf-8")
-        text = re.sub(
-            r"^  (?:--database-url|--schema|-h, --help).*\n(?:   .*\n)*", "", text, flags=re.MULTILINE
+        shared = "--database-url|--schema|-h, --help" + (
+            "" if words == "backfill" else "|--master|--conf|--nice"
         )
+        text = re.sub(rf"^  (?:{shared}) .*\n(?:   .*\n)*", "", text, flags=re.MULTILINE)
         text = re.sub(r"\nOptions:\n(?=\n|$)", "", text)
         heading = f"drain {words}".strip()
         sections.append(f"\n## `{heading}`\n\n```text\n{text}```\n")
