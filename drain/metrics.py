@@ -16,15 +16,15 @@ _DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 LEADER = Gauge("drain_leader", "1 while this process is the leader, 0 while it is a standby.")
 MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_jobs.")
 PUSHED = Counter("drain_pushed_jobs", "Jobs pushed into Redis.", ["queue"])
-REDELIVERED = Counter("drain_redelivered_jobs", "Jobs pushed once more, by reason.", ["reason"])
+REDELIVERED = Counter("drain_redelivered_jobs", "Jobs redelivered, by reason.", ["reason"])
 DEAD = Counter("drain_dead_jobs", "Jobs that the enqueuer moved to dead_jobs, by reason.", ["reason"])
 SUPERSEDED = Counter("drain_superseded_jobs", "Jobs superseded by another one of their unique key.")
 FAILING = Gauge(
     "drain_queue_failing", "1 while the queue's retries are let through one at a time.", ["queue"]
 )
-STALE = Counter("drain_stale_finishes", "Outcomes that were refused because their fencing token was stale.")
-FAILURES = Counter("drain_failures", "Rounds that failed, by the store that failed.", ["store"])
-TRUNCATED = Counter("drain_truncated_partitions", "Partitions of staged_jobs that were truncated.")
+STALE = Counter("drain_stale_finishes", "Outcomes refused because their fencing token was stale.")
+FAILURES = Counter("drain_failures", "Failed rounds, by store.", ["store"])
+TRUNCATED = Counter("drain_truncated_partitions", "Truncated partitions of staged_jobs.")
 CRON_TICKS = Counter("drain_cron_ticks", "Jobs staged for ticks of schedules.")
 DROPPED_DAYS = Counter("drain_dropped_days", "Days of finished_jobs dropped by --keep-days.")
 BATCH_SIZE = Histogram("drain_batch_jobs", "Rows in one batch.", buckets=_BATCH_SIZES)
@@ -32,16 +32,12 @@ MOVE_SECONDS = Histogram("drain_move_seconds", "Duration of one batch's transact
 PUSH_SECONDS = Histogram("drain_push_seconds", "Duration of one batch's push into Redis.", buckets=_DURATIONS)
 KEPT = Gauge(
     "drain_dead_jobs_kept",
-    "Rows in dead_jobs, given up by the enqueuer or by workers; counted up to 100000, which means that or more.",
+    "Rows in dead_jobs; 100000 means that or more.",
 )
-STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
-LAG = Gauge("drain_lag_seconds", "Time that the longest-waiting due row has been due.")
-ARRIVED = Counter(
-    "drain_arrived_jobs", "Jobs that were due and have left staged_jobs for Redis.", ["queue", "job_name"]
-)
-EXPIRED = Counter(
-    "drain_expired_jobs", "Jobs that were given up since their expires_at had passed.", ["queue"]
-)
+STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; 100000 means that or more.")
+LAG = Gauge("drain_lag_seconds", "Age of the oldest due row.")
+ARRIVED = Counter("drain_arrived_jobs", "Due jobs that left staged_jobs for Redis.", ["queue", "job_name"])
+EXPIRED = Counter("drain_expired_jobs", "Jobs that expired before they ran.", ["queue"])
 BUILD_INFO = Gauge(
     "drain_build_info",
     "1; the labels are versions: that of PostgreSQL once the process has led.",
@@ -49,26 +45,24 @@ BUILD_INFO = Gauge(
 )
 TAG_WAITING = Gauge(
     "drain_tag_waiting_jobs",
-    "Due jobs with a tag, of those next in line in each queue, staged or delivered; the hundred largest tags.",
+    "Due jobs next in line, by tag; the hundred largest tags.",
     ["tag"],
 )
 TAG_WAIT = Gauge(
     "drain_tag_wait_seconds",
-    "Longest time that one of the jobs of drain_tag_waiting_jobs has waited for a worker.",
+    "Longest wait of the jobs in drain_tag_waiting_jobs.",
     ["tag"],
 )
 DEAD_ROWS = Gauge(
-    "drain_table_dead_rows", "Row versions that vacuum has to remove, by PostgreSQL's statistics.", ["table"]
+    "drain_table_dead_rows", "Row versions awaiting vacuum, by PostgreSQL's statistics.", ["table"]
 )
 LIVE_ROWS = Gauge("drain_table_live_rows", "Rows, by PostgreSQL's statistics.", ["table"])
 TABLE_BYTES = Gauge("drain_table_bytes", "Bytes on disk, with indexes and long values.", ["table"])
-READY_PARTITIONS = Gauge(
-    "drain_ready_partitions", "Partitions of the ready rows of staged_jobs that occupy the disk, of three."
-)
-WAL = Counter("drain_wal_bytes", "WAL that the server has written while this process led.")
+READY_PARTITIONS = Gauge("drain_ready_partitions", "Partitions of ready rows that use disk space, of three.")
+WAL = Counter("drain_wal_bytes", "WAL written by the server while this process led.")
 OLDEST_TRANSACTION = Gauge(
     "drain_oldest_transaction_seconds",
-    "Age of the oldest open transaction of the server that keeps dead rows from being removed; 0 without one.",
+    "Age of the oldest transaction that holds vacuum back; 0 without one.",
 )
 
 WORK_ALIVE = ("drain_work_alive", "1 while the worker process of this number is alive and working.")
@@ -76,43 +70,43 @@ WORK_CUT_OFF = (
     "drain_work_cut_off",
     "1 while the process cannot reach PostgreSQL or Redis, as far as it knows.",
 )
-WORK_HELD = ("drain_work_held_jobs", "Jobs that the process has claimed and not recorded, by their state.")
-WORK_ENDED = ("drain_work_jobs", "Tracked jobs that have ended on this process number, by outcome.")
-WORK_RUN = ("drain_work_run_seconds", "Time that attempts have run, each counted when it ends.")
+WORK_HELD = ("drain_work_held_jobs", "Claimed jobs without a recorded outcome, by state.")
+WORK_ENDED = ("drain_work_jobs", "Tracked jobs ended on this process number, by outcome.")
+WORK_RUN = ("drain_work_run_seconds", "Duration of attempts.")
 WORK_WAIT = (
     "drain_work_wait_seconds",
-    "Time from when jobs were due until they began for the first time; pauses and limits included.",
+    "Time from due to first start, including pauses and limits.",
 )
 WORK_FINISHED = ("drain_work_finished_jobs", "Jobs recorded as finished.")
 WORK_FAILED = ("drain_work_failed_attempts", "Attempts recorded as failed, by type of exception.")
 WORK_BUSY = (
     "drain_work_busy_seconds",
-    "Time that jobs have run on this process number, counted at their end.",
+    "Run time of jobs on this process number, counted at their end.",
 )
-WORK_LOST_LEASES = ("drain_work_lost_leases", "Attempts whose job another worker has claimed since.")
+WORK_LOST_LEASES = ("drain_work_lost_leases", "Attempts that lost their job to another worker.")
 WORK_STALE = (
     "drain_work_stale_outcomes",
-    "Outcomes of attempts that were refused because their fencing token was stale.",
+    "Outcomes refused because their fencing token was stale.",
 )
 WORK_MEMORY = ("drain_work_memory_bytes", "Resident memory of the process.")
-WORK_EXPIRED = ("drain_expired_jobs", "Jobs that were given up since their expires_at had passed.")
+WORK_EXPIRED = ("drain_expired_jobs", "Jobs that expired before they ran.")
 WORK_BUILD_INFO = ("drain_build_info", "1; the labels are versions.")
 
-AUDIT_BREACHES = ("drain_audit_breaches", "Breaches that the last audit has found.")
-AUDIT_UNCHECKED = ("drain_audit_unchecked", "Checks that the last audit could not make.")
+AUDIT_BREACHES = ("drain_audit_breaches", "Breaches found by the last audit.")
+AUDIT_UNCHECKED = ("drain_audit_unchecked", "Checks skipped by the last audit.")
 AUDIT_TIMESTAMP = ("drain_audit_timestamp_seconds", "End of the last audit, in seconds since 1970.")
-DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list, of tracked and other jobs.", ["queue"])
+DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list.", ["queue"])
 WAIT = Gauge(
     "drain_wait_seconds",
-    "Time that the queue's oldest due job has waited for a worker, staged or in flight; 0 if no job waits.",
+    "Wait of the queue's oldest due job; 0 if no job waits.",
     ["queue"],
 )
 WAITING = Gauge(
     "drain_waiting_jobs",
-    "Jobs of the queue that wait, staged or in flight, by cause; counted up to 10000, which means that or more.",
+    "Waiting jobs of the queue, by cause; 10000 means that or more.",
     ["queue", "cause"],
 )
-WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
+WORKERS = Gauge("drain_queue_workers", "Live workers of the queue.", ["queue"])
 
 # From 0: alarms miss growth in a series that begins at 1.
 for _reason in ("never pushed", "lost", "lease", "retry"):
