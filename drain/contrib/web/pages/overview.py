@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from drain.contrib.web import charts
 from drain.contrib.web.charts import Series
 from drain.contrib.web.history import STEP, STEPS, History
-from drain.contrib.web.routing import page
+from drain.contrib.web.routing import of_all_pages, page
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import capacity, queries, queue_overview, queues
@@ -150,6 +152,18 @@ def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
 
 
 def _show(view: View) -> Mapping[str, Any]:
+    """Measure for the thread; visitors share one rendering while it is fresh."""
+    if view.is_thread:
+        return _measured(view)
+
+    def render() -> Markup:
+        values = {**of_all_pages(view.site, view.root), **_measured(view)}
+        return Markup(view.site.templates.render("overview_live.html", values))  # noqa: S704
+
+    return {"rendered": view.site.memory.recall(f"overview of {view.root}", _FRESH_SECONDS, render)}
+
+
+def _measured(view: View) -> Mapping[str, Any]:
     measured = look(view)
     lately = _look_at_the_past(view, measured)
     glances = list(measured.queues.values())
