@@ -45,7 +45,7 @@ def read_held(connection: Connection) -> Held:
     keys: list[tuple[str, str]] = []
     followed = rules.read_of(connection, queries.queues(connection))
     paused = Pauses(pauses.read(connection))
-    standings = causes.read_standings(connection, followed.values(), paused, most=None)
+    standings = causes.read_standings(connection, followed.values(), paused, most=None, heads=None)
     for each in followed.values():
         standing = standings[each.queue]
         if standing.is_full or standing.rate_is_used_up:

@@ -87,7 +87,7 @@ def list_dead(
 )
 @as_json_option
 def groups(settings: Settings, *, limit: int, as_json: bool) -> None:
-    """Group the latest 10,000 dead jobs by job name and error location, largest group first.
+    """Group the 10,000 dead jobs staged last by job name and error location, largest group first.
 
     The location is the innermost frame in your own code. Jobs without an exception are grouped by reason: expired,
     lease, cancelled, unreadable.

@@ -74,7 +74,7 @@ def move(
     """Change the queue, priority or time of waiting jobs.
 
     Changes staged jobs; with --to or --run-at also delivered and retrying jobs, which are delivered again. Running jobs
-    are skipped and counted, as are delivered jobs if only --priority is given.
+    are skipped and counted, as are delivered and retrying jobs if only --priority is given.
 
     \b
     drain jobs move 42 43 --run-at now

@@ -46,7 +46,7 @@ class LeaderExtension(Protocol):
         """
 
     def clear(self) -> None:
-        """Remove a leader's metrics."""
+        """Remove the metrics: this process no longer leads, or cannot measure."""
 
 
 class Extensions:
@@ -73,15 +73,22 @@ class Extensions:
                 raise
             # Third-party code. Its last measurements must not look current.
             except Exception as error:  # noqa: BLE001
-                extension.clear()
+                _clear(name, extension)
                 if name not in self._failed:
                     _warn(name, "cannot measure", error)
                 self._failed.add(name)
 
     def clear(self) -> None:
         """Remove a leader's metrics."""
-        for extension in self._loaded.values():
-            extension.clear()
+        for name, extension in self._loaded.items():
+            _clear(name, extension)
+
+
+def _clear(name: str, extension: LeaderExtension) -> None:
+    try:
+        extension.clear()
+    except Exception as error:  # noqa: BLE001
+        _warn(name, "cannot clear its metrics", error)
 
 
 def _load(settings: Settings) -> Iterator[tuple[str, LeaderExtension]]:

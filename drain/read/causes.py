@@ -52,8 +52,8 @@ WHERE {KEEPS_PLACE} AND queue = ANY (%(queues)s::text[])
 _COUNT_RUNNING = f"""
 SELECT queue, key, count(*), count(*) FILTER (WHERE is_delivered) FROM ({_RUNNING}) AS running GROUP BY queue, key
 """
-# A retry holds its key unless an earlier job of the key is due; among this many rows.
-_FEW = 100
+# A retry holds its key unless an earlier job of the key is due, among so few rows: there may be 10,000 retries.
+_FEW = 5
 _WAITING_KEYS = f"""
 SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
     SELECT id, key FROM inflight_jobs AS waiting WHERE next_run_at IS NOT NULL AND waiting.queue = known.queue
@@ -119,12 +119,17 @@ def read_running(connection: Connection, queue: str) -> list[Running]:
 
 
 def read_standings(
-    connection: Connection, rules: Collection[RulesRow], pauses: Pauses, most: int | None = MOST
+    connection: Connection,
+    rules: Collection[RulesRow],
+    pauses: Pauses,
+    most: int | None = MOST,
+    heads: int | None = MOST,
 ) -> dict[str, Standing]:
     """Read the rule usage of these queues, in a few statements for all.
 
     Args:
-        most: Rows per queue and lane read for held keys; None for all.
+        most: Dead and retrying jobs read per queue for the keys they hold; None for all.
+        heads: Due rows read per queue and lane for paused heads of keys; None for all.
     """
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -147,7 +152,8 @@ def read_standings(
             }
         if each.ordered:
             found[each.queue].full_keys.update(of_keys[each.queue])
-    for queue, key in _held_keys(connection, [each for each in followed if each.ordered], pauses, most):
+    ordered = [each for each in followed if each.ordered]
+    for queue, key in _held_keys(connection, ordered, pauses, most, heads):
         found[queue].full_keys.add(key)
     lacking = read_lacking(connection, followed)
     for each in followed:
@@ -156,10 +162,14 @@ def read_standings(
 
 
 def _held_keys(
-    connection: Connection, ordered: Collection[RulesRow], pauses: Pauses, most: int | None
+    connection: Connection,
+    ordered: Collection[RulesRow],
+    pauses: Pauses,
+    most: int | None,
+    heads: int | None,
 ) -> Iterator[tuple[str, str]]:
     """Find the keys that a job holds which does not run: it waits to be tried again, is dead, or is paused."""
-    kinds = {"kinds": [URGENT_WITH_KEY, PATIENT_WITH_KEY], "most": most}
+    kinds = {"kinds": [URGENT_WITH_KEY, PATIENT_WITH_KEY], "most": heads}
     yield from _rows(connection, _WAITING_KEYS, ordered, most=most)
     yield from _rows(connection, _DEAD_KEYS, [each for each in ordered if each.on_dead == "hold"], most=most)
     some_paused = [each for each in ordered if pauses.names_any(each.queue)]

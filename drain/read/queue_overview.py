@@ -42,7 +42,8 @@ _LATENCY = f"""
 SELECT count(*), percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY wait) FILTER (WHERE fencing_token = 1),
     percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY run)
 FROM pg_catalog.unnest(%(queues)s::text[]) AS wanted (queue), LATERAL (
-    SELECT fencing_token, superseded_by, date_part('epoch', {finite("finished_at")} - {finite("claimed_at")}) AS run,
+    SELECT fencing_token, superseded_by,
+        greatest(0, date_part('epoch', {finite("finished_at")} - {finite("claimed_at")})) AS run,
         greatest(0, date_part('epoch', {finite("claimed_at")} - {finite("greatest(scheduled_at, staged_at)")})) AS wait,
         isfinite(finished_at) AND isfinite(claimed_at) AS is_possible
     FROM finished_jobs WHERE finished_jobs.queue = wanted.queue

@@ -96,7 +96,7 @@ def count_waiting(
     rules = ruled.read_of(connection, due)
     judged = [queue for queue in due if queue in rules or pauses.queue(queue) or pauses.names_any(queue)]
     standings = {queue: Standing(delivered=delivered.get(queue, 0)) for queue in judged}
-    standings |= read_standings(connection, rules.values(), pauses, up_to)
+    standings |= read_standings(connection, rules.values(), pauses, heads=up_to)
     counted: set[tuple[str, str]] = set()
     for queue, job_name, key, number in _groups(connection, judged, up_to):
         cause = cause_of(rules.get(queue), standings[queue], pauses, (queue, job_name, key))

@@ -101,6 +101,19 @@ def test_a_retry_holds_the_later_jobs_of_its_ordered_key_alone(system: System) -
     assert of_mail(system) == {"limited": 1, "due": 1, "retrying": 2}
 
 
+def test_keys_that_dead_jobs_hold_are_known_whatever_the_bound(system: System) -> None:
+    """A bound below their number would call the jobs behind them due, and the leader late."""
+    system.rules(ordered=True)
+    system.execute(
+        "INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, reason, "
+        "explanation, key) SELECT 1000 + n, 'm.f', '[]', '{}', 'mail', 0, now(), now(), 'failed', 'test', 'k' || n "
+        "FROM generate_series(1, 30) AS numbers (n)"
+    )
+    for number in range(1, 31):
+        system.stage(key=f"k{number}")
+    assert waiting(system, up_to=10)["mail"] == {"limited": 10}
+
+
 def test_of_an_ordered_key_with_many_rows_no_more_than_the_bound_are_read(system: System) -> None:
     system.rules(ordered=True)
     system.pause(job_name="m.g")
@@ -110,11 +123,11 @@ def test_of_an_ordered_key_with_many_rows_no_more_than_the_bound_are_read(system
     with psycopg.connect(system.database_url, autocommit=True) as connection:
         rules = ruled.read(connection)["mail"]
         paused = Pauses(pauses.read(connection))
-        read_all, read_two = (read_standings(connection, [rules], paused, most) for most in (None, 2))
+        read_all, read_two = (read_standings(connection, [rules], paused, heads=most) for most in (None, 2))
     assert read_all["mail"].full_keys == set()
     system.execute("UPDATE staged_jobs SET job_name = 'm.g' WHERE key <> 'c'")
     with psycopg.connect(system.database_url, autocommit=True) as connection:
-        read_all, read_two = (read_standings(connection, [rules], paused, most) for most in (None, 2))
+        read_all, read_two = (read_standings(connection, [rules], paused, heads=most) for most in (None, 2))
     assert read_all["mail"].full_keys == {"a", "b"}
     assert read_two["mail"].full_keys == {"a"}
 

@@ -89,4 +89,4 @@ def test_a_queue_that_rq_knows_is_not_called_unknown_because_it_is_idle(
 def test_help_says_what_it_works_on() -> None:
     text = " ".join(CliRunner().invoke(main, ["work", "--help"]).stdout.split())
 
-    assert "by default of all queues of the registered jobs" in text
+    assert "or of all queues of the registered jobs" in text

@@ -26,10 +26,10 @@ _NEWEST = 100
 _FINISHED = f"""
 WITH latest AS (
     SELECT known.queue, job.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
-        SELECT finished_by, {finite("claimed_at")} AS claimed_at, {finite("finished_at")} AS finished_at,
-            greatest(scheduled_at, staged_at) AS due_at, superseded_by
+        SELECT finished_by, claimed_at, finished_at, greatest(scheduled_at, staged_at) AS due_at, superseded_by
         FROM finished_jobs AS job
         WHERE job.queue = known.queue AND job.finished_at > now() - interval '1 day'
+            AND isfinite(job.finished_at) AND isfinite(job.claimed_at)
         ORDER BY job.finished_at DESC LIMIT {_SAMPLE}) AS job
 ), ran AS (
     SELECT *, max(finished_at) OVER (

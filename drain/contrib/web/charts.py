@@ -97,7 +97,7 @@ def stacked(series: Sequence[Series], begins: datetime, ends: datetime) -> Marku
     most = _nice(max([2, *heights]))
     below = [0] * len(heights)
     parts = [
-        _GRID.format(left=0, right=_WIDTH, y=y, above=y + 12, text=f"{most * share:,.0f}" if share else "")
+        _GRID.format(left=0, right=_WIDTH, y=y, above=y + 12, text=f"{most * share:,.10g}" if share else "")
         for share in (1, 0.5, 0)
         for y in [_HEIGHT * (1 - share)]
     ]

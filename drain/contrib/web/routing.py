@@ -25,14 +25,16 @@ NAVIGATION = (
     ("statistics", "Statistics"),
 )
 # Keys after `g`.
-SHORTCUTS = {"overview": "o", "dead": "f", "cron": "s", "workers": "w", "bulk": "b"}
+SHORTCUTS = {"overview": "o", "dead": "f", "cron": "s", "workers": "w", "bulk": "b", "statistics": "t"}
 # States of jobs, in the words of the glossary.
 STATES = {
     "staged": "Waiting",
+    "scheduled": "Scheduled",
     "queued": "Queued",
     "running": "Running",
     "retrying": "Retrying",
     "deferred": "Deferred",
+    "called_back": "Called back",
     "stalled": "Stalled",
     "finished": "Completed",
     "dead": "Dead",

@@ -1,6 +1,6 @@
 """Search: ids and keys through indexes; parts of texts among the newest rows of each table.
 
-A search is words and filters: `queue:mail state:dead args:42 "two words"`. All must match.
+A search is words and filters: `queue:mail state:dead args:42 "two words"`. Filters must all match; words are one text.
 
 Names, tags and arguments have no index and tables may be huge, so a bounded number of rows is
 read by primary key.
@@ -46,11 +46,11 @@ _PARTS = {
     "unique key": "unique_key = %(word)s",
     "arguments": f"({_ARGUMENTS.format('job_args')} OR {_ARGUMENTS.format('job_kwargs')})",
 }
-# Filters, in SQL; `state` chooses tables instead.
+# Filters, in SQL on `job`; `state` chooses tables instead.
 _FILTERS = {
     "id": "id = %(id)s::bigint",
     "name": "strpos(job_name, %(name)s) > 0",
-    "queue": "queue = %(queue)s",
+    "queue": "job.queue = %(queue)s",
     "tag": "strpos(tag, %(tag)s) > 0",
     "key": "key = %(key)s",
     "unique": "unique_key = %(unique)s",
@@ -77,23 +77,33 @@ SELECT {match}, CASE {words} END AS by FROM (
     SELECT * FROM {table} ORDER BY id DESC LIMIT %(looked_at)s) AS job
 WHERE {conditions} ORDER BY id DESC LIMIT %(most)s
 """
-_BY_ID = "SELECT {match}, 'id' FROM {table} WHERE id = ANY (%(ids)s::bigint[])"
+_BY_ID = (
+    "SELECT {match}, %(by)s::text FROM {table} AS job WHERE id = ANY (%(ids)s::bigint[]) AND {conditions}"
+)
 _BY_UNIQUE_KEY = """
-SELECT {match}, 'unique key' FROM {table} WHERE unique_key = %(word)s {waiting} ORDER BY id DESC LIMIT %(most)s
+SELECT {match}, 'unique key' FROM {table} AS job
+WHERE unique_key = %(exact)s {waiting} AND {conditions} ORDER BY id DESC LIMIT %(most)s
 """
 _STAGED_BY_KEY = f"""
-SELECT {_MATCH.format(at="staged_at")}, 'key' FROM staged_jobs_ready
-WHERE {DUE} AND queue = ANY (%(queues)s::text[]) AND key = %(word)s LIMIT %(most)s
+SELECT {{match}}, 'key' FROM staged_jobs_ready AS job
+WHERE {DUE} AND queue = ANY (%(queues)s::text[]) AND key = %(exact)s AND {{conditions}} LIMIT %(most)s
 """
 _DEAD_BY_KEY = f"""{heads("dead_jobs", "key IS NOT NULL")}
-SELECT {_MATCH.format(at="died_at").replace("queue", "job.queue")}, 'key' FROM heads, LATERAL (
-    SELECT * FROM dead_jobs WHERE dead_jobs.queue = heads.queue AND dead_jobs.key = %(word)s LIMIT %(most)s) AS job
+SELECT found.* FROM heads, LATERAL (
+    SELECT {{match}}, 'key' FROM dead_jobs AS job
+    WHERE job.queue = heads.queue AND key = %(exact)s AND {{conditions}} LIMIT %(most)s) AS found
 LIMIT %(most)s
 """
+# Statements that find an exact key, by state, and their own parts.
+_BY_KEYS: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = {
+    "staged": ((_BY_UNIQUE_KEY, {"waiting": ""}), (_STAGED_BY_KEY, {})),
+    "inflight": ((_BY_UNIQUE_KEY, {"waiting": "AND lease_expires_at IS NULL"}),),
+    "dead": ((_DEAD_BY_KEY, {}),),
+}
 _BY_IDEMPOTENCY_KEY = """
 SELECT job_id FROM idempotency_keys WHERE job_id IS NOT NULL AND idempotency_key = ANY (ARRAY (
-    SELECT %(word)s::text
-    UNION ALL SELECT pg_catalog.concat(pg_catalog.quote_ident(rolname::text), ' ', %(word)s::text)
+    SELECT %(exact)s::text
+    UNION ALL SELECT pg_catalog.concat(pg_catalog.quote_ident(rolname::text), ' ', %(exact)s::text)
     FROM pg_catalog.pg_roles))
 """
 
@@ -140,6 +150,7 @@ def parse(text: str) -> Query:
     words, filters = [], dict[str, str]()
     for match in _TOKEN.finditer(text):
         name, quoted, bare = match.groups()
+        name = name and name.lower()
         value = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else bare
         if name not in FILTERS or not value:
             words.append(value if name is None else match[0])
@@ -153,8 +164,10 @@ def parse(text: str) -> Query:
         job_id.isascii() and job_id.isdecimal() and int(job_id) <= _LARGEST_ID
     ):
         raise DrainError(f"{job_id!r} is not the id of a job, a whole number")
-    # Without filters, quotes and spaces are a part of the text.
-    return Query(" ".join(words) if filters else text, filters)
+    # Without filters, spaces are a part of the text, and quotes within it.
+    quoted = re.fullmatch(r'"((?:[^"\\]|\\.)*)"', text)
+    plain = re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text
+    return Query(" ".join(words) if filters else plain, filters)
 
 
 def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> Result:
@@ -166,7 +179,6 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
         looked_at: Maximum newest rows read per table.
     """
     filters = query.filters
-    exact = [filters[name] for name in ("key", "unique", "id") if name in filters] or [query.words]
     given = {
         **filters,
         "word": query.words,
@@ -180,19 +192,18 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
     if "state" in filters:
         state, condition = STATES[filters["state"]]
         states = [state]
+    # finished_jobs has no unique keys.
+    states = [state for state in states if state != "finished" or "unique" not in filters]
+    conditions = " AND ".join([condition, *(_FILTERS[name] for name in filters if name != "state")])
     found: dict[str, dict[int, Match]] = {state: {} for state in states}
-    # A row found by an index shows neither its arguments nor all of its state.
-    if condition == "true" and "args" not in filters:
-        with _by_indexes(connection):
-            for word in filter(None, exact):
-                for state, match in _exact(connection, word, {**given, "word": word}):
-                    if state in found and _passes(match, query):
-                        found[state].setdefault(match.id, match)
+    with _by_indexes(connection):
+        for word, more in _exact_words(query):
+            for state, match in _exact(
+                connection, states, {**given, "exact": word}, conditions, with_words=more
+            ):
+                found[state].setdefault(match.id, match)
     not_searched = []
     for state in states:
-        conditions = [condition, *(_FILTERS[name] for name in filters if name != "state")]
-        if state == "finished" and "unique" in filters:
-            continue
         try:
             with _by_indexes(connection):
                 for match in _rows(
@@ -207,57 +218,66 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
     return Result(matches, not_searched)
 
 
+def _exact_words(query: Query) -> Iterator[tuple[str, bool]]:
+    """Yield what indexes can find, and whether the words must match besides."""
+    if query.words:
+        yield query.words, False
+    for name in ("id", "key", "unique"):
+        if name in query.filters:
+            yield query.filters[name], bool(query.words)
+
+
 def _in_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _passes(match: Match, query: Query) -> bool:
-    """Check the filters of a job found by an index."""
-    filters = query.filters
-    return (
-        int(filters.get("id", match.id)) == match.id
-        and filters.get("name", "") in match.job_name
-        and filters.get("queue", match.queue) == match.queue
-        and filters.get("tag", "") in (match.tag or "")
-        and filters.get("key", match.key) == match.key
-        and ("unique" not in filters or match.by == "unique key")
-        and (
-            not filters or any(query.words in (text or "") for text in (match.job_name, match.tag, match.key))
-        )
-    )
-
-
-def _exact(connection: Connection, word: str, given: Mapping[str, Any]) -> Iterator[tuple[str, Match]]:
+def _exact(
+    connection: Connection,
+    states: Sequence[str],
+    given: Mapping[str, Any],
+    conditions: str,
+    *,
+    with_words: bool,
+) -> Iterator[tuple[str, Match]]:
     """Find jobs through indexes, at any age."""
+    word = given["exact"]
     ids = [int(word)] if word.isascii() and word.isdecimal() and int(word) <= _LARGEST_ID else []
-    yield from _by_ids(connection, ids, "id")
     by_idempotency_key = [job_id for (job_id,) in connection.execute(_BY_IDEMPOTENCY_KEY, given)]
-    yield from _by_ids(connection, by_idempotency_key, "idempotency key")
-    for state, waiting in (("staged", ""), ("inflight", "AND lease_expires_at IS NULL")):
-        statement = _BY_UNIQUE_KEY.format(match=_match(state), table=TABLES[state], waiting=waiting)
-        yield from ((state, match) for match in _rows(connection, statement, given))
     keyed = lanes.find_lanes(connection, (lanes.URGENT_WITH_KEY, lanes.PATIENT_WITH_KEY))
     queues = sorted({lane.queue for lane in keyed})
-    yield from (("staged", match) for match in _rows(connection, _STAGED_BY_KEY, {**given, "queues": queues}))
-    yield from (("dead", match) for match in _rows(connection, _DEAD_BY_KEY, given))
+    for state in states:
+        statements: list[tuple[str, dict[str, Any]]] = [
+            (_BY_ID, {"ids": found, "by": by})
+            for found, by in ((ids, "id"), (by_idempotency_key, "idempotency key"))
+            if found
+        ]
+        statements += _BY_KEYS.get(state, ())
+        all_of = f"{conditions} AND {_words(state)}" if with_words else conditions
+        for statement, more in statements:
+            text = statement.format(
+                match=_match(state), table=TABLES[state], conditions=all_of, waiting=more.get("waiting", "")
+            )
+            yield from (
+                (state, match) for match in _rows(connection, text, {**given, "queues": queues, **more})
+            )
 
 
-def _by_ids(connection: Connection, ids: Sequence[int], by: str) -> Iterator[tuple[str, Match]]:
-    for state, table in TABLES.items() if ids else ():
-        statement = _BY_ID.format(match=_match(state), table=table)
-        yield from ((state, match._replace(by=by)) for match in _rows(connection, statement, {"ids": ids}))
-
-
-def _newest(state: str, conditions: Sequence[str], *, has_words: bool) -> str:
+def _parts(state: str) -> dict[str, str]:
     # finished_jobs has no unique keys.
-    parts = {part: each for part, each in _PARTS.items() if state != "finished" or part != "unique key"}
-    if not has_words:
-        parts = {"filter": "true"}
+    return {part: each for part, each in _PARTS.items() if state != "finished" or part != "unique key"}
+
+
+def _words(state: str) -> str:
+    return f"({' OR '.join(_parts(state).values())})"
+
+
+def _newest(state: str, conditions: str, *, has_words: bool) -> str:
+    parts = _parts(state) if has_words else {"filter": "true"}
     return _NEWEST.format(
         match=_match(state),
         table=TABLES[state],
         words=" ".join(f"WHEN {condition} THEN '{part}'" for part, condition in parts.items()),
-        conditions=" AND ".join([f"({' OR '.join(parts.values())})", *conditions]),
+        conditions=f"({' OR '.join(parts.values())}) AND {conditions}",
     )
 
 

@@ -45,7 +45,7 @@ def explain(situation: Situation) -> Explanation:
 def _running(situation: Situation) -> Finding:
     job = situation.job
     worker, lease = job["claimed_by"], job["lease_expires_at"]
-    why = f"{visible(worker)} is running it; its lease lasts until {clock(lease)}"
+    why = f"{visible(worker or 'an unknown worker')} is running it; its lease lasts until {clock(lease)}"
     why += "; it was claimed with others, and may still wait for them" if job["batched"] else ""
     details = {"worker": worker, "lease_expires_at": lease}
     return Finding("running", why, job["claimed_at"], Estimate(None, "it has started"), details)

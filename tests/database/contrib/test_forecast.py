@@ -120,25 +120,27 @@ def test_a_given_run_time_counts_under_a_limit_too(
     assert (found["bound"], found["ends_seconds"]) == ("running", pytest.approx(5))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "finished_at = claimed_at - interval '1 s'",
-        "claimed_at = 'infinity'",
-        "claimed_at = '-infinity'",
-        "finished_at = 'infinity'",
-    ],
-)
-def test_impossible_times_are_no_errors(
-    database_url: str, forecast: Forecast, work: Callable[..., None], change: str
+def test_a_clock_set_back_is_no_error(
+    database_url: str, forecast: Forecast, work: Callable[..., None]
 ) -> None:
     finish(database_url, 3)
-    query(database_url, f"UPDATE finished_jobs SET {change}")
+    query(database_url, "UPDATE finished_jobs SET finished_at = claimed_at - interval '1 s'")
     stage_jobs(database_url, 3, queue="mail")
     work("mail")
-    found = answered(forecast("mail", "--json"))
-    assert found["per_second"] is None or found["per_second"] > 0
+    assert answered(forecast("mail", "--json"))["per_second"] > 0
     assert forecast("mail").exit_code == 0
+
+
+@pytest.mark.parametrize("column", ["claimed_at", "finished_at"])
+@pytest.mark.parametrize("time", ["infinity", "-infinity"])
+def test_impossible_times_say_nothing(
+    database_url: str, forecast: Forecast, work: Callable[..., None], column: str, time: str
+) -> None:
+    finish(database_url, 20)
+    query(database_url, f"UPDATE finished_jobs SET {column} = %s WHERE id %% 2 = 0", time)
+    stage_jobs(database_url, 3, queue="mail")
+    work("mail")
+    assert answered(forecast("mail", "--json"))["run_seconds"] == pytest.approx(0.5, abs=0.5)
 
 
 def test_a_backfill_is_forecast_before_it_is_staged(database_url: str, forecast: Forecast) -> None:

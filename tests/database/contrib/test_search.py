@@ -141,7 +141,7 @@ def test_a_table_that_takes_too_long_is_named_and_the_others_are_searched(
         "_newest",
         lambda state, *given, **options: slow if state == "staged" else newest(state, *given, **options),
     )
-    monkeypatch.setattr(search, "_exact", lambda *_: iter(()))
+    monkeypatch.setattr(search, "_exact", lambda *_, **_options: iter(()))
     result = search.search(connection, search.parse("send"))
     assert result.not_searched == ["staged"]
     assert [match.id for match in result.matches["dead"]] == [dead]
@@ -163,20 +163,32 @@ def test_no_table_is_read_whole(database_url: str, connection: psycopg.Connectio
     bury(database_url, "m.f", count=MANY)
     if when == "analyzed":
         query(database_url, "ANALYZE")
-    given = {"word": "w", "in_json": "w", "looked_at": 100, "most": 50, "largest": 100, "queues": ["default"]}
+    given = {
+        "word": "w",
+        "exact": "w",
+        "in_json": "w",
+        "looked_at": 100,
+        "most": 50,
+        "largest": 100,
+        "queues": ["default"],
+    }
     given |= dict.fromkeys(search.FILTERS, "w") | {"id": "7"}
     of_finished = [each for name, each in search._FILTERS.items() if name != "unique"]
     match = {state: search._match(state) for state in TABLES}
     waiting = "AND lease_expires_at IS NULL"
     statements = [
-        *(search._newest(state, ["true"], has_words=True) for state in TABLES),
-        *(search._newest(state, of_finished, has_words=False) for state in TABLES),
-        *(search._newest(table, [each], has_words=False) for table, each in search.STATES.values()),
-        search._newest("dead", [search._FILTERS["unique"]], has_words=True),
-        search._BY_UNIQUE_KEY.format(match=match["staged"], table="staged_jobs", waiting=""),
-        search._BY_UNIQUE_KEY.format(match=match["inflight"], table="inflight_jobs", waiting=waiting),
-        search._STAGED_BY_KEY,
-        search._DEAD_BY_KEY,
+        *(search._newest(state, "true", has_words=True) for state in TABLES),
+        *(search._newest(state, " AND ".join(of_finished), has_words=False) for state in TABLES),
+        *(search._newest(table, each, has_words=False) for table, each in search.STATES.values()),
+        search._newest("dead", search._FILTERS["unique"], has_words=True),
+        search._BY_UNIQUE_KEY.format(
+            match=match["staged"], table="staged_jobs", waiting="", conditions="true"
+        ),
+        search._BY_UNIQUE_KEY.format(
+            match=match["inflight"], table="inflight_jobs", waiting=waiting, conditions="true"
+        ),
+        search._STAGED_BY_KEY.format(match=match["staged"], conditions=search._FILTERS["queue"]),
+        search._DEAD_BY_KEY.format(match=match["dead"], conditions=search._FILTERS["queue"]),
         search._BY_IDEMPOTENCY_KEY,
     ]
     with search._by_indexes(connection):

@@ -231,3 +231,31 @@ def test_arguments_of_statements_are_no_sql(connection: psycopg.Connection, jobs
         for name in ("name", "queue", "tag", "key", "unique", "args"):
             assert found(connection, f"{name}:{text.replace(' ', '')}") == []
     assert found(connection, "queue:mail") == sorted(jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("state:dead {id}", "dead"),
+        ("queue:mail {id}", "dead"),
+        ("state:completed id:{id}", "completed"),
+        ("id:{id} args:42", "waiting"),
+        ("queue:mail order-7", "waiting"),
+        ("key:acme state:cancelled", "cancelled"),
+        ("key:acme queue:mail state:waiting send", "waiting"),
+    ],
+)
+def test_filters_and_words_together_find_old_jobs(
+    connection: psycopg.Connection, jobs: dict[str, int], text: str, state: str
+) -> None:
+    """None is among the newest rows that a search looks at."""
+    assert found(connection, text.format(id=jobs[state]), looked_at=0) == [jobs[state]]
+
+
+def test_the_jobs_of_a_key_in_one_queue_are_not_hidden_by_those_of_another(
+    connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST", 3)
+    for queue in ("aaa", "aaa", "aaa", "mail"):
+        last = stage(connection, "shop.jobs.send", queue=queue, key="acme")
+    assert found(connection, "key:acme queue:mail", looked_at=0) == [last]

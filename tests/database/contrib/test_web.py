@@ -83,7 +83,7 @@ def test_what_cannot_be_measured_of_the_past_is_said(database_url: str, redis_ur
     stage_jobs(database_url, queue="mail")
     with visitor(database_url, redis_url) as browser:
         text = text_of(browser.get("/"))
-    assert "Latency – p95 wait no job in the last hour" in text
+    assert "Latency – p95 wait no recent job" in text
     assert "No job completed or died." in text
 
 

@@ -16,7 +16,7 @@ CASES: list[tuple[str, str, dict[str, str]]] = [
     ("queue:mail", "", {"queue": "mail"}),
     ("queue:mail state:dead", "", {"queue": "mail", "state": "dead"}),
     ("  state:dead\tqueue:mail  ", "", {"queue": "mail", "state": "dead"}),
-    ("state:DEAD", "", {"state": "dead"}),
+    ("State:DEAD", "", {"state": "dead"}),
     ("id:0042", "", {"id": "0042"}),
     ("send queue:mail receipt", "send receipt", {"queue": "mail"}),
     # Quotes.
@@ -25,14 +25,15 @@ CASES: list[tuple[str, str, dict[str, str]]] = [
     ('"two words" queue:mail', "two words", {"queue": "mail"}),
     ('key:"queue:mail"', "", {"key": "queue:mail"}),
     ('queue:"mail', "", {"queue": '"mail'}),
-    # Without filters, the text as it is.
-    ('"two  words"', '"two  words"', {}),
+    # Without filters, the text as it is, but for quotes around all of it.
+    ('"two  words"', "two  words", {}),
+    ('"queue:mail"', "queue:mail", {}),
+    ('"one" "two"', '"one" "two"', {}),
     ('[1,  "a b"]', '[1,  "a b"]', {}),
     # No filter.
     ("colour:red", "colour:red", {}),
     ("colour:red queue:mail", "colour:red", {"queue": "mail"}),
     ('colour:"dark red" queue:mail', 'colour:"dark red"', {"queue": "mail"}),
-    ("Queue:mail", "Queue:mail", {}),
     ("queue:", "queue:", {}),
     ('queue:""', 'queue:""', {}),
     ("queue: mail", "queue: mail", {}),

@@ -88,7 +88,7 @@ def _show(view: View) -> Mapping[str, Any]:
                 "job": job,
                 "job_id": job_id,
                 "now": now,
-                "state": explanation.state if job["state"] == "inflight" else job["state"],
+                "state": _state(job, explanation, now),
                 "explanation": explanation,
                 "hops": hops_of(job, noted),
                 "steps": _STEPS,
@@ -104,6 +104,12 @@ def _show(view: View) -> Mapping[str, Any]:
         if explanation.state == "unknown":
             break
     raise UnknownJobError(f"There is no job {job_id} here: {explanation.finding.why}.")
+
+
+def _state(job: Mapping[str, Any], explanation: Explanation, now: datetime) -> str:
+    if job["state"] == "staged" and job["scheduled_at"] > now:
+        return "scheduled"
+    return explanation.state if job["state"] == "inflight" else str(job["state"])
 
 
 def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, bool, datetime]:

@@ -139,9 +139,10 @@ def _look_at_the_past(view: View, measured: Measured) -> Lately:
         with view.snapshot() as connection:
             died = queue_overview.count_died(connection, steps[0], steps[-1] + STEP, STEP)
             busy = [name for name, glance in measured.queues.items() if glance.curve]
-            return Lately(
-                [Number(died.get(step, 0)) for step in steps], queue_overview.latency(connection, busy)
-            )
+            # Among the dead jobs staged last.
+            is_bounded = measured.total("dead").number > queue_overview.DIED_UP_TO
+            curve: list[Number | None] = [Number(died.get(step, 0), is_bounded) for step in steps]
+            return Lately(curve, queue_overview.latency(connection, busy))
 
     return view.site.memory.recall("lately", _SLOW_FRESH_SECONDS, read)
 
