@@ -252,7 +252,7 @@ def _exact(
             if found
         ]
         statements += _BY_KEYS.get(state, ())
-        all_of = f"{conditions} AND {_words(state)}" if with_words else conditions
+        all_of = f"{conditions} AND ({' OR '.join(_parts(state).values())})" if with_words else conditions
         for statement, more in statements:
             text = statement.format(
                 match=_match(state), table=TABLES[state], conditions=all_of, waiting=more.get("waiting", "")
@@ -265,10 +265,6 @@ def _exact(
 def _parts(state: str) -> dict[str, str]:
     # finished_jobs has no unique keys.
     return {part: each for part, each in _PARTS.items() if state != "finished" or part != "unique key"}
-
-
-def _words(state: str) -> str:
-    return f"({' OR '.join(_parts(state).values())})"
 
 
 def _newest(state: str, conditions: str, *, has_words: bool) -> str:
