@@ -108,7 +108,7 @@ WAITING = Gauge(
 )
 WORKERS = Gauge("drain_queue_workers", "Live workers of the queue.", ["queue"])
 
-# From 0: alarms miss growth in a series that begins at 1.
+# From 0: alerts miss growth in a series that begins at 1.
 for _reason in ("never pushed", "lost", "lease", "retry"):
     REDELIVERED.labels(_reason)
 for _store in ("postgres", "redis"):

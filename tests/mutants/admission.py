@@ -526,4 +526,11 @@ MUTANTS = (
         "        if sweep_from:\n",
         ("test_limits.py::test_a_sweep_that_has_begun_goes_on_in_a_queue_in_which_nothing_may_begin",),
     ),
+    Mutant(
+        "let a sweep rest after each slice whose rows have left",
+        "drain/admission/arrivals.py",
+        " or not self.is_between_sweeps:",
+        ":",
+        ("test_limits.py::test_a_sweep_that_has_begun_goes_on_after_its_rows_were_admitted",),
+    ),
 )

@@ -220,4 +220,11 @@ MUTANTS = (
             "test_timetable.py::test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in_the_past",
         ),
     ),
+    Mutant(
+        "take the time of a finish as it is",
+        "drain/tables/waiting.py",
+        'THEN {finite("max(finished_at)")} END',
+        "THEN max(finished_at) END",
+        ("test_failing_queues.py::test_a_finish_at_an_impossible_time_does_not_stop_the_leader",),
+    ),
 )
