@@ -238,7 +238,7 @@ def test_the_page_works_under_a_prefix_of_another_application(database_url: str,
         for link in set(links):
             if "stream" not in link and "/pause" not in link and "/rules" not in link and "log" not in link:
                 assert browser.client.get(link).status_code == 200, link
-        done = browser.confirm("/queues/mail/pause", of="/queues/mail")
+        done = browser.post("/queues/mail/pause", of="/queues/mail")
         assert done.headers["location"] == "/admin/jobs/queues/mail"
         assert "paused: queue mail" in browser.client.get(done.headers["location"]).text
         assert browser.get("/nothing", status=404)

@@ -173,20 +173,24 @@ def test_a_write_that_touches_more_than_one_job_is_asked_about(
 ) -> None:
     caplog.set_level(logging.INFO, "drain.contrib.web")
     stage_jobs(database_url, 3, queue="mail")
+    held = {"queue": "mail", "key": "their <b>server</b>"}
     with visitor(database_url) as browser:
         browser.log_in()
-        asked = browser.post("/queues/mail/pause", {"reason": "their <b>server</b>"}, of=OF)
-        assert "Pause queue mail? 3 jobs of queue mail wait now." in asked.text
+        assert browser.post("/queues/mail/pause", held, of=OF).status_code == 303
+        asked = browser.post("/queues/mail/resume", held, of=OF)
+        assert (
+            "Resume queue mail key their &lt;b&gt;server&lt;/b&gt;? 3 jobs of queue mail wait now."
+            in asked.text
+        )
         assert 'value="their &lt;b&gt;server&lt;/b&gt;"' in asked.text
+        assert browser.post("/queues/mail/resume", {**held, "confirmed": "2"}, of=OF).status_code == 200
+        assert query(database_url, PAUSES) == [("mail", None, held["key"])]
+        assert browser.confirm("/queues/mail/resume", held, of=OF).status_code == 303
         assert query(database_url, PAUSES) == []
-        assert browser.post("/queues/mail/pause", {"confirmed": "2"}, of=OF).status_code == 200
-        assert query(database_url, PAUSES) == []
-        assert browser.confirm("/queues/mail/pause", {"reason": "their server"}, of=OF).status_code == 303
-        assert query(database_url, PAUSES) == [("mail", None, None)]
-    (event,) = [vars(record) for record in caplog.records if getattr(record, "event", "") == "web_write"]
-    assert event["action"] == "queue_pause"
-    assert event["who"] == "Anna"
-    assert event["given"] == {"queue": "mail", "reason": "their server", "confirmed": "3"}
+    events = [vars(record) for record in caplog.records if getattr(record, "event", "") == "web_write"]
+    assert [event["action"] for event in events] == ["queue_pause", "queue_resume"]
+    assert {event["who"] for event in events} == {"Anna"}
+    assert events[1]["given"] == {**held, "confirmed": "3"}
     assert TOKEN not in caplog.text
 
 

@@ -65,6 +65,12 @@ class Glance:
         return Number(number, number > UP_TO)
 
     @property
+    def clears_in_seconds(self) -> float | None:
+        """Seconds to finish the waiting jobs at the last minute's rate, if no more arrive; None if unknown."""
+        waits = self.numbers.waits - self.numbers.waiting.get("paused", 0)
+        return waits / self.numbers.per_second if waits and self.numbers.per_second else None
+
+    @property
     def limit(self) -> int | None:
         """Maximum of running jobs."""
         return self.numbers.rules.running if self.numbers.rules else None

@@ -129,7 +129,8 @@ def _done(write: Write, text: str, fields: dict[str, Any] | None = None) -> Done
 
 
 ROUTES = [
-    action("/queues/{queue}/pause", _pause, name="queue_pause", ask=_ask("pause")),
+    # Unconfirmed: the button that ends it takes its place.
+    action("/queues/{queue}/pause", _pause, name="queue_pause"),
     action("/queues/{queue}/resume", _resume, name="queue_resume", ask=_ask("resume")),
     action("/queues/{queue}/rules", _set_rules, name="queue_rules", ask=_ask("change the rules of")),
 ]
