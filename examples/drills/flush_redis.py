@@ -16,7 +16,7 @@ from drills.scenario import Scenario
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "Redis forgets thousands of queued jobs under load"
+SUMMARY = "Redis loses thousands of queued jobs under load"
 
 # Orders placed at once, queued ids that the flush has to lose, and finished jobs that it waits for.
 _AT_ONCE = 4_000

@@ -14,7 +14,7 @@ from drills.rows import first_row
 from drills.scenario import Scenario
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a worker is killed in the middle of a job"
+SUMMARY = "a worker is killed while it runs a job"
 
 # Jobs queued behind the one that is killed, and the seconds between its write and its commit.
 _BEHIND = 5

@@ -15,7 +15,7 @@ from drills.rows import first_row
 from drills.scenario import Scenario
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a worker outlives its lease, and another one does the job"
+SUMMARY = "a worker outlives its lease while another runs the job"
 
 # Seconds between worker A's write and its commit.
 _HOLD_SECONDS = 20.0

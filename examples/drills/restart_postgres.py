@@ -17,7 +17,7 @@ from drills.scenario import Scenario
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "PostgreSQL crashes in the middle of work, and comes back"
+SUMMARY = "PostgreSQL crashes under load, and restarts"
 
 # Orders placed before the crash and after it, and finished jobs that the crash waits for.
 _AT_ONCE = 400

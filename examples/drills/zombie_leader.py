@@ -22,7 +22,7 @@ from drills.sessions import Session
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a leader is paused in a batch, and goes on too late"
+SUMMARY = "a leader is suspended in a batch, and resumes too late"
 
 # Orders placed for the batch.
 _AT_ONCE = 1000
