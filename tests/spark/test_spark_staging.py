@@ -147,7 +147,7 @@ def test_a_run_that_another_program_has_staged_meanwhile_is_rolled_back(
     run = Run(run_id="run")
     with runs.exclusive(database_url, "run") as connection, runs.begun(connection, run):
         query(database_url, "UPDATE bulk_runs SET rows = 5, committed_at = now() RETURNING 1")
-        with pytest.raises(StageError, match="another program has staged run 'run' meanwhile"):
+        with pytest.raises(StageError, match="another program has just staged run 'run'"):
             copying.stage(connection, jobs(spark, 10), run, is_divided=True)
     assert staged(database_url) == []
 

@@ -442,6 +442,6 @@ def test_the_command_writes_the_page(database_url: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     html = (tmp_path / "page.html").read_text()
-    assert "<b>2</b><span>finished</span>" in html
+    assert "<b>2</b><span>completed</span>" in html
     assert "&lt;b&gt;: &lt;script&gt;document.title" in html
     assert "<script" not in html

@@ -195,16 +195,16 @@ def test_where_there_is_nothing_to_plot_a_sentence_says_so() -> None:
     html = page.html(nothing, "all queues", top=20)
     assert "<svg" not in html
     for sentence in (
-        "No job has finished.",
+        "No job completed.",
         "No job is dead.",
-        "No finished job took more than one attempt.",
+        "Every completed job took one attempt.",
     ):
         assert sentence in html
     # A period in which jobs only died.
     died = Period(start=NOON, dead={"failed": 1})
     html = page.html(replace(nothing, periods=[died], total=Group(dead={"failed": 1})), "", top=20)
     assert html.count('role="img"') == 1
-    assert "No job that was claimed once has finished." in html
+    assert "No job that was claimed once completed." in html
 
 
 def test_a_page_shows_this_week_and_the_change_since_last_week() -> None:
