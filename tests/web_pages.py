@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psycopg
@@ -17,6 +17,9 @@ from psycopg.sql import SQL, Identifier
 from drain.config import Settings
 from drain.contrib.web import application, program
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 TOKEN = "a token that nobody guesses"
 
@@ -85,6 +88,24 @@ def served(app: Any, config: uvicorn.Config | None = None) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(PATIENCE_SECONDS)
+
+
+@contextmanager
+def dashboard(database_url: str, redis_url: str, token: str = TOKEN, **options: Any) -> Iterator[str]:
+    """Serve the page of these servers for a browser, for as long as the block runs; gives its address."""
+    settings = Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE)
+    app = application(settings, token=token, **options)
+    with closing(app.state.site), served(app) as address:
+        yield address
+
+
+def log_in(page: Page, token: str = TOKEN) -> None:
+    """Sign in as a user who may write."""
+    page.goto("/login")
+    page.get_by_label("Your name").fill("anna")
+    page.get_by_label("Token").fill(token)
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "/login" not in url)
 
 
 @contextmanager

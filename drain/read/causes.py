@@ -23,7 +23,7 @@ MOST = 10_000
 
 # Queue, job name and key.
 Job: TypeAlias = tuple[str, str, str | None]
-# Causes, and their words in every table and page, most telling first.
+# Causes in display order, and their words in every table and page.
 CAUSES: Mapping[str, str] = {
     "paused": "paused",
     "called_back": "called back",

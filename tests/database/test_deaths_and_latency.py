@@ -46,7 +46,7 @@ def died(database_url: str, connection: psycopg.Connection, *times: datetime, st
     return [found.get(BEGINS + place * STEP, 0) for place in range(steps)]
 
 
-def test_nobody_has_died_of_no_jobs(database_url: str, connection: psycopg.Connection) -> None:
+def test_without_jobs_there_are_no_deaths(database_url: str, connection: psycopg.Connection) -> None:
     assert died(database_url, connection) == [0, 0, 0]
     assert queue_overview.count_died(connection, BEGINS, BEGINS, STEP) == {}
 
@@ -88,7 +88,7 @@ def finish(
     token: int = 1,
     superseded_by: int | None = None,
 ) -> None:
-    """Write a job that has waited and run for so many seconds; `late`: it was staged that long before it was due."""
+    """Write a job with these wait and run times in seconds; `late` is the time from staging to due."""
     ended = datetime.now(UTC) - timedelta(seconds=ago)
     claimed = ended - timedelta(seconds=run)
     due = claimed - timedelta(seconds=wait)
@@ -133,7 +133,7 @@ def test_a_job_that_is_staged_after_it_was_due_waits_from_then(
     assert measured(connection).wait == [2.0] * 3
 
 
-def test_nobody_waits_less_than_no_time(database_url: str, connection: psycopg.Connection) -> None:
+def test_a_wait_is_never_negative(database_url: str, connection: psycopg.Connection) -> None:
     finish(database_url, wait=-5)
     assert measured(connection).wait == [0.0] * 3
 

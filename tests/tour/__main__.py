@@ -21,13 +21,12 @@ from drain.embedded import Services, services
 from tests.chromium import WIDE, chromium, tab
 from tests.helpers import ROOT, wait_until
 from tests.tour import history, jobs
-from tests.web_pages import served
+from tests.web_pages import TOKEN, log_in, served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PICTURES = ROOT / "docs" / "images"
-TOKEN = "the token of the tour"
 PHONE = (390, 844)
 # Pages by the name of their picture; those of single jobs are added.
 PAGES = {
@@ -145,15 +144,6 @@ def take_pictures(browser: Browser, address: str, connection: Connection, direct
         page.locator("main form[method=post] button").first.click()
         page.locator("main table:visible").first.wait_for()
         page.screenshot(path=(directory or PICTURES) / "stack.png")
-
-
-def log_in(page: Page) -> None:
-    """Sign in as a user who may write."""
-    page.goto("/login")
-    page.get_by_label("Your name").fill("anna")
-    page.get_by_label("Token").fill(TOKEN)
-    page.keyboard.press("Enter")
-    page.wait_for_url(lambda url: "/login" not in url)
 
 
 def take(page: Page, name: str, path: str, directory: Path | None) -> None:

@@ -219,7 +219,7 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
 
 
 def _exact_words(query: Query) -> Iterator[tuple[str, bool]]:
-    """Yield what indexes can find, and whether the words must match besides."""
+    """Yield what indexes can find, and whether the words must match too."""
     if query.words:
         yield query.words, False
     for name in ("id", "key", "unique"):

@@ -1,4 +1,4 @@
-"""Five tasks on `drain web` at night, in Chromium: what each needs, from the overview, and in how many clicks."""
+"""Five on-call tasks on `drain web`, in Chromium: the clicks that each takes from the overview."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from drain import queues, stage_many
-from drain.config import Settings
-from drain.contrib.web import application
 from drain.database import postgres
 from tests.chromium import chromium, tab
 from tests.helpers import (
-    NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
@@ -25,7 +22,7 @@ from tests.helpers import (
 )
 from tests.servers import _database
 from tests.tour import history, jobs
-from tests.web_pages import TOKEN, served
+from tests.web_pages import dashboard, log_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -40,7 +37,7 @@ DECLINED = "SELECT count(*) FROM dead_jobs WHERE last_error->>'type' LIKE '%%Car
 
 @dataclass(slots=True)
 class Night:
-    """Somebody who was woken, and has the overview open."""
+    """A visit that starts on the overview, with its number of clicks."""
 
     page: Page
     database_url: str
@@ -68,7 +65,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def shop(servers: Any, template: str) -> Iterator[str]:
-    """URL of a shop with a past: its mail waits behind a rate, and an export does not end."""
+    """URL of a shop with three hours of history: a rate limits its mail, and an export hangs."""
     with ExitStack() as stack:
         url = stack.enter_context(_database(servers, template))
         connection = stack.enter_context(closing(postgres.connect(url, "shop")))
@@ -86,20 +83,14 @@ def shop(servers: Any, template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address(servers: Any, shop: str) -> Iterator[str]:
-    settings = Settings(database_url=shop, redis_url=servers.redis_url, namespace=NAMESPACE)
-    app = application(settings, token=TOKEN)
-    with closing(app.state.site), served(app) as found:
+    with dashboard(shop, servers.redis_url) as found:
         yield found
 
 
 @pytest.fixture
 def night(browser: Browser, address: str, shop: str) -> Iterator[Night]:
     with tab(browser, address) as page:
-        page.goto("/login")
-        page.get_by_label("Your name").fill("anna")
-        page.get_by_label("Token").fill(TOKEN)
-        page.keyboard.press("Enter")
-        page.get_by_role("heading", name="Overview").wait_for(timeout=MILLISECONDS)
+        log_in(page)
         yield Night(page, shop)
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
 
 from benchmarks.crowd import HOSTILE, SCRIPT, fill, fill_with_hostile_texts
-from drain.config import Settings
-from drain.contrib.web import application
 from drain.database import postgres
 from tests.chromium import NARROW, WIDE, chromium, is_hacked, overhang, severe_findings, tab
-from tests.helpers import NAMESPACE, PATIENCE_SECONDS
+from tests.helpers import PATIENCE_SECONDS
 from tests.servers import _database
-from tests.web_pages import TOKEN, served
+from tests.web_pages import dashboard, log_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -49,9 +47,7 @@ def crowded(servers: Any, template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address(servers: Any, crowded: str) -> Iterator[str]:
-    settings = Settings(database_url=crowded, redis_url=servers.redis_url, namespace=NAMESPACE)
-    app = application(settings, token=TOKEN)
-    with closing(app.state.site), served(app) as found:
+    with dashboard(crowded, servers.redis_url) as found:
         yield found
 
 
@@ -71,13 +67,6 @@ def addresses_of_jobs(crowded: str) -> list[str]:
 
 def pages_of(address: str, jobs: list[str]) -> list[str]:
     return [*PAGES, *jobs[::11]]
-
-
-def log_in(page: Page) -> None:
-    page.goto("/login")
-    page.get_by_label("Token").fill(TOKEN)
-    page.keyboard.press("Enter")
-    page.wait_for_url(lambda url: "/login" not in url)
 
 
 @pytest.mark.parametrize(("size", "dark"), WAYS, ids=["wide", "narrow dark"])
@@ -226,12 +215,7 @@ def test_without_scripts_every_page_still_says_what_it_has_to(browser: Browser, 
 def test_a_database_that_goes_away_is_said_and_comes_back(
     browser: Browser, servers: Any, database_url: str, redis_url: str
 ) -> None:
-    settings = Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE)
-    app = application(settings, token=TOKEN)
-    with ExitStack() as stack:
-        stack.enter_context(closing(app.state.site))
-        found = stack.enter_context(served(app))
-        page = stack.enter_context(tab(browser, found))
+    with dashboard(database_url, redis_url) as found, tab(browser, found) as page:
         page.goto("/")
         servers.postgres.kill()
         try:

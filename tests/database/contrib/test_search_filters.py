@@ -1,4 +1,4 @@
-"""Filters of a search: each alone, two together, states, and what is found at any age."""
+"""Filters of a search: each alone, pairs, states, and jobs of any age."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connection(database_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def jobs(database_url: str, connection: psycopg.Connection) -> dict[str, int]:
-    """A job in each state with the same name, queue, key, tag and argument; beside them, some that differ in all."""
+    """A job in each state with the same name, queue, key, tag and argument, and some that share none of these."""
     given: dict[str, Any] = {"queue": "mail", "tag": "checkout", "key": "acme"}
     stage(connection, "shop.other", [7], queue="calls", tag="import", key="acme corp", unique_key="order-1")
     bury(database_url, "shop.other", job_args=[7], queue="calls", tag="import", key="acme corp")

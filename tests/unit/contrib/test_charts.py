@@ -1,4 +1,4 @@
-"""Charts of the page: what is drawn for numbers, gaps and estimates, and the same in words."""
+"""Charts of the page: numbers, gaps and estimates, as drawings and in words."""
 
 from __future__ import annotations
 

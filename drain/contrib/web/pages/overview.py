@@ -25,7 +25,7 @@ from drain.read.queues import UP_TO
 _FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
 # Seconds to count steps: for a visitor, and for the thread.
 _OF_A_VISIT, _OF_THE_THREAD = 0.005, 0.25
-# Seconds for which deaths and latency are cached.
+# Deaths and latency are cached this long.
 _SLOW_FRESH_SECONDS = 10.0
 
 
