@@ -71,7 +71,8 @@ def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted
         is_marked = hop["step_seconds"] == longest >= _MARKED_SECONDS
         at = hop["at"].isoformat(sep=" ", timespec="milliseconds")
         step = Text(_length(hop["step_seconds"]), style="bold yellow" if is_marked else "")
-        table.add_row(hop["hop"], at, _length(hop["seconds"]), step)
+        name = f"{hop['hop']} (attempt {hop['attempt']})" if "attempt" in hop else hop["hop"]
+        table.add_row(name, at, _length(hop["seconds"]), step)
     console.print(table)
     if not has_noted:
         click.echo(_HINT, err=True)

@@ -60,10 +60,6 @@ QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
 LAPSED = "lease_expires_at <= now()"
 RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
 
-# `last_error` of a failure now; keeps the first error.
-ERROR_NOW = """%(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
-        || CASE WHEN last_error IS NULL THEN '{}'::jsonb ELSE pg_catalog.jsonb_build_object(
-            'first', coalesce(last_error -> 'first'::text, last_error - 'traceback'::text)) END"""
 # For look-ups by id: only the primary key fits. A planner that believes a table empty would scan another index, as
 # happened through a pooler.
 NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"

@@ -8,6 +8,7 @@ from typing import Any
 
 from drain.database.postgres import Connection
 from drain.tables.columns import JOB
+from drain.tables.failures import WITHOUT_EARLIER
 
 # Jobs per second; at the slowest, ten thousand take four months.
 SLOWEST, FASTEST = 0.001, 10_000.0
@@ -27,10 +28,10 @@ _REVIVED = {column: column for column in JOB.split(", ")} | {
     "expires_at": "CASE WHEN expires_at > now() THEN expires_at END",
     "fencing_token": """
     CASE WHEN fencing_token >= 0 AND fencing_token <= 1000000000000000000 THEN fencing_token ELSE 0 END""",
-    "history": """
+    "history": f"""
     coalesce(history, '[]') || pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
-        'attempts', attempts, 'last_error', last_error))""",
+        'attempts', attempts, 'last_error', {WITHOUT_EARLIER}))""",
 }
 # Jobs whose ids `staged_jobs` refuses stay dead without blocking others.
 REVIVE = f"""

@@ -12,7 +12,8 @@ from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import pauses
-from drain.tables.columns import ATTEMPTS, DEAD, ERROR_NOW, JOB, LEASE_IS_OVER
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, LEASE_IS_OVER
+from drain.tables.failures import ERROR_NOW, INTERRUPTION_NOW
 from drain.tables.fences import THIS_CLAIM, Fenced, of_one
 
 RETRY_LATER = f"""
@@ -80,7 +81,7 @@ UPDATE inflight_jobs SET
     attempts = attempts - CASE WHEN lease_expires_at IS NULL OR batched THEN 0 ELSE 1 END,
     interruptions = interruptions + CASE WHEN lease_expires_at IS NULL THEN 0 ELSE 1 END,
     batched = false,
-    last_error = {ERROR_NOW}
+    last_error = {INTERRUPTION_NOW}
 WHERE {THIS_CLAIM}
     AND interruptions < %(most)s + CASE WHEN lease_expires_at IS NULL THEN 1 ELSE 0 END
 RETURNING interruptions

@@ -12,7 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from drain.formatting import clock, relative, visible
+from drain.formatting import clock, duration, relative, visible
+from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of
 from drain.terminal.values import as_text, json_default
 
 # Shown elsewhere, or meaningless to people; --json has them.
@@ -48,6 +49,19 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
             console.print(f"{title:{width}}{line}", style="red", soft_wrap=True)
         # Not folded, so that it can be copied as a traceback.
         console.print(visible(str(texts.get("traceback", "")).rstrip("\n"), lines=True), soft_wrap=True)
+        for earlier in earlier_errors(error):
+            console.print(_earlier(earlier), soft_wrap=True)
+
+
+def _earlier(error: dict[str, Any]) -> str:
+    """Format an earlier error: `attempt 2 failed after 1.2s by host:7: OSError: no answer`."""
+    number, seconds, worker = error.get("attempt"), seconds_of(error), error.get("worker")
+    words = [
+        "interrupted" if is_interruption(error) else f"attempt {number or '?'} failed",
+        f"after {duration(seconds)}" if seconds is not None else "",
+        f"by {worker}" if worker else "",
+    ]
+    return visible(f"{' '.join(filter(None, words))}: {summary_of(error)}")
 
 
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:

@@ -21,6 +21,7 @@ from drain.contrib.django.framework import (
     TaskResult,
     TaskResultStatus,
 )
+from drain.tables.failures import earlier_errors
 
 # In a job's context: the backend's alias, and the time of `enqueue()`.
 BACKEND, ENQUEUED_AT = "task_backend", "task_enqueued_at"
@@ -133,13 +134,13 @@ def _status(row: Mapping[str, Any]) -> TaskResultStatus:
 
 
 def _errors(row: Mapping[str, Any]) -> Iterator[TaskError]:
-    """Yield the recorded errors: those of earlier deaths, and the latest."""
+    """Yield the recorded errors, oldest first, with those of earlier deaths."""
     for life in (*(row["history"] or ()), row):
         error, reason = life.get("last_error"), life.get("reason")
-        if error:
+        for each in (*reversed(earlier_errors(error)), *([error] if error else [])):
             yield TaskError(
-                exception_class_path=_path(error["type"]),
-                traceback=error.get("traceback") or f"{error['type']}: {error.get('message', '')}",
+                exception_class_path=_path(each["type"]),
+                traceback=each.get("traceback") or f"{each['type']}: {each.get('message', '')}",
             )
         if reason and (not error or reason not in ("failed", "gave up")):
             yield TaskError(

@@ -30,7 +30,8 @@ PAGE = 2_000
 _ERROR_CHARACTERS = 500
 _ERROR = f"""pg_catalog.jsonb_build_object('type', last_error ->> 'type'::text,
     'message', pg_catalog."left"(last_error ->> 'message'::text, {_ERROR_CHARACTERS}),
-    'at', last_error ->> 'at'::text) AS last_error"""
+    'at', last_error ->> 'at'::text, 'attempt', last_error -> 'attempt'::text,
+    'worker', last_error ->> 'worker'::text, 'claimed_at', last_error ->> 'claimed_at'::text) AS last_error"""
 _JOB = "id, job_name, queue, tag, staged_at, scheduled_at"
 _STAGED = f"'staged' AS state, {_JOB}, expires_at, fencing_token"
 _INFLIGHT = f"""'inflight' AS state, {_JOB}, moved_at, delivery, attempts, batched, claimed_at, claimed_by,
@@ -151,13 +152,11 @@ def dead_among(connection: Connection, ids: Collection[int]) -> list[Row]:
 
 
 def any_state(connection: Connection, job_id: int) -> list[Row]:
-    """Read a job with its former deaths and first failure, from any table."""
+    """Read a job with its former deaths and all errors, from any table."""
     found: list[Row] = []
     for table, columns in _ANY_STATE.items():
-        first = "NULL" if table == "staged_jobs" else "last_error -> 'first'::text"
-        statement = (
-            f"SELECT {columns}, history, {first} AS first_error FROM {table} WHERE id = %(id)s::bigint"
-        )
+        errors = "NULL" if table == "staged_jobs" else "last_error"
+        statement = f"SELECT {columns}, history, {errors} AS errors FROM {table} WHERE id = %(id)s::bigint"
         found += _rows(connection, statement, {"id": job_id})
     return found
 

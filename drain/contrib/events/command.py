@@ -170,5 +170,5 @@ def _details(event: Event) -> Iterator[str]:
         yield f"by job {event.superseded_by}"
     if event.seconds is not None:
         yield f"after {duration(event.seconds)}"
-    if event.worker and event.event == "claimed":
+    if event.worker and event.event in ("claimed", "failed", "interrupted"):
         yield f"by {event.worker}"

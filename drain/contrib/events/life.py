@@ -1,6 +1,6 @@
 """Events of one job in order, from its row's times.
 
-A row keeps its latest claim and its first and latest failures; other attempts only count.
+A row keeps its latest claim, and its errors those of ten failed attempts; other attempts only count.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of, time_of
+
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
 # Ordered for equal times.
 EVENTS = ("staged", "moved", "delivered_again", "claimed", "failed", "interrupted", "deferred", *sorted(ENDS))
 _DEATHS = frozenset({"dead", "cancelled", "expired"})
 _RANKS = {name: rank for rank, name in enumerate(EVENTS)}
-# An attempt whose worker had to stop.
-_STOPPED = "WorkerStoppedError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +99,28 @@ def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
     if row.get("claimed_at") and has_run:
         worker = row.get("finished_by") or row.get("claimed_by")
         yield _event(row, "claimed", row["claimed_at"], attempt=max(attempt, 1), worker=worker)
-    if first := _failure({**row, "claimed_at": None}, row.get("first_error"), 1):
-        yield replace(first, until=None)
+    errors = row.get("errors")
+    for error in earlier_errors(errors):
+        yield from _claim(row, error)
+        if past := _failure({**row, "claimed_at": None}, error, 0):
+            yield replace(past, until=None)
+    if isinstance(errors, Mapping):
+        yield from _claim(row, errors)
     if failure := _failure(row, row.get("last_error"), attempt):
         yield failure
+
+
+def _claim(row: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the claim of a failed attempt, unless the row has it."""
+    at = time_of(error.get("claimed_at"))
+    if at and at != row.get("claimed_at"):
+        yield _event(row, "claimed", at, attempt=error.get("attempt"), worker=error.get("worker"))
 
 
 def _former_deaths(row: Mapping[str, Any]) -> Iterator[Event]:
     """Yield earlier deaths of a retried job, each after its failures."""
     for death in row.get("history") or ():
-        if isinstance(death, Mapping) and (at := _time(death.get("died_at"))):
+        if isinstance(death, Mapping) and (at := time_of(death.get("died_at"))):
             error = death.get("last_error")
             errors = (
                 [(error.get("first"), 1), (error, death.get("attempts"))]
@@ -134,20 +146,25 @@ def _death(row: Mapping[str, Any], at: datetime, death: Mapping[str, Any]) -> Ev
 def _failure(row: Mapping[str, Any], error: object, attempt: int) -> Event | None:
     if not isinstance(error, Mapping):
         return None
-    at = _time(error.get("at")) or row.get("failed_at")
+    at = time_of(error.get("at")) or row.get("failed_at")
     if at is None:
         return None
-    event = "interrupted" if str(error.get("type") or "").endswith(_STOPPED) else "failed"
+    event = "interrupted" if is_interruption(error) else "failed"
     claimed_at = row.get("claimed_at")
-    # A later claim has its own number.
+    # A later claim has its own number; older versions did not record the failure's.
+    recorded = error.get("attempt")
     number = attempt if claimed_at is None or at >= claimed_at else attempt - 1
+    if isinstance(recorded, int):
+        number = recorded
     return _event(
         row,
         event,
         at,
         attempt=number if event == "failed" and number > 0 else None,
-        error=_first_line(error),
+        worker=error.get("worker"),
+        error=summary_of(error),
         until=row.get("next_run_at"),
+        seconds=seconds_of(error),
     )
 
 
@@ -163,17 +180,3 @@ def _end(row: Mapping[str, Any]) -> Event | None:
     if row.get("died_at"):
         return _death(row, row["died_at"], row)
     return None
-
-
-def _first_line(error: Mapping[str, Any]) -> str:
-    message = str(error.get("message") or "").strip().partition("\n")[0]
-    kind = str(error.get("type") or "").rpartition(".")[2]
-    return ": ".join(part for part in (kind, message) if part)
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
+
+from drain.tables.failures import earlier_errors, is_interruption, summary_of, time_of
 
 _OF_TABLES = {
     "staged_at": "staged",
@@ -20,6 +22,8 @@ _OF_TABLES = {
 def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[str, Any]]:
     """List the hops of a job in time order, with `seconds` since the first and `step_seconds` since the previous.
 
+    Those of failed attempts also have `attempt`, `worker` and `error`, as far as recorded.
+
     Args:
         noted: Times noted by processes (`wire.Traces`).
     """
@@ -29,14 +33,34 @@ def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[
         # An unscheduled job is due when staged.
         if at is not None and (column != "scheduled_at" or at > job["staged_at"]):
             times[hop] = at
-    ordered = sorted(times.items(), key=lambda pair: pair[1])
-    before = [ordered[0][1], *(at for _, at in ordered)]
+    attempts = list(_attempts(job))
+    if attempts:
+        # A death has its transaction's start time, before the failure that caused it.
+        times |= {"died": max(times["died"], attempts[-1]["at"])} if "died" in times else {}
+        times.pop("failed", None)
+    ordered = sorted(
+        [*attempts, *({"hop": hop, "at": at} for hop, at in times.items())], key=lambda hop: hop["at"]
+    )
+    before = [ordered[0]["at"], *(hop["at"] for hop in ordered)]
     return [
         {
-            "hop": hop,
-            "at": at,
-            "seconds": (at - before[0]).total_seconds(),
-            "step_seconds": (at - last).total_seconds(),
+            **hop,
+            "seconds": (hop["at"] - before[0]).total_seconds(),
+            "step_seconds": (hop["at"] - last).total_seconds(),
         }
-        for (hop, at), last in zip(ordered, before, strict=False)
+        for hop, last in zip(ordered, before, strict=False)
     ]
+
+
+def _attempts(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the claim and the failure of each recorded error, oldest first."""
+    newest = job.get("last_error")
+    for error in (*reversed(earlier_errors(newest)), newest):
+        if not isinstance(error, Mapping) or (at := time_of(error.get("at"))) is None:
+            continue
+        known = {name: error[name] for name in ("attempt", "worker") if error.get(name) is not None}
+        claimed_at = time_of(error.get("claimed_at"))
+        if claimed_at and claimed_at != job.get("claimed_at"):
+            yield {"hop": "claimed", "at": claimed_at, **known}
+        hop = "interrupted" if is_interruption(error) else "failed"
+        yield {"hop": hop, "at": at, **known, "error": summary_of(error)}

@@ -23,6 +23,7 @@ from drain.read.explain import Explanation, explain
 from drain.read.explain.timeline import hops_of
 from drain.read.queries import TABLES
 from drain.tables import dead
+from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of
 
 # Parts of a job, and their columns.
 PARTS = {
@@ -166,6 +167,16 @@ def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
     return {
         "large": large,
         "error": shown_error(job["last_error"]) if job.get("last_error") else None,
+        "earlier": [
+            {
+                "attempt": None if is_interruption(error) else error.get("attempt"),
+                "worker": error.get("worker"),
+                "seconds": seconds_of(error),
+                "summary": summary_of(error),
+                "text": shown_error(error).text,
+            }
+            for error in earlier_errors(job.get("last_error"))
+        ],
         "lives": [
             (number, {name: life.get(name, "?") for name in _OF_A_LIFE}, shown_error(life.get("last_error")))
             for number, life in numbered
