@@ -717,7 +717,8 @@ def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
     assert found is not None
     assert found["lease_expires_at"] is None
     assert (found["last_error"]["type"], found["last_error"]["message"]) == ("ValueError", "no such order")
-    assert found["last_error"].keys() == {"type", "message", "traceback", "at"}
+    recorded = {"type", "message", "traceback", "at", "attempt", "worker", "claimed_at"}
+    assert found["last_error"].keys() == recorded
     (wait,) = postgres.fetch_one(
         connection, "SELECT extract(epoch FROM next_run_at - claimed_at) FROM inflight_jobs"
     )

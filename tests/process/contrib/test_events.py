@@ -369,7 +369,7 @@ def test_the_life_of_one_job_until_now(telling: Telling, env: dict[str, str]) ->
     assert "it broke" in text.splitlines()[1]
 
 
-def test_a_death_comes_behind_its_failure_and_the_first_failure_is_kept(
+def test_a_death_comes_behind_its_failures_and_its_history_keeps_the_first_and_last(
     telling: Telling, env: dict[str, str]
 ) -> None:
     def events() -> list[dict[str, Any]]:
@@ -393,15 +393,15 @@ def test_a_death_comes_behind_its_failure_and_the_first_failure_is_kept(
             now = [(each.get("error"), each.get("attempt")) for each in events() if each["event"] == "failed"]
             assert now == [("Broken: first", 1), ("Broken: second", 2)]
 
-    ends = ["failed", "failed", "dead"]
     found = events()
-    assert [each["event"] for each in found][-3:] == ends
+    assert [each["event"] for each in found] == ["staged", *["claimed", "failed"] * 3, "dead"]
     assert [each["at"] for each in found] == sorted(each["at"] for each in found)
-    assert [each.get("error") for each in found[-3:]] == ["Broken: first", "Broken: third", "it broke"]
-    assert [each.get("attempt") for each in found[-3:]] == [1, 3, 3]
+    errors = [each["error"] for each in found if "error" in each]
+    assert errors == ["Broken: first", "Broken: second", "Broken: third", "it broke"]
+    assert [each.get("attempt") for each in found] == [None, 1, 1, 2, 2, 3, 3, 3]
     with telling.connected() as connection:
         dead.revive(connection, Selection(ids=(job_id,)))
-    assert [each["event"] for each in events()] == ["staged", *ends]
+    assert [each["event"] for each in events()] == ["staged", "failed", "failed", "dead"]
 
 
 def test_a_job_that_nobody_knows_and_no_job_at_all_are_refused(env: dict[str, str]) -> None:
