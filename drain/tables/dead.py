@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from drain.database.postgres import Connection
@@ -57,7 +58,8 @@ INSERT INTO staged_jobs ({", ".join(_SPREAD)})
 OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_SPREAD.values())}
 FROM (SELECT *, row_number() OVER (ORDER BY id) - 1 AS place FROM revived) AS numbered, LATERAL (
-    SELECT now() + pg_catalog.make_interval(secs => place / %(per_second)s::double precision) AS at) AS due
+    SELECT coalesce(%(first_at)s::timestamptz, now())
+        + pg_catalog.make_interval(secs => place / %(per_second)s::double precision) AS at) AS due
 """
 DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
 NOT_DEAD = """
@@ -93,11 +95,21 @@ def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
     return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
-def revive(connection: Connection, selection: Selection, per_second: float | None = None) -> int:
-    """Stage dead jobs again under their ids, in id order at a rate if given; return how many."""
+def revive(
+    connection: Connection,
+    selection: Selection,
+    per_second: float | None = None,
+    first_at: datetime | None = None,
+) -> int:
+    """Stage dead jobs again under their ids; return how many.
+
+    Args:
+        per_second: Rate at which they come due, in id order.
+        first_at: When the first one comes due, with a rate; by default now.
+    """
     if per_second is None:
         return connection.execute(REVIVE, selection.parameters()).rowcount
-    parameters = {**selection.parameters(), "per_second": per_second}
+    parameters = {**selection.parameters(), "per_second": per_second, "first_at": first_at}
     return connection.execute(REVIVE_SPREAD, parameters).rowcount
 
 

@@ -15,6 +15,7 @@
     routing     page routes
     views       argument of page functions
     writes      actions: checked, confirmed, transactional, logged
+    bulk_actions retries and discards in slices, with progress
     forms       bounded form parsing
     failures    error pages
     paging      keyset pagination

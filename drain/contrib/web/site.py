@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from drain import wire
 from drain.config import Settings
 from drain.contrib.web.access import Access
+from drain.contrib.web.bulk_actions import BulkActions
 from drain.contrib.web.history import History
 from drain.contrib.web.live import Live
 from drain.contrib.web.memory import Memory
@@ -46,10 +47,12 @@ class Site:
         self.history = History()
         self.memory = Memory()
         self.live = Live()
+        self.bulk_actions = BulkActions(self.sessions)
 
     def close(self) -> None:
-        """End all streams and close connections."""
+        """End all streams and bulk actions, and close connections."""
         self.live.close()
+        self.bulk_actions.close()
         self.sessions.close()
         self.redis.close()
 

@@ -114,7 +114,7 @@ def test_retrying_failures_of_one_kind_takes_five_clicks(night: Night) -> None:
     night.click(night.page.get_by_label("of the group"))
     night.button("Retry")
     night.button("Yes")
-    night.sees("staged again")
+    night.sees("Completed")
     assert night.clicks == 5
     wait_until(lambda: query(night.database_url, DECLINED) == [(0,)], PATIENCE_SECONDS)
 

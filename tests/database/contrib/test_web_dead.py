@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from drain.config import Settings
+from drain.contrib.web import bulk_actions
+from drain.contrib.web.bulk_actions import BulkAction, BulkActions
 from drain.contrib.web.charts import histogram
 from drain.contrib.web.paging import ROWS
+from drain.contrib.web.sessions import Sessions
+from drain.errors import DrainError
 from drain.read import dead_groups
+from drain.tables import dead
+from drain.tables.dead import Selection
 from tests.dead_rows import bury, error
-from tests.helpers import ids_in, query
+from tests.helpers import PATIENCE_SECONDS, ids_in, query, wait_until
+from tests.hostility import Place
 from tests.sound_pages import assert_sound
 from tests.web_pages import Visitor, visitor
 
@@ -50,6 +59,125 @@ def confirm(browser: Visitor, verb: str, question: Any) -> Any:
     for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', question.text):
         fields.setdefault(name, []).append(value)
     return browser.post(f"/dead/{verb}", fields, of="/dead")
+
+
+def ended(browser: Visitor, answer: Any) -> str:
+    """Wait for a bulk action's end; return its page as text."""
+    where = answer.headers["location"]
+    wait_until(lambda: 'class="card ended"' in browser.get(where))
+    return " ".join(assert_sound(browser.get(where)).split())
+
+
+@pytest.fixture
+def held(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Slices of two jobs; each one but the first waits for the event before its statement."""
+    monkeypatch.setattr(bulk_actions, "SLICE", 2)
+    go_on, act = threading.Event(), dead.discard
+
+    def discard(connection: Any, selection: Selection) -> int:
+        if len(ids_in(database_url, "dead_jobs")) < 6:
+            assert go_on.wait(PATIENCE_SECONDS)
+        return act(connection, selection)
+
+    monkeypatch.setattr(dead, "discard", discard)
+    yield go_on
+    go_on.set()
+
+
+def start_discard(browser: Visitor) -> Any:
+    page = group_pages(browser.get("/dead"))[0]
+    return confirm(browser, "discard", send(browser, "discard", page, {"which": "all"}))
+
+
+def test_a_bulk_action_is_cancelled_after_its_slice(
+    database_url: str, browser: Visitor, held: threading.Event
+) -> None:
+    bury(database_url, last_error=error(JOBS), count=6)
+    page = group_pages(browser.get("/dead"))[0]
+    question = send(browser, "discard", page, {"which": "all"})
+    answer = confirm(browser, "discard", question)
+    where = answer.headers["location"]
+    wait_until(lambda: 'value="2"' in browser.get(where))
+    assert "Running 2 of 6 jobs discarded" in " ".join(assert_sound(browser.get(where)).split())
+    again = confirm(browser, "discard", send(browser, "discard", page, {"which": "all"}))
+    assert again.status_code == 400
+    assert "a discard of this group is running" in again.text
+    browser.post(f"{where}/cancel", of=where)
+    held.set()
+    assert "Cancelled: the other 2 jobs stay as they were." in ended(browser, answer)
+    assert len(ids_in(database_url, "dead_jobs")) == 2
+    assert browser.post(f"{where}/cancel", of="/queues/mail").status_code == 400
+    assert where in browser.get("/dead")
+
+
+def test_a_bulk_action_that_fails_keeps_its_finished_slices(
+    database_url: str, browser: Visitor, held: threading.Event
+) -> None:
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=6))
+    answer = start_discard(browser)
+    wait_until(lambda: len(ids_in(database_url, "dead_jobs")) == 4)
+    query(
+        database_url,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not on my watch''; END'",
+    )
+    query(
+        database_url,
+        "CREATE TRIGGER refuse BEFORE DELETE ON dead_jobs FOR EACH STATEMENT EXECUTE FUNCTION refuse()",
+    )
+    held.set()
+    text = ended(browser, answer)
+    assert "Failed 2 of 6 jobs discarded" in text
+    assert "Stopped: not on my watch." in text
+    assert ids_in(database_url, "dead_jobs") == ids[2:]
+
+
+def test_slices_of_a_retry_come_due_at_one_rate(
+    database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_actions, "SLICE", 2)
+    bury(database_url, last_error=error(JOBS), count=5)
+    (page,) = group_pages(browser.get("/dead"))
+    question = send(browser, "retry", page, {"which": "all", "per_second": "0.5"})
+    assert "Completed 5 of 5" in ended(browser, confirm(browser, "retry", question))
+    ((seconds,),) = query(
+        database_url,
+        "SELECT array_agg(extract(epoch FROM scheduled_at - first)::integer ORDER BY id) FROM staged_jobs, "
+        "(SELECT min(scheduled_at) AS first FROM staged_jobs) AS all_of_them",
+    )
+    assert seconds == [0, 2, 4, 6, 8]
+
+
+def test_only_the_owner_of_the_tables_acts_on_a_group(place: Place) -> None:
+    bury(place.url_of("owner"), last_error=error(JOBS), count=3)
+    for role, says in (("inspection", "permission denied for table dead_jobs"), ("owner", "Completed 3 of 3")):
+        with visitor(place.url_of(role)) as browser:
+            browser.log_in()
+            assert says in ended(browser, start_discard(browser))
+    with visitor(place.url_of("owner"), token=None) as browser:
+        assert "Retry or discard" not in browser.get("/dead")
+        assert browser.send("/dead/actions/x/cancel", {"secret": "x"}).status_code == 403
+
+
+def test_actions_are_forgotten_and_limited(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    actions, go_on = BulkActions(Sessions(Settings(database_url=database_url))), threading.Event()
+
+    def start(group: str, wait: bool) -> BulkAction:
+        return actions.start(
+            "retry", group, "jobs", "Anna", [1], lambda *_: int(not wait or go_on.wait(PATIENCE_SECONDS))
+        )
+
+    for number in range(bulk_actions.MOST + 2):
+        each = start(str(number), wait=False)
+        wait_until(lambda each=each: each.state == bulk_actions.COMPLETED)  # type: ignore[misc]
+    assert len(actions.latest()) == bulk_actions.MOST
+    assert actions.find(each.name) is each
+    for number in range(bulk_actions.MOST_RUNNING):
+        start(f"slow {number}", wait=True)
+    with pytest.raises(DrainError, match="4 bulk actions are running"):
+        start("one more", wait=False)
+    go_on.set()
+    actions.close()
+    assert {each.state for each in actions.latest()} == {bulk_actions.COMPLETED}
 
 
 def test_nothing_is_dead(browser: Visitor) -> None:
@@ -141,7 +269,7 @@ def test_all_of_a_group_are_retried_at_a_rate_which_goes_on_by_itself(
     (later,) = bury(database_url, last_error=error(JOBS), died_at=datetime.now(UTC) + timedelta(minutes=1))
     done = confirm(browser, "retry", question)
     assert done.status_code == 303, done.text
-    assert "5 jobs staged again, at 0.5 a second" in browser.get(done.headers["location"])
+    assert "Completed 5 of 5 jobs retried, by Anna." in ended(browser, done)
     ((seconds,),) = query(
         database_url,
         "SELECT array_agg(extract(epoch FROM scheduled_at - first)::integer ORDER BY id) FROM staged_jobs, "
@@ -176,7 +304,7 @@ def test_a_group_is_discarded_after_a_question(database_url: str, browser: Visit
     )
     assert "They are gone then" in question.text
     done = confirm(browser, "discard", question)
-    assert "3 jobs discarded" in browser.get(done.headers["location"])
+    assert "Completed 3 of 3 jobs discarded, by Anna." in ended(browser, done)
     assert ids_in(database_url, "dead_jobs") == [other]
     (page,) = group_pages(browser.get("/dead"))
     question = send(browser, "discard", page, {"which": "chosen", "id": [other]})

@@ -5,6 +5,7 @@ queue         one queue
 queue_writes  pause, resume and rules
 job           one job: timeline, errors, retry, discard, cancel
 dead          dead jobs in groups
+dead_action   progress of a bulk retry or discard
 search        jobs of all tables
 cron          schedules
 workers       processes and running jobs
@@ -23,6 +24,7 @@ from drain.contrib.web.pages import (
     bulk,
     cron,
     dead,
+    dead_action,
     design,
     job,
     login,
@@ -41,6 +43,7 @@ ROUTES: list[Route] = [
     *queue_writes.ROUTES,
     *job.ROUTES,
     *dead.ROUTES,
+    *dead_action.ROUTES,
     *search.ROUTES,
     *cron.ROUTES,
     *workers.ROUTES,

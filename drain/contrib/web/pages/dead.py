@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from drain.contrib.web.bulk_actions import Act
 from drain.contrib.web.charts import histogram
 from drain.contrib.web.forms import Form, FormError
 from drain.contrib.web.paging import ROWS, page_of, place_of
@@ -36,6 +37,7 @@ def _show(view: View) -> Mapping[str, Any]:
         "groups_left_out": max(0, len(found.groups) - _GROUPS),
         "histogram": histogram(times, now) if times else None,
         **_bounds(found),
+        "actions": view.site.bulk_actions.latest(),
         "now": now,
     }
 
@@ -75,10 +77,11 @@ def _find(found: Groups, name: str) -> Group:
 
 
 class _Chosen(NamedTuple):
-    """Dead jobs that a form selects: one by one, or a whole group."""
+    """Dead jobs that a form selects: one by one, or a whole group, which is acted on in slices."""
 
     ids: Sequence[int]
     words: str
+    group: str = ""
 
 
 def _chosen(connection: Connection, form: Form) -> _Chosen:
@@ -92,8 +95,8 @@ def _chosen(connection: Connection, form: Form) -> _Chosen:
     group = _find(dead_groups.read_groups(connection), form.text("group"))
     # Jobs that died after the page was rendered are left out.
     before = _time(form.text("seen_at"))
-    ids = [death.id for death in group.deaths if death.died_at <= before]
-    return _Chosen(ids, f"dead jobs of {group.latest.job_name} ({group.latest.where})")
+    ids = sorted(death.id for death in group.deaths if death.died_at <= before)
+    return _Chosen(ids, f"dead jobs of {group.latest.job_name} ({group.latest.where})", group.digest)
 
 
 def _time(text: str) -> datetime:
@@ -142,24 +145,39 @@ def _ask_to_discard(write: Write) -> Question:
 
 def _retry(write: Write) -> Done:
     chosen, rate = _chosen(write.connection, write.form), _per_second(write.form)
-    number = dead.revive(write.connection, Selection(tuple(chosen.ids)), rate)
+    begun_at = queries.now(write.connection)
+
+    def act(connection: Connection, ids: Sequence[int], before: int) -> int:
+        first_at = begun_at + timedelta(seconds=before / rate) if rate else None
+        return dead.revive(connection, Selection(tuple(ids)), rate, first_at)
+
     pace = "" if rate is None else f", at {rate:g} a second"
-    return _done(write, chosen, number, f"staged again{pace}", per_second=rate)
+    return _act(write, chosen, "retry", act, f"staged again{pace}", per_second=rate)
 
 
 def _discard(write: Write) -> Done:
-    chosen = _chosen(write.connection, write.form)
-    number = dead.discard(write.connection, Selection(tuple(chosen.ids)))
-    return _done(write, chosen, number, "discarded")
+    def act(connection: Connection, ids: Sequence[int], _before: int) -> int:
+        return dead.discard(connection, Selection(tuple(ids)))
+
+    return _act(write, _chosen(write.connection, write.form), "discard", act, "discarded")
 
 
-def _done(write: Write, chosen: _Chosen, number: int, what: str, **fields: Any) -> Done:
+def _act(write: Write, chosen: _Chosen, verb: str, act: Act, what: str, **fields: Any) -> Done:
+    fields |= {"ids": list(chosen.ids[:_LOGGED])}
+    if not chosen.group:
+        return _done(write, chosen, act(write.connection, chosen.ids, 0), what, fields)
+    actions = write.view.site.bulk_actions
+    action = actions.start(verb, chosen.group, chosen.words, write.who, chosen.ids, act)
+    text = f"{verb} of {len(chosen.ids):,} {chosen.words} started"
+    return Done(text, write.view.url("dead_action", action=action.name), fields)
+
+
+def _done(write: Write, chosen: _Chosen, number: int, what: str, fields: dict[str, Any]) -> Done:
     if not number:
         raise DrainError("none of these jobs is dead any more; nothing was done")
     others = len(chosen.ids) - number
     rest = f"; {count(others, 'other')} had moved on" if others else ""
-    fields |= {"jobs": number, "ids": list(chosen.ids[:_LOGGED])}
-    return Done(f"{count(number, 'job')} {what}{rest}", write.view.url("dead"), fields)
+    return Done(f"{count(number, 'job')} {what}{rest}", write.view.url("dead"), fields | {"jobs": number})
 
 
 ROUTES = [
