@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,11 +57,18 @@ class RefusedError(DrainError):
 
 @dataclass(frozen=True)
 class Question:
-    """Question before a write that touches several jobs, such as `Retry 12 dead jobs of queue mail?`."""
+    """Question before a write that touches several jobs, such as `Retry 12 dead jobs of queue mail?`.
+
+    Attributes:
+        effects: Changes to expect, one sentence each.
+        back: Address of Cancel; by default the overview.
+    """
 
     text: str
     jobs: int
     yes: str = ""
+    effects: Sequence[str] = ()
+    back: str = ""
 
 
 Act = Callable[[Write], Done]

@@ -215,14 +215,21 @@ def test_a_form_of_rules_changes_those_that_differ(database_url: str) -> None:
             browser.log_in()
             seen = {"was": '{"running": 5, "rate": "10/s"}', "running": "5", "rate": "20/s", "weights": ""}
             queues.set(connection, "mail", running=7)
-            assert browser.post("/queues/mail/rules", seen, of=OF).status_code == 303
+            asked = browser.post("/queues/mail/rules", seen, of=OF)
+            assert "Maximum start rate: 10/s → 20/s." in asked.text
+            assert 'href="/queues/mail">Cancel' in asked.text
+            assert str(queues.show(connection, "mail").rate) == "10/s"  # type: ignore[union-attr]
+            assert browser.confirm("/queues/mail/rules", seen, of=OF).status_code == 303
             rules = queues.show(connection, "mail")
             assert rules is not None
             assert (rules.running, str(rules.rate)) == (7, "20/s")
+            again = browser.post("/queues/mail/rules", seen, of=OF)
+            assert again.status_code == 400
+            assert "queue mail has these rules already" in again.text
             wrong = browser.post("/queues/mail/rules", {**seen, "rate": "fast"}, of=OF)
             assert wrong.status_code == 400
             assert "a rate is written as 100/s" in wrong.text
-            browser.post(
+            browser.confirm(
                 "/queues/mail/rules", {"fair": "yes", "weights": "acme=3\nb=0.5", "was": "{}"}, of=OF
             )
             rules = queues.show(connection, "mail")

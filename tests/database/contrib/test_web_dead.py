@@ -149,7 +149,10 @@ def test_slices_of_a_retry_come_due_at_one_rate(
 
 def test_only_the_owner_of_the_tables_acts_on_a_group(place: Place) -> None:
     bury(place.url_of("owner"), last_error=error(JOBS), count=3)
-    for role, says in (("inspection", "permission denied for table dead_jobs"), ("owner", "Completed 3 of 3")):
+    for role, says in (
+        ("inspection", "permission denied for table dead_jobs"),
+        ("owner", "Completed 3 of 3"),
+    ):
         with visitor(place.url_of(role)) as browser:
             browser.log_in()
             assert says in ended(browser, start_discard(browser))

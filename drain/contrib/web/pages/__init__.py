@@ -3,6 +3,7 @@
 overview      all queues
 queue         one queue
 queue_writes  pause, resume and rules
+rule_effects  preview of changed rules
 job           one job: timeline, errors, retry, discard, cancel
 dead          dead jobs in groups
 dead_action   progress of a bulk retry or discard

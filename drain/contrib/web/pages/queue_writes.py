@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from drain import formatting, queues
-from drain.admission.options import as_options
+from drain.admission.options import as_options, with_options
+from drain.admission.rules import Rules
 from drain.contrib.web.forms import FormError
-from drain.contrib.web.writes import Ask, Done, Question, Write, action
+from drain.contrib.web.pages import overview, rule_effects
+from drain.contrib.web.writes import Done, Question, Write, action
 from drain.errors import ConfigError
 from drain.formatting import visible
 from drain.read import queue_overview
@@ -34,19 +36,27 @@ def _words(names: dict[str, str | None]) -> str:
     return visible(" ".join(f"{kind} {name}" for kind, name in names.items() if name))
 
 
-def _ask(verb: str) -> Ask:
-    def ask(write: Write) -> Question:
-        queue = write.view.params["queue"]
-        with write.view.snapshot() as connection:
-            number = queue_overview.count_of_queue(connection, queue, _UP_TO)
-        more = " or more" if number == _UP_TO else ""
-        what = _words(_names(write)) if verb != "change the rules of" else f"queue {queue}"
-        text = (
-            f"{verb.capitalize()} {what}? {formatting.count(number, 'job')}{more} of queue {queue} wait now."
-        )
-        return Question(text, number, f"Yes, {verb} {what}")
+def _ask_to_resume(write: Write) -> Question:
+    queue = write.view.params["queue"]
+    with write.view.snapshot() as connection:
+        number = queue_overview.count_of_queue(connection, queue, _UP_TO)
+    more = " or more" if number == _UP_TO else ""
+    what = _words(_names(write))
+    text = f"Resume {what}? {formatting.count(number, 'job')}{more} of queue {queue} wait now."
+    return Question(text, number, f"Yes, resume {what}")
 
-    return ask
+
+def _preview_rules(write: Write) -> Question:
+    queue = write.view.params["queue"]
+    before = queues.show(write.connection, queue) or Rules(queue)
+    after = with_options(before, _changes(write))
+    after.require_tracked(write.view.site.settings.forward_queues)
+    glance = overview.look(write.view).queues.get(queue) or overview.Glance(queue)
+    if not (changes := rule_effects.describe(before, after, glance.numbers)):
+        raise FormError(f"queue {queue} has these rules already")
+    back = write.view.url("queue", queue=queue)
+    # More than one job, so that the preview of an empty queue is shown too.
+    return Question(f"New rules of queue {queue}:", 2, "Apply", changes, back)
 
 
 def _pause(write: Write) -> Done:
@@ -73,8 +83,7 @@ def _resume(write: Write) -> Done:
 
 def _set_rules(write: Write) -> Done:
     queue = write.view.params["queue"]
-    if not (changes := _changes(write)):
-        raise FormError("no rule is different")
+    changes = _changes(write)
     rules = queues.change(write.connection, queue, changes)
     rules.require_tracked(write.view.site.settings.forward_queues)
     return _done(write, f"queue {queue} has new rules: {', '.join(changes)}", {"rules": as_options(rules)})
@@ -96,7 +105,10 @@ def _changes(write: Write) -> dict[str, Any]:
     if given["ordered"]:
         given["on_dead"] = write.form.text("on_dead") or "hold"
     without = dict.fromkeys(_FLAGS, False) | {"on_dead": "hold", "weights": {}}
-    return {name: value for name, value in given.items() if value != was.get(name, without.get(name))}
+    changes = {name: value for name, value in given.items() if value != was.get(name, without.get(name))}
+    if not changes:
+        raise FormError("no rule is different")
+    return changes
 
 
 def _number(write: Write, name: str) -> int | None:
@@ -131,6 +143,6 @@ def _done(write: Write, text: str, fields: dict[str, Any] | None = None) -> Done
 ROUTES = [
     # Unconfirmed: the button that ends it takes its place.
     action("/queues/{queue}/pause", _pause, name="queue_pause"),
-    action("/queues/{queue}/resume", _resume, name="queue_resume", ask=_ask("resume")),
-    action("/queues/{queue}/rules", _set_rules, name="queue_rules", ask=_ask("change the rules of")),
+    action("/queues/{queue}/resume", _resume, name="queue_resume", ask=_ask_to_resume),
+    action("/queues/{queue}/rules", _set_rules, name="queue_rules", ask=_preview_rules),
 ]
