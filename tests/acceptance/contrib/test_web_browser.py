@@ -164,6 +164,48 @@ def test_keys_move_between_rows_and_open_one(browser: Browser, address: str) -> 
         assert page.locator("tr:focus-within").count() == 0
 
 
+def test_searches_are_saved_and_deleted_by_keyboard(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/search?q=queue:hostile state:dead")
+        saved = page.get_by_role("region", name="Saved searches")
+        for name in (SCRIPT, "second"):
+            saved.get_by_label("Name").focus()
+            page.keyboard.type(name)
+            page.keyboard.press("Enter")
+            saved.get_by_role("status").filter(has_text=f"Saved {name}.").wait_for(timeout=MILLISECONDS)
+        assert severe_findings(page) == []
+        assert not is_hacked(page)
+        page.goto("/search?q=other")
+        saved.get_by_label("Name").fill("second")
+        saved.get_by_role("button", name="Save this search").press("Enter")
+        assert saved.locator("code").all_inner_texts() == ["queue:hostile state:dead", "other"]
+        saved.get_by_role("button", name="Delete second").press("Enter")
+        assert focused(page, "getAttribute('aria-label')") == f"Delete {SCRIPT}"
+        saved.get_by_role("link", name=SCRIPT).press("Enter")
+        page.wait_for_url("**/search?q=queue*", timeout=MILLISECONDS)
+        assert page.locator("#q").input_value() == "queue:hostile state:dead"
+        saved.get_by_role("button", name="Delete").press("Enter")
+        assert focused(page, "name") == "name"
+        assert page.evaluate("Object.values(localStorage)") == ["[]"]
+
+
+def test_without_storage_or_scripts_searches_are_not_saved(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.add_init_script(
+            "Object.defineProperty(window, 'localStorage', "
+            "{ get() { throw new DOMException('no', 'SecurityError'); } })"
+        )
+        page.goto("/search?q=mail")
+        page.keyboard.press("?")
+        page.get_by_role("dialog").wait_for(timeout=MILLISECONDS)
+        assert not page.locator("#saved-searches").is_visible()
+    context = browser.new_context(base_url=address, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/search?q=mail")
+    assert not page.locator("#saved-searches").is_visible()
+    context.close()
+
+
 def test_a_question_mark_lists_the_keys(browser: Browser, address: str) -> None:
     with tab(browser, address) as page:
         page.goto("/")

@@ -1,4 +1,4 @@
-// Live updates and keyboard shortcuts. Everything else works without this script.
+// Live updates, saved searches and keyboard shortcuts. Everything else works without this script.
 "use strict";
 
 // Keyboard: `/` searches, `g` and a letter open a page, `j` and `k` choose a row, `?` lists all.
@@ -31,6 +31,83 @@
       field.focus();
     }
   });
+})();
+
+// Saved searches, kept in this browser. Mounts under different prefixes have their own.
+(() => {
+  const saved = document.getElementById("saved-searches");
+  if (!saved) return;
+  const form = saved.querySelector("form");
+  const list = saved.querySelector("ul");
+  const said = saved.querySelector("[role=status]");
+  const key = `drain searches ${saved.dataset.search}`;
+  const most = 50;
+
+  const read = () => {
+    try {
+      const found = JSON.parse(localStorage.getItem(key) || "[]");
+      return found.filter((each) => typeof each.name === "string" && typeof each.query === "string").slice(0, most);
+    } catch (error) {
+      if (error.name === "SecurityError") throw error;
+      return [];
+    }
+  };
+
+  const show = () => {
+    const rows = read().map(({ name, query }) => {
+      const row = document.createElement("li");
+      const link = document.createElement("a");
+      link.href = `${saved.dataset.search}?q=${encodeURIComponent(query)}`;
+      link.textContent = name;
+      const text = document.createElement("code");
+      text.textContent = query;
+      const remove = document.createElement("button");
+      remove.className = "quiet";
+      remove.textContent = "Delete";
+      remove.setAttribute("aria-label", `Delete ${name}`);
+      remove.addEventListener("click", () => {
+        const place = rows.indexOf(row);
+        keep(read().filter((each) => each.name !== name), `Deleted ${name}.`);
+        const left = list.querySelectorAll("button");
+        (left[Math.min(place, left.length - 1)] || form.elements.name).focus();
+      });
+      row.append(link, " ", text, " ", remove);
+      return row;
+    });
+    list.replaceChildren(...rows);
+  };
+
+  const keep = (searches, text) => {
+    try {
+      localStorage.setItem(key, JSON.stringify(searches));
+      said.textContent = text;
+    } catch {
+      said.textContent = "This browser cannot store the search.";
+    }
+    show();
+  };
+
+  try {
+    show();
+  } catch {
+    // The browser refuses storage, so the section stays hidden.
+    return;
+  }
+  saved.hidden = false;
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const name = form.elements.name.value.trim();
+    const query = document.getElementById("q").value.trim();
+    const others = read().filter((each) => each.name !== name);
+    if (!name || !query) said.textContent = "Enter a search and a name.";
+    else if (others.length >= most) said.textContent = `Delete a search first: ${most} are saved.`;
+    else {
+      keep([...others, { name, query }], `Saved ${name}.`);
+      form.reset();
+    }
+  });
+  // Another tab changed them.
+  addEventListener("storage", (event) => event.key === key && show());
 })();
 
 (() => {
