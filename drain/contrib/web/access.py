@@ -6,8 +6,9 @@ import hmac
 import re
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic, time
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,10 +18,14 @@ from drain.contrib.web.tokens import Signer, checked_token, nonce
 from drain.errors import ConfigError
 from drain.formatting import visible
 
+# Browsers drop larger cookies.
+_LARGEST_COOKIE = 3800
 SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
 # Lifetime of a login.
 SESSION_SECONDS = 12 * 3600
 _NOTICE_SECONDS = 60
+# An Undo button works this long.
+_UNDO_SECONDS = 3600
 # Wrong tokens per minute and address, and addresses remembered. A limit over all addresses would let anyone lock out
 # token holders.
 _WRONG_TOKENS = 10
@@ -29,6 +34,13 @@ _LONGEST_NAME = 100
 _VISIT = re.compile("[A-Za-z0-9_-]{24}")
 
 User = Callable[[Request], str | None]
+
+
+class Notice(NamedTuple):
+    """Message of a page, and the sealed value of its Undo button; "" for none."""
+
+    text: str
+    undo: str = ""
 
 
 class Access:
@@ -129,16 +141,29 @@ class Access:
         if (visit := _visit(request)) != request.cookies.get(VISIT):
             self._set(request, response, VISIT, visit, None)
 
-    def notify(self, request: Request, response: Response, text: str) -> None:
-        """Show a message on the visitor's next page."""
-        self._set(
-            request, response, NOTICE, self.signer.seal("notice", {"text": text[:500]}), _NOTICE_SECONDS
-        )
+    def notify(
+        self, request: Request, response: Response, text: str, undo: Mapping[str, Any] | None = None
+    ) -> None:
+        """Show a message on the visitor's next page, with an Undo button if it fits in a cookie."""
+        value = {"text": text[:500]}
+        sealed = self.signer.seal("notice", {**value, "undo": undo})
+        if len(sealed) > _LARGEST_COOKIE:
+            sealed = self.signer.seal("notice", value)
+        self._set(request, response, NOTICE, sealed, _NOTICE_SECONDS)
 
-    def notice(self, request: Request) -> str:
-        """Return the message for this page, or ""."""
+    def notice(self, request: Request) -> Notice:
+        """Return the message for this page, if any."""
         value = self.signer.unseal("notice", request.cookies.get(NOTICE, ""))
-        return str(value["text"]) if value else ""
+        if value is None:
+            return Notice("")
+        undo = value.get("undo")
+        until = {"until": self._now() + _UNDO_SECONDS}
+        return Notice(str(value["text"]), self.signer.seal("undo", {**undo, **until}) if undo else "")
+
+    def unseal_undo(self, sealed: str) -> dict[str, Any] | None:
+        """Read the value of an Undo button; None if it is forged or too old."""
+        value = self.signer.unseal("undo", sealed)
+        return value if value is not None and value["until"] >= self._now() else None
 
     def forget_notice(self, request: Request, response: Response) -> None:
         """Delete the message that was shown."""

@@ -41,12 +41,14 @@ class Done:
     Attributes:
         text: Message, such as `queue mail is paused`.
         to: Address of the next page.
+        undo: Values for the Undo button; see `pages.undo`.
         template: Rendered instead of the next page, for content shown only once.
     """
 
     text: str
     to: str
     fields: dict[str, Any] = field(default_factory=dict)
+    undo: Mapping[str, Any] | None = None
     template: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -109,7 +111,7 @@ def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) 
     if done.template:
         return respond(request, done.template, done.values)
     response = RedirectResponse(done.to, status_code=303)
-    view.site.access.notify(request, response, done.text)
+    view.site.access.notify(request, response, done.text, done.undo)
     return response
 
 

@@ -4,6 +4,7 @@ overview      all queues
 queue         one queue
 queue_writes  pause, resume and rules
 rule_effects  preview of changed rules
+undo          earlier rules, and schedules paused or resumed, from a notice
 job           one job: timeline, errors, retry, discard, cancel
 dead          dead jobs in groups
 dead_action   progress of a bulk retry or discard
@@ -35,6 +36,7 @@ from drain.contrib.web.pages import (
     search,
     stack,
     statistics,
+    undo,
     workers,
 )
 
@@ -42,6 +44,7 @@ ROUTES: list[Route] = [
     *overview.ROUTES,
     *queue.ROUTES,
     *queue_writes.ROUTES,
+    *undo.ROUTES,
     *job.ROUTES,
     *dead.ROUTES,
     *dead_action.ROUTES,

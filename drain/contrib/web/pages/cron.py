@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from drain.contrib.web.forms import require_storable
+from drain.contrib.web.pages import undo
 from drain.contrib.web.paging import ROWS, page_of, place_of
 from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
@@ -70,14 +72,16 @@ def _pause(write: Write) -> Done:
     name = _name(write)
     if not crons.pause(write.connection, [name]):
         raise _refusal(write, name, "is paused already")
-    return _done(write, f"schedule {name} is paused", name)
+    done = _done(write, f"schedule {name} is paused", name)
+    return replace(done, undo=undo.of_schedule(name, is_paused=True))
 
 
 def _resume(write: Write) -> Done:
     name = _name(write)
     if not crons.resume(write.connection, [name]):
         raise _refusal(write, name, "is not paused")
-    return _done(write, f"schedule {name} is resumed, from its next tick on", name)
+    done = _done(write, f"schedule {name} is resumed, from its next tick on", name)
+    return replace(done, undo=undo.of_schedule(name, is_paused=False))
 
 
 def _run(write: Write) -> Done:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from drain import formatting, queues
 from drain.admission.options import as_options, with_options
 from drain.admission.rules import Rules
 from drain.contrib.web.forms import FormError
-from drain.contrib.web.pages import overview, rule_effects
+from drain.contrib.web.pages import overview, rule_effects, undo
 from drain.contrib.web.writes import Done, Question, Write, action
 from drain.errors import ConfigError
 from drain.formatting import visible
@@ -84,9 +85,11 @@ def _resume(write: Write) -> Done:
 def _set_rules(write: Write) -> Done:
     queue = write.view.params["queue"]
     changes = _changes(write)
+    before = undo.locked_rules(write.connection, queue)
     rules = queues.change(write.connection, queue, changes)
     rules.require_tracked(write.view.site.settings.forward_queues)
-    return _done(write, f"queue {queue} has new rules: {', '.join(changes)}", {"rules": as_options(rules)})
+    done = _done(write, f"queue {queue} has new rules: {', '.join(changes)}", {"rules": as_options(rules)})
+    return replace(done, undo=undo.of_rules(before, rules))
 
 
 def _changes(write: Write) -> dict[str, Any]:
