@@ -2,7 +2,7 @@
 
     tables    one snapshot: each id in one table, no finish without a claim, tokens only grow
     rules     conditions that no row may meet
-    recheck   repeated looks, since moving jobs may look wrong
+    recheck   repeated looks, because moving jobs may look wrong
     overdue   rows that should have left long ago
     obstacles excuses for an overdue row
     admission limits and unique keys
@@ -12,8 +12,8 @@
     attended  queues with jobs but no worker
     report    counts and breaches
 
-An audit changes nothing, and delays nothing but vacuum. It cannot find rows missing from all tables: rollbacks leave
-gaps in the ids too.
+An audit changes nothing and delays only vacuum. It cannot find rows missing from all tables: rollbacks also leave gaps
+in the ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits exceeded, rules not followed, unique keys doubled.
+"""Exceeded limits, rules that cannot be applied, duplicate unique keys.
 
 A breach must be found by every look; anything else may settle a moment later.
 """
@@ -17,7 +17,7 @@ from drain.read import queries
 from drain.tables.pauses import IS_PAUSED
 
 _MOST = 100
-# For the leader to settle two jobs of one unique key.
+# Time for the leader to settle two jobs with one unique key.
 _SETTLED_SECONDS = 10
 
 # Only a row added after the leader knew the limit is a breach: limits may be lowered below the running jobs. A retry is
@@ -97,8 +97,8 @@ class AdmissionCheck:
     def _over_limits(self) -> Iterable[tuple[Subject, Breach]]:
         for statement in _OVER_LIMITS:
             for queue, key, most, running, ids in self._connection.execute(statement.encode()):
-                of_key = "" if key is None else f" of key {visible(key)}"
-                explanation = f"running in queue {queue}{of_key}, which may run {most}; latest"
+                of_key = "" if key is None else f" with key {visible(key)}"
+                explanation = f"running in queue {queue}{of_key}, limit {most}; latest"
                 yield Subject("limits", (queue, key)), Breach("limits", explanation, running, tuple(ids))
 
     def _held(self) -> Iterable[tuple[Subject, Breach]]:
@@ -113,5 +113,5 @@ class AdmissionCheck:
         for name, key, count, ids in self._connection.execute(
             _SEVERAL, read_held(self._connection)._asdict()
         ):
-            explanation = f"of name {visible(name)} and unique key {visible(key)} waiting at once"
+            explanation = f"jobs named {visible(name)} with unique key {visible(key)} waiting at once"
             yield Subject("unique", (name, key)), Breach("unique", explanation, count, tuple(ids))

@@ -67,7 +67,7 @@ class AttendedCheck:
         self._unattended = [each for each in waiting if not workers[each.queue]]
 
     def breaches(self) -> list[Breach]:
-        """Return breaches of queues never attended, longest first."""
+        """Return breaches of queues unattended at every look, longest first."""
         if self._problem:
             return []
         unattended = self._unattended or []

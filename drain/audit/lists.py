@@ -1,7 +1,7 @@
 """Comparison of the Redis lists with `inflight_jobs`.
 
 Some jobs are always between the two: committed, not pushed; popped, not claimed; lost, not redelivered. A delivery is
-missing only if every look finds it in no list while its row waits under the same number.
+missing only if every look finds it in no list while its row waits with the same number.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from drain.wire.namespace_guard import Owner
 
 _IDS_PER_STATEMENT = 10_000
 _ROWS_PER_FETCH = 10_000
-_MISSING = "delivered, not claimed, and not in the list of their queue ({queues})"
-_FORGOTTEN = "; this Redis has forgotten, or never knew, the namespace {namespace}"
-_FED_BY_ANOTHER = "; queue {queue} is fed by another database, {owner}"
+_MISSING = "delivered but not claimed, and not in their queue's Redis list ({queues})"
+_FORGOTTEN = "; this Redis has lost, or never had, the namespace {namespace}"
+_FED_BY_ANOTHER = "; queue {queue} belongs to another database, {owner}"
 _NO_LIST = "; the Redis key {key} is not a list: rename it"
 _DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {DELIVERED}"
 # A join uses the primary key even with stale statistics; measured, `id = ANY` of 10,000 ids took 20 s on stale ones.
@@ -74,7 +74,7 @@ class ListsCheck:
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
     def breaches(self) -> list[Breach]:
-        """List the suspects found every time; or only that another database feeds the namespace."""
+        """List the suspects found every time; or only that the namespace belongs to another database."""
         if self._owned_by_another:
             return [Breach("redis", self._owned_by_another)]
         if self._problem:

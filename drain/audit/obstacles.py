@@ -1,4 +1,4 @@
-"""Reasons that excuse a late row: pauses, unique keys, and queues or keys that may start nothing.
+"""Reasons that excuse a late row: pauses, unique keys, and queues or keys that cannot start jobs.
 
 Without a leader, limits, rates and full lists excuse nothing.
 """
@@ -13,7 +13,7 @@ from drain.read import causes, queries, waiting_by_cause
 from drain.tables import pauses, rules
 from drain.tables.pauses import IS_PAUSED, Pauses
 
-# `job`'s queue or key may start nothing now; parameters of `Held`.
+# `job`'s queue or key cannot start jobs now; parameters of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
     SELECT held.queue, held.key
     FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key))))"""
@@ -30,7 +30,7 @@ SELECT DISTINCT queue FROM inflight_jobs WHERE lease_expires_at IS NOT NULL AND 
 
 
 class Held(NamedTuple):
-    """Queues that may start nothing now, and keys, parallel to theirs."""
+    """Queues that cannot start jobs now, and keys, parallel to theirs."""
 
     held_queues: list[str]
     queues_of_keys: list[str]

@@ -14,11 +14,11 @@ from drain.tables.columns import id_array
 _IDS_PER_STATEMENT = 10_000
 
 _UNKNOWN = (
-    "in Redis ({queues}) and in no table: discarded or archived since, "
-    "or of another database with the same namespace"
+    "in Redis ({queues}) but in no table: discarded or archived since, "
+    "or from another database with the same namespace"
 )
 _AHEAD = (
-    "in Redis ({queues}) under numbers that were never assigned: PostgreSQL has forgotten its latest commits, "
+    "in Redis ({queues}) with numbers that were never assigned: PostgreSQL has lost its latest commits, "
     "or another database has the same namespace"
 )
 

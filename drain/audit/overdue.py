@@ -1,6 +1,6 @@
 """Rows that should have left their table long ago.
 
-A late commit makes an old row look overdue, so only rows found at every look count. Held rows do not.
+A late commit makes an old row look overdue, so only rows found at every look count. Held rows are excluded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REASONS = (
         "due and not drained",
         NOTHING_HOLDS_STAGED,
     ),
-    Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
+    Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease expired"),
     # A failing queue's retries wait for each other.
     Reason(
         "inflight_jobs",
@@ -55,7 +55,7 @@ SELECT id FROM pg_catalog.unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{tabl
 
 
 class OverdueCheck:
-    """Check that no row is due for more than `seconds`."""
+    """Check that no row has been due for more than `seconds`."""
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection

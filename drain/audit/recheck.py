@@ -1,4 +1,4 @@
-"""Repeated looks, since moving jobs may look wrong."""
+"""Repeated looks, because moving jobs may look wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class LiveCheck(Protocol):
-    """Check whose later looks drop suspicions that cleared."""
+    """Check that drops suspicions cleared by a later look."""
 
     @property
     def in_doubt(self) -> bool:
@@ -44,7 +44,7 @@ def look_until_clear(
     deadline = monotonic() + patience_seconds
     pause = _FIRST_PAUSE_SECONDS
     while (doubtful := [check for check in checks if check.in_doubt]) and monotonic() < deadline:
-        progress(f"looking again for up to {patience_seconds:g} s whether what seems wrong clears")
+        progress(f"rechecking suspects for up to {patience_seconds:g} s")
         sleep(max(0.0, min(pause, deadline - monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         for check in doubtful:

@@ -15,9 +15,9 @@ _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
 _EARLIER = "{} < {} - interval '1 second'"
 # A superseded job needs no claim.
 _HAS_RUN = "superseded_by IS NULL"
-# For a leader to follow changed rules and pauses, with room for late commits.
+# Time for a leader to apply changed rules and pauses, with room for late commits.
 FOLLOWED_SECONDS = 30
-# Claimed during an endless pause. `paused_since`: when the leader followed the first, in epoch seconds, or infinity.
+# Claimed during an endless pause. `paused_since`: when the leader applied the first, in epoch seconds, or infinity.
 # Timed pauses are left out, as their row may outlive them and be prolonged.
 _CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AND EXISTS (
     SELECT FROM queue_pauses AS pause
@@ -41,17 +41,15 @@ RULES = (
         Rule("once", table, "id > %(last_id)s", f"in {table}, with ids that were never assigned")
         for table in TABLES.values()
     ),
-    Rule(
-        "claimed", "finished_jobs", f"fencing_token < 1 AND {_HAS_RUN}", "finished, with no token of a claim"
-    ),
+    Rule("claimed", "finished_jobs", f"fencing_token < 1 AND {_HAS_RUN}", "finished without a claim's token"),
     Rule("claimed", "finished_jobs", f"attempts < 1 AND {_HAS_RUN}", "finished without an attempt"),
     Rule(
         "once",
         "finished_jobs",
         "superseded_by = id OR superseded_by < 1 OR superseded_by > %(last_id)s",
-        "superseded by their own id, or by an unused one",
+        "superseded by their own id or an unused one",
     ),
-    Rule("claimed", "finished_jobs", "claimed_at IS NULL", "finished, and never claimed"),
+    Rule("claimed", "finished_jobs", "claimed_at IS NULL", "finished but never claimed"),
     Rule(
         "claimed",
         "finished_jobs",
@@ -80,37 +78,37 @@ RULES = (
         for table in ("inflight_jobs", "finished_jobs", "dead_jobs")
     ),
     *(
-        Rule("tokens", table, "attempts < 0", f"in {table}, with more attempts taken back than were made")
+        Rule("tokens", table, "attempts < 0", f"in {table}, with more attempts undone than made")
         for table in ("inflight_jobs", "dead_jobs")
     ),
     Rule(
         "conditions",
         "inflight_jobs",
         "lease_expires_at IS NOT NULL AND next_run_at IS NOT NULL",
-        "claimed and waiting for the next attempt at once",
+        "both claimed and waiting for the next attempt",
     ),
     Rule(
         "conditions",
         "inflight_jobs",
         "lease_expires_at IS NOT NULL AND (claimed_at IS NULL OR claimed_by IS NULL OR fencing_token < 1)",
-        "under a lease without a claim: no time, no worker or no token",
+        "leased but not claimed: without a time, worker or token",
     ),
     Rule(
         "deliveries",
         "inflight_jobs",
         "delivery > %(last_delivery)s",
-        "delivered under numbers that were never assigned",
+        "delivered with numbers that were never assigned",
     ),
     Rule(
         "paused",
         "inflight_jobs",
         f"lease_expires_at IS NOT NULL AND {_CLAIMED_IN_A_PAUSE.format(table='inflight_jobs')}",
-        "claimed though a pause holds them",
+        "claimed despite a pause",
     ),
     Rule(
         "paused",
         "finished_jobs",
         f"superseded_by IS NULL AND {_CLAIMED_IN_A_PAUSE.format(table='finished_jobs')}",
-        "claimed though a pause held them, and finished",
+        "claimed despite a pause, and finished",
     ),
 )

@@ -1,4 +1,4 @@
-"""Checks proved by one snapshot of the tables.
+"""Checks made in one snapshot of the tables.
 
 One pass per table counts its rows and breaches, so that 100 million finished jobs are read once.
 """
@@ -18,7 +18,7 @@ from drain.read.queries import TABLES
 from drain.tables import leader_progress
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
-# When the leader followed the first endless pause.
+# When the leader applied the first endless pause.
 _PAUSED_SINCE = f"""
 SELECT CASE WHEN count(*) = 0 THEN 'Infinity'::float8 ELSE date_part('epoch',
     greatest(pg_catalog.min(paused_at), %s::timestamptz) + interval '{FOLLOWED_SECONDS} seconds') END
@@ -53,7 +53,7 @@ WITH shared AS (SELECT delivery FROM inflight_jobs GROUP BY delivery HAVING coun
 found AS (SELECT id, row_number() OVER (ORDER BY id) AS number FROM inflight_jobs JOIN shared USING (delivery))
 SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
-_SHARED_EXPLANATION = "in flight under delivery numbers that they share"
+_SHARED_EXPLANATION = "in flight with shared delivery numbers"
 # A refused token implies a later claim with a higher one.
 _REFUSED_ABOVE = f"""
 WITH refused AS (
@@ -68,7 +68,7 @@ WITH refused AS (
 )
 SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
-_REFUSED_EXPLANATION = "with a token lower than one that was refused as stale"
+_REFUSED_EXPLANATION = "with a token lower than one refused as stale"
 
 
 def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict[str, int], list[Breach]]:
@@ -112,7 +112,7 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any
     last_delivery, pushed_up_to = leader_progress.progress(connection)
     (rows,) = postgres.fetch_one(connection, _STATE_ROWS)
     if rows != 1:
-        breaches.append(Breach("deliveries", "rows in drain_state, which has exactly one", rows))
+        breaches.append(Breach("deliveries", "rows in drain_state instead of one", rows))
     if pushed_up_to > last_delivery:
         explanation = f"watermark, {pushed_up_to}, above the last assigned number, {last_delivery}"
         breaches.append(Breach("deliveries", explanation))

@@ -11,7 +11,7 @@ from drain.formatting import clock, visible
 from drain.read import queries
 from drain.tables import crons
 
-# Replayed, hand-started or moved jobs have another time.
+# Replayed, manually started or moved jobs have another time.
 _OF_TICK = (
     "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron'::text IS NOT NULL "
     "AND scheduled_at < staged_at"
@@ -52,15 +52,15 @@ class TicksCheck:
         """Find late schedules, or keep those still late."""
         late = crons.overdue(self._connection, self._seconds) if self._has_led_for_long() else set()
         if self._late is None:
-            # Nothing settles these.
+            # These never clear.
             self._several = list(self._ticks_with_several())
         self._late = late if self._late is None else self._late & late
         self._refused = crons.refused(self._connection)
 
     def breaches(self) -> list[Breach]:
         """List late ticks, unstageable schedules and ticks with several jobs."""
-        late = f"schedules with a tick that came more than {self._seconds:g} s ago and is not staged"
-        refused = "schedules without ticks, since their job cannot be staged (`drain cron list` says why)"
+        late = f"schedules with a tick unstaged for more than {self._seconds:g} s"
+        refused = "schedules without ticks, because their job cannot be staged (see `drain cron list`)"
         named = ((late, self._late), (refused, self._refused))
         found = [
             Breach("ticks", f"{text}: {queue_names(names)}", len(names)) for text, names in named if names
@@ -69,9 +69,7 @@ class TicksCheck:
 
     def _ticks_with_several(self) -> Iterator[Breach]:
         for tag, at, count, ids in self._connection.execute(_SEVERAL.encode()):
-            explanation = (
-                f"jobs of one tick, {clock(at)}, of the schedule {visible(tag.removeprefix('cron:'))}"
-            )
+            explanation = f"jobs for one tick, {clock(at)}, of schedule {visible(tag.removeprefix('cron:'))}"
             yield Breach("ticks", explanation, count, tuple(ids))
 
     def _has_led_for_long(self) -> bool:

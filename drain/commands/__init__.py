@@ -12,9 +12,9 @@
     top         top: live queues and jobs
     trace       trace: times of a job's hops
     stack       stack: where a job is now
-    audit       audit: lost, doubled or stuck jobs
+    audit       audit: lost, duplicated or stuck jobs
     cron        cron: schedules
-    cancel      cancel: jobs that wait or run
+    cancel      cancel: waiting or running jobs
     move        jobs move: another queue, priority or time
     selecting   options that select jobs
     dead        dead: list, groups, show, retry, discard

@@ -26,7 +26,7 @@ from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 
 _NAME_WIDTH = max(map(len, CHECKS))
-_NOT_ASKED = "no Redis is named: set DRAIN_REDIS_URL"
+_NOT_ASKED = "Redis is not configured: set DRAIN_REDIS_URL"
 
 # One statement reads all 100 million finished jobs.
 _AUDIT_SECONDS = 3600
@@ -167,7 +167,7 @@ def check_writable(path: Path) -> None:
     if path.suffix != ".prom":
         raise ConfigError(_refusal(path, "node_exporter reads only files whose names end in .prom"))
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ConfigError(_refusal(path, "no such directory, or no right to write there"))
+        raise ConfigError(_refusal(path, "no such directory, or it is not writable"))
 
 
 def write_textfile(path: Path, report: Report) -> None:

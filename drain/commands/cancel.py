@@ -1,4 +1,4 @@
-"""`drain cancel`: cancels jobs that wait or run."""
+"""`drain cancel`: cancels waiting or running jobs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
             named.discard(job_id)
         report_ended(connection, selection, named)
     if not cancelled:
-        raise DrainError("no job that waits or runs matches; nothing was done")
+        raise DrainError("no waiting or running job matches; nothing was done")
     text = f"cancelled: {count(cancelled, 'job')}" + (f", {running:,} of them running" if running else "")
     click.echo(_as_json(cancelled, running, dry_run=False) if as_json else text)
 

@@ -68,7 +68,7 @@ def list_schedules(settings: Settings, *, as_json: bool) -> None:
     elif schedules:
         show_schedules(schedules, now)
     else:
-        click.echo("no schedule; @job(cron=...) and drain.schedule() make one", err=True)
+        click.echo("no schedules; create one with @job(cron=...) or drain.schedule()", err=True)
 
 
 @cron.command(short_help="Pause schedules.")
@@ -80,7 +80,7 @@ def pause(settings: Settings, *, names: Sequence[str]) -> None:
     \b
     drain cron pause shop.jobs.report
     """  # noqa: D301
-    _act_on(settings, names, crons.pause, "paused", otherwise="is paused already")
+    _act_on(settings, names, crons.pause, "paused", otherwise="is already paused")
 
 
 @cron.command(short_help="Resume paused schedules.")
@@ -121,14 +121,14 @@ def remove(settings: Settings, *, names: Sequence[str]) -> None:
     \b
     drain cron remove shop.jobs.report
     """  # noqa: D301
-    _act_on(settings, names, crons.remove, "removed", otherwise="is gone already")
+    _act_on(settings, names, crons.remove, "removed", otherwise="is already gone")
 
 
-@cron.command(short_help="Update schedules to those the code declares.")
+@cron.command(short_help="Update schedules to match the code.")
 @settings_options("database_url", "jobs")
 @click.option("--prune", is_flag=True, help="Delete schedules the code no longer declares.")
 def apply(settings: Settings, *, prune: bool) -> None:
-    """Update schedules to those that @job(cron=...) declares, as `drain work` does at start.
+    """Update schedules to match @job(cron=...), as `drain work` does at startup.
 
     Pauses and schedules made by drain.schedule() stay.
 
@@ -147,9 +147,9 @@ def apply(settings: Settings, *, prune: bool) -> None:
     for name in sorted(removed):
         click.echo(f"removed: {visible(name)}")
     for name in sorted(set(gone) - set(removed)):
-        click.echo(f"{visible(name)} is not declared any more; --prune removes it", err=True)
+        click.echo(f"{visible(name)} is no longer declared; --prune removes it", err=True)
     for name in sorted(name for name in declared if before.get(name) is False):
-        click.echo(f"{visible(name)} is a schedule of an application, which stays as it is", err=True)
+        click.echo(f"{visible(name)} was created by an application and stays unchanged", err=True)
     click.echo(f"{count(len(declared), 'schedule')} declared, {len(changed)} changed, {len(removed)} removed")
 
 
@@ -196,8 +196,8 @@ def _check(connection: Connection, names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             similar = get_close_matches(name, known, n=1)
-            hint = f"did you mean {similar[0]}?" if similar else "`drain cron list` shows what there is"
-            raise DrainError(f"no schedule has the name {name!r}; {hint}")
+            hint = f"did you mean {similar[0]}?" if similar else "see `drain cron list`"
+            raise DrainError(f"no schedule is named {name!r}; {hint}")
 
 
 def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
@@ -209,9 +209,7 @@ def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
         if schedule["error"]:
             _show_note(console, f"{schedule['name']} has no ticks: {schedule['error']}")
         elif schedule["gone"]:
-            _show_note(
-                console, f"{schedule['name']} is not declared any more; `drain cron remove` deletes it"
-            )
+            _show_note(console, f"{schedule['name']} is no longer declared; `drain cron remove` deletes it")
 
 
 def _next(schedule: dict[str, Any], now: datetime) -> Text:

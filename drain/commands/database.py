@@ -44,9 +44,9 @@ def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
     for queue in queues:
         if queue not in known:
             names = visible(", ".join(sorted(known))) or "none"
-            advice = "; queues are separated by blanks" if "," in queue else ""
+            advice = "; separate queues with spaces" if "," in queue else ""
             click.echo(
-                f"queue {queue!r} is not known here (idle, or misspelt?): no job of it is staged, in flight or "
-                f"dead; known: {names}{advice}",
+                f"queue {queue!r} is unknown (idle, or misspelt?): it has no job staged, in flight or dead; "
+                f"known: {names}{advice}",
                 err=True,
             )

@@ -105,10 +105,10 @@ def groups(settings: Settings, *, limit: int, as_json: bool) -> None:
     elif found.groups:
         show_groups(shown.groups, now)
     else:
-        click.echo("no job is dead", err=True)
+        click.echo("no dead jobs", err=True)
     if found.has_more:
         click.echo(
-            f"there are more: the {found.looked_at:,} dead jobs that were staged last were looked at",
+            f"there are more: only the {found.looked_at:,} dead jobs staged last were read",
             err=True,
         )
 
@@ -128,7 +128,7 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
         job = queries.job(connection, job_id)
         now = queries.now(connection)
     if job["state"] != "dead":
-        raise DrainError(f"job {job_id} is not dead, it is {job['state']}; `drain show {job_id}` shows it")
+        raise DrainError(f"job {job_id} is {job['state']}, not dead: see `drain show {job_id}`")
     print_job(job, now, as_json=as_json)
 
 
@@ -146,9 +146,9 @@ def selection_options(command: F) -> F:
     ) -> Any:
         is_named = bool(ids or queue or job or tag)
         if everything and is_named:
-            raise click.UsageError("either name the jobs or --all, not both")
+            raise click.UsageError("select jobs or give --all, not both")
         if not everything and not is_named:
-            raise click.UsageError("name the jobs: IDs, --queue, --job or --tag; or --all for all of them")
+            raise click.UsageError("select jobs with IDs, --queue, --job or --tag, or give --all")
         return command(selection=Selection(ids or None, queue, job, tag), **given)
 
     options = (
@@ -207,7 +207,7 @@ def _act_on(
     if others:
         raise DrainError(f"not dead: {', '.join(map(str, others))}; nothing was done")
     if not count:
-        raise DrainError("no dead job matches; `drain list dead` shows what there is")
+        raise DrainError("no dead job matches; see `drain list dead`")
     if not yes:
         click.confirm(f"{verb} {formatting.count(count, 'dead job')}?", abort=True)
     with database(settings) as connection:

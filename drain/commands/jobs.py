@@ -70,7 +70,7 @@ def _progress(settings: Settings, job: dict[str, Any]) -> dict[str, Any]:
         with closing(ProgressBoard.at(settings.redis_url, settings.namespace)) as board:
             found = board.read(job["id"])
     except UnavailableError as error:
-        click.echo(f"its progress is not known: {error}", err=True)
+        click.echo(f"its progress is unknown: {error}", err=True)
         return {}
     fields = fields_of(found, job["fencing_token"]) if found else None
     return {"progress": fields} if fields else {}

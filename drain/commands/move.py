@@ -1,4 +1,4 @@
-"""`drain jobs move`: gives waiting jobs another queue, priority or time."""
+"""`drain jobs move`: changes the queue, priority or time of waiting jobs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def move(
     drain jobs move --key acme --priority 10 --yes
     """  # noqa: D301
     if to_queue is None and priority is None and run_at is None:
-        raise click.UsageError("say what changes: --to, --priority or --run-at")
+        raise click.UsageError("name a change: --to, --priority or --run-at")
     if to_queue is not None and not QUEUE_NAME.fullmatch(to_queue):
         raise ConfigError(f"{to_queue!r:.50} is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them")
     with database(settings, STATEMENT_SECONDS) as connection:
@@ -93,13 +93,13 @@ def move(
             hint_at_unknown_queue(connection, selection)
     changing, left = _parts(counted, change)
     if left:
-        click.echo(f"left as they are: {by_state(left)}", err=True)
+        click.echo(f"unchanged: {by_state(left)}", err=True)
     if dry_run:
         text = f"would move: {by_state(changing)}"
         click.echo(_as_json(sum(changing), left, dry_run=True) if as_json else text)
         return
     if not sum(changing):
-        raise DrainError("no job that can be moved matches; nothing was done")
+        raise DrainError("no movable job matches; nothing was done")
     confirm(f"move {count(sum(changing), 'job')} ({by_state(changing)})?", yes=yes)
     with database(settings, STATEMENT_SECONDS) as connection:
         done = _move(connection, selection, change)
@@ -125,10 +125,12 @@ def _time(connection: Connection, text: str | None) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"--run-at {text}: no time; write it as 2026-12-01T08:00, in UTC, or now") from None
+        raise ConfigError(
+            f"--run-at {text}: not a time; write it as 2026-12-01T08:00, in UTC, or now"
+        ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if not _EARLIEST < moment < _LATEST:
-        raise ConfigError(f"--run-at {text}: PostgreSQL and Python know the years 1 to 9999 only")
+        raise ConfigError(f"--run-at {text}: the year must be from 1 to 9999")
     return moment
 
 

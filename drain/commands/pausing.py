@@ -61,7 +61,7 @@ def pause(
         if name is not None:
             hint_at_unknown([name], known)
         if key is not None and not queries.is_known_key(connection, key, known):
-            click.echo(f"key {key!r} is not known here: no job of it is staged, in flight or dead", err=True)
+            click.echo(f"key {key!r} is unknown: no job with it is staged, in flight or dead", err=True)
     click.echo(f"paused: {_words(name, job, key)}")
 
 
@@ -78,13 +78,11 @@ def resume(settings: Settings, *, name: str | None, job: str | None, key: str | 
     words = _words(name, job, key)
     with database(settings) as connection:
         if not queues.resume(connection, name, job=job, key=key):
-            raise DrainError(f"not paused: {words}; `drain queue list` shows what is")
+            raise DrainError(f"not paused: {words}; see `drain queue list`")
         others = [each for each in queues.pauses(connection) if name is not None and each.queue == name]
     click.echo(f"resumed: {words}")
     if others:
-        click.echo(
-            f"{count(len(others), 'other pause')} of queue {name}; `drain queue show {name}` shows them"
-        )
+        click.echo(f"queue {name} has {count(len(others), 'other pause')}; see `drain queue show {name}`")
 
 
 def _words(name: str | None, job: str | None, key: str | None) -> str:

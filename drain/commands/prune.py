@@ -65,7 +65,9 @@ def _confirm(days: list[Dropped], *, yes: bool) -> None:
         return
     extent = f"{count(len(days), 'day')} with {count(sum(day.jobs for day in days), 'finished job')}"
     if not sys.stdin.isatty():
-        raise DrainError(f"{extent} would be dropped permanently; confirm with --yes, or look with --dry-run")
+        raise DrainError(
+            f"{extent} would be dropped permanently; confirm with --yes, or preview with --dry-run"
+        )
     click.confirm(f"drop {extent}, from {days[0].date} to {days[-1].date}, permanently?", abort=True)
 
 

@@ -55,7 +55,7 @@ _A_RATE = _OrOff(click.STRING)
 
 @click.group()
 def queue() -> None:
-    """Edit the rules of queues, pause and resume.
+    """Edit queue rules, and pause and resume queues.
 
     Rules limit how many jobs of a queue run at once and how many start per second, minute, hour or day, and set their
     order. Changes apply within a second.
@@ -140,7 +140,7 @@ def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
             continue
         key, _, number = each.rpartition("=")
         if not key or not re.fullmatch(rf"-?[0-9]+(\.[0-9]+)?|{_OFF}", number):
-            raise ConfigError(f"a weight is written as KEY=N, such as acme=3, not as '{visible(each)[:50]}'")
+            raise ConfigError(f"a weight must be KEY=N, such as acme=3, not '{visible(each)[:50]}'")
         weights.pop(key, None)
         if number != _OFF:
             weights[key] = float(number) if "." in number else int(number)
@@ -159,8 +159,8 @@ def unset_rules(settings: Settings, *, names: Sequence[str]) -> None:
     with database(settings) as connection, connection.transaction():
         without = [name for name in names if not queues.unset(connection, name)]
         if without:
-            raise DrainError(f"no rules to take off: {', '.join(without)}; nothing was done")
-    click.echo(f"no rules: {', '.join(names)}")
+            raise DrainError(f"no rules to remove: {', '.join(without)}; nothing was done")
+    click.echo(f"rules removed: {', '.join(names)}")
 
 
 @queue.command("show", short_help="Show the rules and pauses of a queue.")
@@ -254,16 +254,14 @@ def apply_file(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as
     click.echo(f"{count(len(found), 'queue')} {verb}" if found else "nothing to change")
     kept = sorted(present.keys() - wanted.keys())
     if kept and not prune:
-        click.echo(
-            f"not in the file, and as before: {', '.join(kept)} (--prune takes their rules off)", err=True
-        )
+        click.echo(f"not in the file, unchanged: {', '.join(kept)} (--prune removes their rules)", err=True)
 
 
 def _read(file: Path) -> dict[str, Rules]:
     try:
         return declared.read(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(file))}: it is not UTF-8 text") from None
+        raise ConfigError(f"{visible(str(file))}: not UTF-8 text") from None
     except ConfigError as error:
         raise ConfigError(f"{visible(str(file))}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Options of `drain work` that RQ's worker has too."""
+"""Options that `drain work` shares with RQ's worker."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def run(
     if once:
         click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")
         if daemon.refused:
-            click.echo(f"{count(daemon.refused, 'job')} refused by Redis; the line above says why", err=True)
+            click.echo(f"{count(daemon.refused, 'job')} refused by Redis; see the line above", err=True)
         return
     server = _serve(metrics_host, metrics_port, daemon) if metrics_port else None
     with daemon.signals():
@@ -153,6 +153,6 @@ def _load_hooks(modules: str) -> None:
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"the module {name!r} of DRAIN_HOOKS does not import: {type(error).__name__}: {reason}; "
+                f"cannot import the module {name!r} of DRAIN_HOOKS: {type(error).__name__}: {reason}; "
                 "check DRAIN_HOOKS and PYTHONPATH"
             ) from error

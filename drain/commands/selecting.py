@@ -46,7 +46,7 @@ def selection_options(command: F) -> F:
     ) -> Any:
         selection = Selection(ids or None, queue, job, tag, key)
         if not selection.parameters():
-            raise click.UsageError("name the jobs: IDs, --queue, --job, --tag or --key")
+            raise click.UsageError("select jobs with IDs, --queue, --job, --tag or --key")
         return command(selection=selection, **given)
 
     options = (
@@ -73,8 +73,8 @@ def report_ended(
     ended = cancellations.whereabouts(connection, sorted(missing))
     unknown = "unknown (never staged, not committed, forwarded, or archived)"
     if len(selection.parameters()) > 1:
-        unknown += ", or not one that the other options choose"
-    for state, why in (("finished", "finished already"), ("dead", "dead already"), (None, unknown)):
+        unknown += ", or excluded by the other options"
+    for state, why in (("finished", "already finished"), ("dead", "already dead"), (None, unknown)):
         ids = sorted(job_id for job_id in missing if ended.get(job_id) == state)
         if ids:
             click.echo(f"not {done}, {why}: {', '.join(map(str, ids))}", err=True)

@@ -37,10 +37,10 @@ def init(
         click.echo(versions.path_to(schema) + script if schema else script, nl=False)
         return
     if to is not None or since is not None:
-        raise click.UsageError("--version and --from go with --print")
+        raise click.UsageError("--version and --from require --print")
     settings = Settings.from_texts({"database_url": database_url, "schema": schema})
     version = versions.install(settings.database_url)
-    click.echo(f"the schema is in place, version {version}")
+    click.echo(f"the schema is installed, version {version}")
 
 
 def role_options(command: F) -> F:
@@ -82,6 +82,6 @@ def show_roles(
         if is_applied:
             roles.apply(connection, statements)
     if is_applied:
-        click.echo(f"the roles have their rights: {', '.join(dict.fromkeys(wanted.values()))}")
+        click.echo(f"rights granted to {', '.join(dict.fromkeys(wanted.values()))}")
     else:
         click.echo(roles.script(installation, statements))

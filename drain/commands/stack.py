@@ -69,7 +69,7 @@ def show_stack(stack: JobStack, *, whole: bool = False) -> None:
         console.print(Text(line), overflow="fold")
     outer = 0 if whole else stack.outer
     if outer:
-        console.print(f"  ({count(outer, 'call')} of the worker before these: --all)", style="dim")
+        console.print(f"  ({count(outer, 'worker call')} before these: --all)", style="dim")
     _show_calls(console, stack.calls[outer:])
     if stack.beside:
         console.print("\nthe event loop's thread is busy with:", style="yellow")

@@ -1,4 +1,4 @@
-"""`drain trace`: when a job passed each process."""
+"""`drain trace`: a job's timeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 # Shorter steps get no mark.
 _MARKED_SECONDS = 0.001
 _HINT = (
-    "only the times of the tables are known: `drain run --trace` and `drain work --trace` note those of the processes, "
+    "only the tables' times are known: `drain run --trace` and `drain work --trace` record those of the processes "
     "for an hour"
 )
 
@@ -58,7 +58,7 @@ def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted: bool) -> None:
-    """Print a job's hops, or a hint if no process noted any."""
+    """Print a job's hops, or a hint if no process recorded any."""
     console = Console(highlight=False, markup=False)
     console.print(f"job {job['id']}, {visible(job['job_name'])}, {job['state']}", soft_wrap=True)
     longest = max((hop["step_seconds"] for hop in hops), default=0.0)

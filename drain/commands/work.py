@@ -142,7 +142,7 @@ def work(
     for queue in queues:
         # Not QUEUE_NAME: RQ allows any queue name for plain jobs.
         if not queue or not queue.isprintable():
-            raise click.UsageError(f"{queue!r} is not a queue name: it is empty, or cannot be printed")
+            raise click.UsageError(f"{queue!r} is not a queue name: it is empty or unprintable")
     # Like RQ's command, import from the current directory.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
@@ -188,8 +188,8 @@ def work(
 def _queues_of(registered: set[str]) -> list[str]:
     if not registered:
         raise ConfigError(
-            "no queue is named, and the modules of DRAIN_JOBS register no job: name a queue, such as "
-            "`drain work default`, or a module with a function under @job"
+            "no queue is named, and the modules in DRAIN_JOBS register no jobs: name a queue, such as "
+            "`drain work default`, or a module with @job functions"
         )
     return sorted(registered)
 
@@ -204,7 +204,7 @@ def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None
     except (psycopg.Error, UnavailableError) as error:
         reason = visible(str(error).partition("\n")[0])
         _log.warning(
-            "the schedules of the registered jobs are not written: %s",
+            "cannot write the schedules of the registered jobs: %s",
             reason,
             extra={"event": "schedules_not_written"},
         )

@@ -2,7 +2,7 @@
 
     snapshots         read transactions at one instant
     queries           job lists, one whole job, queue names, the leader
-    causes            rule usage of queues, and so why jobs wait
+    causes            rule usage of queues, and why jobs wait
     tokens            used-up rates
     waiting_by_cause  waiting jobs by cause
     states            jobs by state

@@ -1,8 +1,8 @@
 """Free and busy workers.
 
 free     a live worker that could start a job at once (`drain.wire.workers`)
-busy     any other: full with none ended for a second, or suspended
-stalled  a queue whose jobs wait a minute without any finish (`Queue.stalled_seconds`)
+busy     any other: full, with no job ended for a second, or suspended
+stalled  a queue whose jobs have waited a minute while none finished (`Queue.stalled_seconds`)
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from drain.wire import Producer
 from drain.wire.workers import Worker
 
 _MOST_NAMED = 3
-# Jobs at a queue's speed, in whose time a worker would have begun one.
+# In the time of this many jobs, a worker should have started one.
 _LATE = 5
 
 
 @dataclass(frozen=True)
 class Crew:
-    """Workers, and the oldest job of each busy one; one without runs a plain RQ job."""
+    """Workers, and the oldest job of each busy one, except plain RQ jobs."""
 
     workers: Sequence[Worker]
     held: Sequence[Held]
@@ -56,7 +56,7 @@ class Crew:
         return (now - self.began_at).total_seconds() if self.began_at else math.inf
 
     def is_stuck(self, now: datetime, per_second: float) -> bool:
-        """Return True if no worker has begun a job for so long that this speed means nothing."""
+        """Return True if no job has started for too long to trust this speed."""
         return self.stuck_seconds(now) > 1 + (_LATE / per_second if per_second else 0.0)
 
     def busy_with(self, now: datetime) -> str:

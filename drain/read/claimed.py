@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import ATTEMPTS, IS_CLAIMED
 
-# Claims read at most, earliest lease ends first.
+# Maximum claims read, earliest lease end first.
 MOST_CLAIMS = 10_000
 # No process id has this many digits.
 _DIGITS = 12

@@ -43,7 +43,7 @@ WHERE EXISTS (
         AND classid = {locks.LEADER.first}::oid AND objid = {locks.LEADER.second}::oid AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
-# Due staged jobs may be millions; `lanes` finds their queues.
+# There may be millions of due staged jobs; `lanes` finds their queues.
 _OTHER_QUEUES = """
 SELECT queue FROM staged_jobs_scheduled UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
 """
@@ -98,8 +98,7 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
         for row in _objects(connection, statement, {"id": job_id}):
             return {"state": state, **row}
     raise UnknownJobError(
-        f"no job has the id {job_id}: it was never staged, its transaction rolled back, "
-        "it left in forward mode, or it was discarded or archived"
+        f"no job has the id {job_id}: it was never staged, or was rolled back, forwarded, discarded or archived"
     )
 
 
@@ -112,7 +111,7 @@ def now(connection: Connection) -> datetime:
 def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
     """Return the state of a job in flight: queued, running, retrying, deferred, stalled.
 
-    Stalled means an expired lease: the worker died or hangs, and the job is redelivered.
+    Stalled means an expired lease: the worker died or hung, and the job will be redelivered.
     """
     if job["next_run_at"] is not None:
         has_failed = job["failed_at"] and (not job["claimed_at"] or job["failed_at"] >= job["claimed_at"])
@@ -123,7 +122,7 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
 
 
 def with_lenient_values(connection: Connection) -> Connection:
-    """Make values that Python cannot represent readable, so that one never hides other rows.
+    """Load values that Python cannot represent, so that one never hides other rows.
 
     Bad JSON becomes text; times outside the years 1 to 9999 become the nearest.
     """
@@ -181,13 +180,13 @@ def _json_or_text(data: str | bytes) -> Any:
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError("no float, and JSON has no infinity")
+        raise ValueError("too large for a float, and JSON has no infinity")
     return number
 
 
 def leader(connection: Connection) -> dict[str, str] | None:
     """Read the leader's name and start; None without a leader."""
-    # One that has not yet written its name is about to.
+    # A leader without a name is about to write it.
     row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER, binary=True).fetchone()
     if row is None or row[0] is None or row[1] is None:
         return None

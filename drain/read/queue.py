@@ -8,7 +8,7 @@ from drain.read.causes import CAUSES
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 
-# The leader takes at most a second.
+# The leader normally needs at most a second.
 OVERDUE_SECONDS = 5
 RATE_SECONDS = STALLED_SECONDS = 60
 # These wait for a rule, pause or full list, not for the leader.
@@ -41,7 +41,7 @@ class Queue:
         per_second: Finished jobs, over the last minute.
         failing: Five failures since the last finish, with jobs awaiting a retry.
         paused: Pause of the whole queue.
-        redis_depth: All ids in its Redis list, also foreign ones.
+        redis_depth: All ids in its Redis list, including foreign ones.
     """
 
     ready: int = 0
@@ -85,7 +85,7 @@ class Queue:
 
     @property
     def waits(self) -> int:
-        """Jobs that only a rule, pause or missing worker delays."""
+        """Jobs delayed only by a rule, a pause or a missing worker."""
         return sum(self.waiting.get(cause, 0) for cause in _PARTS["waits"])
 
     @property
@@ -105,23 +105,23 @@ class Queue:
 
     @property
     def wait_seconds(self) -> float:
-        """Longest wait for a worker, behind no rule or pause."""
+        """Longest wait for a worker, not held by a rule or pause."""
         return self.queued_seconds if _RULED & self.waiting.keys() else self.oldest_seconds
 
     @property
     def stalled_seconds(self) -> float:
-        """Longest wait for a worker if over a minute without a finish, else 0."""
+        """Longest wait for a worker if over a minute while none finished, else 0."""
         stalls = self.queued_seconds > STALLED_SECONDS and not self.per_second and self.paused is None
         return self.queued_seconds if stalls else 0.0
 
     @property
     def is_stalled(self) -> bool:
-        """True if it stalls despite workers, as far as known."""
+        """True if it is stalled despite workers, as far as known."""
         return self.stalled_seconds > 0 and not self.is_unattended
 
     @property
     def held(self) -> str | None:
-        """Why the leader cannot follow its rules, if so."""
+        """Why the leader cannot apply its rules, if so."""
         return self.rules.error if self.rules else None
 
     @property

@@ -1,6 +1,6 @@
 """Numbers of all queues at one instant.
 
-Each question is a few index look-ups per queue or a bounded part of a table. Numbers are exact for small tables or
+Each query reads a few index entries per queue or a bounded part of a table. Numbers are exact for small tables or
 few jobs; `Queue.estimates` names the others.
 """
 
@@ -18,7 +18,7 @@ from drain.tables.columns import DELIVERED, LAPSED, RUNNING, finite
 from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE
 
-# Counted individually for sure, the largest first.
+# Always counted individually, largest first.
 MOST_QUEUES = 1000
 # Waiting jobs read per queue, and in all: measured, 10,000 in each of 50 queues take five times as long as 1,000.
 UP_TO = 10_000
@@ -72,7 +72,7 @@ WHERE heads.finished_at > now() - make_interval(secs => {RATE_SECONDS})
 
 
 def read(connection: Connection) -> dict[str, Queue]:
-    """Read all queues, without Redis; of very many, some without rules and pauses are left out.
+    """Read all queues, without Redis; among very many, those without rules or pauses may be missing.
 
     Args:
         connection: In a snapshot with sequential scans off, so that every plan reads heads of indexes.
@@ -162,5 +162,5 @@ def _read_times(connection: Connection, queues: Mapping[str, Queue]) -> None:
     for name, seconds in connection.execute(waiting.DUE_RETRIES):
         queues[name].retrying_seconds = max(0.0, seconds)
     for name, number, seconds in connection.execute(_FINISHED, bound):
-        # Above the bound, that many took a known, shorter time.
+        # At the bound, that many finished in a known, shorter time.
         queues[name].per_second = number / (max(seconds, 0.001) if number >= UP_TO else RATE_SECONDS)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import QUEUED, RETRYING, RUNNING
 
-# Pages of 8 KiB read per table, with some ten to some hundred rows each.
+# Pages of 8 KiB read per table, each with ten to a few hundred rows.
 PAGES = 200
 _PAGES = """
 SELECT sum(pg_catalog.pg_relation_size(part.id))::bigint / 8192 FROM (
     SELECT %(table)s::regclass AS id UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass)) AS part
 """
-# Once its time has come, a scheduled row is ready.
+# A scheduled row is ready once it is due.
 _STATES = {
     "staged_jobs_ready": {"ready": "true"},
     "staged_jobs_scheduled": {"scheduled": "scheduled_at > now()", "ready": "scheduled_at <= now()"},
@@ -28,7 +28,7 @@ _STATES = {
 class Numbers:
     """Jobs by queue in one state.
 
-    Inexact ones come from a part of the pages, always the same, and may miss queues with few jobs.
+    Inexact ones come from a fixed sample of the pages, and may miss queues with few jobs.
     """
 
     by_queue: Mapping[str, int]

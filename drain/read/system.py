@@ -19,7 +19,7 @@ from drain.tables.rules import RulesRow
 
 # Sum of the smaller queues, if there are very many.
 OTHERS = "(others)"
-# Above, the planner's estimate serves: counting 100 million rows takes a minute.
+# Above this, use the planner's estimate: counting 100 million rows takes a minute.
 FINISHED_UP_TO = 100_000
 GROUPED_UP_TO = 1_000
 _ESTIMATE = """

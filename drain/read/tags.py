@@ -38,7 +38,7 @@ def count_tags(connection: Connection, queues: Collection[str], *, most: int, ta
 
     Args:
         connection: With sequential scans off.
-        queues: For delivered jobs; staged ones count in all.
+        queues: For delivered jobs; staged ones are counted in all queues.
         most: Rows to read, shared by queues and lanes, at least one each.
     """
     found = lanes.find_lanes(connection, lanes.KINDS, most=most)

@@ -1,7 +1,7 @@
 """Tokens of rates, derived from the attempts in the tables.
 
 Each attempt takes a token, refilled at the rate: a bucket is full at the latest
-`begin + interval * (attempts from this one on)`. To a new leader, earlier attempts began with its term.
+`begin + interval * (attempts from this one on)`. For a new leader, earlier attempts count as begun with its term.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from drain.tables.running import CLAIMS_OF_DEAD, CLAIMS_OF_FINISHED
 _MOST = 10_000
 # In tokens.
 _ROUNDING = 1e-6
-# The leader takes new tokens within this time: a used-up high rate may show some until then.
+# The leader takes new tokens within this time; until then, a used-up high rate may show some.
 _PROMPTLY_SECONDS = 0.25
 # Queue and key; None for the queue's own bucket.
 Whose: TypeAlias = tuple[str, str | None]
@@ -81,7 +81,7 @@ class Tokens(NamedTuple):
 
     @property
     def is_used_up(self) -> bool:
-        """True if its only tokens have just been refilled."""
+        """True if it is empty, or has only just been refilled."""
         missing = math.ceil(max(0.0, self.full_in) * self.bucket.per_second - _ROUNDING) + self.held
         return missing > 0 and self.bucket.burst - missing < max(
             1.0, _PROMPTLY_SECONDS * self.bucket.per_second

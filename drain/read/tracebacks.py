@@ -48,7 +48,7 @@ def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
 
     Excludes the standard library, job-drain and installed packages, except the one in the job's name.
     """
-    # Cuts the message, which differs between jobs, for the cache.
+    # Drop the message: it differs between jobs and would defeat the cache.
     end = traceback.find("\n", traceback.rfind('File "'))
     return _innermost(traceback[: None if end < 0 else end], job_name.partition(".")[0])
 

@@ -1,6 +1,6 @@
 """Waiting jobs of each queue by cause, up to a bound.
 
-Index rows are counted; with rules or pauses, the first rows are read and judged by job name and key.
+Index rows are counted; with rules or pauses, the first rows are read and classified by job name and key.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SELECT queue, count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (WHE
     SELECT queue, scheduled_at FROM staged_jobs_scheduled ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job
 GROUP BY queue
 """
-# Their worker died or hangs, and the leader redelivers them.
+# Their worker died or hung; the leader will redeliver them.
 _LAPSED = f"""
 SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE {LAPSED} LIMIT %(up_to)s::bigint) AS job GROUP BY queue
@@ -76,7 +76,7 @@ def count_waiting(
     Args:
         connection: With sequential scans off, so that no plan reads a whole table.
         up_to: Rows read per queue, lane or state; a count that reaches it is a lower bound.
-        named: Count these for sure, others up to a bound; None counts all.
+        named: Queues always counted, others up to a bound; None counts all.
     """
     pauses = Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)

@@ -88,7 +88,7 @@ class _JobId(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("[0-9]+", str(value)):
-            self.fail(f"{value!r} is not a job id, which is a whole number", param, ctx)
+            self.fail(f"{value!r} is not a job id: give a whole number", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -139,7 +139,7 @@ class Group(click.Group):
             _forget_output()
             # A reader such as `head` closed the pipe: not an error.
             if not isinstance(error, BrokenPipeError):
-                click.echo(f"Error: the operating system says: {error.strerror or error}", err=True)
+                click.echo(f"Error: the operating system reports: {error.strerror or error}", err=True)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -169,7 +169,7 @@ def errors_in_one_line() -> Iterator[None]:
             raise
         raise click.ClickException(f"{visible(str(error.filename))}: {error.strerror or error}") from error
     except UnicodeEncodeError as error:
-        raise click.ClickException("an argument holds bytes that are not text in this encoding") from error
+        raise click.ClickException("an argument contains bytes that are invalid in this encoding") from error
     except psycopg.Error as error:
         reason = error.diag.message_primary or str(error).partition("\n")[0]
         is_right = isinstance(error, psycopg.errors.InsufficientPrivilege)

@@ -16,7 +16,7 @@ class Column(NamedTuple):
     """Table column.
 
     Attributes:
-        cut: End of the text to drop without room; None never cuts.
+        cut: End of the text to cut if it does not fit; None never cuts.
         share: Weight in dividing room.
         least: Characters kept while another column has more than its own least.
     """

@@ -62,7 +62,7 @@ def _with_options(command: click.Command) -> click.Command:
         except Exception as error:  # noqa: BLE001
             problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
             click.echo(
-                f"`drain {command.name}` goes without the options of {entry.value}: {problem}", err=True
+                f"`drain {command.name}` runs without the options of {entry.value}: {problem}", err=True
             )
         else:
             command = extended
@@ -82,9 +82,7 @@ def _load(entry: EntryPoint) -> click.Command:
         if isinstance(found, click.Command):
             return found
         problem = f"{entry.value} is not a click command"
-    text = (
-        f"the command `{entry.name}` of the package {entry.dist and entry.dist.name} does not work: {problem}"
-    )
+    text = f"the command `{entry.name}` of package {entry.dist and entry.dist.name} does not work: {problem}"
 
     def fail(**_: object) -> None:
         raise DrainError(text)

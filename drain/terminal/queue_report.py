@@ -38,7 +38,7 @@ def show_queues(rules: Sequence[Rules], pauses: Sequence[Pause], now: datetime) 
 
 def _print_rest(console: Console, number: int, what: str) -> None:
     if number > _MOST_LINES:
-        console.print(f"and {count(number - _MOST_LINES, f'more {what}')}: `--json` has all of them")
+        console.print(f"and {count(number - _MOST_LINES, f'more {what}')}: `--json` shows all")
 
 
 def show_queue(rules: Rules, pauses: Sequence[Pause], now: datetime) -> None:

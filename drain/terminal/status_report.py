@@ -13,11 +13,11 @@ from drain.read.causes import CAUSES
 from drain.read.queue import Queue
 from drain.read.system import System
 
-# Causes of waiting though workers may be free.
+# Causes that apply even if workers are free.
 _HELD = ("paused", "called_back", "limited", "rate", "list_full")
 _COLUMNS = ("staged", "scheduled", "overdue", "queued", "running", "retrying", "dead")
 _NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "overdue"))
-# Fits every table; and a queue name that may be broken.
+# Wider than any table; width kept for queue names, which may wrap.
 _WIDEST = 10_000
 _NAME_WIDTH = 16
 _ADVICE_LINES = 10
@@ -73,7 +73,7 @@ def _leader(result: System) -> str:
 
 
 def _fits(table: Table, width: int) -> bool:
-    """Return True if only long queue names must be broken."""
+    """Return True if only long queue names must wrap."""
     name = table.columns[0]
     name.max_width = _NAME_WIDTH
     natural = Console(width=_WIDEST).measure(table).maximum
@@ -146,7 +146,7 @@ def _advice(result: System) -> list[Text]:
     if len(troubled) > _ADVICE_LINES:
         lines.append(f"{count(len(troubled) - _ADVICE_LINES, 'more queue')} without a worker, or stalled")
     lines += [
-        f"{visible(name)}: held, since its rules cannot be followed: {visible(counts.held)}"
+        f"{visible(name)}: held, because its rules cannot be applied: {visible(counts.held)}"
         for name, counts in sorted(result.queues.items())
         if counts.held is not None
     ][:_ADVICE_LINES]
@@ -161,6 +161,8 @@ def _advice_on(name: str, counts: Queue) -> str:
             else ""
         )
         waited = duration(counts.stalled_seconds)
-        return f"{visible(name)}: {busy}no job finishes; one has waited for {waited}: see `drain top`"
+        return (
+            f"{visible(name)}: {busy}no jobs are completing; the oldest has waited {waited}: see `drain top`"
+        )
     waiting = counts.ready + counts.queued + counts.retrying
     return f"{visible(name)}: {count(waiting, 'job')} and no worker; start `drain work {visible(name)}`"

@@ -15,7 +15,7 @@ def json_default(value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Format a field's value for people."""
+    """Format a field's value for users."""
     if value is None:
         return ""
     if isinstance(value, datetime):

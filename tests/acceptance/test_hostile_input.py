@@ -242,7 +242,7 @@ def test_a_stream_that_is_closed_or_full_is_no_crash(yard: Yard, words: str, str
 
     assert done.returncode == code
     if ">/dev/full" in streams and code:
-        assert done.stderr == "Error: the operating system says: No space left on device\n"
+        assert done.stderr == "Error: the operating system reports: No space left on device\n"
     assert "Traceback" not in done.stdout + done.stderr
     assert "Exception ignored" not in done.stderr
 

@@ -152,7 +152,7 @@ def test_more_running_jobs_than_a_limit_are_a_breach(system: System) -> None:
 
     (breach,) = system.audit().breaches
     assert (breach.check, breach.count) == ("limits", 3)
-    assert "queue default, which may run 2" in breach.explanation
+    assert "queue default, limit 2" in breach.explanation
     assert set(ids) <= set(breach.ids)
 
 
@@ -169,7 +169,7 @@ def test_more_running_jobs_of_a_key_than_its_limit_are_a_breach(
 
     (breach,) = system.audit().breaches
     assert (breach.check, breach.count) == ("limits", 2)
-    assert "of key acme, which may run 1" in breach.explanation
+    assert "with key acme, limit 1" in breach.explanation
 
 
 def test_jobs_that_ran_before_a_limit_was_lowered_may_go_on(system: System) -> None:
@@ -335,7 +335,7 @@ def test_two_jobs_of_one_tick_are_a_breach_wherever_they_are(system: System) -> 
     )
     (breach,) = system.audit().breaches
     assert (breach.check, breach.count, len(breach.ids)) == ("ticks", 2, 2)
-    assert "of the schedule nightly" in breach.explanation
+    assert "of schedule nightly" in breach.explanation
 
     # Replayed, or started by hand.
     system.execute("UPDATE inflight_jobs SET scheduled_at = staged_at")

@@ -122,24 +122,22 @@ def test_workers_that_run_plain_jobs_are_busy_too(scene: Scene) -> None:
 def test_forecast_knows_no_end_while_nobody_knows_when_a_worker_is_free(scene: Scene) -> None:
     found = scene.json("forecast", "payments")
     assert (found["ends_seconds"], found["workers"]) == (None, 6)
-    assert "it is unknown when one is free" in scene.run("forecast", "payments")
+    assert "all workers are busy with long jobs" in scene.run("forecast", "payments")
     assert scene.json("forecast", "payments", "--workers", "2")["ends_seconds"] < 60
 
 
 def test_check_warns_of_a_stalled_queue_and_of_a_long_wait(scene: Scene) -> None:
     line = scene.run("check", code=1)
-    assert "all workers are busy, and no job finishes in queue payments" in line
+    assert "all workers are busy, and no jobs are completing in queue payments" in line
     assert "stalled=1" in line
-    assert "no job finishes" in scene.run("check", "--stalled", "critical", code=2)
+    assert "no jobs are completing" in scene.run("check", "--stalled", "critical", code=2)
     scene.run("check", "--stalled", "ignore")
     query(
         scene.database_url,
         "UPDATE inflight_jobs SET moved_at = now() - interval '6 min', "
         "scheduled_at = now() - interval '6 min', staged_at = now() - interval '6 min' WHERE queue = 'payments'",
     )
-    assert "queue payments has waited for a worker for 6m" in scene.run(
-        "check", "--stalled", "ignore", code=1
-    )
+    assert "jobs in queue payments have waited 6m" in scene.run("check", "--stalled", "ignore", code=1)
 
 
 def test_status_and_top_show_free_workers_and_the_stalled_queue(scene: Scene) -> None:
@@ -148,7 +146,7 @@ def test_status_and_top_show_free_workers_and_the_stalled_queue(scene: Scene) ->
     assert found["stalled_seconds"] == pytest.approx(120, abs=60)
     text = scene.run("status")
     assert "payments stalled" in text
-    assert "payments: 6 workers, none free, and no job finishes; one has waited for 2m" in text
+    assert "payments: 6 workers, none free, and no jobs are completing; the oldest has waited 2m" in text
     (line,) = [line for line in scene.run("top").splitlines() if line.startswith("payments")]
     assert " 0/6 " in line
     assert "STALLED" in line

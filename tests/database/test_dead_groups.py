@@ -186,11 +186,11 @@ def test_the_command_prints_a_line_for_each_group_and_its_json_feeds_a_retry(dat
 def test_the_command_says_that_nothing_is_dead_and_that_there_are_more(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "no job is dead" in drain(database_url, "groups").stderr
+    assert "no dead jobs" in drain(database_url, "groups").stderr
     bury(database_url, count=3)
     read = dead_groups.read_groups
     monkeypatch.setattr(dead_groups, "read_groups", lambda connection: read(connection, 2))
-    assert "the 2 dead jobs that were staged last were looked at" in drain(database_url, "groups").stderr
+    assert "only the 2 dead jobs staged last were read" in drain(database_url, "groups").stderr
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "1e9", "fast"])

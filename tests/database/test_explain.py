@@ -304,7 +304,7 @@ def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None
     assert len(found["details"]["jobs"]) == 2
     found = led.explain(first)
     assert found["cause"] == "quiet"
-    assert found["why"].endswith(f"; then job {last} supersedes it")
+    assert found["why"].endswith(f"; then job {last} will supersede it")
     assert found["estimate"]["seconds"] is None
 
 
@@ -418,7 +418,7 @@ def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
 
     found = led.explain(job_id)
 
-    assert found["estimate"]["reason"].startswith("0 ahead, at a job of queue mail every ")
+    assert found["estimate"]["reason"].startswith("0 ahead; queue mail recently completed a job every ")
     # Those four took eight seconds, and the job that runs a moment.
     assert found["estimate"]["seconds"] == pytest.approx(3, abs=2)
 
@@ -444,7 +444,7 @@ def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
     found = led.explain(job_id)
 
     assert found["cause"] == "limit"
-    assert found["why"].startswith("1 job of queue mail is running, the maximum: job ")
+    assert found["why"].startswith("1 job in queue mail is running, the maximum: job ")
     assert found["estimate"]["seconds"] == pytest.approx(10, abs=1)
 
 
@@ -452,7 +452,7 @@ def test_a_burst_is_used_up_before_the_rate_holds_a_job(led: System) -> None:
     job_id = led.stage()
     led.rules(rate="6/min", burst=5)
     led.finished(5, every="10 seconds")
-    assert "just begun to lead" in led.explain(job_id)["why"]
+    assert "just taken over" in led.explain(job_id)["why"]
     led.execute("UPDATE drain_state SET leader_since = now() - interval '1 hour'")
     assert led.cause(job_id) == "next"
 
@@ -501,7 +501,7 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
     led.execute("DELETE FROM finished_jobs")
     found = led.explain(last)
     assert found["estimate"]["seconds"] is None
-    assert "no job of queue mail completed" in found["estimate"]["reason"]
+    assert "queue mail completed no jobs" in found["estimate"]["reason"]
 
 
 def test_a_list_is_full_exactly_as_long_as_the_leader_pushes_nothing_more(system: System) -> None:

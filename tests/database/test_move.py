@@ -41,7 +41,7 @@ def test_what_waits_is_moved_and_what_runs_is_counted(connection: Connection, en
     words = "jobs move --queue mail --to slow"
     dry = drain(f"{words} --dry-run", env)
     assert dry.stdout == "would move: 2 staged, 1 delivered, 1 retrying\n"
-    assert dry.stderr == "left as they are: 1 running\n"
+    assert dry.stderr == "unchanged: 1 running\n"
     assert of_queue(connection, "slow") == set()
     moved = drain(words, env, answer="y\n")
     assert moved.stdout.endswith("moved: 4 jobs\n")
@@ -114,7 +114,7 @@ def test_a_priority_holds_among_staged_jobs_alone(
     done = drain("jobs move --queue mail --priority 7 --yes", env)
     assert (done.stdout, done.stderr) == (
         "moved: 4 jobs\n",
-        "left as they are: 1 delivered, 1 retrying, 1 running\n",
+        "unchanged: 1 delivered, 1 retrying, 1 running\n",
     )
     assert drain(f"jobs move {first} --priority -5 --yes", env).exit_code == 0
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -136,9 +136,9 @@ def test_many_jobs_are_moved_in_slices(
     ("words", "why"),
     [
         ("--to a,b", "'a,b' is not a queue name"),
-        ("--run-at soon", "--run-at soon: no time"),
-        ("--run-at 9999-12-31 --dry-run", "the years 1 to 9999 only"),
-        ("--run-at 0001-01-01T00:00+14:00", "the years 1 to 9999 only"),
+        ("--run-at soon", "--run-at soon: not a time"),
+        ("--run-at 9999-12-31 --dry-run", "the year must be from 1 to 9999"),
+        ("--run-at 0001-01-01T00:00+14:00", "the year must be from 1 to 9999"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_changes_nothing(
@@ -156,8 +156,8 @@ def test_wrong_usage_is_exit_code_2_and_no_match_is_1(database_url: str, env: di
     refused = drain("jobs move --queue mail --to slow --yes", env)
     assert refused.exit_code == 1
     assert refused.stderr.splitlines() == [
-        "queue 'mail' is not known here (idle, or misspelt?): no job of it is staged, in flight or dead; known: none",
-        "Error: no job that can be moved matches; nothing was done",
+        "queue 'mail' is unknown (idle, or misspelt?): it has no job staged, in flight or dead; known: none",
+        "Error: no movable job matches; nothing was done",
     ]
 
 
@@ -169,11 +169,11 @@ def test_ids_that_cannot_be_moved_are_named(connection: Connection, env: dict[st
     moved = drain(f"jobs move {named} --to slow --yes", env)
     assert (moved.exit_code, moved.stdout) == (0, "moved: 1 job\n")
     assert moved.stderr.splitlines() == [
-        f"not moved, dead already: {ids['delivered']}",
+        f"not moved, already dead: {ids['delivered']}",
         f"{unknown}: 4000000",
     ]
     other = drain(f"jobs move {ids['scheduled']} --queue sms --to slow --dry-run", env)
     assert other.stdout == "would move: none\n"
     assert other.stderr.splitlines()[0] == (
-        f"{unknown}, or not one that the other options choose: {ids['scheduled']}"
+        f"{unknown}, or excluded by the other options: {ids['scheduled']}"
     )

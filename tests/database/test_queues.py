@@ -213,7 +213,7 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
     assert command("set", "calls", *more).exit_code == 0
     result = command("set", "calls", "--running", "none", "--weight", "acme=none", "--weight", "zoo=2")
     assert result.exit_code == 0
-    assert "is not known here" in result.stderr
+    assert "is unknown" in result.stderr
     assert json.loads(command("show", "calls", "--json").stdout) == {
         "queue": "calls",
         "rules": {
@@ -248,14 +248,14 @@ def test_a_queue_without_rules_is_listed_while_it_has_jobs(command: Any, databas
         (
             ["set", "calls", "--weight", "acme"],
             1,
-            "a weight is written as KEY=N, such as acme=3, not as 'acme'",
+            "a weight must be KEY=N, such as acme=3, not 'acme'",
         ),
         (["set", "calls", "--weight", "acme=2"], 1, "weights need fair"),
         (["set", "calls", "--running", "0"], 2, "0 is not in the range"),
         (["set", "calls", "--running", "many"], 2, "'many' is neither a whole number nor 'none'"),
         (["set", "calls", "--aging", "soon"], 2, "a length of time is written as 90s"),
         (["set", "a b", "--running", "1"], 1, "'a b' is not a queue name"),
-        (["unset", "calls"], 1, "no rules to take off: calls; nothing was done"),
+        (["unset", "calls"], 1, "no rules to remove: calls; nothing was done"),
         (["pause"], 2, "name a queue, --job or --key"),
         (["pause", "calls", "--for", "0s"], 1, "a pause lasts until a time, or for a time above 0"),
         (["pause", "--key", "k" * 256], 1, "key must be a text of 1 to 255 characters"),
@@ -265,7 +265,7 @@ def test_a_queue_without_rules_is_listed_while_it_has_jobs(command: Any, databas
             "reason must have at most 1,000 characters, not 1,001",
         ),
         (["pause", "--job", "j" * 256], 1, "job must have at most 255 characters"),
-        (["resume", "calls"], 1, "not paused: queue calls; `drain queue list` shows what is"),
+        (["resume", "calls"], 1, "not paused: queue calls; see `drain queue list`"),
         (["apply", "missing.toml"], 1, "missing.toml: No such file or directory"),
     ],
 )
@@ -287,7 +287,7 @@ def test_what_is_paused_is_listed_and_resumed_by_the_same_names(command: Command
     result = command("pause", "calls", "--for", "10m", "--reason", "their server is down")
     assert (result.stdout, result.stderr) == ("paused: queue calls\n", "")
     result = command("pause", "calls", "--key", "acme")
-    assert result.stderr == "key 'acme' is not known here: no job of it is staged, in flight or dead\n"
+    assert result.stderr == "key 'acme' is unknown: no job with it is staged, in flight or dead\n"
     assert command("pause", "--job", "m.f").exit_code == 0
     found = json.loads(command("list", "--json").stdout)["pauses"]
     assert [(each["queue"], each["job"], each["key"], each["reason"]) for each in found] == [
@@ -298,11 +298,11 @@ def test_what_is_paused_is_listed_and_resumed_by_the_same_names(command: Command
     assert found[0]["until"] is not None
     assert len(json.loads(command("show", "calls", "--json").stdout)["pauses"]) == 3
     # The pause of a job name applies to each queue, and makes none of them a known one.
-    assert command("show", "cals").stderr.startswith("queue 'cals' is not known here")
+    assert command("show", "cals").stderr.startswith("queue 'cals' is unknown")
 
     result = command("resume", "calls")
     assert result.stdout == (
-        "resumed: queue calls\n1 other pause of queue calls; `drain queue show calls` shows them\n"
+        "resumed: queue calls\nqueue calls has 1 other pause; see `drain queue show calls`\n"
     )
     assert command("resume", "calls", "--key", "acme").exit_code == 0
     assert command("resume", "--job", "m.f").exit_code == 0
@@ -322,7 +322,7 @@ def test_a_file_is_applied_whole_after_a_look_at_the_difference(
         "calls\n  running         10 -> 50\n  burst           3 -> none\n"
         "mail\n  fair            none -> yes\n  weights         none -> acme=3\n2 queues would change\n"
     )
-    assert looked.stderr == "not in the file, and as before: old (--prune takes their rules off)\n"
+    assert looked.stderr == "not in the file, unchanged: old (--prune removes their rules)\n"
     assert json.loads(command("show", "calls", "--json").stdout)["rules"]["running"] == 10
 
     applied = command("apply", str(file), "--json")

@@ -305,7 +305,8 @@ def test_prune_shows_refuses_without_a_word_and_drops(database_url: str, days: d
     refused = prune(database_url, "--keep-days", "2")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr == (
-        "Error: 2 days with 6 finished jobs would be dropped permanently; confirm with --yes, or look with --dry-run\n"
+        "Error: 2 days with 6 finished jobs would be dropped permanently; confirm with --yes, or preview "
+        "with --dry-run\n"
     )
     assert kept(database_url, days) == list(days)
 

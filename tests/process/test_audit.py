@@ -247,7 +247,7 @@ def test_an_audit_without_redis_says_that_it_has_not_asked(system: System) -> No
     report = json.loads(system.command("--json", DRAIN_REDIS_URL="").stdout)
 
     assert result.exit_code == 0
-    assert "redis       not checked, no Redis is named" in result.stdout
+    assert "redis       not checked, Redis is not configured" in result.stdout
     assert [check["name"] for check in report["checks"]] == [name for name in CHECKS if name not in OF_REDIS]
     assert report["redis_asked"] is False
 
@@ -552,7 +552,7 @@ OVERDUE = pytest.mark.parametrize(
     [
         (overdue_staged, "due and not drained"),
         (overdue_scheduled, "due and not drained"),
-        (overdue_lease, "since the lease ran out"),
+        (overdue_lease, "since the lease expired"),
         (overdue_retry, "due for their next attempt"),
     ],
 )
@@ -655,7 +655,7 @@ def test_a_delivery_that_is_in_no_list_is_found(system: System) -> None:
     breach = system.breach()
 
     assert (breach.check, breach.count, breach.ids) == ("redis", 1, (job_id,))
-    assert "not in the list of their queue (default); there is no leader" in breach.explanation
+    assert "not in their queue's Redis list (default); there is no leader" in breach.explanation
 
 
 def test_a_key_that_is_no_list_is_named(system: System) -> None:
@@ -689,7 +689,7 @@ def test_a_redis_that_has_lost_its_memory_is_named_as_the_reason(system: System)
     with Redis.from_url(system.redis_url) as client:
         client.flushall()
 
-    assert f"never knew, the namespace {NAMESPACE}" in system.breach().explanation
+    assert f"never had, the namespace {NAMESPACE}" in system.breach().explanation
 
 
 def test_a_key_that_is_no_list_holds_nothing(system: System) -> None:
@@ -708,7 +708,7 @@ def test_an_id_that_nobody_has_staged_is_found(system: System) -> None:
     breach = system.breach()
 
     assert (breach.check, breach.count, breach.ids) == ("redis", 1, (NEVER_GIVEN,))
-    assert "in Redis (mail) and in no table" in breach.explanation
+    assert "in Redis (mail) but in no table" in breach.explanation
 
 
 def test_a_number_in_a_list_that_was_never_handed_out_is_found(system: System) -> None:

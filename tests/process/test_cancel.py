@@ -541,20 +541,20 @@ def test_the_command_names_the_ids_that_it_could_not_cancel(
     done = command(f"cancel {ids['staged']} {ids['running']} 4000000 --yes", env)
     assert (done.exit_code, done.stdout) == (0, "cancelled: 1 job\n")
     assert done.stderr.splitlines() == [
-        f"not cancelled, finished already: {ids['running']}",
+        f"not cancelled, already finished: {ids['running']}",
         "not cancelled, unknown (never staged, not committed, forwarded, or archived): 4000000",
     ]
     looked = command(f"cancel {ids['staged']} --dry-run", env)
     assert (looked.stdout, looked.stderr) == (
         "would cancel: none\n",
-        f"not cancelled, dead already: {ids['staged']}\n",
+        f"not cancelled, already dead: {ids['staged']}\n",
     )
-    assert "queue 'mial' is not known here" in command("cancel --queue mial --yes", env).stderr
+    assert "queue 'mial' is unknown" in command("cancel --queue mial --yes", env).stderr
     again = command(f"cancel {ids['staged']} --yes", env)
     assert again.exit_code == 1
     assert again.stderr.splitlines() == [
-        f"not cancelled, dead already: {ids['staged']}",
-        "Error: no job that waits or runs matches; nothing was done",
+        f"not cancelled, already dead: {ids['staged']}",
+        "Error: no waiting or running job matches; nothing was done",
     ]
     assert one_line_of(command("cancel --tag nothing --yes", env)).endswith("nothing was done")
     assert command("cancel", env).exit_code == 2

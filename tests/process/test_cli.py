@@ -243,7 +243,7 @@ def test_a_queue_that_is_unknown_is_answered_with_those_that_are_known(env: dict
     assert result.exit_code == 0
     assert "'mial'" in result.stderr
     assert "mail, video" in result.stderr
-    assert "no job of it is staged, in flight or dead" in result.stderr
+    assert "it has no job staged, in flight or dead" in result.stderr
 
 
 def test_a_table_shows_id_and_queue_of_a_dead_job_in_80_columns_whatever_else_it_holds(
@@ -371,7 +371,7 @@ def test_dead_show_of_a_job_that_is_not_dead_is_one_line_that_says_what_it_is(
     job_id = make(env)
 
     line = one_line_of(drain(f"dead show {job_id}", env))
-    assert f"job {job_id} is not dead, it is {state}; `drain show {job_id}` shows it" in line
+    assert f"job {job_id} is {state}, not dead: see `drain show {job_id}`" in line
     assert "no job has the id 4711" in one_line_of(drain("dead show 4711", env))
 
 
@@ -388,9 +388,9 @@ def test_dead_jobs_have_to_be_named(env: dict[str, str], verb: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("dead retry", "name the jobs: IDs, --queue, --job or --tag; or --all for all of them"),
-        ("dead retry --all 13", "either name the jobs or --all, not both"),
-        ("dead discard --all --tag x", "either name the jobs or --all, not both"),
+        ("dead retry", "select jobs with IDs, --queue, --job or --tag, or give --all"),
+        ("dead retry --all 13", "select jobs or give --all, not both"),
+        ("dead discard --all --tag x", "select jobs or give --all, not both"),
         pytest.param(
             *("drill kill-worker --all", "either name one drill or --all, not both"),
             marks=pytest.mark.contrib,
@@ -533,7 +533,7 @@ def test_a_version_is_for_printing(env: dict[str, str]) -> None:
     result = drain("init --version 1", env)
 
     assert result.exit_code == 2
-    assert "go with --print" in result.stderr
+    assert "require --print" in result.stderr
 
 
 @every_command

@@ -43,7 +43,7 @@ def env(plain_url: str, redis_url: str) -> dict[str, str]:
 @pytest.fixture
 def installed(plain_url: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of connections of an application, whose search_path is as ever."""
-    assert run("init", env=env).output == f"the schema is in place, version {schema.VERSION}\n"
+    assert run("init", env=env).output == f"the schema is installed, version {schema.VERSION}\n"
     monkeypatch.setenv("DRAIN_SCHEMA", "jobs")
     return plain_url
 

@@ -494,7 +494,7 @@ def test_drain_show_prints_it_and_does_without_redis(yard: Yard) -> None:
             main, ["show", str(job_id)], env=yard.env(DRAIN_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
         )
         assert away.exit_code == 0
-        assert "its progress is not known: Redis at 127.0.0.1:" in away.stderr
+        assert "its progress is unknown: Redis at 127.0.0.1:" in away.stderr
         assert "\nprogress " not in away.stdout
         yard.say("go")
         yard.wait_for("finished_jobs", [job_id])

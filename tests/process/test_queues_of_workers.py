@@ -83,7 +83,7 @@ def test_a_queue_that_rq_knows_is_not_called_unknown_because_it_is_idle(
     with drain_command("work", "idle", "mial", "--burst", env=env) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
         assert "'idle'" not in command.output
-        assert "queue 'mial' is not known here (idle, or misspelt?)" in command.output
+        assert "queue 'mial' is unknown (idle, or misspelt?)" in command.output
 
 
 def test_help_says_what_it_works_on() -> None:

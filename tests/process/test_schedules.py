@@ -322,7 +322,7 @@ def test_a_worker_without_the_right_to_write_schedules_works_all_the_same(
 
     _declare(Settings(database_url=database_url), schedules.declared())
 
-    assert "the schedules of the registered jobs are not written: relation" in caplog.text
+    assert "cannot write the schedules of the registered jobs: relation" in caplog.text
 
 
 def test_apply_does_what_the_workers_do_and_says_what_is_left(database_url: str, shop: Path) -> None:
@@ -332,7 +332,7 @@ def test_apply_does_what_the_workers_do_and_says_what_is_left(database_url: str,
     first = call(database_url, "apply", "--jobs", "cron_shop")
     assert first.exit_code == 0, first.output
     assert "scheduled: shop.report" in first.stdout
-    assert "gone is not declared any more; --prune removes it" in first.stderr
+    assert "gone is no longer declared; --prune removes it" in first.stderr
 
     second = call(database_url, "apply", "--jobs", "cron_shop", "--prune")
     assert second.stdout.splitlines() == ["removed: gone", "1 schedule declared, 0 changed, 1 removed"]
@@ -342,7 +342,7 @@ def test_apply_does_what_the_workers_do_and_says_what_is_left(database_url: str,
 def test_schedules_are_paused_resumed_and_removed_by_name(database_url: str) -> None:
     put(database_url)
     assert call(database_url, "pause", "report").stdout == "paused: report\n"
-    assert call(database_url, "pause", "report").stderr == "report is paused already\n"
+    assert call(database_url, "pause", "report").stderr == "report is already paused\n"
     assert call(database_url, "resume", "report").stdout == "resumed: report\n"
     assert call(database_url, "resume", "report").stderr == "report is not paused\n"
     assert call(database_url, "remove", "report").stdout == "removed: report\n"
@@ -354,7 +354,7 @@ def test_a_name_that_no_schedule_has_is_one_line(database_url: str, command: str
     put(database_url)
     result = call(database_url, command, "raport")
     assert result.exit_code == 1
-    assert result.stderr == "Error: no schedule has the name 'raport'; did you mean report?\n"
+    assert result.stderr == "Error: no schedule is named 'raport'; did you mean report?\n"
 
 
 def test_run_stages_one_job_now_and_prints_its_id(database_url: str) -> None:
@@ -382,7 +382,7 @@ def test_the_list_has_ticks_pauses_errors_and_what_is_gone(database_url: str, sh
     assert lines[0].split() == ["name", "cron", "zone", "next", "tick", "last", "tick"]
     assert any("in 2h" in line and "22h ago" in line for line in lines)
     assert "wrong has no ticks: there is no time zone 'Mars/Base'" in lines
-    assert "gone is not declared any more; `drain cron remove` deletes it" in lines
+    assert "gone is no longer declared; `drain cron remove` deletes it" in lines
     assert max(map(len, lines[:5])) <= 80
 
     rows = {row["name"]: row for row in json.loads(call(database_url, "list", "--json").stdout)}

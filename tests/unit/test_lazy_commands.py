@@ -79,7 +79,7 @@ def test_options_that_cannot_be_added_are_left_out_and_said(run: Run) -> None:
     result = run("stack", "--help")
     assert "Usage: drain stack" in result.output
     problem = (
-        "`drain stack` goes without the options of shop_of_lazy_broken:add_options: ValueError: no luck\n"
+        "`drain stack` runs without the options of shop_of_lazy_broken:add_options: ValueError: no luck\n"
     )
     assert result.stderr == problem
 
@@ -98,7 +98,7 @@ def test_a_name_of_ours_is_never_that_of_another_package(run: Run) -> None:
 def test_a_command_that_cannot_be_used_hinders_no_other(run: Run, name: str, problem: str) -> None:
     result = run(name)
     assert result.exit_code == 1
-    assert result.output == f"Error: the command `{name}` of the package shop does not work: {problem}\n"
+    assert result.output == f"Error: the command `{name}` of package shop does not work: {problem}\n"
     assert f"\n  {name} " in run("--help").output
     assert run("hello").exit_code == 0
 

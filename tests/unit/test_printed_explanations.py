@@ -27,11 +27,11 @@ EXPLANATIONS = {
         "staged",
         Finding(
             "limit_of_key",
-            "4 jobs of key acme are running in queue calls, the maximum: job 1204400 on web-1:4711:a1b2c3 since "
-            "2026-11-22 01:27:00Z; job 1204403 on web-1:4712:d4e5f6 since 2026-11-22 01:28:00Z; job 1204404 in the "
-            "list since 2026-11-22 01:31:06Z; job 1204405 in the list since 2026-11-22 01:31:06Z",
+            "4 jobs with key acme are running in queue calls, the maximum: job 1204400 on web-1:4711:a1b2c3 since "
+            "2026-11-22 01:27:00Z; job 1204403 on web-1:4712:d4e5f6 since 2026-11-22 01:28:00Z; job 1204404 queued "
+            "since 2026-11-22 01:31:06Z; job 1204405 queued since 2026-11-22 01:31:06Z",
             NOW - timedelta(seconds=200),
-            Estimate(40.0, "3 ahead, at a job of key acme every 10s recently"),
+            Estimate(40.0, "3 ahead; key acme recently completed a job every 10s"),
         ),
     ),
     "unknown": explanation(
@@ -50,12 +50,12 @@ EXPLANATIONS = {
         "queued",
         Finding(
             "queued",
-            "it waits for a worker of queue calls",
+            "it is waiting for a worker of queue calls",
             NOW - timedelta(seconds=0.1),
-            Estimate(None, "its place in Redis is unknown"),
+            Estimate(None, "its position in Redis is unknown"),
         ),
         key=None,
-        also=("no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL",),
+        also=("Redis is not configured, so lists and workers are unknown: set DRAIN_REDIS_URL",),
     ),
 }
 

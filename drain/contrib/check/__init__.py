@@ -1,8 +1,8 @@
-"""One look at the whole system for a monitoring program: `drain check`.
+"""One-shot health check for monitoring systems: `drain check`.
 
     reading     bounded reads of PostgreSQL and Redis
     thresholds  levels, thresholds, and findings
     command     `drain check`
 
-A look is bounded in time, changes nothing, and needs only inspection rights.
+A check is bounded in time, changes nothing, and needs only the inspection role.
 """

@@ -47,7 +47,7 @@ class _Threshold(click.ParamType):  # type: ignore[type-arg]
                 ctx,
             )
         if found.warning is not None and found.critical is not None and found.warning > found.critical:
-            self.fail(f"the warning of {value!r} is above its critical number", param, ctx)
+            self.fail(f"the warning threshold of {value!r} is above its critical one", param, ctx)
         return found
 
     def _number(self, text: str) -> float | None:
@@ -156,9 +156,9 @@ def check(
 ) -> None:
     """Check health once, and print one line.
 
-    Exit codes: 0 OK; 1 WARNING; 2 CRITICAL: a threshold is exceeded, no leader, a store is unavailable, or the schema
-    version differs; 3 UNKNOWN: wrong usage, settings or rights. The inspection role suffices. Without a Redis URL,
-    workers are not checked.
+    Exit codes: 0 OK; 1 WARNING; 2 CRITICAL: a threshold is exceeded, there is no leader, a store is unavailable, or
+    the schema version differs; 3 UNKNOWN: wrong usage, settings or rights. The inspection role suffices. Without a
+    Redis URL, workers are not checked.
 
     A threshold is CRITICAL or WARNING,CRITICAL; either may be empty.
 
@@ -173,16 +173,16 @@ def check(
 
 
 def _report(verdict: Verdict, form: str) -> None:
-    """Print a verdict and exit without waiting for a thread that hangs."""
+    """Print a verdict and exit without waiting for a hung thread."""
     click.echo(json.dumps(check_json(verdict)) if form == "json" else nagios_line(verdict))
     sys.stdout.flush()
     sys.exit(int(verdict.level))
 
 
 def nagios_line(verdict: Verdict) -> str:
-    """Format level, problem, and the numbers behind a bar."""
+    """Format level, problem, and the numbers after a bar."""
     texts = "; ".join(finding.text for finding in verdict.findings) or _all_well(verdict)
-    # A bar would begin the numbers.
+    # A bar would start the numbers.
     text = visible(texts).replace("|", "/")
     text = f"{text[: _LONGEST_TEXT - 1]}\u2026" if len(text) > _LONGEST_TEXT else text
     figures = " ".join(map(_figure, verdict.figures))
@@ -203,7 +203,7 @@ def check_json(verdict: Verdict) -> dict[str, Any]:
 
 def _all_well(verdict: Verdict) -> str:
     values = {figure.name: figure.value for figure in verdict.figures}
-    return f"{values.get('waiting', 0):,} waiting, {values.get('running', 0):,} running, an enqueuer leads"
+    return f"{values.get('waiting', 0):,} waiting, {values.get('running', 0):,} running, leader present"
 
 
 def _figure(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""Bounded reads: each store is asked on its own thread, which is abandoned if it hangs."""
+"""Bounded reads: each store is queried on its own thread, abandoned if it hangs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
             _OF_POSTGRES * seconds
         )
     except TimeoutError:
-        text = f"PostgreSQL has not answered within {_OF_POSTGRES * seconds:g} s"
+        text = f"PostgreSQL did not answer within {_OF_POSTGRES * seconds:g} s"
         return Verdict([Finding("postgres", Level.CRITICAL, text)])
     except (DrainError, psycopg.Error) as error:
         return Verdict([_finding_of(error)])
@@ -73,7 +73,7 @@ def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
         try:
             crews = _Answer(lambda: _ask_redis(settings, queues)).within(ends - monotonic())
         except TimeoutError:
-            more.append(Finding("redis", Level.CRITICAL, "Redis has not answered in time"))
+            more.append(Finding("redis", Level.CRITICAL, "Redis did not answer in time"))
         except DrainError as error:
             more.append(Finding("redis", Level.CRITICAL, str(error)))
         else:
@@ -90,7 +90,7 @@ def _finding_of(error: DrainError | psycopg.Error) -> Finding:
     if isinstance(error, ConfigError):
         return Finding("settings", Level.UNKNOWN, str(error))
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        text = f"{error.diag.message_primary}; `drain roles` prints the rights of inspection"
+        text = f"{error.diag.message_primary}; `drain roles inspection` prints the required rights"
         return Finding("rights", Level.UNKNOWN, text)
     return Finding("postgres", Level.UNKNOWN, f"PostgreSQL refused: {str(error).partition(chr(10))[0]}")
 
@@ -110,6 +110,6 @@ def _ask_postgres(settings: Settings, seconds: float) -> System:
 
 def _ask_redis(settings: Settings, queues: list[str]) -> dict[str, list[Worker]]:
     with closing(Producer(settings.redis_url, settings.namespace)) as redis:
-        # Without queues Redis must answer all the same.
+        # Redis must answer even without queues.
         redis.ping()
         return redis.crews(queues)

@@ -32,7 +32,7 @@ def worst(levels: Sequence[Level]) -> Level:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Numbers above which it is a warning, or critical; None for never."""
+    """Limits above which a number is a warning or critical; None for never."""
 
     warning: float | None = None
     critical: float | None = None
@@ -48,7 +48,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Thresholds of a look.
+    """Thresholds of a check.
 
     Attributes:
         lag: Seconds a due job waits for the leader.
@@ -56,7 +56,7 @@ class Thresholds:
         dead: Dead jobs.
         unattended: Level for queues with waiting jobs and no worker.
         failing: Level for queues whose latest attempts all failed.
-        stalled: Level for queues with waiting jobs and no finish for a minute.
+        stalled: Level for queues with waiting jobs and none finished for a minute.
     """
 
     lag: Threshold = Threshold(30, 120)
@@ -94,7 +94,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of a look."""
+    """Result of a check."""
 
     findings: Sequence[Finding]
     figures: Sequence[Figure] = ()
@@ -113,15 +113,15 @@ def judge(system: System, thresholds: Thresholds) -> Verdict:
 
 def _findings(system: System, thresholds: Thresholds) -> Iterator[Finding]:
     if system.leader is None:
-        yield Finding("leader", Level.CRITICAL, "no enqueuer leads: start `drain run`")
+        yield Finding("leader", Level.CRITICAL, "there is no leader: start `drain run`")
     held = sorted(name for name, queue in system.queues.items() if queue.held)
     if held:
-        yield Finding("held", Level.CRITICAL, f"rules that cannot be followed hold {_names(held)}")
+        yield Finding("held", Level.CRITICAL, f"rules cannot be applied, so the leader holds {_names(held)}")
     lag, (queue, wait) = system.lag_seconds, _longest_wait(system)
     if level := thresholds.lag.level(lag):
-        yield Finding("lag", level, f"due jobs have waited for the leader for {duration(lag)}")
+        yield Finding("lag", level, f"due jobs have waited {duration(lag)} for the leader")
     if level := thresholds.wait.level(wait):
-        yield Finding("wait", level, f"queue {queue} has waited for a worker for {duration(wait)}")
+        yield Finding("wait", level, f"jobs in queue {queue} have waited {duration(wait)} for a worker")
     if level := thresholds.dead.level(dead := system.total("dead")):
         about = "about " if system.is_estimate("dead") else ""
         yield Finding("dead", level, f"{about}{count(dead, 'dead job')}")
@@ -131,10 +131,10 @@ def _findings(system: System, thresholds: Thresholds) -> Iterator[Finding]:
     stalled = sorted(name for name, queue in system.queues.items() if queue.is_stalled)
     if stalled and thresholds.stalled:
         busy = "all workers are busy, and " if all(system.queues[name].free == 0 for name in stalled) else ""
-        yield Finding("stalled", thresholds.stalled, f"{busy}no job finishes in {_names(stalled)}")
+        yield Finding("stalled", thresholds.stalled, f"{busy}no jobs are completing in {_names(stalled)}")
     failing = sorted(name for name, queue in system.queues.items() if queue.failing)
     if failing and thresholds.failing:
-        yield Finding("failing", thresholds.failing, f"all attempts fail in {_names(failing)}")
+        yield Finding("failing", thresholds.failing, f"all attempts are failing in {_names(failing)}")
 
 
 def _figures(system: System, thresholds: Thresholds) -> Iterator[Figure]:

@@ -4,7 +4,7 @@
     wanted   number of workers for a load, and why; pure
     leader   extension of the leader: measures every few seconds
     answers  `/scale/QUEUE` on the HTTP port of `drain run`
-    forecast `drain forecast`: when a backlog ends
+    forecast `drain forecast`: when a backlog clears
 
 Stateless, so even a standby `drain run` can answer. The number follows the load; the autoscaler smooths it.
 """

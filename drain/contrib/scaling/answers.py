@@ -34,7 +34,7 @@ _STATEMENT_SECONDS = 3
 _SHORTEST, _LONGEST = 1.0, 86_400.0
 _MOST_AT_ONCE = 100_000
 _MOST_QUEUES = 1000
-_WITHIN_FORM = "within is written as 30s, 10m or 1h, from 1s to 1d"
+_WITHIN_FORM = "within must be a time such as 30s, 10m or 1h, from 1s to 1d"
 
 Reply = tuple[int, dict[str, Any]]
 
@@ -109,7 +109,7 @@ class Scale:
         if found is None:
             raise _RefusedError(
                 404,
-                f"no job of queue {queue} has been seen, and it has no rules: stage a job, or check the name",
+                f"queue {queue} has no rules and has never had a job: stage a job, or check the name",
             )
         if len(self._known) >= _MOST_QUEUES:
             self._known = {}
@@ -132,13 +132,13 @@ def _read_query(query: str) -> tuple[float, int]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=10)
     except ValueError:
-        raise _RefusedError(400, "the query cannot be read: ?within=30s&concurrency=4") from None
+        raise _RefusedError(400, "malformed query: write it as ?within=30s&concurrency=4") from None
     given = dict(pairs)
     if len(given) < len(pairs):
         raise _RefusedError(400, "within or concurrency is given twice")
     if unknown := given.keys() - {"within", "concurrency"}:
         shown = visible(min(unknown))[:50]
-        raise _RefusedError(400, f"there is no parameter '{shown}', only within and concurrency")
+        raise _RefusedError(400, f"unknown parameter '{shown}': use within or concurrency")
     return _within(given.get("within")), _concurrency(given.get("concurrency"))
 
 
@@ -150,7 +150,7 @@ def _within(text: str | None) -> float:
     except ValueError:
         value = 0.0
     if not _SHORTEST <= value <= _LONGEST:
-        raise _RefusedError(400, f"{_WITHIN_FORM}, not as '{visible(text)[:50]}'")
+        raise _RefusedError(400, f"{_WITHIN_FORM}, not '{visible(text)[:50]}'")
     return value
 
 
@@ -159,6 +159,6 @@ def _concurrency(text: str | None) -> int:
         return 1
     if not re.fullmatch("[0-9]{1,6}", text) or not 1 <= int(text) <= _MOST_AT_ONCE:
         raise _RefusedError(
-            400, f"concurrency is a whole number from 1 to {_MOST_AT_ONCE}, not '{visible(text)[:50]}'"
+            400, f"concurrency must be a whole number from 1 to {_MOST_AT_ONCE}, not '{visible(text)[:50]}'"
         )
     return int(text)

@@ -1,4 +1,4 @@
-"""`drain forecast`: when a queue's backlog ends."""
+"""`drain forecast`: when a queue's backlog clears."""
 
 from __future__ import annotations
 
@@ -78,16 +78,16 @@ class Forecast:
         }
 
     def lines(self) -> list[str]:
-        """Render for people."""
+        """Render for users."""
         jobs = f"{'about ' if self.is_estimate else ''}{count(self.jobs, 'job')}"
         speed = f"{duration(self.run_seconds)} per job, {figure(self.arrivals)} jobs/s arrive"
         lines = [f"queue {self.queue}: {jobs}, {count(self.workers, 'worker')}, {speed}"]
         if self.is_paused:
-            lines.append("paused: this is for a queue that is resumed now")
+            lines.append("paused: assumes that the queue resumes now")
         if self.per_second is None:
-            return [*lines, "no estimate: all workers are busy, and it is unknown when one is free"]
+            return [*lines, "no estimate: all workers are busy with long jobs"]
         bound = f", limited by {self.bound}" if self.bound else ""
-        lines.append(f"ends in {duration(self.ends_seconds)}, at {figure(self.per_second)} jobs/s{bound}")
+        lines.append(f"clears in {duration(self.ends_seconds)}, at {figure(self.per_second)} jobs/s{bound}")
         if isinf(self.caught_up_seconds):
             lines.append("never catches up: jobs arrive faster than they run")
         elif self.arrivals:
@@ -130,7 +130,7 @@ def forecast(
 ) -> None:
     """Estimate when the backlog of QUEUE clears, from its workers, run times, arrivals and limits.
 
-    Assumes that the queue's workers serve it alone; ignores per-key rules and failed attempts.
+    Assumes that the queue's workers serve no other queue; ignores per-key rules and failed attempts.
 
     \b
     drain forecast mail
@@ -146,13 +146,13 @@ def forecast(
     run_seconds = run_seconds or load.busy_seconds or load.mean_seconds
     if not workers:
         raise DrainError(
-            f"no worker of queue {visible(queue)} is alive: give --workers"
+            f"queue {visible(queue)} has no live workers: give --workers"
             if redis
-            else "no Redis is named, so the workers are unknown: set DRAIN_REDIS_URL, or give --workers"
+            else "Redis is not configured, so the workers are unknown: set DRAIN_REDIS_URL, or give --workers"
         )
     if run_seconds is None or mean_seconds is None:
-        raise DrainError(f"no job of queue {visible(queue)} has finished in a day: give --run-seconds")
-    # Jobs that ran in no time, or before they were claimed by a clock set back.
+        raise DrainError(f"no job in queue {visible(queue)} finished in the last day: give --run-seconds")
+    # A job may take no time, or less if the clock was set back.
     run_seconds = max(run_seconds, _SHORTEST_SECONDS)
     speed, bound = _speed(load, workers, run_seconds, max(run_seconds, mean_seconds))
     made = Forecast(

@@ -17,7 +17,7 @@ from drain.read.waiting_by_cause import Waiting
 
 WANTED = Gauge(
     "drain_wanted_workers",
-    "Workers of one job at a time that the queue needs to finish its backlog and new arrivals within 30 s.",
+    "Workers, running one job at a time, needed to finish the backlog and new arrivals within 30 s.",
     ["queue"],
 )
 

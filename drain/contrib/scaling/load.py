@@ -89,7 +89,7 @@ class Load:
         mean_seconds: From claim to finish; of running jobs if none finished within a day, None without any.
         busy_seconds: Busy time of a worker process per job, below the mean if it runs several at once; None if none
             finished.
-        running: (number, age of the oldest) of each worker process' jobs.
+        running: (number, age of the oldest) of each worker process's jobs.
     """
 
     queue: str
@@ -133,7 +133,7 @@ def read_all(
 
 
 def read(connection: Connection, queue: str) -> Load | None:
-    """Read a queue's load in one snapshot; None if no table or rule knows it."""
+    """Read a queue's load in one snapshot; None if it appears in no table or rule."""
     with snapshot(connection):
         waiting = waiting_by_cause.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
@@ -150,7 +150,7 @@ def _is_known(connection: Connection, load: Load) -> bool:
 def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
     """Return arrivals per second from a sample of up to `most` jobs, `oldest` seconds old, `arrived` in the window."""
     is_whole = number < most or oldest > WINDOW_SECONDS
-    # A bulk that came this instant says little about the next one.
+    # A bulk load this instant says little about the next one.
     return arrived / (WINDOW_SECONDS if is_whole else max(1.0, oldest))
 
 

@@ -1,4 +1,4 @@
-"""Workers for a load: enough to finish the backlog in time as well as new arrivals."""
+"""Workers needed to finish a backlog and new arrivals in time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drain.formatting import count, duration, figure
 WITHIN_SECONDS = 30.0
 # Until any job has finished.
 _UNKNOWN_SECONDS = 1.0
-# Causes that workers can help with, unlike pauses and times to come.
+# Causes that more workers can help with, unlike pauses and schedules.
 _BACKLOG = ("due", "list_full", "queued", "limited", "rate")
 # Rounding errors must not cost a worker.
 _ROUNDING = 1e-9
@@ -25,8 +25,8 @@ class Wanted(NamedTuple):
         concurrency: Jobs per worker at once.
         backlog: Jobs waiting for a worker, room in a list, a limit or a rate.
         arrivals: Jobs that come due per second.
-        run_seconds: How long a job occupies a place.
-        kept: Workers that keep a job running longer than `within`.
+        run_seconds: How long a job occupies a slot.
+        kept: Workers kept for jobs running longer than `within`.
         bound: Rule that caps the number, if any.
         reason: For users.
     """
@@ -85,7 +85,7 @@ def wanted(load: Load, within: float = WITHIN_SECONDS, concurrency: int = 1) -> 
 
 
 def _run_seconds(load: Load, concurrency: int) -> float:
-    """Estimate how long a job occupies a place.
+    """Estimate how long a job occupies a slot.
 
     Both estimates are upper bounds: claim to finish includes waiting for jobs claimed together; busy time is shared by
     actual jobs, not all possible ones.
@@ -107,7 +107,7 @@ def _bound(
     if rules.bucket is not None:
         limits.append((rules.bucket.per_second * seconds, "rate"))
     if rules.ordered or rules.running_per_key is not None:
-        # Jobs behind their key's limit start after others of the key.
+        # Jobs behind their key's limit start after others with that key.
         limits.append((running + backlog - load.waiting.get("limited", 0), "keys"))
     if not limits:
         return None, backlog + running + ceil(load.arrivals * seconds) + 1
@@ -124,16 +124,16 @@ def _kept(load: Load, within: float, concurrency: int) -> int:
 def _reason(found: Wanted, need: float) -> str:
     places = f", {found.concurrency:,} at a time" if found.concurrency > 1 else ""
     backlog = f"{count(found.backlog, 'job')} within {duration(found.within)}"
-    arrivals = f"{figure(found.arrivals)} a second that arrive"
-    parts = [f"{backlog} and {arrivals}, {duration(found.run_seconds)} each{places}: {figure(need)}"]
+    arrivals = f"{figure(found.arrivals)} arriving per second"
+    parts = [f"{backlog} plus {arrivals}, {duration(found.run_seconds)} each{places}: {figure(need)}"]
     words = {
         "pause": "the queue is paused",
-        "running": "no more may run at a time (running)",
-        "rate": "no more may begin (rate)",
-        "keys": "the others wait for jobs of their key",
+        "running": "no more may run at once (running)",
+        "rate": "no more may start (rate)",
+        "keys": "the others wait for jobs with their key",
     }
     if found.bound is not None:
         parts.append(words[found.bound])
     if found.kept:
-        parts.append(f"{count(found.kept, 'worker')} with a job that runs for longer")
+        parts.append(f"{count(found.kept, 'worker')} kept for longer jobs")
     return "; ".join(parts)

@@ -20,9 +20,7 @@ from drain.errors import ConfigError
 from drain.formatting import count, visible
 from drain.terminal.commandline import F, as_json_option, settings_options, wrapped
 
-_NO_SLO = (
-    'no SLO; @job(slo="99% start within 5s") or slo = "..." in the file of `drain queue apply` makes one'
-)
+_NO_SLO = 'no SLOs; declare one with @job(slo="99% start within 5s"), or slo = "..." in the file of `drain queue apply`'
 
 
 @click.group(short_help="List SLOs and write Prometheus alerts.")
@@ -85,7 +83,7 @@ def _of_file(path: Path) -> dict[str, Any]:
     try:
         return dict(file_of_rules.objectives(path.read_text(encoding="utf-8")))
     except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(path))}: it is not UTF-8 text") from None
+        raise ConfigError(f"{visible(str(path))}: not UTF-8 text") from None
     except ConfigError as error:
         raise ConfigError(f"{visible(str(path))}: {error}") from None
 
@@ -102,8 +100,8 @@ def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
     """Write Prometheus recording rules and alerts, without a database.
 
     Each SLO has two burn-rate alerts: critical (14.4 times the budget over 1 h and 5 min) and warning (6 times over 6 h
-    and 30 min). Each queue also alerts when jobs wait and none starts. Prometheus must scrape `drain work` and `drain
-    run`.
+    and 30 min). Each queue also has an alert for jobs that wait while none starts. Prometheus must scrape `drain work`
+    and `drain run`.
 
     \b
     drain slo rules --jobs shop.jobs --queue-file queues.toml --output slo.yml
@@ -119,7 +117,7 @@ def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
         click.echo(text, nl=False)
         return
     output.write_text(text, encoding="utf-8")
-    click.echo(f"{visible(str(output))}: rules of {count(len(slos), 'SLO')}", err=True)
+    click.echo(f"{visible(str(output))}: rules for {count(len(slos), 'SLO')}", err=True)
 
 
 @slo.command("list", short_help="List SLOs with their recent compliance.")

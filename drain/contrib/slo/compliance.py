@@ -57,7 +57,7 @@ class Lately(NamedTuple):
 
     @property
     def burn(self) -> float | None:
-        """Speed at which the budget was spent; 1 is exactly as allowed. None without jobs."""
+        """Rate of spending the budget; 1 is exactly as allowed. None without jobs."""
         share = self.share
         return None if share is None else (1 - share / 100) / self.slo.objective.budget
 

@@ -19,7 +19,7 @@ _STEP = "  "
 _RUNBOOK = "docs/operations/slo.md"
 # Late jobs required in the longer window, so that one at night does not page.
 _FEWEST_LATE = 3
-# Time without any start before a separate alert.
+# Time without a start before a separate alert.
 _STANDSTILL = "5m"
 
 
@@ -53,7 +53,7 @@ _ALERTS = (
         "1h",
         "5m",
         "critical",
-        "two percent of its budget of 30 days in an hour",
+        "two percent of its 30-day budget in an hour",
     ),
     _Alert(
         "DrainSLOBurnsSlowly",
@@ -62,7 +62,7 @@ _ALERTS = (
         "6h",
         "30m",
         "warning",
-        "five percent of its budget of 30 days in six hours",
+        "five percent of its 30-day budget in six hours",
     ),
 )
 
@@ -146,7 +146,7 @@ def _standstill(slo: Slo) -> Value:
         "for": _STANDSTILL,
         "labels": {"severity": "critical", "kind": slo.kind, "slo": slo.name},
         "annotations": {
-            "summary": f"Jobs of {_subject(slo)} wait, and none has started for {_STANDSTILL}",
+            "summary": f"Jobs in {_subject(slo)} are waiting, and none has started for {_STANDSTILL}",
             "description": f"{_subject(slo)}: {slo.objective}. Its oldest job has waited for "
             "{{ $value | humanizeDuration }}.",
             "runbook_url": f"{_RUNBOOK}#drainslonothingstarts",

@@ -1,6 +1,6 @@
 """Why one job waits, since when, and when it will probably start.
 
-    explanation  result, and the words of all causes
+    explanation  result, and descriptions of all causes
     situation    lazily read facts about a job
     absent       ids in no table
     ended        finished or dead jobs
@@ -14,8 +14,8 @@
     estimates    recent speed of a queue
     timeline     times of a job's hops
 
-All tables are read in one snapshot: a moving job is in exactly one. The first cause on a job's path wins.
-Each question reads at most 10,000 rows. The leader is not asked.
+All tables are read in one snapshot, so a moving job is in exactly one. The first cause on a job's path wins.
+Each query reads at most 10,000 rows. The leader is not contacted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_STATE = {
 
 
 def explain(connection: Connection, redis: Producer | None, job_id: int) -> Explanation:
-    """Explain why a job waits now; without `redis`, lists and workers are left out.
+    """Explain why a job waits now; without `redis`, lists and workers are ignored.
 
     Args:
         connection: In autocommit mode, outside a transaction.
@@ -53,7 +53,7 @@ def explain(connection: Connection, redis: Producer | None, job_id: int) -> Expl
     """
     if found := _look(connection, redis, job_id):
         return found
-    # Before the second look, which then sees the row of any transaction that has ended, unless rolled back.
+    # Read first: the second look then sees the rows of every transaction committed before.
     traces = absent.read_traces(connection)
     return _look(connection, redis, job_id) or absent.explain(connection, job_id, traces)
 

@@ -1,4 +1,4 @@
-"""Ids in no table: never given out, uncommitted, or gone."""
+"""Ids in no table: never assigned, uncommitted, or gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.read.explain.explanation import Explanation, Finding
 
 _SEQUENCE = "SELECT pg_get_serial_sequence('staged_jobs'::text, 'id'::text)"
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
-# Inserts hold this lock; bulk runs the advisory one too. xact_start is NULL if prepared, or not visible to this role.
+# Inserts hold this lock; bulk loads, the advisory one too. xact_start is NULL if prepared, or hidden from this role.
 _OPEN = f"""
 SELECT held.pid, session.application_name, session.xact_start, EXISTS (
     SELECT FROM pg_locks AS bulk WHERE bulk.pid = held.pid AND bulk.locktype = 'advisory' AND bulk.granted
@@ -42,14 +42,14 @@ class OpenTransaction(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Last id given out, and transactions open after that."""
+    """Last assigned id, and transactions open after that."""
 
     last_id: int
     open: Sequence[OpenTransaction]
 
 
 def read_traces(connection: Connection) -> Traces:
-    """Read the last id first: a lower id outside the open transactions has ended."""
+    """Read the last id first, so that every lower one is in an open or ended transaction."""
     (sequence,) = fetch_one(connection, _SEQUENCE)
     (last_id,) = fetch_one(connection, _LAST_ID.format(sequence))
     rows = connection.execute(_OPEN, binary=True)
@@ -57,7 +57,7 @@ def read_traces(connection: Connection) -> Traces:
 
 
 def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
-    """Explain an id that no table has."""
+    """Explain an id found in no table."""
     if job_id > traces.last_id or job_id == 0:
         why = f"the id was never assigned: the last one is {traces.last_id}"
         finding = Finding(
@@ -67,8 +67,8 @@ def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
         finding = _of_open_transactions(traces.open)
     else:
         why = (
-            "no table has the id, and no transaction that stages is open: it was rolled back, left in forward "
-            "mode, or the job was discarded or its day archived"
+            "the id is in no table, and no staging transaction is open: the job was rolled back, forwarded, "
+            "discarded or archived"
         )
         finding = Finding("absent", why, None, none("the job no longer exists"))
     return Explanation(job_id, "unknown", finding, queries.now(connection))
@@ -76,15 +76,15 @@ def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
 
 def _of_open_transactions(transactions: Sequence[OpenTransaction]) -> Finding:
     bulk = [each for each in transactions if each.is_bulk]
-    what = "a bulk load is not committed" if bulk else "a transaction that stages is not committed"
+    what = "a bulk load is uncommitted" if bulk else "a staging transaction is uncommitted"
     named = "; ".join(_name(each) for each in [*bulk, *transactions][:_MOST_NAMED])
     why = (
-        f"no table has the id, and {what} ({named}): the job may be waiting for its commit, "
-        "or it was rolled back"
+        f"the id is in no table, and {what} ({named}): the job may be waiting for its commit, "
+        "or was rolled back"
     )
     details = {"transactions": [each._asdict() for each in transactions], "bulk": bool(bulk)}
     since = min((each.since for each in transactions if each.since), default=None)
-    return Finding("uncommitted", why, since, none("it depends on when the transaction commits"), details)
+    return Finding("uncommitted", why, since, none("depends on when the transaction commits"), details)
 
 
 def _name(transaction: OpenTransaction) -> str:

@@ -15,7 +15,7 @@ def explain_finished(situation: Situation) -> Explanation:
     job = situation.job
     since, by = job["finished_at"], job["superseded_by"]
     if by is not None:
-        why = f"superseded by job {by} of the same unique key; it did not run"
+        why = f"superseded by job {by} with the same unique key; it did not run"
         finding = Finding("superseded", why, since, _OVER, {"superseded_by": by})
     else:
         attempts = count(job["attempts"], "attempt")

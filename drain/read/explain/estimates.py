@@ -14,7 +14,7 @@ from drain.read.explain.situation import Situation
 
 _MINUTES = 10
 _MOST_FINISHED = 1000
-# Jobs finished while this one waits that suffice to measure the speed.
+# Jobs finished during this wait, enough to measure the speed.
 _ENOUGH = 10
 _FINISHED = f"""
 SELECT begun_at, finished_at, superseded_by IS NULL AND (%(key)s::text IS NULL OR key = %(key)s::text) FROM (
@@ -42,7 +42,7 @@ def per_second(situation: Situation, key: str | None = None) -> float | None:
         return None
     is_whole = len(read) < _MOST_FINISHED
     begin = situation.now - timedelta(minutes=_MINUTES) if is_whole else min(span.ended_at for span in read)
-    # While the job waits the queue is busy, so these measure best.
+    # The queue is busy while the job waits, so these measure best.
     lately = [span for span in ended if span.ended_at > situation.due_at]
     if len(lately) >= _ENOUGH:
         ended, begin = lately, max(begin, situation.due_at)
@@ -74,21 +74,18 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
     whose = f"queue {situation.queue}" if key is None else f"key {visible(key)}"
     speed = per_second(situation, key)
     if speed is None:
-        return none(f"no job of {whose} completed in the last {_MINUTES} minutes")
+        return none(f"{whose} completed no jobs in the last {_MINUTES} minutes")
     if situation.crew and situation.crew.is_stuck(situation.now, speed):
         return none(f"all workers of queue {situation.queue} are busy with long jobs")
-    pace = (
-        f"{speed:,.0f} jobs of {whose} per second"
-        if speed >= 2
-        else f"a job of {whose} every {duration(1 / speed)}"
-    )
+    pace = f"{speed:,.0f} jobs per second" if speed >= 2 else f"a job every {duration(1 / speed)}"
+    lately = f"{whose} recently completed {pace}"
     if before > MOST:
-        return none(f"more than {MOST:,} jobs are ahead, at {pace} recently")
-    return Estimate((before + 1) / speed, f"{number(before)} ahead, at {pace} recently")
+        return none(f"more than {MOST:,} jobs are ahead; {lately}")
+    return Estimate((before + 1) / speed, f"{number(before)} ahead; {lately}")
 
 
 def none(reason: str) -> Estimate:
-    """Return an estimate that only gives a reason."""
+    """Return an estimate with only a reason."""
     return Estimate(None, reason)
 
 

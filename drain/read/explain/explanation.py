@@ -1,4 +1,4 @@
-"""Result of an explanation, and the words of all causes."""
+"""Result of an explanation, and descriptions of all causes."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-# Stable words of `drain explain --json`, in the order tried.
+# Stable identifiers in `drain explain --json`, in the order checked.
 CAUSES: Mapping[str, str] = {
-    "not_given_out": "no job has had this id yet",
+    "not_given_out": "this id has not been assigned yet",
     "uncommitted": "an open transaction may have staged it",
     "absent": "rolled back, forwarded, discarded or archived",
     "finished": "the job completed",
-    "superseded": "another job with its unique key replaced it",
+    "superseded": "another job with the same unique key replaced it",
     "dead": "the job is dead",
     "cancelled": "the job was cancelled",
     "running": "a worker is running it",
     "scheduled": "it is due later",
     "retry_at": "it failed, and its next attempt is due later",
-    "deferred": "the job or a stopping worker deferred it",
+    "deferred": "it deferred itself, or its worker stopped",
     "no_leader": "no `drain run` is leading",
     "redis_away": "Redis is unavailable",
-    "other_database": "another database feeds the queue in this Redis",
+    "other_database": "the queue in this Redis belongs to another database",
     "suspended": "`rq suspend` has paused all workers",
     "paused": "its queue, job name or key is paused",
-    "held": "the leader cannot follow the queue's rules",
-    "expired": "its `expires_at` has passed: it will become dead",
-    "quiet": "its `quiet` time is not over",
-    "gives_way": "another job with its unique key will replace it",
+    "held": "the leader cannot apply the queue's rules",
+    "expired": "its `expires_at` has passed: it will not run",
+    "quiet": "its `quiet` time has not passed",
+    "gives_way": "another job with the same unique key will replace it",
     "failing_queue": "the queue keeps failing, so retries start one at a time",
-    "order_dead": "the queue is ordered, and a dead job holds the key",
-    "order": "the queue is ordered, and an earlier job of the key is unfinished",
+    "order_dead": "the queue is ordered, and a dead job holds its key",
+    "order": "the queue is ordered, and an earlier job with its key is unfinished",
     "limit": "the queue's concurrency limit is reached",
     "limit_of_key": "the key's concurrency limit is reached",
     "rate": "the queue's rate limit is reached",
     "rate_of_key": "the key's rate limit is reached",
     "no_worker": "no worker serves the queue",
     "workers_busy": "all workers of the queue are busy with long jobs",
-    "list_full": "the queue's list in Redis is full",
+    "list_full": "the queue's Redis list is full",
     "lease_over": "its worker died or stalled: the leader will deliver it again",
-    "next": "nothing holds it: it will be in one of the next batches",
-    "queued": "it is in the list in Redis, behind others",
-    "popped": "a worker is about to claim it, or the leader to push it",
+    "next": "nothing blocks it: it will be in one of the next batches",
+    "queued": "it is in the queue's Redis list, behind others",
+    "popped": "a worker is about to claim it, or the leader will push it",
 }
 
 
@@ -58,8 +58,8 @@ class Finding(NamedTuple):
 
     Attributes:
         cause: One of `CAUSES`.
-        why: Readable clause.
-        details: The same for programs.
+        why: For users.
+        details: The same, for programs.
     """
 
     cause: str
@@ -77,7 +77,7 @@ class Explanation:
         state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause, `stalled`,
             `finished` or `dead`.
         now: The database's clock.
-        also: Remarks on unreadable facts.
+        also: Notes on unknown facts.
     """
 
     id: int

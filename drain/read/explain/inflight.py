@@ -15,7 +15,7 @@ from drain.read.explain.rates import rate
 from drain.read.explain.situation import Situation
 from drain.tables import waiting
 
-# The leader then considers an unlisted delivery lost.
+# After this, the leader considers an unlisted delivery lost.
 _LOST_AFTER_SECONDS = 15.0
 
 
@@ -46,7 +46,7 @@ def _running(situation: Situation) -> Finding:
     job = situation.job
     worker, lease = job["claimed_by"], job["lease_expires_at"]
     why = f"{visible(worker or 'an unknown worker')} is running it; its lease lasts until {clock(lease)}"
-    why += "; it was claimed with others, and may still wait for them" if job["batched"] else ""
+    why += "; it was claimed in a batch, and may still wait for earlier jobs" if job["batched"] else ""
     details = {"worker": worker, "lease_expires_at": lease}
     return Finding("running", why, job["claimed_at"], Estimate(None, "it has started"), details)
 
@@ -54,8 +54,8 @@ def _running(situation: Situation) -> Finding:
 def _lease_over(situation: Situation) -> Finding:
     job = situation.job
     why = (
-        f"its worker, {visible(job['claimed_by'])}, died or hangs: the lease expired, and the leader delivers the job "
-        "again within a second"
+        f"its worker, {visible(job['claimed_by'])}, died or stalled: the lease expired, and the leader will deliver "
+        "the job again within a second"
     )
     estimate = estimates.by_speed(situation, sum(each.is_delivered for each in situation.running))
     return Finding("lease_over", why, job["lease_expires_at"], estimate, {"worker": job["claimed_by"]})
@@ -85,19 +85,21 @@ def _failing(situation: Situation) -> Finding | None:
         return None
     before = retries_before(situation.connection, situation.job)
     last = (
-        f"the last job completed at {clock(failing.last_finish)}" if failing.last_finish else "none completed"
+        f"the last job completed at {clock(failing.last_finish)}"
+        if failing.last_finish
+        else "no job completed"
     )
     why = (
         f"queue {situation.queue} keeps failing ({last}), so its retries run one at a time until "
         f"a job completes; {number(before)} ahead"
     )
-    estimate = estimates.none("depends on when a job of the queue completes")
+    estimate = estimates.none("depends on when a job in the queue completes")
     return Finding("failing_queue", why, situation.due_at, estimate, {"before": before})
 
 
 def _due_again(situation: Situation) -> Finding:
     before = retries_before(situation.connection, situation.job)
-    why = f"its next attempt is due: the leader delivers it shortly, behind {number(before)}"
+    why = f"its next attempt is due: the leader will deliver it shortly; {number(before)} ahead"
     estimate = estimates.by_speed(situation, before + sum(each.is_delivered for each in situation.running))
     return Finding("next", why, situation.due_at, estimate, {"before": before})
 
@@ -110,8 +112,8 @@ def _no_worker(situation: Situation) -> Finding | None:
 def _delivered(situation: Situation) -> Finding:
     since = _delivered_at(situation)
     if not situation.knows_redis:
-        why = f"it waits for a worker of queue {situation.queue}"
-        return Finding("queued", why, since, estimates.none("its place in Redis is unknown"))
+        why = f"it is waiting for a worker of queue {situation.queue}"
+        return Finding("queued", why, since, estimates.none("its position in Redis is unknown"))
     before = situation.ids_before(MOST)
     is_far = before is None and situation.listed > MOST
     if (before is not None or is_far) and (
@@ -120,11 +122,14 @@ def _delivered(situation: Situation) -> Finding:
         return held._replace(since=max(since, held.since or since))
     if is_far:
         listed = situation.listed
-        why = f"it waits for a worker, behind more than {MOST:,} of {listed:,} in the list of queue {situation.queue}"
+        why = (
+            f"it is waiting for a worker, behind more than {MOST:,} of {listed:,} in the Redis list of queue "
+            f"{situation.queue}"
+        )
         return Finding("queued", why, since, estimates.by_speed(situation, MOST + 1), {"listed": listed})
     if before is None:
         return _not_in_the_list(situation)
-    why = f"it waits for a worker, behind {number(before)} in the list of queue {situation.queue}"
+    why = f"it is waiting for a worker; {number(before)} ahead in the Redis list of queue {situation.queue}"
     details = {"before": before, "workers": situation.workers}
     return Finding("queued", why, since, estimates.by_speed(situation, before), details)
 
@@ -136,12 +141,12 @@ def _not_in_the_list(situation: Situation) -> Finding:
         return finding
     if not situation.remembers:
         why = "Redis lost its data: the leader is about to push the job again"
-        return Finding("next", why, since, estimates.at_once("the leader pushes it"))
+        return Finding("next", why, since, estimates.at_once("the leader will push it"))
     why = (
-        "it is not in the list of its queue: a worker has taken it and is about to claim it, or the leader is about to "
-        f"push it; if that worker died, the leader delivers the job again after {_LOST_AFTER_SECONDS:g} s"
+        "it is not in its queue's Redis list: a worker has popped it and is about to claim it, or the leader is about "
+        f"to push it; if the worker died, the leader will deliver the job again after {_LOST_AFTER_SECONDS:g} s"
     )
-    return Finding("popped", why, since, estimates.at_once("a worker or the leader has it"))
+    return Finding("popped", why, since, estimates.at_once("a worker or the leader is handling it"))
 
 
 def _delivered_at(situation: Situation) -> datetime:

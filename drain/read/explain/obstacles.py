@@ -21,10 +21,10 @@ from drain.tables.columns import DUE
 from drain.tables.pauses import Pause, Pauses
 
 _MOST_NAMED = 5
-# Without a start for so long, all workers count as busy.
+# If no job starts for this long, all workers count as busy.
 _A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("waits for a leader")
-# Jobs of the key: in flight, retrying earlier ones, cancelled but running; then dead; then the number staged.
+# Jobs with the key: in flight, earlier retries, cancelled but running; then dead; then the number staged.
 _KEY_IN_FLIGHT = f"""
 SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at), false FROM (
     (SELECT * FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
@@ -63,15 +63,15 @@ def redis_away(situation: Situation) -> Finding | None:
 
 
 def other_database(situation: Situation) -> Finding | None:
-    """Report another database that feeds the queue."""
+    """Report a queue that belongs to another database."""
     queue, owner = situation.queue, situation.owner
     if isinstance(situation.redis_error, OwnedByAnotherError):
         why = str(situation.redis_error)
     elif owner is not None:
-        why = f"queue {queue} is fed by another database, {owner}: rename one of the queues"
+        why = f"queue {queue} belongs to another database, {owner}: rename one of the queues"
     else:
         return None
-    estimate = none("waits until this database feeds the queue")
+    estimate = none("waits until the queue belongs to this database")
     return Finding("other_database", why, situation.due_at, estimate)
 
 
@@ -99,10 +99,10 @@ def _what_is_paused(pause: Pause) -> str:
 
 
 def held(situation: Situation) -> Finding | None:
-    """Report a queue held because its rules cannot be followed."""
+    """Report a queue held because its rules cannot be applied."""
     if (error := situation.rules.error) is None:
         return None
-    why = f"queue {situation.queue} is held because its rules cannot be followed: {visible(error)}"
+    why = f"queue {situation.queue} is held because its rules cannot be applied: {visible(error)}"
     estimate = none("waits until the rules are fixed: `drain queue`")
     return Finding("held", why, situation.due_at, estimate, {"error": error})
 
@@ -123,7 +123,7 @@ def order(situation: Situation) -> Finding | None:
 
 def _held_by_dead(situation: Situation, dead_id: int, died_at: Any) -> Finding:
     why = (
-        f"job {dead_id} of key {visible(situation.key or '')} is dead, and the ordered queue holds its key: "
+        f"the queue is ordered, and job {dead_id} with key {visible(situation.key or '')} is dead: run "
         f"`drain dead retry {dead_id}` or `drain dead discard {dead_id}`"
     )
     estimate = none("waits until that job is retried or discarded")
@@ -137,17 +137,17 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
     estimate = estimates.by_speed(situation, before, situation.key)
     if found is not None:
         id_, worker, next_run_at, is_claimed, since, is_cancelled = found
-        how = "is running" if is_claimed else "waits for a worker"
+        how = "is running" if is_claimed else "is waiting for a worker"
         how = "was cancelled but is still running" if is_cancelled else how
-        how = f"is retried at {clock(next_run_at)}" if next_run_at else how
-        why = f"the queue is ordered, and job {id_} of key {key} {how}"
-        why += f", on {visible(worker)}" if is_claimed and worker else ""
+        how = f"will be retried at {clock(next_run_at)}" if next_run_at else how
+        why = f"the queue is ordered, and job {id_} with key {key} {how}"
+        why += f" on {visible(worker)}" if is_claimed and worker else ""
         details = {"held_by": id_, "before": before, "worker": worker if is_claimed else None}
         return Finding("order", why, max(since, situation.due_at), estimate, details)
     if before:
         if Pauses(pauses.read(situation.connection)).applies(situation.queue, job_name, situation.key):
             estimate = none(f"job {first} is paused")
-        why = f"the queue is ordered, and {number(before)} of key {key} are ahead, next job {first}"
+        why = f"the queue is ordered, and key {key} has {number(before)} ahead, starting with job {first}"
         return Finding("order", why, situation.due_at, estimate, {"held_by": first, "before": before})
     return None
 
@@ -157,16 +157,16 @@ def limit(situation: Situation) -> Finding | None:
     rules, key = situation.rules, situation.key
     of_key = [job for job in situation.running if key is not None and job.key == key]
     if rules.running_per_key is not None and key is not None and len(of_key) >= rules.running_per_key:
-        text = _run(len(of_key), f"key {visible(key)}", f" in queue {situation.queue}")
+        text = _run(len(of_key), f"with key {visible(key)}", f" in queue {situation.queue}")
         return _limited(situation, "limit_of_key", text, rules.running_per_key, of_key)
     if rules.running is not None and len(situation.running) >= rules.running:
-        text = _run(len(situation.running), f"queue {situation.queue}")
+        text = _run(len(situation.running), f"in queue {situation.queue}")
         return _limited(situation, "limit", text, rules.running, situation.running)
     return None
 
 
 def _run(running: int, whose: str, where: str = "") -> str:
-    return f"{count(running, 'job')} of {whose} {'is' if running == 1 else 'are'} running{where}, the maximum"
+    return f"{count(running, 'job')} {whose} {'is' if running == 1 else 'are'} running{where}, the maximum"
 
 
 def _limited(situation: Situation, cause: str, text: str, most: int, fill: Sequence[Running]) -> Finding:
@@ -186,7 +186,7 @@ def _limited(situation: Situation, cause: str, text: str, most: int, fill: Seque
 def _names(fill: Sequence[Running]) -> str:
     named = "; ".join(
         f"job {job.id} "
-        + ("in the list" if job.is_delivered else f"on {visible(job.worker or '?')}")
+        + ("queued" if job.is_delivered else f"on {visible(job.worker or '?')}")
         + f" since {clock(job.since)}"
         for job in fill[:_MOST_NAMED]
     )
@@ -202,7 +202,7 @@ def no_worker(situation: Situation) -> Finding | None:
 
 
 def workers_busy(situation: Situation, before: int) -> Finding | None:
-    """Report busy workers that start nothing, with `before` jobs ahead."""
+    """Report workers too busy to start a job, with `before` jobs ahead."""
     crew = situation.crew
     if crew is None or crew.stuck_seconds(situation.now) < _A_WHILE_SECONDS:
         return None
@@ -218,15 +218,15 @@ def workers_busy(situation: Situation, before: int) -> Finding | None:
         "before": before,
         "busy_with": [job._asdict() for job in crew.held[:_MOST_NAMED]],
     }
-    why = f"{whose} busy, {crew.busy_with(situation.now)}"
+    why = f"{whose} busy: {crew.busy_with(situation.now)}"
     return Finding("workers_busy", why, since, estimates.by_speed(situation, before), details)
 
 
 def suspended(situation: Situation) -> Finding | None:
-    """Report workers held by `rq suspend`."""
+    """Report workers paused by `rq suspend`."""
     if not situation.is_suspended:
         return None
-    why = "`rq suspend` holds all workers of this Redis: run `rq resume`"
+    why = "`rq suspend` has paused all workers on this Redis: run `rq resume`"
     return Finding("suspended", why, situation.due_at, none("waits for `rq resume`"))
 
 
@@ -238,11 +238,11 @@ def list_full(situation: Situation) -> Finding | None:
     before = situation.before(of_key=False) + listed
     if held := no_worker(situation) or workers_busy(situation, before):
         return held
-    why = f"the Redis list of queue {situation.queue} is full, with {number(listed)}"
+    why = f"the Redis list of queue {situation.queue} is full, at {number(listed)}"
     details: dict[str, Any] = {"listed": listed, "depth": depth}
     if situation.job["state"] == "staged":
         place = situation.place
-        of_key = f", {number(place.in_key)} of its key" if situation.key is not None else ""
-        why += f"; staged ahead: {number(place.in_queue)} of the queue{of_key}"
+        of_key = f", {number(place.in_key)} with its key" if situation.key is not None else ""
+        why += f"; staged ahead: {number(place.in_queue)} in the queue{of_key}"
         details |= place.as_json()
     return Finding("list_full", why, situation.due_at, estimates.by_speed(situation, before), details)

@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
     @property
     def before(self) -> int:
-        """Most jobs that start first; if fair, each key runs one per turn."""
+        """Most jobs that can start first; if fair, one per key and turn."""
         return self.keys * (self.in_key + 1) - 1 if self.keys else self.in_queue
 
     @property
@@ -83,7 +83,7 @@ def place_of(connection: Connection, job: Mapping[str, Any], due_at: datetime, r
 def _place_with_aging(
     connection: Connection, job: Mapping[str, Any], due_at: datetime, aging_seconds: float
 ) -> Place:
-    """Count by the order of `AgingLanes`."""
+    """Count in the order of `AgingLanes`."""
     heads = keyed.heads_of_lanes(connection, job["queue"], KINDS, Paused(), each=True, limit=_MOST_PRIORITIES)
     wanted = [Wanted("", (head.priority, head.id - 1), MOST + 1, head.kind, head.priority) for head in heads]
     own = (job["priority"] * aging_seconds + due_at.timestamp(), job["id"])

@@ -43,10 +43,10 @@ def _used_up(situation: Situation, cause: str, text: str, tokens: Tokens, key: s
     next_at = situation.now + timedelta(seconds=max(0.0, tokens.next_in))
     since = datetime.fromisoformat(situation.leader["since"]) if situation.leader else None
     if since and since + timedelta(seconds=tokens.bucket.burst / per_second) > situation.now:
-        text += ", as far as the leader knows, which has just begun to lead"
+        text += ", according to a leader that has just taken over"
     before = situation.before(of_key=key is not None)
     seconds = (next_at - situation.now).total_seconds() + before / per_second
     pace = f"one starts every {duration(1 / per_second)}"
     estimate = estimates.in_(seconds, f"{number(before)} ahead, and {pace}")
-    why = f"{text}; the next job may start at {clock(next_at)}"
+    why = f"{text}; the next job can start at {clock(next_at)}"
     return Finding(cause, why, situation.due_at, estimate, {"next_at": next_at, "before": before})

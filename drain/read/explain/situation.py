@@ -1,4 +1,4 @@
-"""Facts about one job, each read at first use."""
+"""Facts about one job, each read on first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drain.tables.rules import RulesRow
 from drain.wire import Producer
 from drain.wire.namespace_guard import Owner
 
-_NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL"
+_NO_REDIS = "Redis is not configured, so lists and workers are unknown: set DRAIN_REDIS_URL"
 
 
 class Situation:
@@ -46,7 +46,7 @@ class Situation:
 
     @cached_property
     def due_at(self) -> datetime:
-        """Time since which the job could start."""
+        """Time from which the job could start."""
         columns = ("scheduled_at", "staged_at", "matured_at", "next_run_at")
         times: list[datetime | None] = [self.job.get(column) for column in columns]
         return max(time for time in times if time is not None)
@@ -79,14 +79,14 @@ class Situation:
         return place_of(self.connection, self.job, self.due_at, self.rules)
 
     def before(self, *, of_key: bool) -> int:
-        """Count the staged jobs ahead; none for a retry, which precedes them."""
+        """Count the staged jobs ahead; 0 for a retry, which precedes them."""
         if self.job["state"] != "staged":
             return 0
         return self.place.in_key if of_key else self.place.before
 
     @cached_property
     def redis_error(self) -> UnavailableError | OwnedByAnotherError | None:
-        """Error with which Redis refuses, if any."""
+        """Error from Redis, if any."""
         try:
             self.remembers  # noqa: B018
         except (UnavailableError, OwnedByAnotherError) as error:
@@ -99,7 +99,7 @@ class Situation:
 
         Raises:
             UnavailableError: Redis does not answer.
-            OwnedByAnotherError: Another database feeds the namespace.
+            OwnedByAnotherError: The namespace belongs to another database.
         """
         if self._redis is None:
             return True
@@ -113,7 +113,7 @@ class Situation:
 
     @cached_property
     def owner(self) -> Owner | None:
-        """Other database that feeds the queue, if any."""
+        """Other database that owns the queue, if any."""
         redis = self._redis
         return redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
 
@@ -131,7 +131,7 @@ class Situation:
 
     @cached_property
     def is_suspended(self) -> bool:
-        """True if `rq suspend` holds all workers."""
+        """True if `rq suspend` has paused all workers."""
         return bool(self._redis and self.knows_redis and self._redis.is_suspended())
 
     def ids_before(self, within: int) -> int | None:
@@ -150,7 +150,7 @@ class Situation:
 
     @cached_property
     def depth(self) -> int | None:
-        """Bound of the list; None if no row recently waited for room. Without Redis, the lowest."""
+        """Bound of the list; None if no row has recently waited for room. Without Redis, the lowest."""
         return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:

@@ -1,4 +1,4 @@
-"""Stack of a running job, asked of its worker through Redis."""
+"""Stack of a running job, requested from its worker through Redis."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class JobStack:
     """Stack of a running job.
 
     Attributes:
-        place: Its thread or process, readable.
+        place: Its thread or process, for users.
         calls: Innermost last.
-        beside: The event loop's calls while it is blocked, and with it all async jobs.
+        beside: The event loop's calls while it is blocked, which blocks all async jobs.
     """
 
     claim: dict[str, Any]
@@ -75,16 +75,16 @@ class NoStackError(DrainError):
 
 
 def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
-    """Read the claim of a job that a worker runs or is about to.
+    """Read the claim of a job that a worker is running or about to run.
 
     Raises:
         UnknownJobError: No table has the job.
-        NoStackError: The job does not run.
+        NoStackError: The job is not running.
     """
     claim = claimed.claim_of(connection, job_id)
     if claim is None:
         state = queries.job(connection, job_id)["state"]
-        raise NoStackError(f"job {job_id} is not running, but {state}: see `drain explain {job_id}`")
+        raise NoStackError(f"job {job_id} is {state}, not running: see `drain explain {job_id}`")
     if claim["lease_expires_at"] is None or claim["next_run_at"] is not None or not claim["claimed_by"]:
         raise NoStackError(f"job {job_id} is waiting: see `drain explain {job_id}`")
     return claim
@@ -125,24 +125,24 @@ def _ask(questions: StackQuestions, worker: LiveWorker, claim: dict[str, Any], s
 def _gone(claim: dict[str, Any]) -> str:
     host, pid = claimed.host_and_pid(claim["claimed_by"])
     return (
-        f"process {pid} on {visible(host)}, which has claimed job {claim['id']}, does not listen: it is gone, or it is "
-        f"a stock `rq worker`, which answers no questions; {_lease(claim)}"
+        f"process {pid} on {visible(host)}, which claimed job {claim['id']}, is not listening: it has exited, or is a "
+        f"stock `rq worker`, which cannot report stacks; {_lease(claim)}"
     )
 
 
 def _lease(claim: dict[str, Any]) -> str:
     at: datetime = claim["lease_expires_at"]
     if claim["is_over"]:
-        return f"its lease expired at {clock(at)}, and the leader delivers the job again"
+        return f"its lease expired at {clock(at)}, and the leader will deliver the job again"
     return f"its lease lasts until {clock(at)}, unless extended"
 
 
 def _silent(claim: dict[str, Any], worker: LiveWorker, seconds: float) -> str:
     age = (claim["now"] - worker.seen_at).total_seconds() if worker.seen_at else 0.0
-    seen = f", and shows no sign of life for {duration(age)}" if age > _SILENT_SECONDS else ""
+    seen = f", and was last seen {duration(age)} ago" if age > _SILENT_SECONDS else ""
     advice = _ADVICE.format(pid=worker.pid, host=visible(worker.host))
     return (
-        f"process {worker.pid} on {visible(worker.host)} does not answer within {duration(seconds)}{seen}: it is "
+        f"process {worker.pid} on {visible(worker.host)} did not answer within {duration(seconds)}{seen}: it is "
         f"stopped, or its job holds the interpreter in C code; {advice}"
     )
 
@@ -151,17 +151,17 @@ def _unanswered(claim: dict[str, Any], place: str) -> str:
     host, _ = claimed.host_and_pid(claim["claimed_by"])
     where = visible(place) or "its process"
     return (
-        f"{where} on {visible(host)}, in which job {claim['id']} runs isolated, does not answer: it has just begun or "
-        f"ended, or the job holds the interpreter in C code; `py-spy dump` there reads the stack from outside"
+        f"{where} on {visible(host)}, which runs job {claim['id']} in isolation, did not answer: it has just started "
+        f"or ended, or the job holds the interpreter in C code; `py-spy dump` there reads the stack from outside"
     )
 
 
 def _unknown(claim: dict[str, Any], _place: str) -> str:
-    return f"its process no longer runs job {claim['id']}: it has just ended, or lost its claim"
+    return f"its process is no longer running job {claim['id']}: the job has just ended, or lost its claim"
 
 
 def _waiting(claim: dict[str, Any], _place: str) -> str:
-    return f"job {claim['id']} has not started: it waits in its worker process behind another job"
+    return f"job {claim['id']} has not started: it is waiting in its worker process behind another job"
 
 
 _UNREADABLE: dict[str, Callable[[dict[str, Any], str], str]] = {

@@ -1,4 +1,4 @@
-"""Jobs that wait in `staged_jobs`."""
+"""Jobs waiting in `staged_jobs`."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def _expired(situation: Situation) -> Finding | None:
     at = situation.job["expires_at"]
     if at is None or at > situation.now:
         return None
-    why = f"it expired at {clock(at)}: the leader is about to bury it"
+    why = f"it expired at {clock(at)}: the leader is about to mark it dead"
     return Finding("expired", why, at, estimates.none("the job will not run"), {"expires_at": at})
 
 
 def _next(situation: Situation) -> Finding:
     place = situation.place
     leader = visible((situation.leader or {"name": "the leader"})["name"])
-    why = f"nothing holds it: the leader, {leader}, takes it in one of its next batches"
-    why += f", behind {number(place.in_queue)}" if place.in_queue else ""
+    why = f"nothing blocks it: the leader, {leader}, will take it in one of its next batches"
+    why += f"; {number(place.in_queue)} ahead" if place.in_queue else ""
     if place.in_queue or (situation.crew and situation.crew.is_busy):
         estimate = estimates.by_speed(situation, place.before)
     else:

@@ -1,4 +1,4 @@
-"""Times at which one job passed its tables and processes."""
+"""Timeline of one job through tables and processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[
     Those of failed attempts also have `attempt`, `worker` and `error`, as far as recorded.
 
     Args:
-        noted: Times noted by processes (`wire.Traces`).
+        noted: Times recorded by processes (`wire.Traces`).
     """
     times = dict(noted)
     for column, hop in _OF_TABLES.items():

@@ -1,6 +1,6 @@
 """Jobs that share a unique key.
 
-The `keep` of the highest id decides which stands: the first (or the one waiting in flight), or the last.
+The `keep` of the highest id decides which job stays: the first (or the one waiting in flight), or the last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Staged(NamedTuple):
 
 
 def quiet(situation: Situation) -> Finding | None:
-    """Report a staged job that waits for quiet."""
+    """Report a staged job in its quiet time."""
     if situation.job["unique_key"] is None or situation.job["quiet_seconds"] is None:
         return None
     staged = _staged(situation)
@@ -44,22 +44,22 @@ def quiet(situation: Situation) -> Finding | None:
     last = max((row.staged_at for row in rows), default=situation.now)
     until = max((row.staged_at + timedelta(seconds=row.quiet_seconds or 0) for row in rows), default=last)
     rest = (until - situation.now).total_seconds()
-    # A job staged for later waits for its time.
+    # A job scheduled for later waits until it is due.
     if rest <= 0 or situation.job["scheduled_at"] > until + timedelta(seconds=1):
         return None
     ago = duration(max(0.0, (situation.now - last).total_seconds()))
     quiet = duration(situation.job["quiet_seconds"])
-    why = f"it waits for {quiet} without another job of its unique key; the last came {ago} ago"
+    why = f"it is waiting for {quiet} without another job with its unique key; the last came {ago} ago"
     details = {"unique_key": situation.job["unique_key"], "jobs": sorted(row.id for row in rows)[:10]}
-    estimate = in_(rest, "if no other job of its unique key is staged until then")
+    estimate = in_(rest, "if no other job with its unique key is staged by then")
     if (stands := _standing(staged, [])) != situation.job["id"]:
-        why += f"; then job {stands} supersedes it"
-        estimate = none(f"job {stands} of the same unique key starts instead")
+        why += f"; then job {stands} will supersede it"
+        estimate = none(f"job {stands} with the same unique key will start instead")
     return Finding("quiet", why, situation.job["staged_at"], estimate, details)
 
 
 def gives_way(situation: Situation) -> Finding | None:
-    """Report a due job replaced by another of its unique key."""
+    """Report a due job replaced by another with its unique key."""
     if situation.job["unique_key"] is None:
         return None
     rows = [row for row in _staged(situation) if row.is_due]
@@ -67,7 +67,7 @@ def gives_way(situation: Situation) -> Finding | None:
     stands = _standing(rows, [id_ for (id_,) in found])
     if stands == situation.job["id"]:
         return None
-    why = f"job {stands} of the same unique key supersedes it: it will not run"
+    why = f"job {stands} with the same unique key supersedes it: it will not run"
     return Finding("gives_way", why, situation.due_at, none("the job will not run"), {"stands": stands})
 
 

@@ -183,10 +183,10 @@ def test_the_command_writes_the_rules_to_standard_output_or_to_a_file(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", 'no SLO; @job(slo="99% start within 5s")'),
+        (b"", 'no SLOs; declare one with @job(slo="99% start within 5s")'),
         (b'[calls]\nslo = "soon"', "queue calls: slo: an SLO is written as"),
         (b"[calls", "it is not valid TOML"),
-        (b"\xff", "it is not UTF-8 text"),
+        (b"\xff", "not UTF-8 text"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: bytes, problem: str) -> None:

@@ -72,9 +72,7 @@ def test_all_is_well_in_one_line_with_numbers(
         enqueuer.drain()
         result = check(env)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(
-        "DRAIN OK - 3 waiting, 0 running, an enqueuer leads | lag=0s;30;120;0 wait="
-    )
+    assert result.stdout.startswith("DRAIN OK - 3 waiting, 0 running, leader present | lag=0s;30;120;0 wait=")
     (line,) = result.stdout.splitlines()
     numbers = dict(re.findall(r"(\w+)=([0-9.]+)s?;", line.partition(" | ")[2]))
     assert (numbers["waiting"], numbers["dead"], numbers["unattended"]) == ("3", "0", "0")
@@ -116,7 +114,9 @@ def test_each_thing_that_is_wrong_has_its_level(
             {"unattended": "warning", "failing": "warning"},
         )
         text = check(env, *quiet).stdout
-    assert text.startswith("DRAIN CRITICAL - no worker for queue mail; all attempts fail in queue mail | ")
+    assert text.startswith(
+        "DRAIN CRITICAL - no worker for queue mail; all attempts are failing in queue mail | "
+    )
 
 
 def test_a_database_of_another_version_and_one_without_a_schema_are_critical(
@@ -144,7 +144,7 @@ def test_a_redis_that_takes_and_never_answers_is_not_waited_for(env: dict[str, s
         env |= {"DRAIN_REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
         result = check(env, "--timeout", "1")
     assert result.exit_code == 2
-    assert "Redis has not answered in time" in result.stdout
+    assert "Redis did not answer in time" in result.stdout
 
 
 def test_a_postgresql_that_takes_and_never_answers_is_not_waited_for(
@@ -188,4 +188,4 @@ def test_the_rights_of_inspection_are_enough_and_those_of_an_application_are_not
     )
     result = check(environment(place.url_of("application"), redis_url))
     assert result.exit_code == 3
-    assert "`drain roles` prints the rights" in result.stdout
+    assert "`drain roles inspection` prints the required rights" in result.stdout

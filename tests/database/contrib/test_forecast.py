@@ -146,19 +146,19 @@ def test_impossible_times_say_nothing(
 def test_a_backfill_is_forecast_before_it_is_staged(database_url: str, forecast: Forecast) -> None:
     words = ("bulk", "--rows", "1000000", "--workers", "4", "--run-seconds", "0.2")
     assert answered(forecast(*words, "--json"))["ends_seconds"] == 50_000
-    assert "queue 'bulk' is not known here" in forecast(*words).stderr
+    assert "queue 'bulk' is unknown" in forecast(*words).stderr
     assert query(database_url, "SELECT FROM staged_jobs") == []
 
 
 def test_where_nothing_is_known_it_says_what_to_give(forecast: Forecast, work: Callable[..., None]) -> None:
     absent = forecast("mail")
     assert (absent.exit_code, absent.stdout) == (1, "")
-    assert "no worker of queue mail is alive: give --workers" in absent.stderr
+    assert "queue mail has no live workers: give --workers" in absent.stderr
     assert "set DRAIN_REDIS_URL, or give --workers" in forecast("mail", DRAIN_REDIS_URL="").stderr
     work("mail")
     unknown = forecast("mail")
     assert (unknown.exit_code, unknown.stdout) == (1, "")
-    assert "no job of queue mail has finished in a day: give --run-seconds" in unknown.stderr
+    assert "no job in queue mail finished in the last day: give --run-seconds" in unknown.stderr
     refused = ("--rows -1", "--workers 0", "--arrivals nan", "--run-seconds 0", "--run-seconds 5e-324")
     for words in map(str.split, refused):
         assert forecast("mail", *words).exit_code == 2
@@ -174,4 +174,4 @@ def test_a_pause_and_a_hostile_name_are_shown(
     shown = forecast(name)
     assert shown.exit_code == 0
     assert "\x1b" not in shown.output
-    assert "paused: this is for a queue that is resumed now" in shown.stdout
+    assert "paused: assumes that the queue resumes now" in shown.stdout

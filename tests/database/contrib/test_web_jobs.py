@@ -109,7 +109,9 @@ def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, subtest
     for job_id in ("0", "7", "-3", "9223372036854775807", "9" * 40, "seven", "٣", "1%00"):
         with subtests.test(job_id):
             text = assert_sound(browser.get(f"/jobs/{job_id}", status=404))
-            assert "no job has had this id" in text or "There is no job" in text or "whole number" in text
+            assert (
+                "this id has not been assigned" in text or "There is no job" in text or "whole number" in text
+            )
 
 
 def test_a_job_whose_id_nobody_gave_out_has_a_page(database_url: str, browser: Visitor) -> None:

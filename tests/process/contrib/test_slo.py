@@ -148,7 +148,7 @@ def test_the_status_has_objectives_only_where_they_are_declared(system: System, 
 
 
 def test_without_any_objective_the_list_says_how_to_make_one(system: System) -> None:
-    assert 'no SLO; @job(slo="99% start within 5s")' in drain(system, "slo", "list").stderr
+    assert 'no SLOs; declare one with @job(slo="99% start within 5s")' in drain(system, "slo", "list").stderr
 
 
 @pytest.mark.parametrize(("met", "shown"), [(99_999, "99.999%"), (100_000, "100%")])

@@ -136,7 +136,7 @@ def test_a_worker_and_its_job_are_shown_with_progress_and_its_stack_is_read(
         assert "secret" not in re.sub(r'name="secret"', "", answer.text)
         yard.say("go")
         yard.wait_for("finished_jobs", [job_id])
-        assert "is not running, but finished" in browser.get(page)
+        assert "is finished, not running" in browser.get(page)
         ended = browser.post(f"{page}/read", of="/workers")
         assert "is not running" in ended.text
         browser.get("/workers/stack/999999", status=404)

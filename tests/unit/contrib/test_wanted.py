@@ -122,7 +122,7 @@ def test_a_paused_queue_needs_none_but_for_jobs_that_run() -> None:
     assert workers(load(1000, is_paused=True)) == 0
     found = wanted(load(1000, is_paused=True, running=((1, 40.0), (2, 3.0))))
     assert (found.workers, found.bound) == (1, "pause")
-    assert "the queue is paused; 1 worker with a job that runs for longer" in found.reason
+    assert "the queue is paused; 1 worker kept for longer jobs" in found.reason
 
 
 def test_workers_with_long_jobs_are_kept() -> None:
@@ -152,5 +152,5 @@ def test_the_answer_says_what_it_was_computed_from() -> None:
         "running": 3,
         "kept": 0,
         "bound": None,
-        "reason": "1,200 jobs within 30s and 4 a second that arrive, 0.8s each, 8 at a time: 4.4",
+        "reason": "1,200 jobs within 30s plus 4 arriving per second, 0.8s each, 8 at a time: 4.4",
     }
