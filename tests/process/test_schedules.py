@@ -394,7 +394,7 @@ def test_the_list_has_ticks_pauses_errors_and_what_is_gone(database_url: str, sh
 def test_a_list_of_nothing_says_so(database_url: str) -> None:
     result = call(database_url, "list")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("no schedule;")
+    assert result.stderr.startswith("no schedules;")
 
 
 def test_the_audit_finds_ticks_that_a_leader_leaves_out(
