@@ -91,7 +91,7 @@ RULES = (
         "conditions",
         "inflight_jobs",
         "lease_expires_at IS NOT NULL AND (claimed_at IS NULL OR claimed_by IS NULL OR fencing_token < 1)",
-        "leased but not claimed: without a time, worker or token",
+        "leased without a claim: no time, worker or token",
     ),
     Rule(
         "deliveries",

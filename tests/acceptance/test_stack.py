@@ -116,7 +116,7 @@ def test_a_job_that_waits_in_its_worker_has_not_begun(yard: Yard, client: Redis)
         assert "has not started" in (text := refusal(yard, second)) or "is waiting" in text
         yard.say("go")
         yard.wait_for("finished_jobs", [first, second])
-    assert "but finished" in refusal(yard, first)
+    assert "is finished, not running" in refusal(yard, first)
 
 
 def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, client: Redis) -> None:
@@ -132,7 +132,7 @@ def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, c
         wait_until(lambda: not client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
         text = refusal(yard, job_id)
         assert f"process {pid} on {claimed_by.split(':')[0]}" in text
-        assert "is gone" in text
+        assert "has exited" in text
         assert "its lease lasts until" in text
         query(yard.database_url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s'")
         assert "its lease expired at" in refusal(yard, job_id)

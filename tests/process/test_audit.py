@@ -447,7 +447,7 @@ def test_a_history_that_an_application_has_written_is_no_obstacle(system: System
 @pytest.mark.parametrize(
     ("change", "explanation"),
     [
-        ("next_run_at = now()", "at once"),
+        ("next_run_at = now()", "both claimed and waiting"),
         ("claimed_at = NULL", "without a claim"),
         ("claimed_by = NULL", "without a claim"),
         ("fencing_token = 0, attempts = 0", "without a claim"),
@@ -632,7 +632,7 @@ def test_what_clears_while_it_is_being_looked_at_was_not_overdue(
     job_id = make(system)
 
     def clear(step: str) -> None:
-        if "again" in step:
+        if "rechecking" in step:
             system.execute("DELETE FROM staged_jobs WHERE id = %s", job_id)
             system.execute("DELETE FROM inflight_jobs WHERE id = %s", job_id)
 
@@ -780,7 +780,7 @@ def clears(system: System, clear: Callable[[], object]) -> bool:
     called: list[str] = []
 
     def call_once(step: str) -> None:
-        if "again" in step and not called:
+        if "rechecking" in step and not called:
             called.append(step)
             clear()
 
@@ -884,7 +884,7 @@ def test_a_redis_that_answers_again_meanwhile_is_no_breach(
     ):
 
         def come_back(step: str) -> None:
-            if "again" in step:
+            if "rechecking" in step:
                 redis._redis.connection_pool = living._redis.connection_pool
 
         assert audit(connection, redis, patience_seconds=PATIENCE_SECONDS, progress=come_back).ok
@@ -936,7 +936,7 @@ def test_a_worker_that_comes_meanwhile_is_found(system: System) -> None:
     unattended(system)
 
     def start(step: str) -> None:
-        if "again" in step:
+        if "rechecking" in step:
             register(system, "mail")
 
     assert system.audit(PATIENCE_SECONDS, progress=start).ok
@@ -959,7 +959,7 @@ def test_a_queue_that_seems_unattended_only_later_is_not_a_breach_yet(system: Sy
     unattended(system)
 
     def wait_elsewhere(step: str) -> None:
-        if "again" in step:
+        if "rechecking" in step:
             system.execute("UPDATE inflight_jobs SET queue = 'other'")
 
     with (

@@ -138,7 +138,7 @@ def test_a_worker_and_its_job_are_shown_with_progress_and_its_stack_is_read(
         yard.wait_for("finished_jobs", [job_id])
         assert "is finished, not running" in browser.get(page)
         ended = browser.post(f"{page}/read", of="/workers")
-        assert "is not running" in ended.text
+        assert "is finished, not running" in ended.text
         browser.get("/workers/stack/999999", status=404)
         browser.get(f"/workers/stack/{10**30}", status=404)
     # A second one, of the job that has ended, where an earlier test has left the log at this level.
@@ -153,7 +153,7 @@ def test_who_may_not_write_reads_no_stack(database_url: str, redis_url: str) -> 
         browser.log_in()
         answer = browser.post("/workers/stack/1/read", of="/workers/stack/1")
         assert answer.status_code == 200
-        assert "is gone" in answer.text
+        assert "has exited" in answer.text
 
 
 def test_names_of_others_are_only_text_on_the_page_of_workers(
