@@ -25,7 +25,7 @@ Supporting:
     errors      exceptions for and from jobs
     exits       exit codes and signals
     options     options of `drain work`
-    stores      whether PostgreSQL and Redis answer
+    stores      availability of PostgreSQL and Redis
 
 A job runs only while its claim holds, and only the latest claim finishes it. A refused claim changes nothing. Whatever
 a job raises is recorded, and never stops the worker.

@@ -22,7 +22,7 @@ from drain.workers.supervisor.supervisor import Supervisor
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
-    """Work on the queues until a signal comes.
+    """Work on the queues until a signal arrives.
 
     SIGTERM and SIGINT start the grace period of running jobs and return others; plain RQ jobs are awaited. A second
     signal interrupts running jobs, whose attempts do not count. Outages of Redis or PostgreSQL are waited out.

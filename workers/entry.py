@@ -144,7 +144,7 @@ class Worker:
             if installation and str(self.database.ask(leader_progress.installation)) != installation:
                 return FOREIGN
             log.info(
-                "job %d was not claimed: another worker has it, or it was delivered again, or has ended",
+                "job %d was not claimed: another worker has it, it was delivered again, or it has ended",
                 job_id,
                 extra={"event": "not_claimed", "job_id": job_id},
             )

@@ -165,5 +165,5 @@ def _seconds(when: float | timedelta, name: str) -> float:
     seconds = when.total_seconds() if isinstance(when, timedelta) else when
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"{name}: {when!r} does not lie between 0 seconds and a year")
+        raise ValueError(f"{name}: {when!r} is not between 0 seconds and a year")
     return float(seconds)

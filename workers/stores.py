@@ -192,7 +192,7 @@ def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
         else:
             break
     if failures:
-        log.info("PostgreSQL and Redis answer", extra={"event": "up"})
+        log.info("PostgreSQL and Redis are available", extra={"event": "up"})
     waits(None)
 
 

@@ -189,7 +189,7 @@ def _not_finished(job_id: int, rows: list[tuple[Any, ...]], timeout: float | Non
     found = _Found(*rows[0])
     after = "" if timeout is None else f" after {timeout:g} s"
     error = f"; its last error: {found.error}" if found.error else ""
-    return NotFinishedError(f"job {job_id} is not finished{after}: {found.state}{error}")
+    return NotFinishedError(f"job {job_id} has not finished{after}: {found.state}{error}")
 
 
 def _value(job_id: int, found: _Found) -> Any:

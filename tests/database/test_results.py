@@ -162,7 +162,7 @@ def test_what_cannot_be_added_after_the_transaction_is_reported(
         return object()
 
     assert shop.work(kept(shop, act)) == "finished"
-    assert "what it did after its transaction failed" in caplog.text
+    assert "its code after the transaction failed" in caplog.text
     assert "cannot be written as JSON" in caplog.text
 
 
@@ -293,7 +293,7 @@ def test_it_tells_every_state_of_a_job(shop: Workshop) -> None:
         assert cancelled.error
         with pytest.raises(drain.DeadJobError, match="is cancelled"):
             drain.result(connection, later)
-        with pytest.raises(drain.NotFinishedError, match=r"is not finished: waiting$"):
+        with pytest.raises(drain.NotFinishedError, match=r"has not finished: waiting$"):
             drain.result(connection, job_id)
         staged.move(connection, [job_id], last_delivery=job_id)
     assert state_of(shop, job_id).state == "waiting"

@@ -78,7 +78,7 @@ def test_beyond_the_bound_an_interruption_counts_and_the_job_dies_with_the_reaso
     stop(yard)
     row = yard.row(job_id)
     assert (row["place"], row["attempts"], row["reason"]) == ("dead_jobs", 1, "failed")
-    assert f"for more than the {MOST_INTERRUPTIONS} times that do not count" in row["explanation"]
+    assert f"stopped more than the {MOST_INTERRUPTIONS} times that do not count" in row["explanation"]
 
 
 def test_an_interruption_whose_answer_was_lost_is_counted_once(shop: Workshop) -> None:

@@ -713,7 +713,7 @@ def test_a_second_transaction_is_refused_and_the_job_stays_finished(
 
     assert shop.work(shop.delivered(act)) == "finished"
     assert shop.effects() == ["first"]
-    assert "has its transaction already" in one_event(caplog, "failed_after_finish")
+    assert "already has its transaction" in one_event(caplog, "failed_after_finish")
 
 
 def test_a_transaction_that_is_left_open_fails_the_job_instead_of_losing_what_it_wrote(
@@ -768,7 +768,7 @@ def test_a_transaction_that_was_thrown_away_is_not_made_good_by_another_one(shop
 
     job_id = shop.delivered(act)
     assert shop.work(job_id) == "retrying"
-    assert "has its transaction already" in shop.row(job_id)["last_error"]["message"]
+    assert "already has its transaction" in shop.row(job_id)["last_error"]["message"]
     assert shop.effects() == []
 
 
@@ -989,7 +989,7 @@ def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_noth
     job_id = shop.delivered(act)
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["written"]
-    assert "whose commit was not answered" in one_event(caplog, "failed_after_finish")
+    assert "whose commit got no answer" in one_event(caplog, "failed_after_finish")
 
 
 def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_lease_is_lost(

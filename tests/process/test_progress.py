@@ -250,7 +250,7 @@ def test_a_job_whose_redis_is_away_goes_on_and_the_log_says_so_once(
     ):
         assert shop.work(shop.delivered(act)) == "finished"
     (record,) = caplog.records
-    assert record.getMessage().startswith("the progress of jobs is not seen: Redis at 127.0.0.1:")
+    assert record.getMessage().startswith("job progress is not reported: Redis at 127.0.0.1:")
     assert record.event == "progress_unseen"  # type: ignore[attr-defined]
 
 

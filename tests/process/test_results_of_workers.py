@@ -256,7 +256,7 @@ def test_a_wait_for_a_result_that_is_there_asks_no_redis(yard: Yard, monkeypatch
 
 def test_what_is_not_finished_in_time_says_where_it_is(told: Yard) -> None:
     (job_id,) = told.stage(jobs.answer, "a")
-    with pytest.raises(drain.NotFinishedError, match=r"^job \d+ is not finished after 0\.05 s: waiting$"):
+    with pytest.raises(drain.NotFinishedError, match=r"^job \d+ has not finished after 0\.05 s: waiting$"):
         asyncio.run(with_psycopg(told.database_url, job_id, timeout=0.05))
     with pytest.raises(TimeoutError):
         asyncio.run(with_psycopg(told.database_url, job_id, timeout=0))

@@ -443,7 +443,7 @@ def test_a_worker_with_the_rights_of_version_5_reports_a_result_that_it_cannot_a
 
     query(place.url, "REVOKE UPDATE (result) ON finished_jobs FROM drain_worker")
     assert shop.work(shop.deliver(workers.job(name=NAME, result="keep")(act))) == "finished"
-    assert "what it did after its transaction failed" in caplog.text
+    assert "its code after the transaction failed" in caplog.text
     assert "permission denied for table finished_jobs" in caplog.text
 
 

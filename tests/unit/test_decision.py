@@ -91,7 +91,7 @@ def test_a_job_whose_id_is_finished_already_is_buried_as_unreadable() -> None:
     assert forbidden is not None
     decision = decide(claim(), forbidden)
     assert (decision.word, decision.values["reason"]) == ("dead", "unreadable")
-    assert decision.values["explanation"] == "it ran, but another job with its id is finished already"
+    assert decision.values["explanation"] == "it ran, but another job with its id has already finished"
 
 
 @pytest.mark.usefixtures("no_jitter")
@@ -110,7 +110,7 @@ def test_a_job_that_failed_waits_for_its_next_attempt(claimed: Claim, wait: floa
     assert decision.log.level == logging.WARNING
     assert event_of(decision) == "job_failed"
     assert line_of(decision).startswith(
-        f"job 7 (tests.act) failed on attempt {claimed.attempts}, next one in "
+        f"job 7 (tests.act) failed on attempt {claimed.attempts}; next one in "
     )
     assert line_of(decision).endswith(": OSError: no disk")
 
@@ -195,7 +195,7 @@ def test_a_job_that_is_rate_limited_is_deferred_and_slows_down_its_key(when: flo
 
 @pytest.mark.parametrize(
     ("message", "explanation"),
-    [("no such order", "no such order"), ("", "the job gave up, and gave no reason")],
+    [("no such order", "no such order"), ("", "the job gave up without a reason")],
 )
 def test_a_job_that_gives_up_is_dead_for_the_reason_that_it_gives(message: str, explanation: str) -> None:
     error = {**ERROR, "message": message}
@@ -232,8 +232,8 @@ def test_an_attempt_that_was_interrupted_too_often_has_failed(claimed: Claim, wo
     assert failed is not None
     decision = decide(claimed, failed)
     assert (decision.word, decision.stale_outcome) == (word, word)
-    assert decision.values["error"]["message"].startswith("its worker stopped, for more than the 20 times")
-    assert decision.values["error"]["message"].endswith("(is the grace too short?): no disk\nat all")
+    assert decision.values["error"]["message"].startswith("its worker stopped more than the 20 times")
+    assert decision.values["error"]["message"].endswith("(is the grace period too short?): no disk\nat all")
     assert decision.values["error"]["type"] == "OSError"
 
 
@@ -258,7 +258,7 @@ def test_what_a_job_wanted_after_its_own_finish_is_only_logged(rest: Outcome, sh
     assert event_of(decision) == "failed_after_finish"
     assert (
         line_of(decision)
-        == f"job 7 (tests.act) is finished, and what it did after its transaction failed: {shown}"
+        == f"job 7 (tests.act) is finished, but its code after the transaction failed: {shown}"
     )
 
 

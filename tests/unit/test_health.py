@@ -41,7 +41,7 @@ def test_health_is_a_loop_that_turns_and_a_worker_process_that_lives_and_reaches
     assert str(state.unhealthy()).startswith("the supervisor has been silent for ")
     journal.is_alive = False
     state.report_turn(stopping=False)
-    assert str(state.unhealthy()).startswith("no worker process has lived for ")
+    assert str(state.unhealthy()).startswith("no worker process has been alive for ")
 
 
 def test_a_channel_ends_with_its_process_whatever_that_has_forked() -> None:

@@ -121,7 +121,7 @@ class CurrentJob:
         For a job that finishes itself: its `transaction()` commits the result with the finish.
 
         Args:
-            value: Numbers, texts, lists and objects, up to 64 KiB of JSON.
+            value: Numbers, strings, lists and objects, up to 64 KiB of JSON.
 
         Raises:
             UnfitResultError: The value is not JSON or too large; or the job keeps no result, or is finished. Kills
@@ -130,11 +130,11 @@ class CurrentJob:
         attempt = self._attempt
         if not attempt.options.keeps_result:
             raise UnfitResultError(
-                f'job {self.id} ({self.name}) keeps no result: register it with @job(result="keep")'
+                f'job {self.id} ({self.name}) does not keep results: register it with @job(result="keep")'
             )
         if attempt.finished:
             raise UnfitResultError(
-                f"job {self.id} is finished already: set its result within its transaction"
+                f"job {self.id} has already finished: set its result within its transaction"
             )
         attempt.result = written(self.id, value)
 
@@ -238,7 +238,7 @@ def current_attempt() -> Attempt:
     """Return the attempt running in this context, or raise NoCurrentJobError."""
     attempt = _running.get()
     if attempt is None:
-        raise NoCurrentJobError("no job is running here; this can be asked only inside of a job's function")
+        raise NoCurrentJobError("no job is running here; call this inside a job's function")
     return attempt
 
 

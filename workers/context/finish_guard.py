@@ -21,7 +21,7 @@ def only_one(attempt: Attempt) -> Iterator[None]:
     """Make the block the attempt's only transaction, or raise TransactionError."""
     if attempt.finished or attempt.in_transaction:
         raise TransactionError(
-            f"job {attempt.claim.id} has its transaction already; a job has one, since it finishes it"
+            f"job {attempt.claim.id} already has its transaction; a job has only one, which finishes it"
         )
     attempt.in_transaction = True
     never_ended = False
@@ -52,7 +52,7 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
 
 def nothing_committed(attempt: Attempt) -> TransactionError:
     """Return the error of a transaction that ended without a commit."""
-    return TransactionError(f"nothing of the transaction of job {attempt.claim.id} has been committed")
+    return TransactionError(f"nothing in the transaction of job {attempt.claim.id} was committed")
 
 
 def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Exception:
@@ -61,7 +61,7 @@ def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Excep
     if is_finished:
         attempt.finished = True
         return TransactionError(
-            f"job {job_id} was finished by its first transaction(), whose commit was not answered; "
+            f"job {job_id} was finished by its first transaction(), whose commit got no answer; "
             "this one is rolled back"
         )
     if is_cancelled:

@@ -59,7 +59,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         inherited.refuse_in_child(self)
         if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF:
             raise TransactionError(
-                "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
+                "a psycopg transaction() or pipeline() is still open within the transaction of the job; "
                 "all of it is rolled back"
             )
         # The job may have replaced these.

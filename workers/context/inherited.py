@@ -45,9 +45,7 @@ def is_inherited(connection: psycopg.BaseConnection[Any]) -> bool:
 def refuse_in_child(connection: psycopg.BaseConnection[Any]) -> None:
     """Raise TransactionError in such a child."""
     if is_inherited(connection):
-        raise TransactionError(
-            "the transaction of a job is for the process that began it, not for a child of it"
-        )
+        raise TransactionError("a job's transaction belongs to the process that began it, not to a child")
 
 
 def _cut_off() -> None:

@@ -96,7 +96,7 @@ class Reporter:
         except RuntimeError as error:
             # The next attempt that reports tries again.
             log.debug(
-                "progress is not seen, no thread can be started: %s",
+                "progress is not reported, as no thread can be started: %s",
                 error,
                 extra={"event": "progress_unseen"},
             )
@@ -167,7 +167,7 @@ class Reporter:
         for attempt, sent in self._sent.items():
             self._sent[attempt] = sent._replace(report=None)
         if not self._has_warned:
-            log.warning("the progress of jobs is not seen: %s", error, extra={"event": "progress_unseen"})
+            log.warning("job progress is not reported: %s", error, extra={"event": "progress_unseen"})
         self._has_warned = True
 
 

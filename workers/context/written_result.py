@@ -26,7 +26,7 @@ def written(job_id: int, value: Any) -> str:
     if size > MOST_BYTES:
         raise UnfitResultError(
             f"the result of job {job_id} is too large: {size} bytes of JSON, and {MOST_BYTES} at most are kept; "
-            "store it elsewhere, and return where it is"
+            "store it elsewhere and return its location"
         )
     if _is_deep(text):
         raise UnfitResultError(

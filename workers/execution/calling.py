@@ -20,7 +20,7 @@ from drain.workers.execution.forked import leave_if_forked
 # Attempts awaited in this process' event loop.
 _waiting: set[Attempt] = set()
 
-LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
+LEFT_OPEN = "the function returned while its transaction() was still open; its writes are rolled back"
 
 
 class Call(NamedTuple):

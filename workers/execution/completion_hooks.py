@@ -34,7 +34,7 @@ def _call(hook: hooks.Hook, attempt: Attempt, *more: str) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise
         log.exception(
-            "the hook %s failed for job %d (%s), whose end is recorded",
+            "the hook %s failed for job %d (%s), whose outcome is recorded",
             hooks.name_of(hook),
             attempt.claim.id,
             visible(attempt.claim.job_name),

@@ -41,9 +41,9 @@ _NOTHING = "nothing"
 
 _LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
 _EXPIRED = "its expires_at had passed before a worker could start it"
-_NO_REASON = "the job gave up, and gave no reason"
+_NO_REASON = "the job gave up without a reason"
 # Only if the sequence was set back.
-_ID_IS_TAKEN = Unreadable("it ran, but another job with its id is finished already")
+_ID_IS_TAKEN = Unreadable("it ran, but another job with its id has already finished")
 # Lets another worker take the job, and keeps loops from spinning.
 _INTERRUPTED_SECONDS = 1.0
 
@@ -161,7 +161,7 @@ def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:
     wait = retry_wait_seconds(claim.attempts, failed.options) if failed.after is None else failed.after
     line = LogLine(
         logging.WARNING,
-        "job %d (%s) failed on attempt %d, next one in %s: %s",
+        "job %d (%s) failed on attempt %d; next one in %s: %s",
         (claim.id, visible(claim.job_name), claim.attempts, duration(wait), visible(failed.line)),
         _extra("job_failed", claim, failed.error),
     )
@@ -204,7 +204,7 @@ def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
 
 def _too_often(interrupted: Interrupted) -> Failed:
     most = outcomes.MOST_INTERRUPTIONS
-    why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
+    why = f"its worker stopped more than the {most} times that do not count (is the grace period too short?)"
     message = f"{why}: {interrupted.error['message']}"
     return Failed({**interrupted.error, "message": message}, interrupted.options, interrupted.cause)
 
@@ -257,7 +257,7 @@ def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
             return None
     return LogLine(
         logging.ERROR,
-        "job %d (%s) is finished, and what it did after its transaction failed: %s",
+        "job %d (%s) is finished, but its code after the transaction failed: %s",
         (claim.id, visible(claim.job_name), visible(wanted, lines=True)),
         _extra("failed_after_finish", claim),
     )

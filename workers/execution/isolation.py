@@ -82,7 +82,7 @@ def run(attempt: Attempt) -> Outcome:
         except OSError as error:
             attempt.lease.ending = False
             log.warning(
-                "no process can be started for job %d, which waits a moment: %s",
+                "no process can be started for job %d, which will run later: %s",
                 attempt.claim.id,
                 error,
                 extra={"event": "no_process", "job_id": attempt.claim.id},
@@ -162,7 +162,7 @@ def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap,
         os.write(writing, _run_and_record(attempt, order, stack))
         code = 0
     except BaseException:
-        log.exception("the process of an isolated job cannot go on", extra={"event": "failed"})
+        log.exception("the process of an isolated job failed", extra={"event": "failed"})
     finally:
         with suppress(Exception):
             sys.stdout.flush()

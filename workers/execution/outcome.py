@@ -139,9 +139,7 @@ FINISHED = Finished()
 
 def undone_by_crash(options: JobOptions) -> Interrupted:
     """Return the outcome of an attempt whose commit a crash of PostgreSQL undid."""
-    error = CommitUndoneError(
-        "PostgreSQL has crashed, and the commit of its transaction was not yet on the disk"
-    )
+    error = CommitUndoneError("PostgreSQL crashed before the commit of its transaction was on disk")
     return Interrupted(describe(error), options)
 
 

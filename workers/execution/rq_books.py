@@ -115,7 +115,7 @@ def _write(act: Callable[..., None], worker: BaseWorker, rq_id: str, about: obje
         if isinstance(error, redis.RedisError) and not isinstance(error, redis.ResponseError):
             raise
         log.warning(
-            "the end of RQ's job %s could not be written into RQ's books: %r",
+            "the end of RQ job %s could not be written to RQ's records: %r",
             rq_id,
             error,
             extra={"event": "rq_books_not_written"},
@@ -171,7 +171,7 @@ def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
     # A handler may raise anything.
     except BaseException as failed:  # noqa: BLE001
         log.warning(
-            "an exception handler failed for RQ's job %s: %r",
+            "an exception handler failed for RQ job %s: %r",
             job.id,
             failed,
             extra={"event": "rq_handler_failed"},

@@ -105,9 +105,9 @@ class Interruption:
     def cause(self) -> Exception | None:
         """Return the error to raise in the job, if any."""
         if self._lease.cancelled:
-            return JobCancelledError("the job was cancelled; this attempt can finish nothing")
+            return JobCancelledError("the job was cancelled; this attempt cannot finish it")
         if self._lease.lost:
-            return LeaseLostError("another worker has claimed the job; this attempt can finish nothing")
+            return LeaseLostError("another worker has claimed the job; this attempt cannot finish it")
         seconds = self._lease.claim.timeout_seconds
         if self.ordered is None and monotonic() >= self.began_at + seconds:
             return JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")

@@ -30,7 +30,7 @@ class EndHooks:
         if self._queue.qsize() >= _MOST_WAITING:
             if not self._is_late:
                 log.warning(
-                    "hooks of on_finish and on_dead are slower than jobs end: those of some jobs are not called",
+                    "on_finish and on_dead hooks are slower than jobs end; some are not called",
                     extra={"event": "hooks_left_out"},
                 )
             self._is_late = True

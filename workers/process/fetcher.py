@@ -114,7 +114,7 @@ class Fetcher:
         if self._idle_seconds_left > 0:
             self._wait_for_room(wanted)
         else:
-            log.info("idle for %g s, ending", self._max_idle_seconds, extra={"event": "idle"})
+            log.info("idle for %g s; exiting", self._max_idle_seconds, extra={"event": "idle"})
             self._shutdown.resign()
 
     def _claim(self, popped: Sequence[PoppedId], wanted: int) -> None:

@@ -194,10 +194,10 @@ class Process:
         if isinstance(error, DrainError):
             log.error("%s", error, extra={"event": "failed"})
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
-            text = "PostgreSQL refused: %s; `drain roles` prints what a worker needs"
+            text = "PostgreSQL refused: %s; `drain roles` prints the rights that a worker needs"
             log.error(text, error.diag.message_primary, extra={"event": "failed"})
         else:
-            log.error("a worker process cannot go on", exc_info=error, extra={"event": "failed"})
+            log.error("a worker process failed", exc_info=error, extra={"event": "failed"})
         return FAILED
 
 

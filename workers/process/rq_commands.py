@@ -36,7 +36,7 @@ class CommandListener(BaseWorker):
                 raise ValueError(f"the command is not one of {', '.join(self.commands)}")
         # Any Redis client may publish anything.
         except Exception as error:  # noqa: BLE001
-            self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)
+            self.log.warning("Worker %s: an RQ command cannot be read: %.300r", self.name, error)
             return
         self.obey(payload)
 
@@ -49,14 +49,14 @@ class CommandListener(BaseWorker):
         except Exception as error:
             if isinstance(error, redis.RedisError):
                 raise
-            self.log.warning("Worker %s: a command of RQ's failed: %.300r", self.name, error)
+            self.log.warning("Worker %s: an RQ command failed: %.300r", self.name, error)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """Listen again after any error; RQ does so only after a lost connection."""
         if isinstance(exc, redis.ConnectionError):
             super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
             return
-        self.log.warning("Worker %s: RQ's commands cannot be received, trying again: %r", self.name, exc)
+        self.log.warning("Worker %s: RQ commands cannot be received; retrying: %r", self.name, exc)
         with suppress(Exception):
             pubsub.connection.disconnect()
         time.sleep(_LISTEN_AGAIN_SECONDS)

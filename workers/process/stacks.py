@@ -40,7 +40,7 @@ class StackAnswers:
         question = read_question(payload)
         if question is None:
             log.warning(
-                "a question for the stack of a job cannot be read: %.300r",
+                "a request for a job's stack cannot be read: %.300r",
                 payload,
                 extra={"event": "stack_refused"},
             )

@@ -63,7 +63,7 @@ class Watchdog:
 
     def _check_supervisor(self) -> None:
         if os.getppid() != self._parent:
-            log.warning("the supervisor is gone, ending", extra={"event": "orphaned"})
+            log.warning("the supervisor is gone; exiting", extra={"event": "orphaned"})
             self._shutdown.stop()
 
     def _check_memory(self) -> None:

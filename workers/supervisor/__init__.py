@@ -3,7 +3,7 @@
     supervisor   the loop: starts missing processes, passes on stop signals
     children     signals of the supervisor, and the beginning of each child
     slot         one place for a worker process
-    reaper       ended processes: which are replaced, and which are killed
+    reaper       replaces ended processes, and kills overdue ones
     health       state, for systemd and the HTTP port
     callbacks    children that call health hooks and commands
     port         the child that serves `/healthz`, `/readyz` and `/metrics`

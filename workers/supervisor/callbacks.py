@@ -47,7 +47,7 @@ class Callbacks:
             self._pid = 0
             if os.WIFSIGNALED(status):
                 log.error(
-                    "the hooks of a change of health did not end within %d s, and were killed",
+                    "health hooks did not end within %d s and were killed",
                     _CHILD_SECONDS,
                     extra={"event": "health_hook_failed"},
                 )

@@ -44,6 +44,6 @@ def run_child(act: Callable[[], int], mask: set[signal.Signals | int]) -> NoRetu
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = act()
     except BaseException:
-        log.exception("a worker process cannot go on", extra={"event": "failed"})
+        log.exception("a worker process failed", extra={"event": "failed"})
     finally:
         exit_child(code, runs_exit_functions=True)

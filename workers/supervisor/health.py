@@ -38,7 +38,7 @@ class Health:
         self._measures = [each for each in measures if each is not None]
         self._callbacks = Callbacks(options, self.release_port)
         self._stores = self._steady("stores", options.grace_seconds, options.recovery_seconds)
-        # Its time without a process is long enough; no extra grace.
+        # Reported only after some time without a process, so without grace.
         self._workers = self._steady("workers", 0.0, options.recovery_seconds)
         self._was_ready = False
         self._memory = mmap.mmap(-1, _TIMES.size + _TEXT_BYTES)
@@ -107,7 +107,7 @@ class Health:
         if now - turned > _UNHEALTHY_SECONDS:
             return f"the supervisor has been silent for {formatting.duration(now - turned)}"
         if now - lived > _UNHEALTHY_SECONDS:
-            return f"no worker process has lived for {formatting.duration(now - lived)}"
+            return f"no worker process has been alive for {formatting.duration(now - lived)}"
         return None
 
     def unready(self) -> str | None:
@@ -129,7 +129,7 @@ class Health:
     def _without_workers(self) -> str | None:
         away = monotonic() - self._lived_at
         return (
-            f"no worker process has lived for {formatting.duration(away)}"
+            f"no worker process has been alive for {formatting.duration(away)}"
             if away > _UNHEALTHY_SECONDS
             else None
         )

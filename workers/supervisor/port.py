@@ -59,7 +59,7 @@ class Port:
         """Start the serving process unless it runs."""
         if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
             log.error(
-                "the process that serves the HTTP port has ended and is replaced",
+                "the HTTP server process has ended and is replaced",
                 extra={"event": "port_died"},
             )
             self._pid = 0

@@ -102,7 +102,7 @@ class Supervisor:
                 "stopping: running jobs have %g s to end; a second signal ends them now", grace, extra=event
             )
         else:
-            log.info("stopping now, after %g s at the latest", _KILL_SECONDS, extra=event)
+            log.info("stopping now, within %g s", _KILL_SECONDS, extra=event)
 
     def _pause(self) -> float:
         if self._stops:
@@ -151,7 +151,10 @@ class Supervisor:
                 pid = os.fork()
             except OSError as error:
                 log.error(
-                    "no process for worker process %d: %s", slot.number, error, extra={"event": "no_process"}
+                    "worker process %d cannot be started: %s",
+                    slot.number,
+                    error,
+                    extra={"event": "no_process"},
                 )
                 slot.postpone()
                 return False

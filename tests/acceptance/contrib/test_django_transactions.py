@@ -140,8 +140,8 @@ REFUSED = {
     fail_without_savepoint: "marked to be rolled back",
     leave_a_block_open: "an atomic() is still open",
     close_the_connection: "its connection was closed",
-    nest: "has its transaction already",
-    nest_another: "has its transaction already",
+    nest: "already has its transaction",
+    nest_another: "already has its transaction",
 }
 
 
