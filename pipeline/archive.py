@@ -67,7 +67,7 @@ def exclusive(database_url: str) -> Iterator[Connection]:
         pooler.require_own_session(connection, database_url)
         schema.check(connection)
         if not finished.try_to_archive(connection):
-            raise DrainError("another `drain archive` is at work on this database; nothing was done")
+            raise DrainError("another `drain archive` is running on this database; nothing was done")
         postgres.limit_session(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
         yield connection
 
@@ -197,7 +197,7 @@ class Archiver:
             except errors.LockNotAvailable:
                 if monotonic() > deadline:
                     raise NotArchivedError(
-                        f"{day.date}: archived, and a transaction uses {day.partition}, which "
+                        f"{day.date}: archived, but a transaction uses {day.partition}, which "
                         "was not dropped; run this again"
                     ) from None
             sleep(_PAUSE_SECONDS)

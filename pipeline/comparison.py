@@ -97,7 +97,7 @@ def most_deletes(text: str, keys: int) -> int:
     """Return how many of a target's keys may be deleted: 500, or 1%."""
     if not re.fullmatch(r"[0-9]+|[0-9]+(\.[0-9]+)?%", text):
         raise ConfigError(
-            f"--max-deletes is a number of keys or a percentage, such as 500 or 1%, not {text!r}"
+            f"--max-deletes must be a number of keys or a percentage, such as 500 or 1%, not {text!r}"
         )
     return int(keys * Decimal(text[:-1]) / 100) if text.endswith("%") else int(text)
 

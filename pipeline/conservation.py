@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REASONS = {
-    "lost": "in the list, and in no table and no archive",
+    "lost": "in the list, but in no table or archive",
     "doubled": "in more than one place, or more than once in one",
-    "unknown": "in a table or in the archive, and not in the list",
+    "unknown": "in a table or in the archive, but not in the list",
 }
 SAMPLES = 20
 

@@ -155,7 +155,7 @@ def _resumed(position: str, start: Place, run_id: str) -> Place:
     place = Place(*json.loads(position))
     if place.source != start.source:
         raise DrainError(
-            f"the files of run {run_id} have changed since it staged the first of its jobs: give the same files"
+            f"the files of run {run_id} have changed since it staged its first jobs: give the same files"
         )
     return place
 

@@ -91,7 +91,7 @@ def archive(spark: SparkSession, order: Order) -> Answer:
         found = compare(rows, _read(spark, place, order, written))
         if kept and sum(file.rows for file in written) != found.rows + kept:
             raise DrainError(
-                f"of {found.rows + kept:,} rows {sum(file.rows for file in written):,} were written"
+                f"of {found.rows + kept:,} rows, {sum(file.rows for file in written):,} were written"
             )
         return Answer(written, whole=True, replaced=[file.path for file in before], comparison=found)
 

@@ -19,11 +19,11 @@ _MEANINGS = {
         "Spark ran out of memory ({0}): give it more, such as --conf spark.driver.memory=2g"
     ),
     r"\bPython worker exited unexpectedly": (
-        "a Python process of Spark's was killed, as the system does when memory runs out: free memory, "
+        "a Python process of Spark was killed, as happens when memory runs out: free memory, "
         "or use fewer cores, such as --master 'local[1]'"
     ),
     r"Unescaped quote character": (
-        "a quoted field of a CSV holds a single quote character: double it, "
+        "a quoted CSV field contains a lone quote character: double it, "
         "or name the escape, such as --option escape=\\"
     ),
     r"CSV header does not conform to the schema": (
@@ -31,7 +31,7 @@ _MEANINGS = {
         "pandas names its index only with index_label, and leaves it out with index=False"
     ),
     r'No FileSystem for scheme "(\w+)"|Class (org\.apache\.hadoop\.fs\.[\w.]*FileSystem) not found': (
-        "Spark: no driver for {0}{1}: name a directory, or give Hadoop's by --conf spark.jars"
+        "Spark: no driver for {0}{1}: name a directory, or add Hadoop's with --conf spark.jars"
     ),
     rf"\b(File|Path) .*/{DATE}=.*does not exist|does not exist: .*/{DATE}=": (
         "files of the archive were replaced during the read: run this again"

@@ -126,7 +126,7 @@ def _ending(code: int) -> str:
     number = -code if code < 0 else code - 128
     if number == signal.SIGKILL:
         return (
-            "Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free memory, "
+            "Spark's JVM was killed by SIGKILL, as happens when memory runs out: free memory, "
             "or give Spark less, such as --conf spark.driver.memory=512m"
         )
     if number > 0:

@@ -185,7 +185,7 @@ def _refuse_open_quotes(spark: SparkSession, path: str, options: Mapping[str, st
     found = lines.where(quotes % 2 == 1).select(shown(f.col("value")).alias("line")).first()
     if found is not None:
         raise DrainError(
-            f"a quote is not closed in the line {found.line}: if fields have newlines, give --option multiLine=true"
+            f"a quote is not closed in line {found.line}: if fields have newlines, give --option multiLine=true"
         )
 
 
@@ -207,7 +207,7 @@ def _refuse_lines_that_change(
     objects = f.size(f.from_json(f.concat(f.lit("["), line, f.lit("]")), "array<string>"))
     several = line.rlike(_NOT_LAST) & is_read & ~objects.eqNullSafe(1)
     half = f.lower(line).contains(r"\ud") & line.rlike(_HALF)
-    reason = f.when(several, "goes on after its object; each object needs its own line").when(
+    reason = f.when(several, "continues after its object; each object needs its own line").when(
         half, "has an escape such as \\ud83d that is half of a character"
     )
     if _FLOATS.search(schema.simpleString()):

@@ -157,7 +157,7 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
     report("comparing the two sides")
     # Refuse before the comparison; a repeated run replaces its own report.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
-        raise ConfigError(f"{plan.report} exists already; --report writes to a new path")
+        raise ConfigError(f"{plan.report} already exists; --report needs a new path")
     source = with_columns(plan.source.load(spark), plan.source_columns, "--source-column")
     target = with_columns(plan.target.load(spark), plan.target_columns, "--target-column")
     with compared(source, target, plan.columns, skip_null=plan.on_null == "skip") as found:
@@ -242,6 +242,6 @@ def _exclusive(database_url: str, plan: Plan) -> Iterator[Connection]:
             # Concurrent reconciles would stage each other's jobs again.
             if not locks.lock_for_command(connection, locks.RECONCILE, name):
                 raise DrainError(
-                    f"another reconcile that stages {name} is under way; start this one when it has ended"
+                    f"another reconcile that stages {name} is under way; start this one after it ends"
                 )
         yield connection

@@ -109,7 +109,7 @@ def run(
 def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFrame]:
     """Read past jobs, each once, without those that gave way, which have not run."""
     if plan.archive is not None and not Archive(plan.archive).exists():
-        raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` makes one")
+        raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` creates one")
     if plan.finished:
         with history.instant(database_url) as now:
             rows = now.finished(spark, NAMED, archive=plan.archive)
@@ -118,7 +118,7 @@ def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFr
     elif plan.archive is not None:
         yield _chosen(history.read(spark, plan.archive, where=plan.where), plan)
     else:
-        raise ConfigError("a replay reads an archive, or finished jobs that are still in Postgres, or both")
+        raise ConfigError("a replay needs an archive, finished jobs still in Postgres, or both")
 
 
 def _chosen(rows: DataFrame, plan: Plan) -> DataFrame:

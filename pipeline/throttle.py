@@ -57,7 +57,7 @@ class Throttle:
         while reason := self._reason():
             if monotonic() > deadline:
                 raise DrainError(
-                    f"paused for {duration(_PATIENCE_SECONDS)}, since {reason}; run this again later"
+                    f"paused for {duration(_PATIENCE_SECONDS)}, because {reason}; run this again later"
                 )
             self._report(f"paused: {reason}")
             sleep(_LOOK_SECONDS)

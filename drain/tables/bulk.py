@@ -125,7 +125,7 @@ def staging(
             staged.insert_put_aside(connection, names, rows_per_second=rows_per_second)
         noted = {"run": run_id, "before": before, "rows": copying.rows, "position": copying.position}
         if not connection.execute(_NOTE, noted).rowcount:
-            raise StageError(f"another program has just staged run {run_id!r}; nothing was staged now")
+            raise StageError(f"another program has just staged run {run_id!r}; nothing was staged here")
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
             error, (errors.DatetimeFieldOverflow, errors.IntervalFieldOverflow)
         ):
             raise StageError(
-                f"{done}: at {rows_per_second} rows a second the last of them would come due later than any time "
+                f"{done}: at {rows_per_second} rows a second the last of them would come due after the latest time "
                 "that PostgreSQL has; name a higher rate"
             ) from None
         place = (error.diag.context or "").rpartition("COPY ")[2].partition("\n")[0]

@@ -109,7 +109,7 @@ def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, 
         days.append(day)
         _show(day, as_json=as_json)
     if not days and not as_json:
-        click.echo("no closed day is in Postgres")
+        click.echo("Postgres has no closed days")
     sys.exit(1 if any(day.problem for day in days) else 0)
 
 

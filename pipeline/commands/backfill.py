@@ -206,7 +206,7 @@ def backfill(
         return
     jobs = formatting.count(result.jobs, "job")
     if result.before:
-        click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was staged now")
+        click.echo(f"run {result.run_id} had already staged its {jobs}; nothing was staged")
     else:
         click.echo(f"run {result.run_id} has staged {jobs} in {formatting.duration(result.seconds)}")
 

@@ -67,7 +67,7 @@ class Runtime:
 def warn_if_absent(archive: str | None) -> None:
     """Warn if there is no archive at the path."""
     if archive is not None and not Archive(archive).exists():
-        click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
+        click.echo(f"there is no archive at {archive}: only jobs in Postgres count", err=True)
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     split = [text.partition("=") for text in texts]
     for (name, equals, _), text in zip(split, texts, strict=True):
         if not name or not equals:
-            raise click.UsageError(f"{option} is given as NAME=VALUE, not {text!r}")
+            raise click.UsageError(f"{option} must be NAME=VALUE, not {text!r}")
     return {name.strip(): value for name, _, value in split}
 
 

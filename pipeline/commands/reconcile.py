@@ -175,14 +175,14 @@ def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
     found = [Pair(ours.strip(), (theirs if equals else ours).strip()) for ours, equals, theirs in split]
     if not all(name for pair in found for name in pair) or len(found) > (most or len(found)):
         many = "one column" if most == 1 else "columns"
-        raise click.UsageError(f"{option} is given as {many}, each NAME or SOURCE=TARGET, not {text!r}")
+        raise click.UsageError(f"{option} must be {many}, each NAME or SOURCE=TARGET, not {text!r}")
     return found
 
 
 def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     jobs = formatting.count(result.staged, "job")
     if not result.reasons:
-        click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was compared now")
+        click.echo(f"run {result.run_id} had already staged its {jobs}; nothing was compared")
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
@@ -195,7 +195,7 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     if any(result.skipped.values()):
         rows = " and ".join(f"{number:,} in the {side}" for side, number in result.skipped.items())
         click.echo(f"rows without a key, skipped: {rows}")
-    waiting = f"; for {result.waiting:,} more a job waits already" if result.waiting else ""
+    waiting = f"; for {result.waiting:,} more a job is already waiting" if result.waiting else ""
     if result.refused:
         click.echo(f"a run would stage nothing: {result.refused}")
     elif dry_run:

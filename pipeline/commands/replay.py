@@ -97,7 +97,7 @@ def replay(
     jobs = formatting.count(result.jobs, "job")
     name = visible(result.run_id)
     if result.before:
-        click.echo(f"run {name} had staged its {jobs} before; nothing was staged now")
+        click.echo(f"run {name} had already staged its {jobs}; nothing was staged")
     else:
         click.echo(f"run {name} has staged {jobs} again in {formatting.duration(result.seconds)}")
 

@@ -145,7 +145,7 @@ def stageable(schema: StructType) -> list[str]:
         if given not in _ACCEPTED[kinds[field.name]]:
             hint = "; to_json(array(…)) makes one" if kinds[field.name] == "json" else ""
             raise ConfigError(
-                f"column {field.name} is {given} and must be {_ACCEPTED[kinds[field.name]][0]}{hint}"
+                f"column {field.name} is {given} but must be {_ACCEPTED[kinds[field.name]][0]}{hint}"
             )
     return list(schema.names)
 

@@ -81,7 +81,7 @@ class StagedJobs(JobTable):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002, FBT001  (Spark's own)
         """Refuse to write."""
         raise ConfigError(
-            "staged_jobs cannot be written to: stage jobs by pipeline.staging.stage_rows(rows, run_id)"
+            "staged_jobs is read-only: stage jobs with pipeline.staging.stage_rows(rows, run_id)"
         )
 
 

@@ -226,7 +226,7 @@ def rows(
 
     days = archive.days()
     if not days:
-        lacks = "`drain archive` makes one" if archive.exists() else "nothing is there"
+        lacks = "`drain archive` creates one" if archive.exists() else "nothing is there"
         raise ConfigError(f"there is no archive at {stores.shown(path)}: {lacks}")
     wanted = ds.field("superseded_by").is_null()
     for name, value in ((QUEUE, queue), ("job_name", job_name)):

@@ -101,7 +101,7 @@ _PAGE = """<!DOCTYPE html>
 def check(path: Path) -> None:
     """Check that a page can be written, before the hours it may take."""
     if not path.parent.is_dir():
-        raise ConfigError(f"there is no directory {path.parent}; make it, or name another file")
+        raise ConfigError(f"there is no directory {path.parent}; create it, or name another file")
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file")
     try:
@@ -131,7 +131,7 @@ def html(report: Report, about: str, *, top: int) -> str:
         facts="".join(_facts(report)),
         weeks=_section(weeks(report, top=rows), _about_weeks(report)),
         plots="".join(_plot(plot) for plot in plots(report)),
-        errors=_section(errors(report), "" if report.total.died else "No job is dead."),
+        errors=_section(errors(report), "" if report.total.died else "No dead jobs."),
         tables="".join(_section(table) for table in tables(report, top=rows, periods=0)),
     )
 

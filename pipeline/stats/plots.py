@@ -69,7 +69,7 @@ def plots(report: Report) -> list[Plot]:
         Plot(
             "Throughput",
             f"jobs completed per {report.per}, by queue{cut}",
-            "No job completed.",
+            "No completed jobs.",
             labels,
             _finished_by_queue(report, starts),
             whole,
@@ -78,7 +78,7 @@ def plots(report: Report) -> list[Plot]:
         Plot(
             "Waiting time",
             f"from due to claimed, of jobs that were claimed once; percentiles, logarithmic{cut}",
-            "No job that was claimed once completed.",
+            "No completed job was claimed only once.",
             labels,
             _percentiles(starts, {start: found.waiting for start, found in done.items()}),
             seconds,
@@ -87,7 +87,7 @@ def plots(report: Report) -> list[Plot]:
         Plot(
             "Processing time",
             f"from claim to completion; percentiles, logarithmic{cut}",
-            "No job completed.",
+            "No completed jobs.",
             labels,
             _percentiles(starts, {start: found.processing for start, found in done.items()}),
             seconds,
@@ -96,7 +96,7 @@ def plots(report: Report) -> list[Plot]:
         Plot(
             "Dead jobs",
             f"given up per {report.per}, by reason{cut}",
-            "No job is dead.",
+            "No dead jobs.",
             labels,
             _dead_by_reason(report, starts),
             whole,

@@ -157,7 +157,7 @@ def test_a_closed_day_is_in_the_files_and_its_partition_gone(
     assert rows == rows.sort_by([("queue", "ascending"), ("finished_at", "ascending")])
     assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
     again = archive()
-    assert (again.exit_code, again.output) == (0, "no closed day is in Postgres\n")
+    assert (again.exit_code, again.output) == (0, "Postgres has no closed days\n")
     assert in_files(path) == list(range(1, 401))
 
 
@@ -525,7 +525,7 @@ def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
         reader.execute(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE")
         result = archive()
     assert result.exit_code == 1
-    assert f"archived, and a transaction uses {name}" in result.output
+    assert f"archived, but a transaction uses {name}" in result.output
     assert f"{YESTERDAY}  5 rows  archived, partition dropped" in result.output
     again = archive()
     assert (again.exit_code, in_files(path, YESTERDAY - timedelta(days=1))) == (0, [1, 2, 3, 4, 5])
@@ -555,7 +555,7 @@ def test_only_one_archives_at_a_time(database_url: str, archive: Archiving) -> N
         for options in ([], ["--follow"]):
             result = archive(*options)
             assert result.exit_code == 1
-            assert "another `drain archive` is at work on this database" in result.output
+            assert "another `drain archive` is running on this database" in result.output
         assert archive("--dry-run").exit_code == 0
     assert archive().exit_code == 0
 

@@ -205,7 +205,7 @@ def test_a_run_is_named_and_the_same_name_again_does_nothing(
     again = backfill(documents, "--args", "id", "--run-id", "spring")
     assert (again.exit_code, again.stdout) == (
         0,
-        "run spring had staged its 3 jobs before; nothing was staged now\n",
+        "run spring had already staged its 3 jobs; nothing was staged\n",
     )
     answer = json.loads(backfill(documents, "--args", "id", "--run-id", "spring", "--json").stdout)
     assert {name: answer[name] for name in ("run_id", "jobs", "before")} == {
@@ -248,7 +248,7 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
         ("{}", ["--args", "nope"], 1, "the source has no column 'nope'; it has at, author, id, price, tags"),
         ("{}", ["--args", "id", "--where", "nope = 1"], 1, "`nope` cannot be resolved"),
         ("{}", ["--args", "id", "--where", "id ="], 1, "Syntax error"),
-        ("{}", ["--args", "id", "--kwargs", "user"], 2, "--kwargs is given as NAME=VALUE, not 'user'"),
+        ("{}", ["--args", "id", "--kwargs", "user"], 2, "--kwargs must be NAME=VALUE, not 'user'"),
         ("{}", ["--args", "id", "--queue", "a b"], 1, "'a b' is not a queue name"),
         ("{}", ["--args", "id", "--job", " "], 1, "the rule 'job name must not be empty'"),
         ("{}", ["--args", "id", "--run-id", ""], 1, "run id must be a word of up to 255 characters"),
@@ -258,9 +258,9 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
             "{}",
             ["--args", "id", "--max-rows-per-second", "1e-300"],
             1,
-            "the last of them would come due later than",
+            "the last of them would come due after",
         ),
-        ("{}", ["--args", "id", "--conf", "spark"], 2, "--conf is given as NAME=VALUE, not 'spark'"),
+        ("{}", ["--args", "id", "--conf", "spark"], 2, "--conf must be NAME=VALUE, not 'spark'"),
         (
             "{}",
             ["--args", "id", "--register", "nope:Nope"],
@@ -434,9 +434,7 @@ def test_a_run_in_several_commits_that_was_killed_goes_on_where_it_ended(
         database_url,
         "SELECT count(*), count(DISTINCT job_args), count(DISTINCT xmin::text) > 2 FROM staged_jobs",
     ) == [(9_000, 9_000, True)]
-    assert backfill(half, *RUN[2:]).output.endswith(
-        "had staged its 9,000 jobs before; nothing was staged now\n"
-    )
+    assert backfill(half, *RUN[2:]).output.endswith("had already staged its 9,000 jobs; nothing was staged\n")
 
 
 def test_a_run_whose_file_has_changed_meanwhile_is_refused(

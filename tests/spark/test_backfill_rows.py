@@ -166,8 +166,8 @@ def test_malformed_lines_are_dropped_on_request_whatever_columns_are_used(
         (b'{"id": 1}\n{}\n', "column id is null"),
         (b'{"id": 1, "note": "\xe9"}\n', "bytes that are not valid UTF-8"),
         (b'{"id": 1}{"id": 2}\n', 'each object needs its own line: \'{"id": 1}{"id": 2}\''),
-        (b'{"id": 1},{"id": 2}\n', "goes on after its object"),
-        (b'{"id": 1} oops\n', "goes on after its object"),
+        (b'{"id": 1},{"id": 2}\n', "continues after its object"),
+        (b'{"id": 1} oops\n', "continues after its object"),
         (b'{"id": 1, "note": "\\ud83d"}\n', "escape such as \\ud83d that is half of a character"),
     ],
 )

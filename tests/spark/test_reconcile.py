@@ -563,7 +563,7 @@ def test_the_same_run_again_stages_nothing(database_url: str) -> None:
     assert outcome(database_url, *words)["staged"] == 8
     query(database_url, "DELETE FROM staged_jobs")
     again = run(database_url, *words)
-    assert "run nightly had staged its 8 jobs before" in again.output
+    assert "run nightly had already staged its 8 jobs" in again.output
     assert staged(database_url) == []
 
 
@@ -577,7 +577,7 @@ def test_of_two_at_the_same_time_for_the_same_job_the_second_is_refused(database
 def test_a_report_that_is_there_already_is_not_written_over(database_url: str, tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     line = refusal(database_url, *MISSING_1_TO_8, "--report", str(tmp_path / "report"))
-    assert "exists already; --report writes to a new path" in line
+    assert "already exists; --report needs a new path" in line
 
 
 def test_what_a_run_has_reported_before_it_failed_is_written_over_by_its_next_attempt(

@@ -91,7 +91,7 @@ def test_what_has_run_is_staged_again_as_new_jobs(database_url: str, archive: Pa
     again = replay(*given)
     assert (again.exit_code, again.output) == (
         0,
-        "run again had staged its 2 jobs before; nothing was staged now\n",
+        "run again had already staged its 2 jobs; nothing was staged\n",
     )
     answer = json.loads(replay(*given, "--json").output)
     assert {name: answer[name] for name in ("run_id", "jobs", "before")} == {
@@ -216,4 +216,4 @@ def test_a_job_whose_run_is_staged_before_starts_no_spark(
         raise AssertionError
 
     monkeypatch.setattr(copying, "stage", refuse)
-    assert replay(*given).output == "run r had staged its 11 jobs before; nothing was staged now\n"
+    assert replay(*given).output == "run r had already staged its 11 jobs; nothing was staged\n"

@@ -79,7 +79,7 @@ def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str,
                 os.kill(pid, signal.SIGKILL)
         assert command.wait(60) == 1
         assert command.output == (
-            "run spring\nError: Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free "
+            "run spring\nError: Spark's JVM was killed by SIGKILL, as happens when memory runs out: free "
             "memory, or give Spark less, such as --conf spark.driver.memory=512m\n"
         )
         wait_until(lambda: not mine())
@@ -91,11 +91,11 @@ def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str,
     [
         (
             r"java .*SparkSubmit",
-            "Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free",
+            "Spark's JVM was killed by SIGKILL, as happens when memory runs out: free",
         ),
         (
             r"pyspark\.daemon",
-            "a Python process of Spark's was killed, as the system does when memory runs out",
+            "a Python process of Spark was killed, as happens when memory runs out",
         ),
     ],
     ids=["JVM", "Python"],

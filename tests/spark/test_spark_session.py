@@ -165,7 +165,7 @@ except DrainError as error:
     [
         (
             "SIGKILL",
-            "Spark's JVM was killed by SIGKILL, as the system does when memory runs out: free memory, ",
+            "Spark's JVM was killed by SIGKILL, as happens when memory runs out: free memory, ",
         ),
         ("SIGTERM", "Spark's JVM was killed by SIGTERM: run the command again"),
     ],

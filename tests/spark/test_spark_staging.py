@@ -256,7 +256,7 @@ def test_one_row_that_breaks_a_rule_fails_the_whole_run_and_is_named(
         ("1 AS id", {}, "column job_name is missing"),
         ("'a' AS job_name, 1 AS id", {}, "column 'id' cannot be staged"),
         ("'a' AS job_name, array(1) AS job_args", {}, "to_json(array(…)) makes one"),
-        ("'a' AS job_name, 'high' AS priority", {}, "column priority is string and must be int"),
+        ("'a' AS job_name, 'high' AS priority", {}, "column priority is string but must be int"),
         ("'a' AS job_name", {"run_id": ""}, "the run id '' breaks the rule"),
         ("'a' AS job_name", {"commit_every": 0}, "commit_every must be above 0"),
         ("'a' AS job_name", {"rows_per_second": -1.0}, "rows_per_second must be a number above 0"),
@@ -290,7 +290,7 @@ def test_the_data_source_refuses_to_write_and_names_what_does(spark: SparkSessio
     writer = jobs(spark, 1).write.format("staged_jobs").option("database_url", database_url)
     with pytest.raises(PySparkException) as error:
         writer.mode("append").save()
-    assert "stage jobs by pipeline.staging.stage_rows(rows, run_id)" in explanation(str(error.value))
+    assert "stage jobs with pipeline.staging.stage_rows(rows, run_id)" in explanation(str(error.value))
 
 
 DRIVER = """

@@ -195,8 +195,8 @@ def test_where_there_is_nothing_to_plot_a_sentence_says_so() -> None:
     html = page.html(nothing, "all queues", top=20)
     assert "<svg" not in html
     for sentence in (
-        "No job completed.",
-        "No job is dead.",
+        "No completed jobs.",
+        "No dead jobs.",
         "Every completed job took one attempt.",
     ):
         assert sentence in html
@@ -204,7 +204,7 @@ def test_where_there_is_nothing_to_plot_a_sentence_says_so() -> None:
     died = Period(start=NOON, dead={"failed": 1})
     html = page.html(replace(nothing, periods=[died], total=Group(dead={"failed": 1})), "", top=20)
     assert html.count('role="img"') == 1
-    assert "No job that was claimed once completed." in html
+    assert "No completed job was claimed only once." in html
 
 
 def test_a_page_shows_this_week_and_the_change_since_last_week() -> None:

@@ -99,7 +99,7 @@ def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.Ca
     result.refused, result.changed = None, {"name": 0, "text=body": 2}
     show_differences(plan, result, dry_run=False)
     text = capsys.readouterr().out
-    assert f"{said} on queue default in 1m 1s; for 1 more a job waits already" in text
+    assert f"{said} on queue default in 1m 1s; for 1 more a job is already waiting" in text
     shown = [line.split() for line in text.splitlines()]
     assert shown[1:4] == [["different", "in", "target", "2"], ["name", "0"], ["text=body", "2"]]
 
