@@ -33,7 +33,7 @@ _REPORT_SECONDS = 600.0
 # Logged individually per period; the rest are counted.
 _REPORT_PERIOD_SECONDS = 60.0
 _REPORTS = 10
-REFUSAL = "refused by drain work: only jobs of job-drain's tracked mode run in this queue (--only-tracked)"
+REFUSAL = "refused by drain work: only job-drain's tracked jobs run in this queue (--only-tracked)"
 
 
 class Strangers:

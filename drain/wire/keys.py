@@ -6,7 +6,7 @@ RQ's queues:
     rq:queue:<queue>        list of RQ ids, pushed right, popped left
     rq:queue:<queue>:intermediate
                             list: plain RQ jobs being popped
-    rq:suspended            exists while `rq suspend` holds
+    rq:suspended            exists while `rq suspend` is in effect
     rq:failed:<queue>       sorted set: registry of failed jobs
 
 RQ's jobs:

@@ -86,7 +86,7 @@ class Ownership:
                 raise
             wrong: Any = self._delete_wrong([self.key, QUEUE_OWNERS], ["string", "hash"])
             for key in wrong:
-                text = "Redis key %s held something else, and is written again"
+                text = "Redis key %s had the wrong type and is rewritten"
                 log.error(text, key.decode(), extra={"event": "key_rebuilt"})
             return ask()
 

@@ -89,7 +89,7 @@ class QueueReader(RedisConnection):
         return next((place for place in places if isinstance(place, int)), None)
 
     def is_suspended(self) -> bool:
-        """Return whether `rq suspend` holds."""
+        """Return whether `rq suspend` is in effect."""
         with reachable(self.where):
             return bool(self._redis.exists(SUSPENDED))
 

@@ -355,7 +355,7 @@ def test_a_key_of_ours_that_holds_something_else_is_written_again(
     assert redis.fed_by_others(["default"]) == {}
     # What may be missing is pushed again.
     assert redis.remembers() == (key != "drain:shop")
-    assert f"Redis key {key} held something else" in caplog.text
+    assert f"Redis key {key} had the wrong type" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["whole", "thin"])

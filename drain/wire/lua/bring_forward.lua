@@ -1,10 +1,10 @@
--- Brings ids that have our name from a part of a list to its head; their order stays.
+-- Moves our ids from a part of a list to its head, in the same order.
 --
 -- KEYS: list. ARGV: first part of our RQ ids; place of the first id of the part, counted from the tail if it is negative;
 --   length of the part; upper bound of the ids.
--- Returns how many there were; -1 if the part begins behind the end of the list.
+-- Returns how many there were; -1 if the part begins beyond the end of the list.
 local key, prefix, first, length, most = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
--- Takes the place of an id until all are removed together: RQ's ids have no such characters.
+-- Placeholder for ids until all are removed together: RQ's ids have no such characters.
 local MOVED = 'moved by drain'
 local all = redis.call('LLEN', key)
 local is_tail = first < 0

@@ -1,6 +1,6 @@
 -- Deletes the hashes of jobs that have ended.
 --
--- ARGV: RQ ids. Returns the ids of those that have dependents.
+-- ARGV: RQ ids. Returns those with dependents.
 local keys, dependents, awaited = {}, {}, {}
 for place, id in ipairs(ARGV) do
   keys[place] = 'rq:job:' .. id

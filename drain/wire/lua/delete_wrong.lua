@@ -1,4 +1,4 @@
--- Deletes our keys that hold the wrong type, so that they are written again.
+-- Deletes our keys of the wrong type, so that they are rewritten.
 --
 -- KEYS: the keys. ARGV: the type that each should have. Returns the keys that were deleted.
 local deleted = {}

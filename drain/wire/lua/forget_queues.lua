@@ -1,5 +1,5 @@
--- Forgets queues that our database feeds, if nothing of them is left in Redis: no id, no worker, no registry of RQ's.
--- The next push enters such a queue again.
+-- Forgets queues that our database feeds, if they have nothing left in Redis: ids, workers or registries of RQ.
+-- The next push adds such a queue again.
 --
 -- ARGV: installation; then names of queues. Returns how many were forgotten.
 local REGISTRIES = {'failed', 'finished', 'wip', 'deferred', 'scheduled', 'canceled', 'workers'}

@@ -1,5 +1,5 @@
--- Removes a worker whose process has died from RQ's sets. A worker that has its name by
--- now has another pid; a worker that has ended in order has the field `death`.
+-- Removes a worker whose process has died from RQ's sets. A new worker of that name
+-- has another pid; one that ended normally has the field `death`.
 --
 -- KEYS: hash of the worker, set of all workers, set of the workers of each queue. ARGV: pid.
 -- Returns 1 if the worker was removed, else 0.

@@ -1,4 +1,4 @@
--- Returns a plain RQ job, whose worker has died, to its list, if RQ has not begun with the job: the id is then still
+-- Returns a dead worker's plain RQ job to its list, if RQ has not begun the job: the id is then still
 -- in the intermediate list, and the job has no execution.
 --
 -- KEYS: list, intermediate list, executions of the job. ARGV: RQ id.

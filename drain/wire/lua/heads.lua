@@ -1,4 +1,4 @@
--- Reads the heads of lists. Of an id that is too long for any job only the beginning is read: the leader does so every
+-- Reads the heads of lists, and only the beginning of an id too long for any job: the leader does so every
 -- second, and there may be no worker to remove the id.
 --
 -- KEYS: lists. ARGV: how many ids. Returns the ids of each list, or 0 where the key is not a list.

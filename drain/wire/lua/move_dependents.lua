@@ -1,5 +1,5 @@
--- Lets the RQ jobs that depend on an earlier delivery depend on the later one. The list of what a dependent waits for
--- is changed too: to RQ, a dependency without a hash has been met.
+-- Moves RQ jobs that depend on an earlier delivery to the later one. The list of a dependent's dependencies
+-- changes too: to RQ, a dependency without a hash has been met.
 --
 -- ARGV: earlier and later RQ id of each job. Returns the number of dependents.
 local moved = 0

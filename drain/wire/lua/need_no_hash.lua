@@ -1,10 +1,10 @@
--- Finds the queues for which live workers have registered that all need no hash of a delivery.
+-- Finds the queues that have live workers, none of which needs a delivery's hash.
 --
 -- A process of `drain work` may have registered two workers: `<name>.tracked`, and its companion `<name>`, which pops
 -- nothing. A worker whose hash has expired is dead.
 --
 -- KEYS: mark of all queues whose deliveries are whole for a while; for each queue the set of its workers, and its mark.
--- ARGV: field of a worker's hash, and the namespace that is in this field of a worker that needs no hash.
+-- ARGV: field of a worker's hash, and its value, a namespace, in workers that need no hash.
 -- Returns 1 or 0 for each queue.
 local field, namespace = ARGV[1], ARGV[2]
 local function needs_none(key) return redis.pcall('HGET', key, field) == namespace end

@@ -1,4 +1,4 @@
--- Functions for the scripts that this file is put in front of: the databases that feed namespaces and queues.
+-- Functions prepended to other scripts: the databases that feed namespaces and queues.
 
 -- Hash: name of a queue -> '<installation> <label>'.
 local QUEUE_OWNERS = 'drain:owners:queues'

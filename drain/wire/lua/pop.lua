@@ -1,21 +1,21 @@
 -- Pops ids from the heads of the lists, the first list first, until there are enough; none while RQ is suspended.
 --
--- An id that is none of our tracked jobs' is popped alone, and put into RQ's intermediate list: this list may be the
+-- An id that is not of our tracked jobs is popped alone, and put into RQ's intermediate list: this list may be the
 -- only place that holds it. Keys that are not lists are left alone. An id that is too long for any job is dropped: read
 -- again and again, one of a hundred megabytes would stop a worker.
 --
 -- KEYS: lists of the queues.
 -- ARGV: how many ids; first part of our RQ ids; an id that the blocking command has popped already, and the list that
 --   the id was in ('' and '' if there is none); and a letter for each of KEYS:
---   't' only tracked jobs run there, so another id at the head has to be classified before anything else
+--   't' only tracked jobs run there, so another id at the head must be classified before anything else
 --   's' other ids are skipped for now
 --   'p' plain RQ jobs run there too
 --   'b' the same, but this worker is busy with plain jobs: ours are taken from behind other ids
 --   'o' only another id is taken, from behind ours
 --   'x' nothing is taken
 --   and an id of the blocking command that the worker has taken already, and its list ('' and '' if there is none).
--- Returns a state (0 popped, 1 suspended, 2 the head of this list has to be classified), lists each followed by the
---   ids of it, keys that are not lists, whether other ids were left since this worker is busy (1 or 0), and lists each
+-- Returns a state (0 popped, 1 suspended, 2 the head of this list must be classified), lists each followed by the
+--   ids of it, keys that are not lists, whether other ids were left because this worker is busy (1 or 0), and lists each
 --   followed by the beginning of an id that was dropped.
 local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 -- Number of ids at the head of a list that 'b' and 'o' look at.

@@ -1,13 +1,13 @@
 -- Writes the jobs of one call: all hashes first, then one RPUSH for each queue, so that no id is ever in a list
 -- without its hash.
 --
--- Jobs of a queue whose key is no list are left out, and jobs of a queue that another database feeds. If the key of
+-- Jobs are left out if their queue's key is not a list, or another database feeds the queue. If the key of
 -- such a queue is among KEYS, nothing is written at all; nor if another database feeds the namespace.
 --
 -- KEYS: lists of queues that must take their jobs.
 -- ARGV: time, installation, label, key of the namespace, seconds for which RQ keeps a failed job, `result` of tracked
 --   jobs; then for each job: RQ id, timeout, description, data, result_ttl ('' for a forwarded job), queue.
--- Returns the text of the database that feeds the namespace, or ''; the queues whose key is no list; each queue that
+-- Returns the text of the database that feeds the namespace, or ''; the queues whose key is not a list; each queue that
 --   another database feeds, followed by the text of that database; each queue whose list took jobs, followed by the
 --   length of the list; and keys of RQ's that hold something else.
 local now, ours, label, marker, failure_ttl, result = unpack(ARGV, 1, 6)
@@ -48,7 +48,7 @@ local function write(id, timeout, description, data, result_ttl, queue)
   end
   if type(written) ~= 'table' then return nil end
   if not string.find(written.err, 'WRONGTYPE') then return written end
-  -- Something else has the name of this very delivery.
+  -- Something else has the name of this delivery.
   redis.call('UNLINK', key)
   return write(id, timeout, description, data, result_ttl, queue)
 end

@@ -1,6 +1,6 @@
 -- Appends the ids of thin deliveries, which have no hashes, to the list of one queue.
 --
--- If another database feeds the namespace or the queue, or the key is no list, nothing is pushed.
+-- If another database feeds the namespace or the queue, or the key is not a list, nothing is pushed.
 --
 -- ARGV: installation, label, key of the namespace, queue; then the ids.
 -- Returns as `push.lua` does.

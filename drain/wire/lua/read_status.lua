@@ -1,4 +1,4 @@
--- Reads the status of each job in RQ, and why a failed one has failed.
+-- Reads the status of each job in RQ, and why failed ones failed.
 --
 -- ARGV: RQ ids. Returns status and last traceback, as RQ has packed it, of each ('' where there is none).
 local seen = {}

@@ -1,5 +1,5 @@
--- Removes ids, with their copies, from a list, and does to each what its action says, if the id is still in the list:
--- another worker may have popped it meanwhile.
+-- Removes ids and their copies from a list, and performs each one's action if the id is still in the list:
+-- another worker may have popped it.
 --
 -- KEYS: list, RQ's registry of failed jobs of the queue.
 -- ARGV: time as text, until when the registry keeps a job, for how many seconds that is, reason of a refusal; then for

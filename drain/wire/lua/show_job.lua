@@ -1,5 +1,5 @@
--- Shows that a worker runs a job, if the hash of the job is there: a hash that was deleted meanwhile, and created
--- here a second time, would stay for ever. Since version 3 RQ reads the job of a worker from its executions.
+-- Shows that a worker runs a job, if the job's hash exists: a deleted hash, created
+-- again here, would stay forever. Since version 3 RQ reads the job of a worker from its executions.
 --
 -- KEYS: job, execution of the job, executions of the worker. ARGV: RQ id, name of the worker, time, seconds to live.
 if redis.call('EXISTS', KEYS[1]) == 0 then return end

@@ -1,10 +1,10 @@
--- Forgets that a database that is gone feeds the namespace and any queues.
+-- Releases the namespace and queues that a vanished database feeds.
 --
 -- Jobs of ours that were refused while that database fed a queue are in no list, and below the watermark: the
 -- namespace is marked as recovering, if it is ours or free, so that the leader pushes all waiting jobs again.
 --
--- ARGV: installation that is gone, key of the namespace, our installation, our label.
--- Returns how many keys and queues the database that is gone has fed.
+-- ARGV: vanished installation, key of the namespace, our installation, our label.
+-- Returns how many keys and queues the vanished database fed.
 local gone, marker, ours, label = unpack(ARGV)
 local taken = 0
 local function is_theirs(owner)
