@@ -3,7 +3,7 @@
 First the process, then a job's path:
 
     daemon     process: connects, stands by, leads, waits out outages; takes over Redis names
-    leader     locks of the leading and of the sleeping session
+    leader     advisory locks held while leading and while asleep
     health     health reports and watchdog
     term       one term as leader
     sleeper    sleep until work is due
@@ -13,7 +13,7 @@ First the process, then a job's path:
     batch_size   rows per batch, adapted to the server
     due_rows     next rows: urgent before patient
     lanes        queues with such rows
-    crowd        lanes in turn, if too many for a search
+    crowd        lanes in turn, if there are too many to search
     cursor       start of a lane's scan
     mover        rows to `inflight_jobs`, to Redis alone, or to `dead_jobs`
     forwarding   rows to Redis alone
@@ -29,15 +29,15 @@ First the process, then a job's path:
     lost_deliveries    unclaimed numbers in no Redis list
     oldest_deliveries  oldest unclaimed number of each queue
 
-    chores          base of the following: periodic work
+    chores          base class of the periodic work below
     ticker          jobs of schedules
     retention       old days of `finished_jobs`
-    housekeeping    partitions, unique keys, expired keys, past queues
+    housekeeping    partitions, unique keys, expired keys, idle queues
     gauges          metrics that only a leader can measure
     waits           waiting time of each queue's oldest job
     waiting_jobs    waiting jobs by queue and cause
-    extensions      measurements and answers of other packages
-    optional_gauge  dispensable measurements
+    extensions      measurements and answers from other packages
+    optional_gauge  measurements that may fail
     pacer           spacing of work of unknown duration
 
 - All statements of a leader run on the connection that holds its lock, on one thread. The pusher's thread uses Redis
@@ -45,5 +45,5 @@ First the process, then a job's path:
 - A tracked job is committed to `inflight_jobs` before its push; a forwarded one is pushed before its commit.
 - Only `Deliveries` changes the numbers. A number is recorded before the commit that uses it, and pushes follow the
   order of the numbers, so every job up to the watermark has been pushed.
-- No state in memory is needed: wherever a leader is killed, the next one continues from the tables.
+- No state is kept only in memory: wherever a leader is killed, the next one continues from the tables.
 """

@@ -7,7 +7,7 @@ _QUICK_SECONDS = 5.0
 
 
 class AdaptiveBatchSize:
-    """Maximum rows of the next batch, for the process's life."""
+    """Maximum rows of the next batch, kept for the life of the process."""
 
     def __init__(self, most: int) -> None:
         self._most = most

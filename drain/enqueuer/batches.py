@@ -1,4 +1,4 @@
-"""Transactions of the drain: one per batch, smaller ones while some row makes them fail."""
+"""Transactions of the drain: one per batch, smaller ones while a row makes them fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from drain.tables.staged import DueJob
 
 log = logging.getLogger(__name__)
 
-# Time to skip locked rows, at a write per row, after meeting a lock.
+# How long to skip locked rows after meeting a lock; this costs a write per row.
 _SKIP_LOCKED_SECONDS = 30.0
 
 
@@ -66,7 +66,7 @@ class Batches:
         self._skip_locked_until = 0.0
 
     def run_once(self) -> Batch:  # noqa: C901  (one clause for each kind of failure)
-        """Move one batch; around a failing row, smaller ones until it is out of the way.
+        """Move one batch, or smaller ones until a failing row is out of the way.
 
         Raises:
             UnavailableError: Redis refused forwarded jobs; rolled back.
@@ -84,7 +84,7 @@ class Batches:
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
                 if self._skips_locked():
                     raise
-                # Another session writes a row of the batch.
+                # Another session is writing a row of the batch.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
             except psycopg.Error as error:
                 suspects = self._count_suspects(error)
@@ -93,11 +93,11 @@ class Batches:
                 if suspects == 1:
                     self._suspected.clear()
                     return self._bury_row(_line(error))
-                # Halving finds the row, or a size for the server.
+                # Halving finds the row, or a size that the server can take.
                 self._size.shrink(suspects)
                 self._suspected = set(self._lanes or self._due_rows.lanes)
                 log.info(
-                    "a batch of %d rows failed, trying half of it: %s",
+                    "a batch of %d rows failed; trying half of it: %s",
                     suspects,
                     _line(error),
                     extra={"event": "batch_failed"},
@@ -143,7 +143,7 @@ class Batches:
 
     def _count_suspects(self, error: psycopg.Error) -> int:
         if isinstance(error, psycopg.errors.QueryCanceled):
-            # All rows together timed out, or maturing scheduled ones.
+            # The whole batch timed out, or maturing scheduled rows did.
             rows = len(self._rows) or self._size.rows
             return rows if rows > 1 else 0
         return 0 if postgres.fails_for_any_row(error) else len(self._rows)
@@ -160,7 +160,7 @@ class Batches:
             if postgres.fails_for_any_row(error):
                 raise
             log.error(
-                "job %d cannot be buried either, it stays staged: %s",
+                "job %d cannot be buried either and stays staged: %s",
                 row.id,
                 _line(error),
                 extra={"event": "not_buried", "job_id": row.id},

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Chore(ABC):
-    """Maintenance of one kind; the leader calls `run_once` about once a second, usually to no effect.
+    """Maintenance of one kind; the leader calls `run_once` about once a second, usually with nothing to do.
 
     Attributes:
         goes_on: No pause after useful work.
@@ -45,7 +45,7 @@ class Chore(ABC):
         began = monotonic()
         done = self._try_to_work()
         if not done:
-            # Even finding nothing may take long.
+            # Even finding nothing may take a while.
             self._pacer.ran_for(monotonic() - began)
         elif not self.goes_on:
             self._pacer.ran_for(0.0)

@@ -1,9 +1,9 @@
 """Scan cursor: a scan of a lane begins at its start, or behind the rows drained before.
 
-While a session holds an old snapshot, vacuum keeps drained rows, and a scan from the start steps over them: measured,
-0.1 s per million, when the rest of a batch takes 0.016 s. So while more rows are due than fit into a batch, scans
-begin behind the last drained row. They miss rows before it, committed late or more urgent; a *sweep* from the start
-finds these.
+While a session holds an old snapshot, vacuum keeps drained rows, and a scan from the start steps over them:
+0.1 s per million, measured, against 0.016 s for the rest of a batch. So while more rows are due than fit into a batch,
+scans begin behind the last drained row. They miss rows before it, committed late or more urgent; a *sweep* from the
+start finds these.
 
 Without dead rows every scan is a sweep. A slow sweep postpones the next, to a fiftieth of the time, but only until a
 scan is not full: only a sweep can show that nothing is due.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from drain.enqueuer.pacer import Pacer
 from drain.tables.staged import START, DueJob, Place
 
-# Longest sweep without dead rows: for itself, and per row.
+# Longest sweep without dead rows: fixed part, and per row.
 _SCAN_SECONDS = 0.005
 _ROW_SECONDS = 0.000_002
 

@@ -66,7 +66,7 @@ class Daemon:
         keep_days: Past days of finished jobs to keep; 0 drops none.
 
     Attributes:
-        refused: Jobs that Redis refused in `run_once`: queue of another database, or key not a list.
+        refused: Jobs that Redis refused in `run_once`: another database feeds the queue, or its key is not a list.
     """
 
     # One thing: the life of the process; `Term` leads.
@@ -128,7 +128,7 @@ class Daemon:
             self._claim_namespace(connection)
             state = leader.try_to_lead(connection)
             if state is None:
-                raise DrainError("another enqueuer is draining this database; that one moves what is due")
+                raise DrainError("another enqueuer is draining this database and moves all due jobs")
             # No depth limit: no process would push the rest later.
             with self._enqueuer(connection, state, depth=0) as enqueuer:
                 sent = self._term(enqueuer).do_all()
@@ -263,22 +263,22 @@ def take_over(connection: Connection, redis: Producer, installation: str, alive:
     """
     if installation == redis.installation:
         raise ConfigError(
-            "--take-over names this very database; it is for the installation of one that is gone"
+            "--take-over names this database's own installation; give that of the abandoned one"
         )
     removed = 0
     for number in redis.remove_ids_of(installation):
         removed += number
-        # Neither the watchdog nor the idle timeout may strike during it.
+        # Neither the watchdog nor the idle timeout may end it.
         alive()
         connection.execute("SELECT 1")
     taken = redis.take_over(installation)
     if taken:
         log.info(
-            "taken over from installation %s: %d names of its namespace and queues; removed %d ids of its jobs",
+            "taken over from installation %s: %d namespace and queue names; removed %d job ids",
             installation,
             taken,
             removed,
             extra={"event": "taken_over"},
         )
     else:
-        log.warning("nothing in Redis is fed by installation %s", installation, extra={"event": "taken_over"})
+        log.warning("installation %s feeds nothing in Redis", installation, extra={"event": "taken_over"})

@@ -1,6 +1,6 @@
 """Delivery numbers, the watermark up to which all are pushed, and the known queues.
 
-Each delivery of a tracked job has a higher number than all before; redelivery compares them with those in Redis. A
+Each delivery of a tracked job has a higher number than all before it; redelivery compares them with those in Redis. A
 number is recorded in the transaction that uses it, the watermark after the push. If a leader dies in between, the next
 one pushes the jobs above the watermark again.
 """

@@ -24,7 +24,7 @@ from drain.tables.staged import DueJob, Place
 
 # Scheduled rows that mature per batch: more than it holds, so that their priorities count.
 _MATURE_LIMIT = 10_000
-# Patient rows in every other batch while urgent rows arrive, which wait for their push.
+# Patient rows in every other batch while urgent rows arrive and wait for that push.
 _BESIDE_URGENT = 250
 _URGENT_SECONDS = 1.0
 # Stands for a queue with rules.
@@ -144,7 +144,7 @@ class DueRows:
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Lanes that may have a spoiling row."""
+        """Lanes that may have the failing row."""
         return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.awake)]
 
     def pass_over_row(self, job_id: int) -> None:
@@ -158,7 +158,7 @@ class DueRows:
             self._urgent.forget(asleep)
             self._patient.forget(asleep)
         self._has_unread, self._full = True, set()
-        # Half each, so neither kind delays the other; a reduced batch has one kind, to find a spoiling row.
+        # Half each, so neither kind delays the other; a reduced batch has one kind, to find a failing row.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
         ruled = self._select_ruled(share, skip_locked=skip_locked)
@@ -197,7 +197,7 @@ class DueRows:
         urgent = scan(self._urgent, most, room, sweep=thorough)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
-            # Separate: a stream of urgent rows could hide a spoiling one.
+            # Separate: a stream of urgent rows could hide a failing one.
             left = min(most, _BESIDE_URGENT)
         patient: Mapping[Lane, Scan] = {}
         if left:

@@ -1,4 +1,4 @@
-"""Extensions of the leader: measurements and HTTP answers of other packages.
+"""Extensions of the leader: measurements and HTTP answers from other packages.
 
 They register in the entry point group `drain.leader`: `beacon = "shop.beacon:Beacon"`.
 """
@@ -97,9 +97,9 @@ def _load(settings: Settings) -> Iterator[tuple[str, LeaderExtension]]:
             yield entry.name, entry.load()(settings)
         # An import may raise anything.
         except Exception as error:  # noqa: BLE001
-            _warn(entry.name, "is left out", error)
+            _warn(entry.name, "cannot be loaded", error)
 
 
 def _warn(name: str, state: str, error: Exception) -> None:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    log.warning("the leader's extension %s %s: %s", name, state, reason, extra={"event": "extension_failed"})
+    log.warning("leader extension %s %s: %s", name, state, reason, extra={"event": "extension_failed"})

@@ -85,7 +85,7 @@ class FailingQueues:
             trial = self._trials[queue.queue] = Trial(queue.now)
             metrics.FAILING.labels(queue.queue).set(1)
             log.warning(
-                "queue %s fails again and again, its retries are pushed one at a time",
+                "queue %s keeps failing; its retries are pushed one at a time",
                 queue.queue,
                 extra={"event": "queue_failing", "queue": queue.queue},
             )
@@ -98,7 +98,7 @@ class FailingQueues:
         del self._trials[queue]
         metrics.FAILING.labels(queue).set(0)
         log.info(
-            "queue %s no longer fails, its retries are pushed as they come due",
+            "queue %s no longer fails; its retries are pushed as they come due",
             queue,
             extra={"event": "queue_recovered", "queue": queue},
         )

@@ -32,7 +32,7 @@ class Health:
 
     def __init__(self, options: HealthOptions | None = None) -> None:
         self._options = options or HealthOptions()
-        # Problems are judged in their order.
+        # Problems are checked in this order.
         self._lock = threading.RLock()
         self._problem: str | None = "starting"
         self._store = ""
@@ -40,7 +40,7 @@ class Health:
         self._alive_at = monotonic()
         self._callbacks = Callbacks(self._options)
         self._stores = self._steady("stores", self._options.grace_seconds)
-        # Its silence lasts long enough; no grace.
+        # Reported only after a long silence, so without grace.
         self._loop = self._steady("loop", 0.0)
         self._queues: dict[str, Steady] = {}
         self._failing: frozenset[str] = frozenset()
@@ -61,14 +61,14 @@ class Health:
         return True
 
     def up(self, status: str) -> None:
-        """Report that both stores answer, and the status."""
+        """Report that both stores are available, and the status."""
         was_up = self.is_up
         # Before the log line, so that its readers find `/readyz` up.
         with self._lock:
             self._problem, self._was_up = None, True
             self._look_at_stores()
         if not was_up:
-            log.info("PostgreSQL and Redis answer, %s", status, extra={"event": "up"})
+            log.info("PostgreSQL and Redis are available; %s", status, extra={"event": "up"})
         systemd.notify("READY=1", f"STATUS={status}")
 
     def down(self, error: Exception) -> None:
@@ -87,7 +87,7 @@ class Health:
         self._failing = frozenset(queues)
 
     def forget_failing(self) -> None:
-        """Forget failing queues: another leader judges them."""
+        """Forget failing queues: another leader watches them."""
         self._failing, self._queues = frozenset(), {}
 
     def answers(self) -> http.Answers:
@@ -117,7 +117,7 @@ class Health:
         for queue in failing - queues.keys():
             queues[queue] = self._steady(f"queue:{queue}", self._options.queue_grace_seconds)
         for queue, steady in queues.items():
-            steady.look(f"queue {queue} fails again and again" if queue in failing else None)
+            steady.look(f"queue {queue} keeps failing" if queue in failing else None)
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
@@ -147,7 +147,7 @@ class Health:
             self._stores.look(None if self._problem == "starting" else self._problem, self._store)
 
     def _unready(self) -> str | None:
-        # Before the first readiness there is no outage to bridge.
+        # Until first ready, there is no outage to bridge.
         if not self._was_up:
             return self._problem
         self._look_at_stores()

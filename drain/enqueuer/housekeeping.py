@@ -1,4 +1,4 @@
-"""Small chores: partitions, unique keys, expired keys, past queues."""
+"""Small chores: partitions, unique keys, expired keys, idle queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ReturnedJobs(Chore):
 
     pause_seconds = 1.0
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
-    refused_text = "several jobs in flight may wait under one unique key"
+    refused_text = "several jobs in flight may share one unique key"
     refused_event = "not_unique"
 
     def _work(self) -> int:
@@ -40,7 +40,7 @@ class PartitionTruncator(Chore):
     """
 
     pause_seconds = 1.0
-    refused_text = "staged_jobs is left to vacuum"
+    refused_text = "drained partitions of staged_jobs are not truncated"
     refused_event = "not_truncated"
     gives_up = True
 
@@ -59,7 +59,7 @@ class DailyPartitions(Chore):
     pause_seconds = 60.0
     # Too many rows to move in time; `drain archive` has the time.
     in_use = (errors.QueryCanceled,)
-    refused_text = "no partition for the next days"
+    refused_text = "partitions for the next days could not be created"
     refused_event = "no_days"
 
     def _work(self) -> int:
@@ -72,7 +72,7 @@ class ExpiredKeys(Chore):
     pause_seconds = 60.0
     goes_on = True
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
-    refused_text = "expired idempotency keys are kept"
+    refused_text = "expired idempotency keys are not deleted"
     refused_event = "keys_not_deleted"
 
     def _work(self) -> int:
@@ -80,7 +80,7 @@ class ExpiredKeys(Chore):
 
 
 class PastQueues(Chore):
-    """Lets Redis forget queues idle at two looks in a row; counts names.
+    """Removes queues from Redis that were idle twice in a row; counts names.
 
     A waiting row does not need its queue's name: the push that writes its id adds it.
     """

@@ -122,7 +122,7 @@ class LaneGroup:
         rooms = ((lane, size) for lane in self._cursors if (size := room(lane.queue)) > 0)
         read = partial(self._read, leave=leave, sweep=sweep, skip_locked=skip_locked, first_rows=first_rows)
         scans: dict[Lane, Scan] = {}
-        # Known lanes may be empty: a statement's worth must not hide rows of others.
+        # A statement's worth of empty known lanes must not hide rows of others.
         while chosen := list(islice(rooms, min(most, _MOST_LANES))):
             scans |= read(chosen, max(1, most // len(chosen)))
             if any(scan.rows for scan in scans.values()):
@@ -138,7 +138,7 @@ class LaneGroup:
                 continue
             cursor.advance(scan)
             if scan.is_full or scan.sweep_seconds is None:
-                # To the end: each lane has its turn.
+                # To the end, so that each lane gets its turn.
                 self._cursors[lane] = cursor
 
     def _read(

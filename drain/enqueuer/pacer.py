@@ -10,7 +10,7 @@ _LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Pacer:
-    """Spaces runs, at least `every` seconds apart, to a fiftieth of the time, unless one takes seconds."""
+    """Spaces runs at least `every` seconds apart, using a fiftieth of the time unless one takes seconds."""
 
     def __init__(self, every: float = 0.0) -> None:
         self._every = every

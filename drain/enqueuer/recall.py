@@ -1,4 +1,4 @@
-"""Calls back delivered, unclaimed jobs that a pause or new limit lets wait."""
+"""Calls back delivered, unclaimed jobs held back by a pause or new limit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class CallBack:
                 break
         if called_back:
             log.info(
-                "called back %s: lease over",
+                "called back %s: lease expired",
                 count(len(called_back), "job"),
                 extra={"event": "called_back", "jobs": len(called_back)},
             )

@@ -3,11 +3,11 @@
 Each reason is an indexed scan of `inflight_jobs`:
 
     never pushed   above the watermark: a leader died in between
-    lost           unclaimed, though Redis lost its memory or serves later numbers
+    lost           unclaimed, though Redis lost its data or serves later numbers
     lease          expired: the worker died or stalled
     retry          the next attempt is due; one at a time in a failing queue
 
-First `recall` lets paused jobs wait, and jobs with expired leases under rules, which need a place and a token like a
+First, `recall` holds back paused jobs, and jobs with expired leases under rules, which need a place and a token like a
 retry.
 
 A superfluous push is harmless: its claim is refused. After an expired lease on its last attempt, a job is pushed too,
@@ -94,7 +94,7 @@ class Redelivery:
         return self._failing_queues.names
 
     def recover(self) -> int:
-        """Push jobs left unpushed by the last leader, or all unclaimed ones if Redis lost its memory; return how many.
+        """Push jobs left unpushed by the last leader, or all unclaimed ones if Redis lost its data; return how many.
 
         Call when a term begins, as also after a failed push.
 
@@ -208,7 +208,7 @@ class Redelivery:
         if self._redis.remembers():
             return sum(self._push_overdue(overdue) for overdue in self._lost.find())
         log.warning(
-            "Redis has lost its memory, or a queue was taken over: pushing again what waits",
+            "Redis has lost its data, or a queue was taken over: pushing waiting jobs again",
             extra={"event": "redis_lost"},
         )
         self.enqueuer.thin_queues.distrust()
@@ -221,7 +221,7 @@ class Redelivery:
         queue, first, last = overdue
         pushed = self._push_unclaimed_of(queue, "lost", above=first - 1, up_to=last)
         if pushed:
-            # A stock worker missing in RQ's registry may have dropped them.
+            # A stock worker missing from RQ's registry may have dropped them.
             self.enqueuer.thin_queues.distrust(queue)
         return pushed
 

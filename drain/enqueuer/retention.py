@@ -47,7 +47,7 @@ class Retention(Chore):
             return 0
         metrics.DROPPED_DAYS.inc()
         log.info(
-            "finished jobs of %s dropped: %s; --keep-days=%d",
+            "dropped finished jobs of %s: %s; --keep-days=%d",
             dropped.date,
             count(dropped.jobs, "job"),
             self._keep_days,
@@ -69,7 +69,7 @@ def prune(connection: Connection, keep_days: int, patience: float = PATIENCE_SEC
     """
     if not finished.try_to_archive(connection):
         raise DrainError(
-            "a `drain archive` or another `drain prune` is at work on this database; nothing was dropped"
+            "a `drain archive` or another `drain prune` is running on this database; nothing was dropped"
         )
     deadline = monotonic() + patience
     while True:

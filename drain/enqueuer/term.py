@@ -100,7 +100,7 @@ class Term:
         # Up only after a push: an answering Redis may still refuse jobs, and pauses between terms grow until then.
         self._enqueuer.drain(keep_on=lambda: False)
         self._health.up("leading")
-        log.info("leading from now on", extra={"event": "leading"})
+        log.info("now the leader", extra={"event": "leading"})
 
     def _nothing_else_is_due(self) -> bool:
         return not self._stop.is_set() and monotonic() < self._redeliver_at

@@ -1,4 +1,4 @@
-"""Queues with thin deliveries: only `drain work` listens, which needs no hashes.
+"""Queues with thin deliveries: only `drain work` listens, and it needs no hashes.
 
 RQ's registry of workers decides, read about once a second. A stock `rq worker` that starts in between drops the ids it
 pops, and redelivery pushes these jobs with hashes, as every redelivery does.

@@ -36,7 +36,7 @@ class Ticker(Chore):
     pause_seconds = 0.0
     # A migration, or a lock on the whole table.
     in_use = (errors.LockNotAvailable, errors.QueryCanceled, errors.DeadlockDetected)
-    refused_text = "no jobs are staged for the ticks of schedules"
+    refused_text = "schedules stage no jobs"
     refused_event = "ticks_refused"
 
     def __init__(self, connection: Connection) -> None:
@@ -75,7 +75,7 @@ class Ticker(Chore):
         except (psycopg.Error, TimetableError) as error:
             if not _is_of_one_schedule(error):
                 raise
-        # One by one: a bad one stops no other.
+        # One by one, so that a bad one never blocks the others.
         return sum(self._move_on_alone(schedule.name) for schedule in due)
 
     def _move_on_alone(self, name: str) -> int:
@@ -87,7 +87,7 @@ class Ticker(Chore):
             reason = str(error).partition("\n")[0]
         crons.refuse(self._connection, name, reason)
         log.warning(
-            "schedule %s has no ticks until it is changed: %s",
+            "schedule %s stages no jobs until it is changed: %s",
             visible(name),
             visible(reason),
             extra={"event": "schedule_refused", "schedule": name},
@@ -144,7 +144,7 @@ def _chosen(table: Timetable, first: datetime, schedule: DueSchedule, room: int)
 
 def _report_missed(schedule: DueSchedule, first: datetime, ticks: Sequence[datetime]) -> None:
     log.warning(
-        "schedule %s: ticks were missed from %s to %s; missed=%s",
+        "schedule %s missed its ticks from %s to %s; missed=%s",
         visible(schedule.name),
         clock(first),
         clock(ticks[-1]),

@@ -68,7 +68,7 @@ def run_command(change: HealthChange, options: HealthOptions) -> None:
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:
-        log.error("the command of a change of health %s", problem, extra={"event": "health_hook_failed"})
+        log.error("the health command %s", problem, extra={"event": "health_hook_failed"})
 
 
 def _wait_for(process: subprocess.Popen[bytes]) -> str | None:
@@ -78,8 +78,8 @@ def _wait_for(process: subprocess.Popen[bytes]) -> str | None:
         # The shell and its children.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        return f"did not end within {COMMAND_SECONDS:g} s, and was killed"
-    return f"has ended with exit code {code}" if code else None
+        return f"did not end within {COMMAND_SECONDS:g} s and was killed"
+    return f"ended with exit code {code}" if code else None
 
 
 class Callbacks:
@@ -127,7 +127,7 @@ class Callbacks:
         if thread.is_alive():
             self._left.append(thread)
             log.error(
-                "the hooks of a change of health did not end within %g s, and are left behind",
+                "health hooks did not end within %g s and are left behind",
                 HOOK_SECONDS,
                 extra={"event": "health_hook_failed"},
             )
@@ -135,7 +135,7 @@ class Callbacks:
     @staticmethod
     def _log_left_out(change: HealthChange) -> None:
         log.error(
-            "no hook is called for %s, since earlier calls hang",
+            "no health hook is called for %s: earlier calls hang",
             change.what,
             extra={"event": "health_hook_failed"},
         )

@@ -90,7 +90,7 @@ class _Server(ThreadingHTTPServer):
 
     @contextmanager
     def answering(self, request: Any, *, is_probe: bool) -> Iterator[bool]:
-        """Let a request be answered; yield False if too many are."""
+        """Admit a request; yield False if too many are being answered."""
         self._answered[request] = monotonic() + _ANSWER_SECONDS
         self._unread.pop(request, None)
         is_counted = not is_probe and self._answers.acquire(blocking=False)
@@ -144,7 +144,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         family, address = _address(host, port)
         return _Server(address, family, _handler(answers))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a host"
+        reason = getattr(error, "strerror", None) or "not a host name"
         shown = visible(f"[{host}]" if ":" in host else host)
         kind = PortTakenError if getattr(error, "errno", None) == errno.EADDRINUSE else ConfigError
         raise kind(

@@ -104,7 +104,7 @@ def test_the_leader_drops_a_day_at_a_time_logs_it_and_counts_it(
     assert kept(database_url, days) == [0, 1]
     assert metrics.DROPPED_DAYS._value.get() == before + 3
     said = [record.message for record in caplog.records if "dropped" in record.message]
-    assert said[0] == f"finished jobs of {days[4]} dropped: 3 jobs; --keep-days=1"
+    assert said[0] == f"dropped finished jobs of {days[4]}: 3 jobs; --keep-days=1"
     # The next look is in a minute.
     make(database_url, days[4])
     assert chore.run_once() == 0
@@ -168,7 +168,7 @@ def test_nothing_is_dropped_while_an_archive_is_written(
         assert finished.drop_old_day(connection, 1) is None
         result = prune(database_url, "--keep-days", "1", "--yes")
         assert (result.exit_code, result.stdout) == (1, "")
-        assert "`drain archive` or another `drain prune` is at work" in result.stderr
+        assert "`drain archive` or another `drain prune` is running" in result.stderr
     assert kept(database_url, days) == list(days)
 
 

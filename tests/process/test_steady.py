@@ -129,7 +129,7 @@ def test_the_enqueuer_calls_hooks_for_its_stores_and_for_failing_queues(
     health.report_failing(())
     health.look()
     reason = "PostgreSQL at x cannot be used: gone"
-    queue = "queue mail fails again and again"
+    queue = "queue mail keeps failing"
     wait_until(lambda: len(told) == 4)
     assert told == [
         ("postgres", reason, False),

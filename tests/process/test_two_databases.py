@@ -177,7 +177,7 @@ def test_a_take_over_removes_the_ids_of_the_database_that_is_gone_and_no_others_
         assert command.wait(PATIENCE_SECONDS) == 0
         (line,) = command.events("taken_over")
 
-    assert "removed 1202 ids" in line["message"]
+    assert "removed 1202 job ids" in line["message"]
     strangers, ours = pushed(redis_url)[:2], pushed_jobs(redis_url)
     assert (strangers, ours) == (["no-such-job", "somebody-else"], refused)
     assert pushed(redis_url, "mail") == [copy]
@@ -476,4 +476,6 @@ def test_a_take_over_from_this_very_database_is_refused_in_one_line(
     words = ("run", "--once", "--take-over", installation(database_url))
     with drain_command(*words, env=env_of(database_url, redis_url)) as command:
         assert command.wait(PATIENCE_SECONDS) == 1
-        assert command.output.splitlines()[-1].startswith("Error: --take-over names this very database")
+        assert command.output.splitlines()[-1].startswith(
+            "Error: --take-over names this database's own installation"
+        )

@@ -77,7 +77,7 @@ def test_an_extension_that_fails_has_no_metrics_until_it_measures_again(
     for _ in range(2):
         found.measure(CONNECTION, ["mail"], {})
         assert beacon.measured == []  # type: ignore[attr-defined]
-    assert caplog.messages == ["the leader's extension beacon cannot measure: ValueError: no idea"]
+    assert caplog.messages == ["leader extension beacon cannot measure: ValueError: no idea"]
     assert found.answers["/beacon/"]("", "") == (200, b"?")
 
     for error in (None, ValueError("again")):
@@ -101,7 +101,7 @@ def test_an_extension_that_cannot_be_loaded_is_left_out(
     lines = "broken = shop_of_seams:Broken"
     install(monkeypatch, tmp_path, {extensions.GROUP: lines}, {"shop_of_seams": BEACON})
     assert set(Extensions(SETTINGS)._loaded) == {"scaling"}
-    assert caplog.messages == ["the leader's extension broken is left out: ValueError: no luck"]
+    assert caplog.messages == ["leader extension broken cannot be loaded: ValueError: no luck"]
 
 
 @pytest.fixture

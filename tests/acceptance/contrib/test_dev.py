@@ -127,7 +127,7 @@ def test_a_first_job_is_staged_runs_and_is_reloaded_and_ctrl_c_leaves_nothing(sh
     subprocess.run(["/bin/sh", "-c", example], cwd=shop.directory, env=given, check=True)
     shop.wait_for("worker   | receipt for order 42\n")
     # Each program's lines come by a thread of their own.
-    shop.wait_for("enqueuer | leading from now on\n")
+    shop.wait_for("enqueuer | now the leader\n")
     assert "\x1b" not in shop.output
     assert "{" not in shop.output.replace('["', "").replace(example, "")
 
@@ -150,7 +150,7 @@ def test_a_first_job_is_staged_runs_and_is_reloaded_and_ctrl_c_leaves_nothing(sh
     ]
     os.kill(enqueuer, signal.SIGKILL)
     shop.wait_for("enqueuer | was killed by signal 9: it starts again in 0.5 s\n")
-    wait_until(lambda: shop.output.count("leading from now on") == 2, PATIENCE_SECONDS)
+    wait_until(lambda: shop.output.count("now the leader") == 2, PATIENCE_SECONDS)
 
     with pytest.raises(psycopg.errors.UndefinedTable):
         query(shop.database_url, "TABLE nothing")
