@@ -122,7 +122,7 @@ def change(connection: Connectable, queue: str, options: Mapping[str, Any]) -> R
         ConfigError: As for `set`, or no option.
     """
     if not options:
-        raise ConfigError(f"queue {check_queue(queue)}: no rule is given; there are {', '.join(OPTIONS)}")
+        raise ConfigError(f"queue {check_queue(queue)}: no rule given; known rules: {', '.join(OPTIONS)}")
     before = show(connection, queue) or Rules(queue)
     rules = with_options(before, options)
     if rules == Rules(queue):
@@ -210,7 +210,7 @@ def pause(
         "paused_by": None,
     }
     if not executors.execute(connection, paused.PAUSE, parameters):
-        raise ConfigError("the time until which to pause has passed already")
+        raise ConfigError("until must be in the future")
 
 
 def resume(
@@ -232,7 +232,7 @@ def pauses(connection: Connectable) -> builtins.list[Pause]:
 
 def _names(queue: str | None, job: Job | None, key: str | int | None) -> dict[str, str | None]:
     if queue is None and job is None and key is None:
-        raise ConfigError("name a queue, a job or a key: nothing says what is meant")
+        raise ConfigError("name a queue, a job or a key")
     return {
         "queue": None if queue is None else check_queue(queue),
         "job_name": None if job is None else _text("job", name_and_options(job)[0]),
@@ -242,7 +242,7 @@ def _names(queue: str | None, job: Job | None, key: str | int | None) -> dict[st
 
 def _text(name: str, text: object) -> str:
     if not isinstance(text, str) or not text.strip() or re.search("[\0\ud800-\udfff]", text):
-        raise ConfigError(f"{name} must be a text that PostgreSQL can store, and not empty")
+        raise ConfigError(f"{name} must be a non-empty string that PostgreSQL can store")
     if len(text) > (longest := _LONGEST_TEXTS[name]):
         raise ConfigError(f"{name} must have at most {longest:,} characters, not {len(text):,}")
     return str.__str__(text)
@@ -255,10 +255,10 @@ def _end(until: datetime | timedelta | float | None) -> tuple[datetime | None, f
         if until.utcoffset() is None:
             raise ConfigError("until has no time zone; use datetime.now(UTC) + ... or add tzinfo")
         if until >= _LATEST:
-            raise ConfigError(f"until must lie before {_LATEST:%Y-%m-%d}; None is a pause that resume ends")
+            raise ConfigError(f"until must be before {_LATEST:%Y-%m-%d}; None pauses until resume")
         return until, None
     seconds = until.total_seconds() if isinstance(until, timedelta) else until
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds <= _LONGEST_PAUSE_SECONDS:
-        raise ConfigError("a pause lasts until a time, or for a time above 0 and at most a hundred years")
+        raise ConfigError("until must be a time, or a duration above 0 and at most a hundred years")
     return None, float(seconds)

@@ -29,7 +29,7 @@ In the order of a row's path:
 
 - Only the leader admits, on one thread. Between its looks jobs can only end, so no count is too low.
 - A row is selected in the snapshot of the batch that moves it, and counted after the commit.
-- No state in memory is needed: the next leader reads it from the tables.
+- No state is kept only in memory: the next leader reads it from the tables.
 - `drain.queues` and `drain queue` write rules and pauses; the leader only writes why it holds a queue.
 - An error in the values of a queue's rules holds that queue alone.
 """

@@ -73,14 +73,14 @@ def _objective(queue: str, options: object) -> Objective | None:
 def _rules(queue: str, options: object) -> Rules:
     if not isinstance(options, Mapping):
         raise ConfigError(
-            f"'{visible(queue)[:50]}' stands alone: rules stand below the name of a queue, as in [calls]"
+            f"'{visible(queue)[:50]}' is not in a table: rules belong under a queue name, as in [calls]"
         )
     try:
         return with_options(Rules(queue), {name: each for name, each in options.items() if name != _SLO})
     except ConfigError as error:
         # In TOML, [a.b] is a nested table.
         nested = any(isinstance(value, Mapping) and name != "weights" for name, value in options.items())
-        advice = f'; a name with a dot stands in quotes, as in ["{visible(queue)}.b"]' if nested else ""
+        advice = f'; quote a name with a dot, as in ["{visible(queue)}.b"]' if nested else ""
         raise ConfigError(f"{error}{advice}") from None
 
 

@@ -31,7 +31,7 @@ def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
     """Warn of rules about running jobs in forward mode."""
     if rules.queue in forward_queues and rules.looks_at_running:
         log.warning(
-            "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
+            "queue %s is in forward mode: its running jobs are unknown, so they are not limited",
             rules.queue,
             extra={"event": "rules_not_followed", "queue": rules.queue},
         )
@@ -91,7 +91,7 @@ class HeldQueues:
             # They are held anyway.
             self._may_note = False
             log.warning(
-                "cannot note in the table queues why queues are held: %s",
+                "cannot record in the table queues why queues are held: %s",
                 str(error).partition("\n")[0],
                 extra={"event": "queues_not_noted"},
             )

@@ -60,7 +60,7 @@ class RuledQueue:
         self.allowances.rates.forgive_after_look()
 
     def end(self) -> None:
-        """Follow no rules any more, in autocommit mode."""
+        """Stop following rules, in autocommit mode."""
         self.allowances.rates.let_go(self._connection)
 
     def _follow(self, rules: Rules) -> None:

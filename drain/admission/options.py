@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
-    """Return rules changed by options; None takes a rule off.
+    """Return rules changed by options; None removes a rule.
 
     Args:
         options: By the names of `OPTIONS`, hyphens allowed. A rate may be text; `aging` a timedelta, seconds, or `10m`.
@@ -71,8 +71,8 @@ def _known(queue: str, name: str) -> str:
     import difflib
 
     close = difflib.get_close_matches(option, OPTIONS, 1)
-    advice = f"do you mean {close[0]}?" if close else f"there are {', '.join(OPTIONS)}"
-    raise ConfigError(f"queue {queue}: no rule is called '{visible(name)[:50]}'; {advice}")
+    advice = f"did you mean {close[0]}?" if close else f"known rules: {', '.join(OPTIONS)}"
+    raise ConfigError(f"queue {queue}: unknown rule '{visible(name)[:50]}'; {advice}")
 
 
 def _read(name: str, value: Any) -> Any:
@@ -83,7 +83,7 @@ def _read(name: str, value: Any) -> Any:
     if name == "aging":
         return _seconds(name, value)
     if name == "weights" and not isinstance(value, Mapping):
-        raise ConfigError(f"weights are given by key, such as {{'acme': 3}}, not as {value!r:.50}")
+        raise ConfigError(f"weights must map keys to numbers, such as {{'acme': 3}}, not {value!r:.50}")
     return {check_key(key): weight for key, weight in value.items()} if name == "weights" else value
 
 
@@ -92,7 +92,7 @@ def _rate(name: str, value: Any) -> Rate:
         return value
     if not isinstance(value, str):
         raise ConfigError(
-            f"{name} is a text such as '100/s' or '10/min', not {visible(repr(value))[:50]}: a rate has a unit"
+            f"{name} must be a string with a unit, such as '100/s' or '10/min', not {visible(repr(value))[:50]}"
         )
     return Rate.parse(value)
 

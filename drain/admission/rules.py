@@ -37,7 +37,7 @@ _RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Limit of starts in a time, such as `10/min`: at least 1 per second, minute, hour or day.
+    """Limit on starts in a time, such as `10/min`: at least 1 per second, minute, hour or day.
 
     Raises:
         ConfigError: Count or time is invalid.
@@ -61,7 +61,7 @@ class Rate:
         if not match or match[2] not in UNITS:
             raise ConfigError(f"a rate {_RATE_FORM}, not as '{visible(text)[:50]}'")
         if not int(match[1]):
-            raise ConfigError("a rate of zero lets nothing begin: pause the queue instead")
+            raise ConfigError("a rate of zero would start nothing: pause the queue instead")
         return cls(int(match[1]), UNITS[match[2]])
 
     @property
@@ -79,9 +79,9 @@ class Rules:
     """Rules of one queue; by default nothing is limited, and urgent jobs go first.
 
     Attributes:
-        running: Most jobs delivered or claimed at a time.
+        running: Maximum jobs delivered or claimed at a time.
         running_per_key: The same for each key.
-        rate: Most jobs that begin in a time.
+        rate: Maximum starts in a time.
         rate_per_key: The same for each key.
         burst: Jobs that may begin at once after a pause; None for one second's, at least one.
         fair: Keys take turns.
@@ -112,11 +112,11 @@ class Rules:
             _check_limit(name, getattr(self, name))
         for name in ("fair", "ordered"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} is true or false, not {getattr(self, name)!r:.50}")
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r:.50}")
         if self.on_dead not in get_args(OnDead):
-            raise ConfigError(f"on_dead is 'hold' or 'skip', not {self.on_dead!r}")
+            raise ConfigError(f"on_dead must be 'hold' or 'skip', not {self.on_dead!r}")
         if not isinstance(self.weights, Mapping):
-            raise ConfigError(f"weights are numbers by key, not {self.weights!r:.50}")
+            raise ConfigError(f"weights must map keys to numbers, not {self.weights!r:.50}")
         for key, weight in self.weights.items():
             _check_weight(key, weight)
         _check_aging(self.aging_seconds)
@@ -143,7 +143,7 @@ class Rules:
         except ConfigError as error:
             # A hand-written row.
             what = str(error).removeprefix(f"queue {row.queue}: ")
-            advice = f"`drain queue unset {row.queue}` takes its rules off"
+            advice = f"`drain queue unset {row.queue}` removes its rules"
             raise ConfigError(f"queue {row.queue}: {what}; {advice}") from None
 
     @property
@@ -204,11 +204,13 @@ def check_key(key: object) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(int(key))
     if not isinstance(key, str):
-        raise ConfigError(f"key must be a text or a whole number, not {key!r:.50}")
+        raise ConfigError(f"key must be a string or a whole number, not {key!r:.50}")
     if not 1 <= len(key) <= LONGEST_KEY:
-        raise ConfigError(f"key must be a text of 1 to {LONGEST_KEY} characters, not one of {len(key)}")
+        raise ConfigError(f"key must have 1 to {LONGEST_KEY} characters, not {len(key)}")
     if re.search("[\0\ud800-\udfff]", key):
-        raise ConfigError(f"key holds a NUL or half a character, which PostgreSQL cannot store: {key!a:.100}")
+        raise ConfigError(
+            f"key contains a NUL or lone surrogate, which PostgreSQL cannot store: {key!a:.100}"
+        )
     return key
 
 
@@ -246,13 +248,13 @@ def _check_aging(seconds: Any) -> None:
 def _contradictions(rules: Rules) -> Iterator[str]:
     if rules.running and rules.running_per_key and rules.running_per_key > rules.running:
         yield (
-            f"running_per_key ({rules.running_per_key}) is larger than running ({rules.running}), "
-            "and would never be reached"
+            f"running_per_key ({rules.running_per_key}) exceeds running ({rules.running}), "
+            "so it would never be reached"
         )
     if rules.ordered and rules.running_per_key and rules.running_per_key > 1:
-        yield f"ordered runs one job of a key at a time, running_per_key {rules.running_per_key} would run more"
+        yield f"ordered runs one job of a key at a time; running_per_key {rules.running_per_key} would run more"
     if rules.weights and not rules.fair:
-        yield "weights need fair: without it, keys take no turns"
+        yield "weights need fair: without it, keys do not take turns"
     if rules.burst and not (rules.rate or rules.rate_per_key):
         yield "burst needs a rate, of the queue or of each key"
     for rate in (rules.rate, rules.rate_per_key):
@@ -263,6 +265,6 @@ def _contradictions(rules: Rules) -> Iterator[str]:
         yield "on_dead needs ordered: without it, no job waits for another of its key"
     if rules.aging_seconds and rules.for_keys:
         yield (
-            "aging orders a queue by time, and cannot be had with fair, ordered, running_per_key or "
+            "aging orders a queue by time, and cannot be combined with fair, ordered, running_per_key or "
             "rate_per_key, which order it by key"
         )

@@ -63,7 +63,7 @@ class Source(ABC):
         """Read a limited number of rows of each stream after a place, in a batch's transaction."""
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
-        """Know a stream from this row on; return its name and a lower bound of its place."""
+        """Learn of a stream at this row; return its name and a lower bound of its place."""
         stream, before = self.stream(head), (head.priority, head.id - 1)
         cursor = self.cursors.get(stream)
         if cursor is None or before < cursor:
@@ -228,7 +228,7 @@ class AgingLanes(Source):
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
         """See `Source`."""
-        # Only a read finds since when the row is due.
+        # Only a read finds when the row became due.
         return super().notice(head)[0], _BEFORE_ALL
 
     def place(self, stream: str) -> tuple[float, int]:  # noqa: ARG002
@@ -238,7 +238,7 @@ class AgingLanes(Source):
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
         """See `Source`."""
         found = keyed.read_lanes(self.connection, self.queue, list(self._wishes(wanted)), self.paused)
-        # Both grow alike with time, so the order of two rows is constant.
+        # Both grow equally with time, so the order of two rows is constant.
         return [
             [((place[0] * self._aging_seconds + due_at, place[1]), place) for place, due_at in places]
             for places in found

@@ -47,7 +47,7 @@ class _Watch:
                 # Better no time limit than no statement.
                 if not self._has_failed:
                     log.warning(
-                        "no time limit is kept until a thread can be started: %s",
+                        "time limits are not enforced until a thread can be started: %s",
                         error,
                         extra={"event": "no_thread"},
                     )
@@ -74,9 +74,7 @@ def _act(act: Callable[[], object]) -> None:
         act()
     # All other limits need this thread.
     except Exception:
-        log.exception(
-            "the action at the end of a time limit has failed", extra={"event": "time_limit_failed"}
-        )
+        log.exception("the action at the end of a time limit failed", extra={"event": "time_limit_failed"})
 
 
 _watch = _Watch()

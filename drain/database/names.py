@@ -60,7 +60,7 @@ def require_only(connection: Connection) -> None:
     found = connection.execute(_ELSEWHERE).fetchone()
     if found is not None:
         raise SchemaError(
-            f"the schema {found[0]} of this database has job-drain's tables already, and a database has them once: "
+            f"the schema {found[0]} of this database already has job-drain's tables, and a database has them once: "
             f"set DRAIN_SCHEMA={found[0]} to use these, or use another database"
         )
 
@@ -70,8 +70,8 @@ def require_free(connection: Connection, names: Sequence[str]) -> None:
     (schema,) = postgres.fetch_one(connection, _SCHEMA)
     if schema is None:
         raise SchemaError(
-            "the search_path of the connection names no schema that exists and may be used: "
-            "make it first, or correct DRAIN_DATABASE_URL"
+            "the connection's search_path names no existing schema that this role may use: "
+            "create one, or correct DRAIN_DATABASE_URL"
         )
     taken = connection.execute(_FOREIGN_OBJECT, {"names": names}).fetchone()
     if taken is not None:

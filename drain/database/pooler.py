@@ -31,8 +31,8 @@ def require_own_session(connection: Connection, database_url: str) -> None:
     if not _has_own_session(connection, database_url):
         raise ConfigError(
             f"{url.describe(database_url)} is a pooler that shares sessions between its clients (transaction "
-            "or statement mode), and the lock of this program belongs to a session: give it a DRAIN_DATABASE_URL "
-            "that leads to PostgreSQL itself, or to a pool in session mode"
+            "or statement mode), but this program's lock belongs to a session: point DRAIN_DATABASE_URL at "
+            "PostgreSQL itself, or at a pool in session mode"
         )
     postgres.mark_session_as_own(connection)
 

@@ -258,5 +258,5 @@ def fetch_one(
     """Return the only row of a statement that always has one."""
     row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
     if row is None:
-        raise psycopg.DataError("a row was expected and none came")
+        raise psycopg.DataError("expected one row, got none")
     return row

@@ -31,8 +31,8 @@ def raise_if_the_schema_is_out_of_reach(database_url: str, error: psycopg.Operat
 def _no_way_to_the_schema(database_url: str) -> ConfigError:
     schema = urls.schema_of(database_url)
     return ConfigError(
-        f"{describe(database_url)} is a pooler that takes no search_path as a client connects: unset DRAIN_SCHEMA "
-        f"there, and lead the role to the schema instead: ALTER ROLE ... SET search_path = {schema}"
+        f"{describe(database_url)} is a pooler that takes no search_path from clients: unset DRAIN_SCHEMA "
+        f"there, and set the role's search_path instead: ALTER ROLE ... SET search_path = {schema}"
     )
 
 

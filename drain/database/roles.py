@@ -196,5 +196,5 @@ def _advice(installation: Installation) -> Iterator[str]:
     if installation.owner_is_superuser:
         yield (
             "-- The tables belong to a superuser, and drain_make_days() runs as their owner: "
-            "--owner NAME hands them over to a role of less power."
+            "--owner NAME hands them over to a less privileged role."
         )

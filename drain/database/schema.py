@@ -76,7 +76,7 @@ def blocks(version: int, since: int) -> list[str]:
         raise SchemaError(f"there is no version {wrong} of the schema; this program knows 1 to {VERSION}")
     if since >= version:
         raise SchemaError(
-            f"the way leads from an older version to a newer one, not from {since} to {version}"
+            f"a migration goes from an older version to a newer one, not from {since} to {version}"
         )
     has = f"version {since} of the schema" if since else "no job-drain schema"
     way = steps(since, version)
@@ -110,7 +110,7 @@ def install(database_url: str) -> int:
                 connection.execute(step.encode())
         if is_unfinished(connection):
             with _applying(
-                connection, f"version {VERSION} is in place, but a check of rows from before is missing"
+                connection, f"version {VERSION} is in place, but earlier rows are not yet checked"
             ):
                 for _, after in steps(1, VERSION):
                     connection.execute(after.encode())
@@ -200,7 +200,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
         ) from None
     except errors.ReadOnlySqlTransaction:
         raise SchemaError(
-            f"the database accepts no writes, as a standby or by its settings; {otherwise}"
+            f"the database is read-only, as a standby or by its settings; {otherwise}"
         ) from None
 
 
@@ -242,7 +242,7 @@ def _require_encoding(connection: Connection) -> None:
     (encoding,) = postgres.fetch_one(connection, "SELECT current_setting('server_encoding')")
     if encoding == "SQL_ASCII":
         raise SchemaError(
-            "the database has the encoding SQL_ASCII, which takes bytes that no program can read as text; "
+            "the database has the encoding SQL_ASCII, which accepts bytes that no program can read as text; "
             "create it with ENCODING 'UTF8'"
         )
 

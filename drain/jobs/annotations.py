@@ -149,7 +149,7 @@ def _arguments(annotation: Any, origin: Any) -> list[Any]:
 
 def converted(name: str, value: Any, kind: Any) -> Any:
     """Convert a JSON value to its annotated type, or raise ArgumentsError."""
-    # Imported late: most jobs take numbers and texts.
+    # Imported late: most jobs take numbers and strings.
     import msgspec
 
     try:
@@ -157,7 +157,7 @@ def converted(name: str, value: Any, kind: Any) -> Any:
             return codecs.decode(kind, value)
         if isinstance(kind, enum.EnumMeta):
             return _member(kind, value)
-        # JSON turns numeric keys into texts.
+        # JSON turns numeric keys into strings.
         return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
     # An application's codec may raise anything.
     except Exception as error:

@@ -120,7 +120,7 @@ def _is_of_asyncpg(connection: Any) -> bool:
 def _warn_outside_transaction(connection: Any) -> None:
     if not connection.is_in_transaction():
         warnings.warn(
-            "no transaction is open on this asyncpg connection, so the job is committed at once; stage inside of "
+            "no transaction is open on this asyncpg connection, so the job is committed at once; stage inside "
             "`async with connection.transaction():`",
             stacklevel=5,
         )

@@ -117,7 +117,7 @@ def checked_id(given: object) -> int:
     """Return an id as `int`, or raise SelectionError."""
     # True is an int, but a mistake here.
     if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise SelectionError(f"the id of a job is a whole number, not {given!a:.100}")
+        raise SelectionError(f"a job id must be a whole number, not {given!a:.100}")
     number = operator.index(given)
     if not 0 < number <= LARGEST_ID:
         raise SelectionError(f"no job has the id {number}")
@@ -129,4 +129,4 @@ def _text(name: str, text: object) -> str | None:
         return None
     if isinstance(text, str) and text and not re.search("[\0\ud800-\udfff]", text):
         return text
-    raise SelectionError(f"{name} must be a text that is not empty, not {text!r:.100}")
+    raise SelectionError(f"{name} must be a non-empty string, not {text!r:.100}")

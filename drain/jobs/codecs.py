@@ -31,7 +31,7 @@ def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], 
 
     Args:
         kind: The type; subclasses use the same codec.
-        encode: Returns numbers, texts, lists, objects, or values with a codec.
+        encode: Returns numbers, strings, lists, objects, or values with a codec.
         decode: The inverse.
 
     Raises:
@@ -65,7 +65,7 @@ def encode(value: Any) -> Any:
             return _codecs[kind].encode(value)
     if _is_model(type(value)):
         return value.model_dump(mode="json")
-    # Imported late: most jobs take numbers and texts.
+    # Imported late: most jobs take numbers and strings.
     import msgspec
 
     return msgspec.to_builtins(value, enc_hook=_refuse)
@@ -82,7 +82,7 @@ def _refuse(value: Any) -> Any:
     if any(kind in _codecs for kind in type(value).__mro__) or _is_model(type(value)):
         return encode(value)
     raise TypeError(
-        f"a {type(value).__name__} has no codec: register one by drain.codec({type(value).__name__}, ...)"
+        f"a {type(value).__name__} has no codec: register one with drain.codec({type(value).__name__}, ...)"
     )
 
 

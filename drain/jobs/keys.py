@@ -85,14 +85,14 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
         # Application code may raise anything.
         except Exception as error:
             reason = f"{name_of_type(error)}: {error}".partition("\n")[0]
-            raise StageError(f"the {name} cannot be made from the arguments ({reason:.200})") from error
+            raise StageError(f"the {name} cannot be computed from the arguments ({reason:.200})") from error
     return _key(name, given)
 
 
 def _key(name: str, given: object) -> str | None:
-    """Convert a key to a text; numbers become decimal digits."""
+    """Convert a key to a string; numbers become decimal digits."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(int(given))
     if given is not None and not isinstance(given, str):
-        raise StageError(f"{name} must be a text or a whole number, not a {name_of_type(given)}")
+        raise StageError(f"{name} must be a string or a whole number, not a {name_of_type(given)}")
     return as_key(name, given)

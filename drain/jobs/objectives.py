@@ -40,7 +40,7 @@ class Objective:
     def __post_init__(self) -> None:
         if not _SMALLEST_PERCENT <= self.percent < 100:
             reason = "100% leaves no budget" if self.percent == 100 else f"not {self.percent:g}%"
-            raise ValueError(f"the share of an SLO lies between 50% and 99.999%; {reason}")
+            raise ValueError(f"the share of an SLO must lie between 50% and 99.999%; {reason}")
         if self.seconds not in TARGETS:
             nearest = min(TARGETS, key=lambda each: abs(each - self.seconds))
             raise ValueError(

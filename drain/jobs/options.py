@@ -70,7 +70,7 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
-            raise ValueError("queue must be a name, and not empty")
+            raise ValueError("queue must be a non-empty name")
         for name, kind in _KINDS.items():
             value = getattr(self, name)
             if not _is_a(kind, value):
@@ -123,7 +123,7 @@ class JobOptions:
         if self.cron is not None:
             check_schedule(self.cron, self.timezone, self.missed)
         elif (self.timezone, self.missed) != ("UTC", "last"):
-            raise ValueError("timezone and missed belong to a schedule: cron is missing")
+            raise ValueError("timezone and missed need cron")
 
     @property
     def heartbeat(self) -> float:
@@ -185,7 +185,7 @@ def _check_retried(retry_on: ErrorClasses | None, give_up_on: ErrorClasses | Non
     covered = [kind for kind in retry_on or () if issubclass(kind, give_up_on or ())]
     if covered:
         name = covered[0].__qualname__
-        raise ValueError(f"retry_on has {name}, which give_up_on covers: it would never be retried")
+        raise ValueError(f"retry_on contains {name}, which give_up_on covers: it would never be retried")
 
 
 @runtime_checkable
@@ -207,7 +207,7 @@ look_up: Callable[[str], RegisteredJob | None] = lambda _name: None  # noqa: E73
 def warn_of_unknown(name: str) -> None:
     """Log once that a staged job's name is not registered."""
     log.warning(
-        "a job is staged as %r, which is not registered here: it will be dead unless its workers register this name",
+        "a job is staged as %r, which is not registered here: it will die unless its workers register this name",
         visible(name),
         extra={"event": "job_not_registered"},
     )
@@ -223,7 +223,7 @@ def dotted_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", None)
     if not name or not module or "<" in name:
         shown = visible(repr(function))[:200]
-        raise StageError(f"{shown} has no name that a worker could import; use a function of a module")
+        raise StageError(f"{shown} has no name that a worker could import; use a module-level function")
     if module == "__main__":
         # For `python -m shop.jobs`, the spec has the real name.
         spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -252,4 +252,4 @@ def name_and_options(
         return cast(RegisteredJob, job).job_name, options
     if callable(job):
         return dotted_name(job), None
-    raise StageError(f"a job is given by its name or as a function, not as a {type(job).__name__}")
+    raise StageError(f"a job must be a name or a function, not a {type(job).__name__}")

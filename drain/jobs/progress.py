@@ -65,7 +65,7 @@ def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None
         UnavailableError: Redis cannot be reached.
     """
     if type(job_id) is not int or not 0 <= job_id <= _MOST:
-        raise SelectionError(f"the id of a job is a whole number, not {job_id!r:.60}")
+        raise SelectionError(f"a job id must be a whole number, not {job_id!r:.60}")
     found = _board(*_place(redis_url, namespace)).read(job_id)
     return _progress(found) if found else None
 
@@ -86,7 +86,7 @@ def _place(redis_url: str | None, namespace: str | None) -> tuple[str, str]:
     if not texts["database_url"]:
         if not texts["namespace"]:
             raise ConfigError(
-                "the namespace of the jobs is not known: set DRAIN_DATABASE_URL or DRAIN_NAMESPACE, or pass namespace="
+                "the namespace of the jobs is unknown: set DRAIN_DATABASE_URL or DRAIN_NAMESPACE, or pass namespace="
             )
         # Only its name would matter.
         texts["database_url"] = "postgresql:///"

@@ -128,7 +128,7 @@ def job(
             arguments. `drain work` writes the schedule to the database, under the job's name.
         timezone: Time zone of the cron line.
         missed: Which ticks to stage that passed without a leader: "last", "all" or "none".
-        key: Customer, tenant or resource: a text, a whole number, or a function of the job's arguments, such as
+        key: Customer, tenant or resource: a string, a whole number, or a function of the job's arguments, such as
             `lambda order_id, **_: order_id`.
         unique_key: Only one job of this name waits per unique key; given as `key`. See `drain.stage`.
         keep: Which one: `"first"` (default) or `"last"`.
@@ -152,7 +152,7 @@ def _checked(name: str | None, options: dict[str, Any]) -> JobOptions:
         if option not in _OPTIONS:
             raise TypeError(_no_such_option(option))
     if name is not None and (not isinstance(name, str) or not name):
-        raise ValueError(f"name must be a text, and not empty, not {name!r}")
+        raise ValueError(f"name must be a non-empty string, not {name!r}")
     checked = JobOptions(**options)
     if not QUEUE_NAME.fullmatch(checked.queue):
         raise ValueError(
@@ -164,19 +164,19 @@ def _checked(name: str | None, options: dict[str, Any]) -> JobOptions:
 
 def _no_such_option(option: str) -> str:
     if option in _OPTIONS_OF_STAGE:
-        return f"job() has no option {option!r}: it belongs to one job, drain.stage(..., {option}=...)"
+        return f"job() has no option {option!r}: it is set per job, drain.stage(..., {option}=...)"
     from difflib import get_close_matches
 
     longer = [each for each in _OPTIONS if each.startswith(option)]
     similar = longer or get_close_matches(option, _OPTIONS, n=1, cutoff=0.5)
     hint = f"did you mean {similar[0]}? " if similar else ""
-    return f"job() has no option {option!r}; {hint}There are: {', '.join(_OPTIONS)}"
+    return f"job() has no option {option!r}; {hint}Options: {', '.join(_OPTIONS)}"
 
 
 def _register(function: Callable[P, R], name: str | None, options: JobOptions) -> Job[P, R]:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(
-            f"{_origin(function)} yields, so calling it would run none of it; use a plain function"
+            f"{_origin(function)} is a generator function, so calling it would run nothing; use a plain function"
         )
     registered = Job(function, name or dotted_name(function), options)
     if options.cron is not None:
@@ -196,11 +196,11 @@ def _check_scheduled(function: Callable[..., Any], name: str) -> None:
         inspect.signature(function).bind()
     except TypeError as error:
         raise ValueError(
-            f"{_origin(function)} cannot be called without arguments ({error}), as at each tick of its cron line; "
+            f"{_origin(function)} cannot be called without arguments ({error}), as each tick of its cron line does; "
             "use drain.schedule(..., args=...)"
         ) from None
     if len(name) > LONGEST_NAME:
-        raise ValueError(f"the name of a job with a cron line has at most {LONGEST_NAME} characters")
+        raise ValueError(f"the name of a job with a cron line must have at most {LONGEST_NAME} characters")
 
 
 def load(modules: Sequence[str]) -> None:
@@ -212,13 +212,13 @@ def load(modules: Sequence[str]) -> None:
     """
     if not modules:
         raise ConfigError(
-            "no module with jobs is named: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail"
+            "no job module is named: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail"
         )
     for module in modules:
         if "/" in module or module.startswith(".") or module.endswith(".py"):
             name = module.removesuffix(".py").strip("./").replace("/", ".")
             raise JobModuleError(
-                f"{module!r} is a path, not the name of a module: write {name!r} (DRAIN_JOBS, or --jobs)"
+                f"{module!r} is a path, not a module name: write {name!r} (DRAIN_JOBS, or --jobs)"
             )
         try:
             importlib.import_module(module)
@@ -226,11 +226,11 @@ def load(modules: Sequence[str]) -> None:
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             place = _place_in(module, error.__traceback__)
-            hint = f"look at {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
+            hint = f"see {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
             if isinstance(error, ModuleNotFoundError) and error.name in ("workers", "pipeline"):
                 hint = f"job-drain's `{error.name}` is `drain.{error.name}` now"
             raise JobModuleError(
-                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; {hint}"
+                f"the job module {module!r} cannot be imported: {type(error).__name__}: {reason}; {hint}"
             ) from error
 
 

@@ -78,7 +78,7 @@ def insert_many(
         columns |= keys.columns((), {})
     if not isinstance(arguments, Iterable):
         kind = values.name_of_type(arguments)
-        raise StageError(f"the arguments of many jobs are given as a list, not as a {kind}")
+        raise StageError(f"the arguments of many jobs must be a list, not a {kind}")
     statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
     check = _check_of(job, name, registered)
     for block in _blocks(_element(check, given, keys if own_keys else None) for given in arguments):
@@ -181,5 +181,5 @@ def _scheduled_at(run_at: datetime | None, run_in: timedelta | float | None) -> 
     if run_in is None:
         return values.as_time("run_at", run_at)
     if run_at is not None:
-        raise StageError("a job has run_at or run_in, not both")
+        raise StageError("give run_at or run_in, not both")
     return values.as_later("run_in", run_in)

@@ -134,13 +134,13 @@ def _check_name(name: str) -> None:
         or not (name.isprintable() and name.strip())
     ):
         raise StageError(
-            f"the name of a schedule is a text of 1 to {LONGEST_NAME} printable characters, not {name!r:.100}"
+            f"a schedule name must have 1 to {LONGEST_NAME} printable characters, not {name!r:.100}"
         )
 
 
 def _check_job(job: Job) -> None:
     if not 1 <= len(name_and_options(job)[0]) <= _LONGEST_JOB_NAME:
-        raise StageError(f"the name of a job has 1 to {_LONGEST_JOB_NAME} characters")
+        raise StageError(f"a job name must have 1 to {_LONGEST_JOB_NAME} characters")
 
 
 def _options(options: Mapping[str, Any]) -> str:

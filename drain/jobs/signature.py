@@ -60,7 +60,7 @@ class Signature:
                 if not self._may_be(parameter, kind, given[place]):
                     shown = kind.__name__ if isinstance(kind, type) else str(kind)
                     raise StageError(
-                        f"the argument {parameter} of {name} must be of the type {shown}, not {given[place]!r:.100}"
+                        f"the argument {parameter} of {name} must be of type {shown}, not {given[place]!r:.100}"
                     )
 
     def _bind(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ def check_names(function: str, given: Mapping[str, Any]) -> None:
     """Check option names; TypeError if unknown."""
     for name in given:
         if name not in StageOptions.__annotations__:
-            raise TypeError(f"{function} got an unexpected option {name!r}; there are: {', '.join(names())}")
+            raise TypeError(f"{function} got an unexpected option {name!r}; options: {', '.join(names())}")
 
 
 def names() -> list[str]:
@@ -51,4 +51,4 @@ def refuse_for_many(given: Mapping[str, Any]) -> None:
     """Refuse options of a single job, with a StageError."""
     for name in ("idempotency_key", "idempotency_period"):
         if given.get(name) is not None:
-            raise StageError(f"{name} is an option of one job, not of many")
+            raise StageError(f"{name} is an option for one job, not for many")

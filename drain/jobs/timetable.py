@@ -55,7 +55,7 @@ class Timetable:
         if len(fields := cron.split()) not in _FIELDS:
             raise TimetableError(
                 f"{_shown(cron)} has {len(fields)} fields, and a cron line has five: "
-                "minute, hour, day of the month, month, day of the week; or six, with the seconds first"
+                "minute, hour, day of the month, month, day of the week; or six, with seconds first"
             )
         next(self._ticks(datetime.now(UTC)))
 
@@ -143,7 +143,7 @@ def timetable(cron: str, timezone: str) -> Timetable:
 def check_schedule(cron: str, timezone: str, missed: str) -> None:
     """Check a schedule; TimetableError if invalid."""
     if not isinstance(cron, str) or not isinstance(timezone, str):
-        raise TimetableError(f"cron and timezone must be texts, not {cron!r} and {timezone!r}")
+        raise TimetableError(f"cron and timezone must be strings, not {cron!r} and {timezone!r}")
     if missed not in MISSED:
         raise TimetableError(f"missed must be 'last', 'all' or 'none', not {missed!r}")
     Timetable(cron, timezone)

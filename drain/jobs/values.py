@@ -20,7 +20,7 @@ from drain.jobs import codecs
 LARGEST_INTEGER = 2**31 - 1
 # As in the schema.
 LONGEST_KEY = 255
-# json.dumps() would build an encoder per text, for 2 µs.
+# json.dumps() would build an encoder per value, for 2 µs.
 _write = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
 ).encode
@@ -52,7 +52,7 @@ def as_later(name: str, time: timedelta | float) -> datetime:
         length = time if isinstance(time, timedelta) else timedelta(seconds=time)
         later = datetime.now(UTC) + length
     except (ValueError, OverflowError):
-        raise StageError(f"{name} must lead to a time before the year 10000: {time}") from None
+        raise StageError(f"{name} must end before the year 10000: {time}") from None
     if length < timedelta():
         raise StageError(f"{name} must not be negative: {time}")
     return later
@@ -85,10 +85,10 @@ def as_text(name: str, text: str | None) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise StageError(f"{name} must be a text, not a {name_of_type(text)}")
+        raise StageError(f"{name} must be a string, not a {name_of_type(text)}")
     if "\0" in text or (not text.isascii() and _HALF_CHARACTER.search(text)):
         raise StageError(
-            f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
+            f"{name} contains a NUL or lone surrogate, which PostgreSQL cannot store: {text!a:.100}"
         )
     return str.__str__(text)
 
@@ -106,7 +106,7 @@ def as_key(name: str, text: str | None) -> str | None:
     text = as_text(name, text)
     if text is not None and not 1 <= len(text) <= LONGEST_KEY:
         found = f"{len(text)} characters" if text else "an empty one"
-        raise StageError(f"{name} must be a text of 1 to {LONGEST_KEY} characters, not {found}")
+        raise StageError(f"{name} must be a string of 1 to {LONGEST_KEY} characters, not {found}")
     return text
 
 
@@ -126,11 +126,9 @@ def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float |
 def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
     """Encode arguments as JSON."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-        raise StageError(
-            f"arguments are given as a list or tuple, such as [42], not as a {name_of_type(args)}"
-        )
+        raise StageError(f"arguments must be a list or tuple, such as [42], not a {name_of_type(args)}")
     if not isinstance(kwargs, Mapping):
-        raise StageError(f"keyword arguments are given as a mapping, not as a {name_of_type(kwargs)}")
+        raise StageError(f"keyword arguments must be a mapping, not a {name_of_type(kwargs)}")
     return as_json("arguments", list(args)), as_json("keyword arguments", dict(kwargs))
 
 
@@ -141,12 +139,12 @@ def as_json(part: str, value: Any) -> str:
         # PostgreSQL would refuse surrogates and NUL, but abort the transaction.
         text.encode()
         if "\\u0000" in text and _NUL.search(text):
-            raise ValueError("a text holds a NUL character")
+            raise ValueError("a string contains a NUL character")
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise StageError(
             f"the {part} cannot be written as JSON ({error}); "
-            "pass numbers, texts, lists and objects, and ids rather than what they stand for"
+            "pass numbers, strings, lists and dicts, and ids instead of objects"
         ) from None
 
 

@@ -69,7 +69,7 @@ def of_many(claims: Iterable[Fenced]) -> dict[str, str]:
         salts.append(-1 if claim.salt is None else claim.salt)
         workers.add(claim.worker)
     if len(workers) > 1:
-        raise ValueError(f"claims of one process were expected, not of {', '.join(sorted(workers))}")
+        raise ValueError(f"expected claims of one process, not of {', '.join(sorted(workers))}")
     return {
         "ids": id_array(ids),
         "tokens": id_array(tokens),

@@ -8,7 +8,7 @@ from uuid import UUID
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import SchemaError
 
-_LOST = SchemaError("drain_state has lost its only row; schema.sql says how to put it back")
+_LOST = SchemaError("drain_state has lost its only row; schema.sql shows how to restore it")
 
 
 class Progress(NamedTuple):

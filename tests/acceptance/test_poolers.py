@@ -165,7 +165,7 @@ def test_nobody_leads_behind_a_pooler_that_shares_sessions(
             (line,) = command.output.splitlines()
         assert line.startswith("Error: ")
         assert "transaction or statement mode" in line
-        assert "leads to PostgreSQL itself, or to a pool in session mode" in line
+        assert "PostgreSQL itself, or at a pool in session mode" in line
         assert not query(database_url, LOCKS)
         assert not pushed_jobs(redis_url)
 

@@ -97,8 +97,8 @@ def test_redis_is_that_of_the_environment(yard: Yard, variable: str, tmp_path: P
     ("wrong", "says"),
     [
         ({"DRAIN_DATABASE_URL": ""}, "no database is named: set DRAIN_DATABASE_URL"),
-        ({"DRAIN_JOBS": ""}, "no module with jobs is named: set DRAIN_JOBS"),
-        ({"DRAIN_JOBS": "tests.nowhere"}, "the job module 'tests.nowhere' does not import"),
+        ({"DRAIN_JOBS": ""}, "no job module is named: set DRAIN_JOBS"),
+        ({"DRAIN_JOBS": "tests.nowhere"}, "the job module 'tests.nowhere' cannot be imported"),
         ({"DRAIN_REDIS_URL": "http://nowhere"}, "DRAIN_REDIS_URL must start with redis://"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_row_without_a_salt_is_recorded_as_any_other(
 
 def test_claims_of_two_processes_are_not_recorded_together(shop: Workshop, connection: Connection) -> None:
     claim = claimed(shop, connection)
-    with pytest.raises(ValueError, match="claims of one process were expected, not of another, this process"):
+    with pytest.raises(ValueError, match="expected claims of one process, not of another, this process"):
         finishes.finish_many(connection, [claim, claim._replace(id=claim.id + 1, worker="another")])
 
 

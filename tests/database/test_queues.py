@@ -243,8 +243,8 @@ def test_a_queue_without_rules_is_listed_while_it_has_jobs(command: Any, databas
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["set", "calls"], 1, "queue calls: no rule is given; there are running, "),
-        (["set", "calls", "--rate", "0/s"], 1, "queue calls: a rate of zero lets nothing begin"),
+        (["set", "calls"], 1, "queue calls: no rule given; known rules: running, "),
+        (["set", "calls", "--rate", "0/s"], 1, "queue calls: a rate of zero would start nothing"),
         (
             ["set", "calls", "--weight", "acme"],
             1,
@@ -257,8 +257,8 @@ def test_a_queue_without_rules_is_listed_while_it_has_jobs(command: Any, databas
         (["set", "a b", "--running", "1"], 1, "'a b' is not a queue name"),
         (["unset", "calls"], 1, "no rules to remove: calls; nothing was done"),
         (["pause"], 2, "name a queue, --job or --key"),
-        (["pause", "calls", "--for", "0s"], 1, "a pause lasts until a time, or for a time above 0"),
-        (["pause", "--key", "k" * 256], 1, "key must be a text of 1 to 255 characters"),
+        (["pause", "calls", "--for", "0s"], 1, "until must be a time, or a duration above 0"),
+        (["pause", "--key", "k" * 256], 1, "key must have 1 to 255 characters, not 256"),
         (
             ["pause", "calls", "--reason", "r" * 1001],
             1,

@@ -114,7 +114,7 @@ HALF = "half a character \ud800"
 BAD_OPTIONS = [
     *(("run_at", value, "datetime") for value in ("2030-01-01", 1900000000, date(2030, 1, 1), True)),
     *(("expires_at", value, "datetime") for value in ("tomorrow\n", 1.5, timedelta(days=1))),
-    *((name, value, "text") for name in ("queue", "tag") for value in (b"mail", 5, ["mail"], object)),
+    *((name, value, "string") for name in ("queue", "tag") for value in (b"mail", 5, ["mail"], object)),
     *((name, value, "cannot store") for name in ("queue", "tag") for value in (HALF, "nul \0", "\udcff")),
     *(
         (name, value, "whole number")
@@ -166,7 +166,7 @@ def test_a_name_that_cannot_be_stored_is_refused(transaction: psycopg.Connection
             lambda: function.stage(transaction),
             lambda: function.stage_many(transaction, [()]),
         ):
-            assert "job holds a NUL or half a character" in refuses(transaction, call)
+            assert "job contains a NUL or lone surrogate" in refuses(transaction, call)
 
 
 def test_a_registered_job_is_held_to_the_same(transaction: psycopg.Connection) -> None:
@@ -267,15 +267,15 @@ def fails(*_: object) -> str:
 
 
 BAD_KEYS: list[tuple[str, dict[str, Any]]] = [
-    ("key must be a text of 1 to 255 characters, not 256 characters", {"key": "x" * 256}),
-    ("key must be a text of 1 to 255 characters, not an empty one", {"key": ""}),
-    ("key must be a text or a whole number, not a float", {"key": 1.5}),
-    ("key must be a text or a whole number, not a bool", {"key": True}),
-    ("key must be a text or a whole number, not a list", {"key": lambda *_: [1]}),
+    ("key must be a string of 1 to 255 characters, not 256 characters", {"key": "x" * 256}),
+    ("key must be a string of 1 to 255 characters, not an empty one", {"key": ""}),
+    ("key must be a string or a whole number, not a float", {"key": 1.5}),
+    ("key must be a string or a whole number, not a bool", {"key": True}),
+    ("key must be a string or a whole number, not a list", {"key": lambda *_: [1]}),
     ("NUL", {"key": "a\0"}),
-    ("unique_key must be a text of 1 to 255 characters, not 256 characters", {"unique_key": "x" * 256}),
-    ("unique_key must be a text of 1 to 255 characters, not an empty one", {"unique_key": lambda *_: ""}),
-    ("the key cannot be made from the arguments (LookupError: no such)", {"key": fails}),
+    ("unique_key must be a string of 1 to 255 characters, not 256 characters", {"unique_key": "x" * 256}),
+    ("unique_key must be a string of 1 to 255 characters, not an empty one", {"unique_key": lambda *_: ""}),
+    ("the key cannot be computed from the arguments (LookupError: no such)", {"key": fails}),
     ("keep must be 'first' or 'last', not 'newest'", {"unique_key": "a", "keep": "newest"}),
     ("keep needs a unique_key", {"keep": "last"}),
     ("quiet needs a unique_key", {"quiet": timedelta(1)}),
@@ -298,9 +298,9 @@ def test_keys_that_cannot_be_are_refused_before_anything_is_sent(
 
 
 BAD_IDEMPOTENCY: list[tuple[str, dict[str, Any]]] = [
-    ("idempotency_key must be a text of 1 to 255 characters, not an empty one", {"idempotency_key": ""}),
-    ("idempotency_key must be a text of 1 to 255 characters, not 256", {"idempotency_key": "x" * 256}),
-    ("idempotency_key must be a text, not a int", {"idempotency_key": 9}),
+    ("idempotency_key must be a string of 1 to 255 characters, not an empty one", {"idempotency_key": ""}),
+    ("idempotency_key must be a string of 1 to 255 characters, not 256", {"idempotency_key": "x" * 256}),
+    ("idempotency_key must be a string, not a int", {"idempotency_key": 9}),
     ("idempotency_period needs an idempotency_key", {"idempotency_period": timedelta(1)}),
     ("idempotency_period must be a timedelta", {"idempotency_key": "a", "idempotency_period": 7}),
     ("above 0 and at most 3650 days", {"idempotency_key": "a", "idempotency_period": timedelta()}),

@@ -117,7 +117,7 @@ def test_arguments_that_do_not_fit_the_function_are_refused_as_they_are_staged(d
             lambda: pay.stage_many(connection, [(1,), ("z",)]),
         ):
             with pytest.raises(
-                StageError, match=r"argument order_id of tests\.pay must be of the type int, not 'z'"
+                StageError, match=r"argument order_id of tests\.pay must be of type int, not 'z'"
             ):
                 call()
         assert connection.execute("SELECT FROM staged_jobs").rowcount == 0
@@ -144,10 +144,10 @@ def test_options_go_with_the_types_of_the_function(database_url: str) -> None:
         ({"run_in": -1}, "must not be negative"),
         ({"run_in": "1"}, "a timedelta or seconds, not a str"),
         ({"run_in": True}, "a timedelta or seconds, not a bool"),
-        ({"run_in": float("nan")}, "must lead to a time before the year 10000"),
-        ({"run_in": float("inf")}, "must lead to a time before the year 10000"),
-        ({"run_in": 1e300}, "must lead to a time before the year 10000"),
-        ({"run_in": timedelta.max}, "must lead to a time before the year 10000"),
+        ({"run_in": float("nan")}, "must end before the year 10000"),
+        ({"run_in": float("inf")}, "must end before the year 10000"),
+        ({"run_in": 1e300}, "must end before the year 10000"),
+        ({"run_in": timedelta.max}, "must end before the year 10000"),
         ({"run_in": 1, "run_at": NOON}, "run_at or run_in, not both"),
     ],
     ids=repr,
@@ -170,7 +170,7 @@ def test_an_option_that_there_is_not_is_named(database_url: str) -> None:
             lambda: stage(connection, pay, priorty=1),  # type: ignore[call-arg]
             lambda: pay.options(priorty=1),  # type: ignore[call-arg]
         ):
-            with pytest.raises(TypeError, match="'priorty'; there are: queue, priority"):
+            with pytest.raises(TypeError, match="'priorty'; options: queue, priority"):
                 call()
-        with pytest.raises(StageError, match="one job, not of many"):
+        with pytest.raises(StageError, match="one job, not for many"):
             pay.options(idempotency_key="a").stage_many(connection, [()])

@@ -137,12 +137,12 @@ def test_all_that_is_given_has_to_apply(connection: Connection) -> None:
         ({"ids": "12"}, "a whole number"),
         ({"ids": 0}, "no job has the id 0"),
         ({"ids": [2**63]}, "no job has the id"),
-        ({"queue": ""}, "queue must be a text that is not empty"),
+        ({"queue": ""}, "queue must be a non-empty string"),
         ({"tag": "a\0"}, "tag must be"),
         ({"key": 7.5}, "key must be"),
         ({"key": True}, "key must be"),
         ({"key": "\ud800"}, "key must be"),
-        ({"job": ""}, "job must be a text that is not empty"),
+        ({"job": ""}, "job must be a non-empty string"),
     ],
 )
 def test_what_names_no_job_is_refused_in_one_line(

@@ -188,12 +188,12 @@ def test_a_second_schema_in_one_database_is_refused_on_one_line(
     result = run("init", "--schema", "more", env=env)
 
     assert result.exit_code == 1
-    assert "the schema jobs of this database has job-drain's tables already" in result.output
+    assert "the schema jobs of this database already has job-drain's tables" in result.output
     assert "DRAIN_SCHEMA=jobs" in result.output
     assert result.output.count("\n") == 1
     assert query(plain_url, "SELECT to_regnamespace('more')") == [(None,)]
     query(plain_url, "; ".join(f"DROP TABLE {name}" for name in THEIRS))
-    with pytest.raises(SchemaError, match="has job-drain's tables already"):
+    with pytest.raises(SchemaError, match="already has job-drain's tables"):
         schema.install(plain_url)
 
 
@@ -254,7 +254,7 @@ def test_a_pooler_that_refuses_the_schema_is_told_of(plain_url: str, monkeypatch
     monkeypatch.setattr(postgres, "_connect", refuse)
     monkeypatch.setattr(refusals, "_take_no_settings", set())
 
-    with pytest.raises(ConfigError, match="takes no search_path as a client connects"):
+    with pytest.raises(ConfigError, match="takes no search_path from clients"):
         postgres.connect(urls.in_schema(plain_url, "jobs"), "test")
 
 

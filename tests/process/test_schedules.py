@@ -176,17 +176,17 @@ def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(data
         ({"name": ""}, "1 to 250 printable characters"),
         ({"name": "a\0b"}, "1 to 250 printable characters"),
         ({"name": " "}, "1 to 250 printable characters"),
-        ({"job": ""}, "the name of a job has 1 to 255 characters"),
+        ({"job": ""}, "a job name must have 1 to 255 characters"),
         ({"args": [object()]}, "cannot be written as JSON"),
         ({"args": "42"}, "a list or tuple"),
         ({"queue": "a b"}, "'a b' is not a queue name"),
         ({"max_attempts": -1}, "max_attempts must not be negative"),
-        ({"key": "k" * 256}, "key must be a text of 1 to 255"),
-        ({"unique_key": ""}, "unique_key must be a text of 1 to 255"),
-        ({"key": lambda shop: shop}, "the key cannot be made from the arguments"),
+        ({"key": "k" * 256}, "key must be a string of 1 to 255"),
+        ({"unique_key": ""}, "unique_key must be a string of 1 to 255"),
+        ({"key": lambda shop: shop}, "the key cannot be computed from the arguments"),
         ({"keep": "last"}, "keep needs a unique_key"),
         ({"quiet": timedelta(seconds=1)}, "quiet needs a unique_key"),
-        ({"job": 42}, "a job is given by its name or as a function"),
+        ({"job": 42}, "a job must be a name or a function"),
     ],
 )
 def test_what_cannot_be_scheduled_is_one_clear_line_and_leaves_the_transaction_as_it_was(
@@ -206,8 +206,8 @@ def test_what_cannot_be_scheduled_is_one_clear_line_and_leaves_the_transaction_a
     [
         ({"cron": "0 0 31 2 *"}, "none of its months has that day"),
         ({"cron": DAILY, "timezone": "Mars/Base"}, "no time zone"),
-        ({"timezone": "Europe/Berlin"}, "cron is missing"),
-        ({"missed": "all"}, "cron is missing"),
+        ({"timezone": "Europe/Berlin"}, "timezone and missed need cron"),
+        ({"missed": "all"}, "timezone and missed need cron"),
         ({"cron": DAILY, "name": "n" * 251}, "at most 250 characters"),
     ],
 )

@@ -165,7 +165,7 @@ def test_beside_somebody_elses_tables_all_works_in_a_schema_of_its_own(
 
 
 def test_a_search_path_that_leads_nowhere_is_told_of_on_one_line(empty_database_url: str) -> None:
-    with pytest.raises(SchemaError, match="names no schema that exists") as caught:
+    with pytest.raises(SchemaError, match="names no existing schema") as caught:
         schema.install(f"{empty_database_url}&options=-csearch_path%3Djobs")
 
     assert "\n" not in str(caught.value)
@@ -175,7 +175,7 @@ def test_a_database_that_takes_no_writes_is_told_of_on_one_line(
     empty_database_url: str, database_url: str
 ) -> None:
     setting = "options=-cdefault_transaction_read_only%3Don"
-    with pytest.raises(SchemaError, match="accepts no writes") as caught:
+    with pytest.raises(SchemaError, match="is read-only") as caught:
         schema.install(f"{empty_database_url}&{setting}")
 
     assert "\n" not in str(caught.value)

@@ -703,7 +703,7 @@ def test_drain_work_ends_with_one_line_when_a_job_module_does_not_import(
     with drain_command("work", env=system.environment(DRAIN_JOBS="broken", PYTHONPATH=str(tmp_path))) as work:
         assert work.wait(PATIENCE_SECONDS) == 1
         (line,) = work.output.splitlines()
-    assert line.startswith(f"Error: the job module 'broken' does not import: {reason}")
+    assert line.startswith(f"Error: the job module 'broken' cannot be imported: {reason}")
 
 
 def test_drain_work_ends_with_one_line_when_no_job_module_is_named(system: System) -> None:

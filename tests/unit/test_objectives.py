@@ -90,5 +90,5 @@ def test_an_objective_that_cannot_be_used_is_an_error_of_the_file(read: object, 
 
 
 def test_a_misspelt_rule_is_an_error_for_who_reads_the_objectives_as_well() -> None:
-    with pytest.raises(ConfigError, match="no rule is called 'runing'"):
+    with pytest.raises(ConfigError, match="unknown rule 'runing'"):
         declared.objectives("[calls]\nruning = 5")

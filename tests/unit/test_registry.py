@@ -128,9 +128,9 @@ def test_stage_takes_the_arguments_of_the_function_and_the_options_of_the_regist
         ({"give_up_on": (OSError("x"),)}, "give_up_on must be a tuple"),
         (
             {"retry_on": (KeyError, ConnectionError), "give_up_on": (OSError,)},
-            "retry_on has ConnectionError, which give_up_on covers: it would never be retried",
+            "retry_on contains ConnectionError, which give_up_on covers: it would never be retried",
         ),
-        ({"retry_on": (OSError,), "give_up_on": (OSError,)}, "retry_on has OSError"),
+        ({"retry_on": (OSError,), "give_up_on": (OSError,)}, "retry_on contains OSError"),
         ({"lease_seconds": 0}, "lease_seconds must be at least"),
         ({"lease_seconds": -30}, "lease_seconds must be at least"),
         ({"lease_seconds": 0.01}, "lease_seconds must be at least"),
@@ -194,7 +194,7 @@ def test_a_queue_that_the_schema_refuses_is_refused_as_the_module_is_imported(qu
 
 @pytest.mark.parametrize("name", ["", 5])
 def test_a_name_that_is_none_is_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="name must be a text"):
+    with pytest.raises(ValueError, match="name must be a non-empty string"):
         job(name=name)
 
 
@@ -205,7 +205,7 @@ def test_a_name_that_is_none_is_refused(name: Any) -> None:
         ("timeout", "did you mean timeout_seconds?"),
         ("lease", "did you mean lease_seconds?"),
         ("priority", r"drain\.stage\(\.\.\., priority=\.\.\.\)"),
-        ("zzz", "There are: name, queue, max_attempts"),
+        ("zzz", "Options: name, queue, max_attempts"),
     ],
 )
 def test_an_option_that_does_not_exist_is_answered_with_those_that_do(option: str, hint: str) -> None:
@@ -288,7 +288,7 @@ def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
     with pytest.raises(JobModuleError) as refused:
         registry.load(["json", "broken"])
     text = str(refused.value)
-    assert text.startswith("the job module 'broken' does not import: ")
+    assert text.startswith("the job module 'broken' cannot be imported: ")
     assert reason in text
     assert "\n" not in text
 
@@ -306,9 +306,7 @@ def test_a_module_that_imports_a_package_that_has_moved_is_told_the_new_name(
 def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(modules: Path) -> None:
     source = "from drain.workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
     (modules / "misnamed.py").write_text(source)
-    with pytest.raises(
-        JobModuleError, match=r"'bad queue!' is not a queue name.* look at misnamed\.py, line 4 "
-    ):
+    with pytest.raises(JobModuleError, match=r"'bad queue!' is not a queue name.* see misnamed\.py, line 4 "):
         registry.load(["misnamed"])
 
 
@@ -327,7 +325,7 @@ def test_the_path_of_a_file_is_refused_with_the_name_of_its_module(path: str, na
     with pytest.raises(JobModuleError) as refused:
         registry.load([path])
     assert str(refused.value) == (
-        f"{path!r} is a path, not the name of a module: write {name!r} (DRAIN_JOBS, or --jobs)"
+        f"{path!r} is a path, not a module name: write {name!r} (DRAIN_JOBS, or --jobs)"
     )
 
 

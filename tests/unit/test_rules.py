@@ -46,7 +46,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 
 
 def test_a_rate_of_zero_is_refused_with_advice() -> None:
-    assert refused(rate="0/s") == "queue calls: a rate of zero lets nothing begin: pause the queue instead"
+    assert refused(rate="0/s") == "queue calls: a rate of zero would start nothing: pause the queue instead"
     with pytest.raises(ConfigError):
         Rate(1, 7)
 
@@ -54,7 +54,7 @@ def test_a_rate_of_zero_is_refused_with_advice() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"running": 3, "running_per_key": 4}, "running_per_key (4) is larger than running (3)"),
+        ({"running": 3, "running_per_key": 4}, "running_per_key (4) exceeds running (3)"),
         ({"ordered": True, "running_per_key": 2}, "ordered runs one job of a key at a time"),
         ({"weights": {"acme": 3}}, "weights need fair"),
         ({"burst": 5}, "burst needs a rate"),
@@ -77,25 +77,25 @@ def test_a_rule_that_contradicts_another_is_refused(options: dict[str, Any], com
         ({"running": True}, "running must be a whole number from 1"),
         ({"running": 2**31}, "running must be a whole number from 1"),
         ({"running_per_key": "4"}, "running_per_key must be a whole number"),
-        ({"rate": 100}, "rate is a text such as '100/s'"),
+        ({"rate": 100}, "rate must be a string with a unit, such as '100/s'"),
         (
             {"fair": True, "weights": {"acme": 0}},
             "the weight of a key must be a number from 0.001 to 1000, not 0",
         ),
         ({"fair": True, "weights": {"acme": float("nan")}}, "not nan"),
-        ({"fair": True, "weights": {"k" * 256: 1}}, "key must be a text of 1 to 255 characters"),
-        ({"fair": True, "weights": {"\ud800": 1}}, "half a character"),
+        ({"fair": True, "weights": {"k" * 256: 1}}, "key must have 1 to 255 characters, not 256"),
+        ({"fair": True, "weights": {"\ud800": 1}}, "lone surrogate"),
         (
             {"fair": True, "weights": ["acme"]},
-            "weights are given by key, such as {'acme': 3}, not as ['acme']",
+            "weights must map keys to numbers, such as {'acme': 3}, not ['acme']",
         ),
-        ({"fair": "yes"}, "fair is true or false"),
-        ({"fair": 1}, "fair is true or false, not 1"),
-        ({"ordered": True, "on_dead": "wait"}, "on_dead is 'hold' or 'skip', not 'wait'"),
+        ({"fair": "yes"}, "fair must be true or false"),
+        ({"fair": 1}, "fair must be true or false, not 1"),
+        ({"ordered": True, "on_dead": "wait"}, "on_dead must be 'hold' or 'skip', not 'wait'"),
         ({"aging": 0}, "aging must be a time above 0 and at most a year, not 0 seconds"),
         ({"aging": "soon"}, "aging: a length of time is written as 90s, 10m"),
-        ({"runing": 5}, "no rule is called 'runing'; do you mean running?"),
-        ({"colour": 5}, "no rule is called 'colour'; there are running, "),
+        ({"runing": 5}, "unknown rule 'runing'; did you mean running?"),
+        ({"colour": 5}, "unknown rule 'colour'; known rules: running, "),
         ({"on_dead": "hold", "on-dead": "skip"}, "on-dead is given twice"),
     ],
 )
@@ -174,8 +174,8 @@ def test_the_file_of_the_how_to_page_can_be_read() -> None:
     ("text", "complaint"),
     [
         ("[calls", "it is not valid TOML"),
-        ("running = 5", "'running' stands alone: rules stand below the name of a queue"),
-        ("[a.b]\nrunning = 5", 'a name with a dot stands in quotes, as in ["a.b"]'),
+        ("running = 5", "'running' is not in a table: rules belong under a queue name"),
+        ("[a.b]\nrunning = 5", 'quote a name with a dot, as in ["a.b"]'),
         ("[calls]\nrunning = 0", "queue calls: running must be a whole number"),
         ("['a b']\nrunning = 1", "'a b' is not a queue name"),
         ("[calls]\nrate = '1/s'\nrate = '2/s'", "it is not valid TOML"),

@@ -360,7 +360,7 @@ def test_a_value_that_its_annotation_allows_is_staged(kind: Any, value: Any) -> 
 )  # fmt: skip
 def test_a_value_that_its_annotation_does_not_allow_is_refused_as_it_is_staged(kind: Any, value: Any) -> None:
     for args, kwargs in (([value], {}), ([], {"given": value})):
-        with pytest.raises(StageError, match=r"the argument given of m\.f must be of the type ") as refused:
+        with pytest.raises(StageError, match=r"the argument given of m\.f must be of type ") as refused:
             annotated(kind).check("m.f", args, kwargs)
         assert "\n" not in str(refused.value)
 

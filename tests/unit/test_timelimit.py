@@ -52,7 +52,7 @@ def test_limits_are_kept_once_a_thread_can_be_started(
     assert early.wait(10)
     assert late.wait(10)
     assert [record.message for record in caplog.records] == [
-        "no time limit is kept until a thread can be started: can't start new thread"
+        "time limits are not enforced until a thread can be started: can't start new thread"
     ]
 
 

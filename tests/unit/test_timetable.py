@@ -189,7 +189,7 @@ def test_seconds_come_first() -> None:
         ("0 0 31 2 *", "UTC", "none of its months has that day"),
         ("0 0 31 4,6 */2", "UTC", "none of its months has that day"),
         ("0 0 * * * * *", "UTC", "has 7 fields, and a cron line has five"),
-        ("0 0 * * * * *", "UTC", "or six, with the seconds first"),
+        ("0 0 * * * * *", "UTC", "or six, with seconds first"),
         ("60 * * * * *", "UTC", "bad second"),
         ("0 3", "UTC", "has 2 fields"),
         ("", "UTC", "has 0 fields"),
@@ -225,8 +225,8 @@ def test_any_line_is_read_or_refused(fields: list[str]) -> None:
 @pytest.mark.parametrize(
     ("cron", "zone", "missed", "words"),
     [
-        (5, "UTC", "last", "cron and timezone must be texts"),
-        ("0 3 * * *", None, "last", "cron and timezone must be texts"),
+        (5, "UTC", "last", "cron and timezone must be strings"),
+        ("0 3 * * *", None, "last", "cron and timezone must be strings"),
         ("0 3 * * *", "UTC", "first", "missed must be 'last', 'all' or 'none', not 'first'"),
     ],
 )

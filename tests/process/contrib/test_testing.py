@@ -677,7 +677,7 @@ def test_bad_orders_are_one_line(connection: psycopg.Connection[Any], staged: St
         return str(raised.value)
 
     assert "no function is registered as 'm.unknown'" in error(lambda: staged.run("m.unknown"))
-    assert "a job is given by its name" in error(lambda: staged.all(7))  # type: ignore[arg-type]
+    assert "a job must be a name" in error(lambda: staged.all(7))  # type: ignore[arg-type]
     assert "no job has the id 99" in error(lambda: staged.force_retry(99))
     assert "whole number" in error(lambda: staged.force_retry("x"))  # type: ignore[arg-type]
     assert "limit is a number" in error(lambda: staged.run(limit=-1))
