@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from time import monotonic
+from typing import NamedTuple
 
 import click
 from rich.console import Console, RenderableType
@@ -23,17 +25,26 @@ from drain.read import capacity, queries, system
 from drain.read.system import System
 from drain.terminal.commandline import FiniteRange, settings_options
 from drain.terminal.keyboard import reading_keys
-from drain.terminal.top_view import SORTS, top_view
+from drain.terminal.top_view import CURVES, SORTS, top_view
 from drain.wire import Producer
 
 # The screen shows as many as fit.
 _LONGEST = 100
+# Looks that the curves span.
+_SAMPLES = 1_000
 _STATEMENT_SECONDS = 10
 _LOOK_SECONDS = 20.0
 # Pause between looks, as a multiple of their duration.
 _PAUSE_FACTOR = 5
 # Reaction time to a new size or new numbers.
 _TICK_SECONDS = 0.2
+
+
+class _Seen(NamedTuple):
+    """Result of a look, and the numbers of the looks until then."""
+
+    system: System
+    samples: Sequence[Sequence[int]]
 
 
 class _Looker:
@@ -46,12 +57,13 @@ class _Looker:
     """
 
     def __init__(self, settings: Settings, seconds: float) -> None:
-        self.latest: System | None = None
+        self.latest: _Seen | None = None
         self.problem: str | None = None
         self.looks = 0
         self.failure: BaseException | None = None
         self._settings = settings
         self._seconds = seconds
+        self._samples: deque[Sequence[int]] = deque(maxlen=_SAMPLES)
         self._redis = Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
 
     def start(self) -> None:
@@ -93,7 +105,8 @@ class _Looker:
                 capacity.add_workers(found.queues, self._redis.crews(list(found.queues)))
             except UnavailableError as error:
                 problem = f"{error}; workers are unknown"
-        self.latest, self.problem, self.looks = found, problem, self.looks + 1
+        self._samples.append([found.total(name) for name in CURVES])
+        self.latest, self.problem, self.looks = _Seen(found, tuple(self._samples)), problem, self.looks + 1
         return found
 
     @contextmanager
@@ -130,9 +143,9 @@ class _Looker:
 def top(settings: Settings, *, seconds: float, sort: str) -> None:
     """Watch queues, why their jobs wait, and the longest-running jobs.
 
-    Rates are completed jobs over the last minute; ~ marks estimates. Workers are free/all; STALLED means that jobs have
-    waited for a minute while none finished. Keys: q quits, p pauses; w, r, o, b and n sort by waiting, rate, oldest,
-    busy and name. When piped, prints once.
+    Throughput is completed jobs over the last minute; ~ marks estimates. Curves begin when top started. Workers are
+    free/all; Stalled means that jobs have waited for a minute while none completed. Keys: q quits, p pauses; w, r, o,
+    b and n sort by waiting, rate, oldest, busy and name. When piped, prints once.
 
     \b
     drain top
@@ -160,7 +173,7 @@ def top(settings: Settings, *, seconds: float, sort: str) -> None:
 def _show(console: Console, looker: _Looker, sort: str) -> None:
     """Draw until q, Ctrl-C or a fatal error."""
     shown: tuple[object, ...] = ()
-    frozen: System | None = None
+    frozen: _Seen | None = None
     with reading_keys() as read, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             if looker.failure is not None:
@@ -182,12 +195,12 @@ def _show(console: Console, looker: _Looker, sort: str) -> None:
 
 
 def _screen(
-    console: Console, latest: System | None, sort: str, problem: str | None, *, paused: bool
+    console: Console, latest: _Seen | None, sort: str, problem: str | None, *, paused: bool
 ) -> RenderableType:
     width, height = console.size
     if latest is None:
         return Text(visible(problem or "looking at PostgreSQL and Redis ..."), style="red" if problem else "")
-    return top_view(latest, width, height, sort, problem, paused=paused)
+    return top_view(latest.system, width, height, sort, problem, paused=paused, samples=latest.samples)
 
 
 @contextmanager

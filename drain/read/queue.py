@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from drain.read.causes import CAUSES
@@ -14,6 +15,14 @@ RATE_SECONDS = STALLED_SECONDS = 60
 # These wait for a rule, pause or full list, not for the leader.
 _RULED = frozenset({"paused", "limited", "rate"})
 _HELD = _RULED | {"list_full"}
+# Reasons to look at a queue, in display order, and their words in every table and page.
+TROUBLES: Mapping[str, str] = {
+    "paused": "Paused",
+    "held": "Held",
+    "failing": "Failing",
+    "is_unattended": "No workers",
+    "is_stalled": "Stalled",
+}
 # Numbers that are sums.
 _PARTS = {
     "staged": ("ready", "scheduled"),
@@ -99,6 +108,11 @@ class Queue:
         return max(self.ready_seconds, self.queued_seconds, self.retrying_seconds)
 
     @property
+    def per_minute(self) -> int:
+        """Jobs finished in the last minute."""
+        return round(self.per_second * RATE_SECONDS)
+
+    @property
     def lag_seconds(self) -> float:
         """Longest wait for the leader; 0 while a rule, pause or full list holds jobs."""
         return 0.0 if _HELD & self.waiting.keys() else self.ready_seconds
@@ -128,3 +142,8 @@ class Queue:
     def is_unattended(self) -> bool:
         """True if jobs wait without any worker."""
         return self.workers == 0 and self.waits + self.waiting.get("retrying", 0) > 0
+
+    @property
+    def troubles(self) -> list[str]:
+        """Words of all that needs attention."""
+        return [word for name, word in TROUBLES.items() if getattr(self, name)]

@@ -149,7 +149,7 @@ def test_status_and_top_show_free_workers_and_the_stalled_queue(scene: Scene) ->
     assert "payments: 6 workers, none free, and no jobs are completing; the oldest has waited 2m" in text
     (line,) = [line for line in scene.run("top").splitlines() if line.startswith("payments")]
     assert " 0/6 " in line
-    assert "STALLED" in line
+    assert " Stalled " in line
 
 
 def test_the_page_shows_that_the_queue_is_stalled(scene: Scene) -> None:

@@ -135,25 +135,27 @@ def test_it_is_redrawn_hears_keys_and_leaves_the_terminal_as_it_was(
     stage_jobs(database_url, 3, queue="mail")
     stage_jobs(database_url, 7, queue="zoo")
     with screen(env) as shown:
-        shown.shows("10 waiting, 0 running")
-        assert shown.latest().index("zoo") < shown.latest().index("mail")
+        shown.shows("10 due")
+        assert shown.latest().index("\nzoo") < shown.latest().index("\nmail")
         shown.press("n")
-        wait_until(lambda: shown.latest().index("mail") < shown.latest().index("zoo"))
+        wait_until(lambda: shown.latest().index("\nmail") < shown.latest().index("\nzoo"))
         with new_enqueuer(database_url, redis_url) as enqueuer:
             enqueuer.drain()
-        shown.shows("queued")
+        shown.shows("10 queued")
         shown.press("p")
         shown.shows("PAUSED  q quit  p resume")
         stage_jobs(database_url, 5, queue="mail")
         shown.press("w")
-        wait_until(lambda: shown.latest().index("zoo") < shown.latest().index("mail"))
-        assert "10 waiting" in shown.latest()
+        wait_until(lambda: shown.latest().index("\nzoo") < shown.latest().index("\nmail"))
+        assert "10 queued" in shown.latest()
+        # A paused screen keeps its curves.
+        assert "█" in shown.latest()
         shown.press("p")
-        shown.shows("15 waiting")
+        shown.shows("5 list full, 10 queued")
         # An arrow is no key.
         shown.press("\x1b[A")
         shown.resize((50, 10))
-        wait_until(lambda: "waiting jobs  " not in shown.latest() and "q quit" in shown.latest())
+        wait_until(lambda: "per min  dead" not in shown.latest() and "q quit" in shown.latest())
         shown.press("q")
         assert shown.ends() == 0
 
@@ -178,13 +180,13 @@ def test_a_database_that_goes_away_is_a_line_and_comes_back(
     other = servers.postgres.url_of("postgres")
     stage_jobs(database_url, 3)
     with screen(env) as shown:
-        shown.shows("3 waiting")
+        shown.shows("3 due")
         query(other, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         query(other, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         wait_until(lambda: "cannot be" in shown.latest())
-        assert "3 waiting" in shown.latest()
+        assert "3 due" in shown.latest()
         query(other, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-        wait_until(lambda: "cannot be" not in shown.latest() and "3 waiting" in shown.latest())
+        wait_until(lambda: "cannot be" not in shown.latest() and "3 due" in shown.latest())
         shown.press("q")
         assert shown.ends() == 0
 
@@ -218,7 +220,8 @@ def test_where_the_output_is_no_terminal_it_is_printed_once(
     result = CliRunner().invoke(main, ["top"], env=env)
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout
-    assert "2 waiting, 1 running" in result.stdout
+    totals = result.stdout.splitlines()[3].split("  ")
+    assert [text.strip() for text in totals if text.strip()] == ["0 per min", "2", "1", "0", "0"]
     assert "q quit" not in result.stdout
     (row,) = [line for line in result.stdout.splitlines() if "shop-1:7" in line]
     assert str(ids[0]) in row.split()
@@ -287,4 +290,14 @@ def test_the_rights_of_inspection_are_enough(place: Place, redis_url: str) -> No
     stage_jobs(place.url, 2)
     result = CliRunner().invoke(main, ["top"], env=environment(place.url_of("inspection"), redis_url))
     assert result.exit_code == 0, result.output
-    assert "2 waiting" in result.stdout
+    assert "2 due" in result.stdout
+
+
+@pytest.mark.parametrize(("more", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
+@pytest.mark.usefixtures("processes")
+def test_no_color_is_respected(env: dict[str, str], more: dict[str, str], has_colours: bool) -> None:
+    with screen({name: text for name, text in env.items() if name != "NO_COLOR"} | more) as shown:
+        shown.shows("No leader")
+        shown.press("q")
+        assert shown.ends() == 0
+        assert bool(re.search(rb"\x1b\[(?:[0-9;]*;)?3[0-7]m", shown.drawn)) is has_colours

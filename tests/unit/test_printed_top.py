@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from drain.contrib.events.life import Event
 from drain.read.queue import Queue
 from drain.read.system import System
 from drain.tables.pauses import Pause
-from drain.terminal.top_view import SORTS, top_view
+from drain.terminal.top_view import SORTS, curve, top_view
 from tests.golden import WIDTHS, assert_printed
 
 NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
@@ -68,20 +69,26 @@ def drawn(width: int, height: int | None, system: System, sort: str = "waiting",
     return text
 
 
+# Ten looks, in the order of `CURVES`.
+SAMPLES = [(240 * look, 12_166 - 500 * look, 68, look % 2) for look in range(10)]
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_screen_shows_queues_and_running_jobs(width: int) -> None:
-    assert_printed("top", width, drawn(width, 24, busy()))
+    assert_printed("top", width, drawn(width, 24, busy(), samples=SAMPLES))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_an_old_screen_says_why_it_is_old(width: int) -> None:
     problem = "PostgreSQL at localhost/shop cannot be used: connection refused; trying again"
-    assert_printed("top-away", width, drawn(width, 24, busy(), "name", problem=problem, paused=True))
+    assert_printed(
+        "top-away", width, drawn(width, 24, busy(), "name", problem=problem, paused=True, samples=SAMPLES)
+    )
 
 
 def test_nothing_is_a_screen_too() -> None:
     text = drawn(80, 24, System(NOW))
-    assert "no leader: start `drain run`" in text
+    assert "No leader  Jobs are not drained: start `drain run`." in text
     assert "no queue has jobs" in text
 
 
@@ -95,8 +102,8 @@ def many() -> System:
 def test_a_screen_fits_the_terminal_and_its_last_line_names_the_keys(size: tuple[int, int]) -> None:
     width, height = size
     for system in (busy(), many()):
-        for problem in (None, "away"):
-            lines = drawn(width, height, system, problem=problem).splitlines()
+        for problem in (None, "away", "away " * 80):
+            lines = drawn(width, height, system, problem=problem, samples=SAMPLES).splitlines()
             assert len(lines) <= height
             assert all(len(line) <= width for line in lines)
             assert lines[-1].startswith("q quit")
@@ -109,7 +116,7 @@ def test_a_tiny_terminal_breaks_nothing(size: tuple[int, int]) -> None:
 
 def test_the_longest_runs_are_shown_where_there_are_too_many() -> None:
     text = drawn(80, 24, many())
-    assert "and 491 more queues" in text
+    assert "and 493 more queues" in text
     assert "10m" in text
 
 
@@ -119,7 +126,56 @@ def test_the_longest_runs_are_shown_where_there_are_too_many() -> None:
 )
 def test_the_queues_are_sorted(sort: str, first: str) -> None:
     assert sort in SORTS.values()
-    assert drawn(120, 24, busy(), sort).splitlines()[4].startswith(first)
+    assert drawn(120, 24, busy(), sort).splitlines()[7].startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn_values"),
+    [
+        ([], ""),
+        ([0, 0], "▁▁"),
+        ([0, 1, 1_000], "▁▂█"),
+        # More values than columns: the largest of each part.
+        ([0, 7, 0, 0, 3, 0], "█▁▄"),
+    ],
+)
+def test_a_curve_begins_at_zero_and_ends_at_its_largest_value(values: list[int], drawn_values: str) -> None:
+    assert curve(values, 3) == drawn_values
+
+
+def test_curves_appear_with_the_second_look() -> None:
+    for samples, has_curves in ((SAMPLES[:1], False), (SAMPLES[:2], True)):
+        assert ("█" in drawn(80, 24, busy(), samples=samples)) is has_curves
+    # A low terminal needs its lines for queues.
+    assert "█" not in drawn(80, 19, busy(), samples=SAMPLES)
+
+
+def test_the_health_line_names_the_worst_queues_first() -> None:
+    system = busy()
+    assert "3 of 4 queues: mail Stalled, reports" in drawn(80, 24, system)
+    system.queues = {"calls": system.queues["calls"], "default": system.queues["default"]}
+    assert drawn(80, 24, system).startswith("Needs attention  1 of 2 queues: calls Paused ")
+    del system.queues["calls"]
+    assert drawn(80, 24, system).startswith("OK  leader shop-1:4711:c0ffee since")
+    # Old numbers are no proof of health.
+    assert drawn(80, 24, system, problem="away").startswith("Not current ")
+
+
+@pytest.mark.parametrize(
+    ("found", "leader", "state"),
+    [
+        (queue({"queued": 1}), LEADER, "OK"),
+        (queue({"rate": 9, "limited": 1}), LEADER, "Rate-limited, Limited"),
+        (queue({"rate": 9}, failing=True, workers=0), LEADER, "Failing, No workers"),
+        (queue({"due": 1}), None, "Not drained"),
+    ],
+)
+def test_the_state_names_troubles_or_else_rules(
+    found: Queue, leader: dict[str, str] | None, state: str
+) -> None:
+    text = drawn(120, 24, System(NOW, leader, {"mail": found}))
+    (row,) = [line for line in text.splitlines() if line.startswith("mail ")]
+    assert re.split(" {2,}", row)[1] == state
 
 
 # --- events

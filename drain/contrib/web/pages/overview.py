@@ -17,7 +17,7 @@ from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import capacity, queries, queue_overview, queues
 from drain.read.causes import CAUSES
-from drain.read.queue import RATE_SECONDS, Queue
+from drain.read.queue import Queue
 from drain.read.queue_overview import Latency, Number
 from drain.read.queues import UP_TO
 
@@ -61,7 +61,7 @@ class Glance:
     @property
     def finished(self) -> Number:
         """Jobs finished in the last minute."""
-        number = round(self.numbers.per_second * RATE_SECONDS)
+        number = self.numbers.per_minute
         return Number(number, number > UP_TO)
 
     @property
@@ -78,10 +78,7 @@ class Glance:
     @property
     def has_trouble(self) -> bool:
         """True if the queue is paused, held, failing, stalled, or without workers."""
-        queue = self.numbers
-        return bool(
-            queue.paused or queue.held or queue.failing or queue.stalled_seconds or queue.is_unattended
-        )
+        return bool(self.numbers.troubles)
 
     def _number(self, name: str, number: int) -> Number:
         return Number(number, self.numbers.is_estimate(name))
