@@ -25,6 +25,7 @@
     stream      server-sent events for one tab
     memory      answers cached for seconds
     history     finished jobs in five-minute steps
+    levels      waiting and running jobs, sampled each minute
     charts      SVG charts, each with the same in words
     search      jobs by a word
     shortening  large values

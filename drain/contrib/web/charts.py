@@ -44,6 +44,8 @@ _SPANS = (
     (365 * 86_400, "year"),
 )
 _BARS = 60
+# Bars of a level's sparkline, and samples that it needs.
+_LEVEL_BARS, _FEW_SAMPLES = 60, 5
 
 
 class Series(NamedTuple):
@@ -82,9 +84,34 @@ def words(numbers: Numbers, what: str = "completed") -> str:
 
 def spark(numbers: Numbers, what: str = "completed", kind: str = "") -> Markup:
     """Draw a small bar for each known step."""
+    return _spark(numbers, words(numbers, what), kind)
+
+
+def _spark(numbers: Numbers, said: str, kind: str = "") -> Markup:
     width, height = 144, 28
     path = _bars(numbers, [0] * len(numbers), _most([numbers]), width, height)
-    return _SPARK.format(kind=kind, width=width, height=height, words=words(numbers, what), path=path)
+    return _SPARK.format(kind=kind, width=width, height=height, words=said, path=path)
+
+
+def level(numbers: Numbers, what: str) -> Markup:
+    """Draw a number sampled each minute, an hour or more wide; nothing for too few samples."""
+    known = [each for each in numbers if each is not None]
+    if len(known) < _FEW_SAMPLES:
+        return Markup()
+    padded = [*[None] * (_LEVEL_BARS - len(numbers)), *numbers]
+    bars = [
+        max((each for each in part if each is not None), default=None)
+        for at in range(_LEVEL_BARS)
+        for part in [padded[at * len(padded) // _LEVEL_BARS : (at + 1) * len(padded) // _LEVEL_BARS]]
+    ]
+    most, least = max(known), min(known)
+    span = duration(60 * len(numbers))
+    said = f"{_about(least)} to {_about(most)} {what} in the last {span}"
+    return _spark(bars, said)
+
+
+def _about(number: Number) -> str:
+    return f"about {rounded(number.number):,}" if number.is_estimate else f"{number.number:,}"
 
 
 def stacked(series: Sequence[Series], begins: datetime, ends: datetime) -> Markup:

@@ -12,6 +12,7 @@ from drain.config import Settings
 from drain.contrib.web.access import Access
 from drain.contrib.web.bulk_actions import BulkActions
 from drain.contrib.web.history import History
+from drain.contrib.web.levels import Levels
 from drain.contrib.web.live import Live
 from drain.contrib.web.memory import Memory
 from drain.contrib.web.sessions import Sessions
@@ -45,13 +46,15 @@ class Site:
         self.redis = RedisSide(producer)
         self.templates = Templates()
         self.history = History()
+        self.levels = Levels()
         self.memory = Memory()
         self.live = Live()
         self.bulk_actions = BulkActions(self.sessions)
 
     def close(self) -> None:
-        """End all streams and bulk actions, and close connections."""
+        """End all streams, threads and bulk actions, and close connections."""
         self.live.close()
+        self.levels.close()
         self.bulk_actions.close()
         self.sessions.close()
         self.redis.close()

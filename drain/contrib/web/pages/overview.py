@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -12,7 +13,9 @@ from markupsafe import Markup
 from drain.contrib.web import charts
 from drain.contrib.web.charts import Series
 from drain.contrib.web.history import STEP, STEPS, History
+from drain.contrib.web.levels import Level
 from drain.contrib.web.routing import of_all_pages, page
+from drain.contrib.web.site import Site
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import capacity, queries, queue_overview, queues
@@ -99,6 +102,11 @@ class Measured:
             sum(each.number for each in numbers), any(each.is_estimate for each in numbers if each.number)
         )
 
+    @property
+    def level(self) -> Level:
+        """Numbers to sample."""
+        return Level(self.total("waiting"), self.total("running"))
+
 
 class Lately(NamedTuple):
     """Deaths by step, and latency."""
@@ -136,6 +144,12 @@ def measure(view: View, connection: Connection) -> Measured:
     return Measured(glances, led, now)
 
 
+def _sample(site: Site) -> Level:
+    with site.sessions.snapshot() as connection:
+        found = {name: Glance(name, numbers) for name, numbers in queues.read(connection).items()}
+        return Measured(found, None, queries.now(connection)).level
+
+
 def _look_at_the_past(view: View, measured: Measured) -> Lately:
     def read() -> Lately:
         steps = History.steps(measured.now)
@@ -170,6 +184,8 @@ def _show(view: View) -> Mapping[str, Any]:
 def _measured(view: View) -> Mapping[str, Any]:
     measured = look(view)
     lately = _look_at_the_past(view, measured)
+    view.site.levels.visit(measured.level, partial(_sample, view.site))
+    levels = view.site.levels.curve()
     glances = list(measured.queues.values())
     completed = charts.total([glance.curve for glance in glances if glance.curve])
     series = [
@@ -195,6 +211,10 @@ def _measured(view: View) -> Mapping[str, Any]:
         "now": measured.now,
         "words": CAUSES,
         "spark": charts.spark,
+        "levels": {
+            name: charts.level([each and getattr(each, name) for each in levels], name)
+            for name in Level._fields
+        },
         "meter": charts.meter,
         "redis_problem": view.site.redis.problem,
     }
