@@ -98,7 +98,7 @@ def level(numbers: Numbers, what: str) -> Markup:
     known = [each for each in numbers if each is not None]
     if len(known) < _FEW_SAMPLES:
         return Markup()
-    padded = [*[None] * (_LEVEL_BARS - len(numbers)), *numbers]
+    padded = [*numbers, *[None] * (_LEVEL_BARS - len(numbers))]
     bars = [
         max((each for each in part if each is not None), default=None)
         for at in range(_LEVEL_BARS)
