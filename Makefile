@@ -107,7 +107,7 @@ test-lowest: $(TEST)
 	PIP_CONSTRAINT=$(LOWEST)/constraints.txt $(BIN)/python -m pip --python $(LOWEST)/bin/python install --quiet \
 	  --disable-pip-version-check --editable '.[servers,async,web,alembic,opentelemetry,sentry]' --group test
 	$(subst $(BIN),$(LOWEST)/bin,$(PYTEST)) --ignore-glob '*/test_printed*' --deselect $(HELP) $(or $(TESTS),$(FAST))
-HELP := tests/unit/test_docs.py::test_the_reference_of_the_command_line_is_the_help_of_each_command
+HELP := tests/unit/test_docs.py::test_the_command_line_reference_matches_each_commands_help
 
 check: install
 	$(BIN)/ruff check .

@@ -107,7 +107,7 @@ def test_a_killed_leader_is_an_alarm_until_another_one_leads(watched: Watched) -
         wait_until(lambda: not watched.prometheus.firing())
 
 
-def test_a_worker_that_stands_still_is_an_alarm(watched: Watched) -> None:
+def test_a_stalled_worker_raises_an_alarm(watched: Watched) -> None:
     watched.finish(*watched.stage(jobs.record, "a", "b", "c"))
     finished = "sum(drain_work_finished_jobs_total) == 3"
     wait_until(lambda: watched.prometheus.query(finished))
@@ -121,7 +121,7 @@ def test_a_worker_that_stands_still_is_an_alarm(watched: Watched) -> None:
     watched.fires("DrainCompletionsLow")
 
 
-def test_a_queue_that_grows_without_workers_and_a_job_that_expires_are_alarms(watched: Watched) -> None:
+def test_an_unattended_queue_and_an_expired_job_raise_alarms(watched: Watched) -> None:
     wait_until(watched.is_quiet)
     assert end(watched.worker) == 0
     gone = datetime.now(UTC) - timedelta(days=1)
@@ -134,7 +134,7 @@ def test_a_queue_that_grows_without_workers_and_a_job_that_expires_are_alarms(wa
     watched.fires("DrainQueueAboveHighWater")
 
 
-def test_a_redis_that_is_away_is_an_alarm_until_it_is_back(watched: Watched) -> None:
+def test_a_redis_outage_raises_an_alarm_until_it_ends(watched: Watched) -> None:
     wait_until(watched.is_quiet)
     watched.servers.redis.stop()
     watched.fires("DrainStoreFailures")

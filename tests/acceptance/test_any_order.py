@@ -616,7 +616,7 @@ def hooked(hook: Callable[[FailurePoint], None]) -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
-def test_whatever_happens_in_whatever_order_each_committed_job_is_finished_once(
+def test_each_committed_job_finishes_once_under_any_order_of_events(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, names in PAUSES_OF_THE_LEADER.items():

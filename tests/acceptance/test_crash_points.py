@@ -273,9 +273,7 @@ def test_every_crash_point_has_its_test() -> None:
 
 
 @pytest.mark.parametrize("point", ENQUEUERS, ids=lambda point: point.name)
-def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs_twice(
-    system: System, point: FailurePoint
-) -> None:
+def test_a_killed_enqueuer_loses_no_job_and_makes_none_run_twice(system: System, point: FailurePoint) -> None:
     ids = ENQUEUERS[point](system)
     forwarded = {
         id_ for (id_,) in query(system.database_url, "SELECT id FROM staged_jobs WHERE queue = 'forward'")
@@ -290,9 +288,7 @@ def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs
 
 
 @pytest.mark.parametrize("point", RULED, ids=lambda point: point.name)
-def test_the_next_leader_exceeds_no_limit_when_one_is_killed_that_has_admitted_jobs(
-    system: System, point: FailurePoint
-) -> None:
+def test_the_successor_of_a_killed_leader_exceeds_no_limit(system: System, point: FailurePoint) -> None:
     ids = RULED[point](system)
     forwarded = {
         id_ for (id_,) in query(system.database_url, "SELECT id FROM staged_jobs WHERE queue = 'forward'")
@@ -306,7 +302,7 @@ def test_the_next_leader_exceeds_no_limit_when_one_is_killed_that_has_admitted_j
     system.assert_sound()
 
 
-def test_an_enqueuer_that_is_killed_as_jobs_give_way_decides_once_more(system: System) -> None:
+def test_an_enqueuer_killed_while_superseding_jobs_decides_again(system: System) -> None:
     delivered = system.stage(1, unique_key="doc:42")
     system.drain_once()
     staged = system.stage(2, unique_key="doc:42", keep="last")
@@ -320,7 +316,7 @@ def test_an_enqueuer_that_is_killed_as_jobs_give_way_decides_once_more(system: S
     system.assert_sound()
 
 
-def test_an_enqueuer_that_is_killed_as_it_calls_back_leaves_nothing_that_starts_in_the_pause(
+def test_no_job_starts_in_a_pause_after_a_kill_during_call_back(
     system: System,
 ) -> None:
     ids = system.stage()
@@ -340,7 +336,7 @@ def test_an_enqueuer_that_is_killed_as_it_calls_back_leaves_nothing_that_starts_
 
 
 @pytest.mark.parametrize("point", TICKERS, ids=lambda point: point.name)
-def test_an_enqueuer_that_is_killed_at_a_tick_has_one_job_for_it(system: System, point: FailurePoint) -> None:
+def test_an_enqueuer_killed_at_a_tick_stages_one_job_for_it(system: System, point: FailurePoint) -> None:
     query(
         system.database_url,
         "INSERT INTO crons (name, job_name, cron, job_args, next_tick_at) "
@@ -361,7 +357,7 @@ def test_an_enqueuer_that_is_killed_at_a_tick_has_one_job_for_it(system: System,
 @pytest.mark.parametrize(
     "point", [FailurePoint.WRITTEN, FailurePoint.FINISHED_AND_COMMITTED], ids=lambda point: point.name
 )
-def test_a_worker_that_is_killed_around_the_commit_of_its_job_writes_once(
+def test_a_worker_killed_around_the_commit_of_its_job_writes_once(
     system: System, point: FailurePoint, name: str
 ) -> None:
     ids = system.stage(job=f"{jobs_that_crash.MODULE}.{name}")
@@ -380,9 +376,7 @@ def test_a_worker_that_is_killed_around_the_commit_of_its_job_writes_once(
 
 
 @pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
-def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(
-    system: System, point: FailurePoint
-) -> None:
+def test_a_killed_worker_loses_no_job_and_repeats_no_effect(system: System, point: FailurePoint) -> None:
     ids = system.stage(job=WORKERS[point])
     system.drain_once()
 
@@ -394,7 +388,7 @@ def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(
     system.assert_sound()
 
 
-def test_a_cancel_that_is_killed_between_two_slices_is_given_again(system: System) -> None:
+def test_a_cancel_killed_between_two_slices_can_be_repeated(system: System) -> None:
     delivered = system.stage(2, queue="mail")
     system.drain_once()
     staged = system.stage(2, queue="mail")
@@ -412,7 +406,7 @@ def test_a_cancel_that_is_killed_between_two_slices_is_given_again(system: Syste
     system.assert_sound()
 
 
-def test_a_cancel_of_an_application_that_is_killed_has_cancelled_nothing(system: System) -> None:
+def test_an_application_killed_during_a_cancel_has_cancelled_nothing(system: System) -> None:
     ids = system.stage(2, queue="mail")
 
     system.crash(FailurePoint.CANCELLED, (f"{applications_that_crash.MODULE}:cancel_mail",))
@@ -421,7 +415,7 @@ def test_a_cancel_of_an_application_that_is_killed_has_cancelled_nothing(system:
     assert not ids_in(system.database_url, "dead_jobs")
 
 
-def test_a_move_that_is_killed_between_two_tables_is_given_again(system: System) -> None:
+def test_a_move_killed_between_two_tables_can_be_repeated(system: System) -> None:
     move = ("jobs", "move", "--queue", "mail", "--to", "default", "--yes")
     delivered = system.stage(2, queue="mail")
     system.drain_once()
@@ -439,7 +433,7 @@ def test_a_move_that_is_killed_between_two_tables_is_given_again(system: System)
     system.assert_sound()
 
 
-def test_an_application_that_is_killed_keeps_no_idempotency_key_without_its_job(system: System) -> None:
+def test_a_killed_application_leaves_no_idempotency_key_without_its_job(system: System) -> None:
     system.crash(FailurePoint.STAGED_ONCE, (f"{applications_that_crash.MODULE}:stage_once",))
 
     assert not query(system.database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM idempotency_keys")
@@ -452,7 +446,7 @@ def test_an_application_that_is_killed_keeps_no_idempotency_key_without_its_job(
     system.assert_sound()
 
 
-def test_a_job_that_has_been_recorded_is_not_repeated_though_nothing_but_that_remembers_it(
+def test_a_recorded_job_is_not_repeated_after_a_crash(
     system: System,
 ) -> None:
     ids = system.stage(1, job=f"{jobs_that_crash.MODULE}.act")
@@ -467,7 +461,7 @@ def test_a_job_that_has_been_recorded_is_not_repeated_though_nothing_but_that_re
 
 
 @pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
-def test_a_worker_process_that_dies_alone_leaves_nothing_to_be_done_twice(
+def test_the_death_of_one_worker_process_repeats_no_finished_job(
     system: System, point: FailurePoint, tmp_path: Path
 ) -> None:
     """Who takes its place knows which jobs had ended: these are finished, though their effects are outside."""
@@ -486,7 +480,7 @@ def test_a_worker_process_that_dies_alone_leaves_nothing_to_be_done_twice(
     system.assert_sound()
 
 
-def test_a_worker_that_is_killed_after_an_effect_outside_of_the_transaction_repeats_it(
+def test_a_killed_worker_repeats_an_effect_outside_the_transaction(
     system: System,
 ) -> None:
     """What the transaction is for: without it, nobody can know."""

@@ -150,13 +150,13 @@ def test_no_panel_is_empty(path: Path, scraped: tuple[Prometheus, float]) -> Non
     assert empty() == []
 
 
-def test_a_query_without_an_answer_is_noticed(scraped: tuple[Prometheus, float]) -> None:
+def test_a_query_without_data_is_detected(scraped: tuple[Prometheus, float]) -> None:
     server, began = scraped
     assert not has_answer(server.query_range('drain_leader{queue="none"}', began, time.time()))
     assert not has_answer(server.query_range("drain_leader * NaN", began, time.time()))
 
 
-def test_the_variable_of_a_queue_has_values(scraped: tuple[Prometheus, float]) -> None:
+def test_the_queue_variable_has_values(scraped: tuple[Prometheus, float]) -> None:
     dashboard = json.loads((ROOT / "deploy/grafana/queue.json").read_text(encoding="utf-8"))
     (variable,) = [each for each in dashboard["templating"]["list"] if each["name"] == "queue"]
     found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])

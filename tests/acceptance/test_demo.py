@@ -134,7 +134,7 @@ def test_a_document_that_is_indexed_with_another_text_is_lost(stores: Stores) ->
     assert stores.verdict().lost == (document_id,)
 
 
-def test_a_commit_that_only_the_application_remembers_is_lost(stores: Stores) -> None:
+def test_a_commit_known_only_to_the_application_counts_as_lost(stores: Stores) -> None:
     document_id = stores.save("json.dumps")
     jobs.index_document(document_id)
     stores.connection.execute("DELETE FROM documents")
@@ -180,7 +180,7 @@ def test_the_application_rolls_back_one_in_ten() -> None:
     assert len({position % 10 for position in refused}) == 10
 
 
-def test_the_corpus_is_the_same_each_time_and_pydoc_knows_it() -> None:
+def test_the_corpus_is_reproducible_and_matches_pydoc() -> None:
     some, everything = corpus.entries(500), corpus.entries(1_000_000)
     by_name = dict(everything)
     assert len(by_name) == len(everything) > 5000
@@ -215,7 +215,7 @@ def test_a_journal_is_read_while_it_is_written(tmp_path: Path) -> None:
     assert reader.transactions == [transaction]
 
 
-def test_the_death_of_a_process_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_the_death_of_a_process_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "mortal.py").write_text("import sys; sys.exit('out of ink')")
     told = "the scribe ended with exit code 1; its log ends: out of ink"
     with processes.Processes(tmp_path, {"PYTHONPATH": str(tmp_path)}) as children:

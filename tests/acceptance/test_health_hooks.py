@@ -85,9 +85,7 @@ def told(tmp_path: Path) -> Told:
     return Told(tmp_path)
 
 
-def test_the_enqueuer_tells_of_an_outage_once_and_of_its_end_once_and_goes_on_whatever_the_hooks_do(
-    own: Services, told: Told
-) -> None:
+def test_the_enqueuer_reports_an_outage_once_even_with_broken_hooks(own: Services, told: Told) -> None:
     port = free_port()
     env = environment(own.database_url, own.redis_url) | told.environment
     # The hook that hangs is waited for, so that the end of the outage is told when it is left behind.
@@ -120,7 +118,7 @@ def test_the_enqueuer_tells_of_an_outage_once_and_of_its_end_once_and_goes_on_wh
         assert end(process) == 0
 
 
-def test_an_outage_within_the_grace_is_told_to_nobody(own: Services, told: Told) -> None:
+def test_an_outage_within_the_grace_period_is_not_reported(own: Services, told: Told) -> None:
     port = free_port()
     env = environment(own.database_url, own.redis_url) | told.environment | {"DRAIN_HEALTH_GRACE": "3600"}
     with leading(env, "--metrics-port", str(port)) as process:
@@ -132,9 +130,7 @@ def test_an_outage_within_the_grace_is_told_to_nobody(own: Services, told: Told)
         assert told.commands() == []
 
 
-def test_the_workers_tell_of_an_outage_once_and_of_its_end_once_and_a_hook_that_hangs_harms_nobody(
-    own: Services, told: Told
-) -> None:
+def test_workers_report_an_outage_once_even_with_a_hanging_hook(own: Services, told: Told) -> None:
     port = free_port()
     yard = Yard(own.database_url, own.redis_url)
     more = told.environment | {"DRAIN_WORK_METRICS_PORT": str(port)}
@@ -161,7 +157,7 @@ def test_the_workers_tell_of_an_outage_once_and_of_its_end_once_and_a_hook_that_
         assert end(command) == 0
 
 
-def test_a_module_of_hooks_that_does_not_import_is_one_line(own: Services) -> None:
+def test_a_hooks_module_that_does_not_import_is_reported_in_one_line(own: Services) -> None:
     env = environment(own.database_url, own.redis_url)
     with drain_command("run", "--metrics-port", "0", "--hooks", "no.such.module", env=env) as process:
         assert process.wait(60) == 1

@@ -64,7 +64,7 @@ def lines_with(command: Command, text: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "is_tracked", [True, False], ids=["the worker of tracked jobs", "that of plain ones"]
 )
-def test_garbage_on_the_command_channel_is_a_line_each_and_the_next_command_is_heard(
+def test_garbage_on_the_command_channel_is_logged_and_ignored(
     yard: Yard, client: Redis, *, is_tracked: bool
 ) -> None:
     with yard.working() as command:
@@ -78,9 +78,7 @@ def test_garbage_on_the_command_channel_is_a_line_each_and_the_next_command_is_h
         assert command.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_plain_job_that_rq_cannot_read_is_a_failed_one_and_the_worker_goes_on(
-    yard: Yard, client: Redis
-) -> None:
+def test_a_plain_job_that_rq_cannot_read_fails_and_the_worker_continues(yard: Yard, client: Redis) -> None:
     queue = Queue("default", connection=client)
     unreadable = {}
     for field in FIELDS:
@@ -103,7 +101,7 @@ def test_a_plain_job_that_rq_cannot_read_is_a_failed_one_and_the_worker_goes_on(
     assert not list(client.scan_iter("*:intermediate"))
 
 
-def test_an_id_without_a_readable_job_is_forgotten_with_a_line(yard: Yard, client: Redis) -> None:
+def test_an_id_without_a_readable_job_is_logged_and_dropped(yard: Yard, client: Redis) -> None:
     queue = Queue("default", connection=client)
     without_data = queue.enqueue(jobs.plain, "never")
     client.hdel(without_data.key, "data")
@@ -179,7 +177,7 @@ def env(database_url: str, redis_url: str) -> Iterator[dict[str, str]]:
         yield {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url}
 
 
-def test_no_command_lets_a_text_of_the_database_command_the_terminal(env: dict[str, str]) -> None:
+def test_text_from_the_database_cannot_control_the_terminal(env: dict[str, str]) -> None:
     ids = [id_ for (id_,) in query(env["DRAIN_DATABASE_URL"], "SELECT id FROM inflight_jobs")]
     states = ["staged", "inflight", "finished", "dead"]
     commands = [
@@ -233,7 +231,9 @@ def drain_with(yard: Yard, words: str, streams: str) -> subprocess.CompletedProc
         ("run --once", "2>/dev/full", 0),
     ],
 )
-def test_a_stream_that_is_closed_or_full_is_no_crash(yard: Yard, words: str, streams: str, code: int) -> None:
+def test_a_closed_or_full_stream_does_not_crash_a_command(
+    yard: Yard, words: str, streams: str, code: int
+) -> None:
     if "/dev/full" in streams and not Path("/dev/full").exists():
         pytest.skip("there is no full device on this machine")
     assert stage_jobs(yard.database_url) == [1]
@@ -247,7 +247,7 @@ def test_a_stream_that_is_closed_or_full_is_no_crash(yard: Yard, words: str, str
     assert "Exception ignored" not in done.stderr
 
 
-def test_the_leader_works_on_without_a_standard_error(yard: Yard) -> None:
+def test_the_leader_keeps_working_without_standard_error(yard: Yard) -> None:
     script = 'exec "$@" 2>&-'
     words = [sys.executable, "-c", DRAIN, "run", "--metrics-port", "0"]
     with subprocess.Popen(["sh", "-c", script, "sh", *words], env=yard.env(), cwd=ROOT) as leader:

@@ -28,7 +28,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     subprocess.run(["chmod", "-R", "u+w", root], check=True)
 
 
-def test_one_job_runs_through_what_the_image_holds(
+def test_the_image_contains_everything_to_run_one_job(
     image: Image, empty_database_url: str, redis_url: str
 ) -> None:
     settings = {
@@ -57,7 +57,7 @@ def test_one_job_runs_through_what_the_image_holds(
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_the_packages_are_those_that_were_copied_and_cannot_be_written_to(image: Image) -> None:
+def test_the_installed_packages_are_the_copied_ones_and_read_only(image: Image) -> None:
     program = (
         "import drain.workers, drain.pipeline as p; print(drain.__file__, drain.workers.__file__, p.__file__)"
     )
@@ -69,13 +69,13 @@ def test_the_packages_are_those_that_were_copied_and_cannot_be_written_to(image:
         assert image.execute(["sh", "-c", f"echo >> {place}"]).returncode != 0
 
 
-def test_the_user_is_a_number_and_the_port_is_that_of_the_settings(image: Image) -> None:
+def test_the_user_is_numeric_and_the_ports_match_the_settings(image: Image) -> None:
     assert re.fullmatch(r"[1-9]\d*(:\d+)?", image.user)
     for variable in ("DRAIN_METRICS_PORT", "DRAIN_WORK_METRICS_PORT"):
         assert image.ports == image.environment[variable]
 
 
-def test_a_change_of_the_sources_installs_no_dependency_again() -> None:
+def test_a_source_change_does_not_reinstall_dependencies() -> None:
     steps = list(instructions(DOCKERFILE))
     installs = next(
         step for step, (name, rest) in enumerate(steps) if name == "RUN" and "pip install" in rest
@@ -85,7 +85,7 @@ def test_a_change_of_the_sources_installs_no_dependency_again() -> None:
     assert all("--no-deps" in rest for name, rest in steps[installs + 1 :] if name == "RUN")
 
 
-def test_nothing_is_sent_to_the_build_but_what_it_copies() -> None:
+def test_the_build_context_holds_only_copied_files() -> None:
     sent = set(context())
     assert not [path for path in sent if "__pycache__" in path or path.startswith((".", "tests"))]
     sources = [
@@ -95,13 +95,13 @@ def test_nothing_is_sent_to_the_build_but_what_it_copies() -> None:
 
 
 @pytest.mark.parametrize("words", re.findall(r'command: \["((?:init|run|work|web)\b.*)"\]', COMPOSE))
-def test_each_command_of_the_compose_file_is_understood(words: str) -> None:
+def test_each_command_of_the_compose_file_parses(words: str) -> None:
     name, *arguments = shlex.split(words.replace('", "', " "))
     command: click.Command = main.commands[name]
     command.make_parser(click.Context(command, **main.context_settings)).parse_args(arguments)
 
 
-def test_the_documented_image_of_an_application_builds_on_ours_and_ends_as_its_user(image: Image) -> None:
+def test_the_documented_application_image_extends_ours_and_keeps_its_user(image: Image) -> None:
     (text,) = re.findall(r"```dockerfile\n(.*?)```", DOCUMENTED, re.DOTALL)
     steps = list(instructions(text))
     assert steps[0] == ("FROM", "job-drain")
@@ -119,7 +119,7 @@ def test_the_compose_file_serves_the_page_at_the_documented_port() -> None:
     assert "| `http://localhost:9189/` | `WEB_PORT` |" in DOCUMENTED
 
 
-def test_the_compose_file_publishes_ports_on_this_machine_alone() -> None:
+def test_the_compose_file_publishes_ports_on_localhost_only() -> None:
     ports = re.findall(r'- "(.*):(\d+)"', COMPOSE)
     assert {port for _, port in ports} == {"5432", "6379", "9186", "9189", "9090", "3000"}
     assert all(host.startswith("127.0.0.1:") for host, _ in ports)

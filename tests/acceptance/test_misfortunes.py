@@ -30,7 +30,7 @@ pytestmark = pytest.mark.every_python
 LOCK = "SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE"
 
 
-def test_a_claim_that_took_long_is_run_all_the_same(yard: Yard) -> None:
+def test_a_job_runs_even_if_its_claim_took_long(yard: Yard) -> None:
     """It has not waited behind another job, though it was asked for long ago."""
     ids = yard.pushed(jobs.note, "a")
     with psycopg.connect(yard.database_url) as somebody:
@@ -49,7 +49,7 @@ def test_a_claim_that_took_long_is_run_all_the_same(yard: Yard) -> None:
     assert yard.effects() == ["a"]
 
 
-def test_in_a_burst_a_process_that_exits_harms_no_other(yard: Yard) -> None:
+def test_in_a_burst_an_exiting_process_does_not_affect_the_others(yard: Yard) -> None:
     leaving = yard.pushed(jobs.leave_at_once, 1)
     others = yard.pushed(jobs.wait_for_go, *map(str, range(4)))
     with yard.working("--burst", "--processes", "2", "--prefetch", "1") as command:
@@ -61,7 +61,7 @@ def test_in_a_burst_a_process_that_exits_harms_no_other(yard: Yard) -> None:
     assert "its worker process exited with code 1" in yard.row(leaving[0])["explanation"]
 
 
-def test_a_job_that_exits_as_if_all_were_well_is_a_death_and_the_process_is_replaced(yard: Yard) -> None:
+def test_a_job_that_exits_with_code_zero_dies_and_its_process_is_replaced(yard: Yard) -> None:
     leaving = yard.pushed(jobs.leave_at_once, 0)
     others = yard.pushed(jobs.note, "a")
     with yard.working("--prefetch", "2") as command:
@@ -71,7 +71,7 @@ def test_a_job_that_exits_as_if_all_were_well_is_a_death_and_the_process_is_repl
         assert end(command) == 0
 
 
-def test_a_process_that_is_told_to_end_by_itself_is_replaced(yard: Yard) -> None:
+def test_a_process_that_receives_sigterm_on_its_own_is_replaced(yard: Yard) -> None:
     with yard.working() as command:
         (before,) = wait_until(lambda: children(command), PATIENCE_SECONDS)
         with Redis.from_url(yard.redis_url) as client:
@@ -84,7 +84,7 @@ def test_a_process_that_is_told_to_end_by_itself_is_replaced(yard: Yard) -> None
 
 
 @pytest.mark.parametrize("job", [jobs.fork_and_exit, jobs.fork_and_return, jobs.fork_and_return_async])
-def test_what_a_job_forks_does_not_work_on_as_a_second_worker(yard: Yard, job: object) -> None:
+def test_a_process_forked_by_a_job_does_not_become_a_second_worker(yard: Yard, job: object) -> None:
     ids = yard.pushed(job, "forked") + yard.pushed(jobs.note, *map(str, range(4)))
     with yard.working("--prefetch", "10") as command:
         yard.wait_for("finished_jobs", ids)
@@ -92,7 +92,7 @@ def test_what_a_job_forks_does_not_work_on_as_a_second_worker(yard: Yard, job: o
     assert Counter(yard.effects()) == Counter(["forked", *map(str, range(4))])
 
 
-def test_a_process_that_a_job_has_started_ends_when_it_is_told_to(yard: Yard) -> None:
+def test_a_process_started_by_a_job_still_obeys_sigterm(yard: Yard) -> None:
     ids = yard.pushed(jobs.terminate_a_child, "normal") + yard.pushed(
         jobs.terminate_a_child_isolated, "isolated"
     )
@@ -103,7 +103,7 @@ def test_a_process_that_a_job_has_started_ends_when_it_is_told_to(yard: Yard) ->
 
 
 @pytest.mark.parametrize(("job", "place"), [(jobs.put_off, "inflight_jobs"), (jobs.give_up, "dead_jobs")])
-def test_a_job_that_wants_something_else_is_not_charged_for_its_neighbour(
+def test_a_deferral_or_failure_is_not_blamed_on_a_crashing_neighbour(
     yard: Yard, job: object, place: str
 ) -> None:
     wanting = yard.pushed(job, "wanting")
@@ -122,7 +122,7 @@ def held(yard: Yard) -> bool:
     return bool(query(yard.database_url, "SELECT FROM inflight_jobs WHERE lease_expires_at IS NOT NULL"))
 
 
-def test_a_plain_rq_job_that_kills_its_process_takes_no_other_plain_one_along(yard: Yard) -> None:
+def test_a_plain_job_that_kills_its_process_fails_no_other(yard: Yard) -> None:
     with Redis.from_url(yard.redis_url) as client:
         queue = Queue("default", connection=client)
         queue.enqueue(jobs.plain_killer)
@@ -145,14 +145,14 @@ def test_an_isolated_job_does_not_outlive_its_worker(yard: Yard) -> None:
     assert yard.row(job_id)["attempts"] == 2
 
 
-def test_an_isolated_job_that_exits_as_if_all_were_well_has_failed(yard: Yard) -> None:
+def test_an_isolated_job_that_exits_with_code_zero_fails(yard: Yard) -> None:
     (job_id,) = yard.pushed(jobs.isolated_leave_at_once, 0)
     with yard.working("--burst") as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert "its process exited with code 0" in yard.row(job_id)["explanation"]
 
 
-def test_a_queue_whose_key_is_no_list_keeps_no_other_queue_waiting(yard: Yard) -> None:
+def test_a_queue_key_that_is_not_a_list_blocks_no_other_queue(yard: Yard) -> None:
     with Redis.from_url(yard.redis_url) as client:
         client.set("rq:queue:bad", "no list")
         ids = yard.pushed(jobs.note, "a", "b")
@@ -168,7 +168,7 @@ def test_a_queue_whose_key_is_no_list_keeps_no_other_queue_waiting(yard: Yard) -
     assert yard.effects() == ["a", "b", "c", "d"]
 
 
-def test_nothing_but_the_dead_job_is_left_in_redis_of_what_a_dead_process_held(yard: Yard) -> None:
+def test_a_dead_process_leaves_only_its_dead_job_in_redis(yard: Yard) -> None:
     ids = yard.pushed(jobs.note, "a")
     killer = yard.pushed(jobs.kill_the_process, "killer", max_attempts=1)
     with yard.working("--prefetch", "10") as command:
@@ -181,7 +181,7 @@ def test_nothing_but_the_dead_job_is_left_in_redis_of_what_a_dead_process_held(y
         assert end(command) == 0
 
 
-def test_an_alarm_that_a_job_leaves_behind_harms_nobody(yard: Yard) -> None:
+def test_an_alarm_left_behind_by_a_job_does_no_harm(yard: Yard) -> None:
     ids = yard.pushed(jobs.leave_an_alarm, "alarm")
     with yard.working() as command:
         yard.wait_for("finished_jobs", ids)
@@ -193,7 +193,7 @@ def test_an_alarm_that_a_job_leaves_behind_harms_nobody(yard: Yard) -> None:
         assert end(command) == 0
 
 
-def test_a_signal_in_the_pause_after_a_death_leaves_nothing_behind(yard: Yard) -> None:
+def test_a_signal_in_the_pause_after_a_crash_leaves_nothing_behind(yard: Yard) -> None:
     killer = yard.pushed(jobs.kill_the_process, "killer", max_attempts=1)
     waiting = yard.pushed(jobs.note, "a", "b")
     # No other process has started before the supervisor is stopped.

@@ -70,7 +70,7 @@ def all_in_use(pooler: SmallPooler, size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("order", ["last", "first"])
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 20])
-def test_sessions_that_are_shared_are_noticed(database_url: str, size: int, order: Order) -> None:
+def test_shared_sessions_are_detected(database_url: str, size: int, order: Order) -> None:
     with SmallPooler(database_url, "transaction", size=size, order=order) as pooler:
         with all_in_use(pooler, size):
             pass
@@ -78,7 +78,7 @@ def test_sessions_that_are_shared_are_noticed(database_url: str, size: int, orde
             require_own_session(pooler.url)
 
 
-def test_several_poolers_behind_one_address_are_noticed(database_url: str) -> None:
+def test_several_poolers_behind_one_address_are_detected(database_url: str) -> None:
     with (
         SmallPooler(database_url, "transaction", pools=4) as pooler,
         pytest.raises(ConfigError, match="shares sessions"),
@@ -88,7 +88,7 @@ def test_several_poolers_behind_one_address_are_noticed(database_url: str) -> No
 
 @pytest.mark.parametrize("size", [1, 4, 20])
 @every_pooler
-def test_a_session_of_ones_own_is_not_mistaken_for_a_shared_one(
+def test_a_dedicated_session_is_not_mistaken_for_a_shared_one(
     database_url: str, pooler: NewPooler, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_WAIT_SECONDS", 0.2)
@@ -96,7 +96,7 @@ def test_a_session_of_ones_own_is_not_mistaken_for_a_shared_one(
         require_own_session(running.url)
 
 
-def test_a_pooler_whose_sessions_are_all_in_use_is_noticed_when_one_is_free(
+def test_a_fully_used_pooler_is_detected_once_a_session_is_free(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_WAIT_SECONDS", 0.2)
@@ -123,7 +123,7 @@ def test_a_pooler_whose_sessions_are_all_in_use_is_noticed_when_one_is_free(
                 session.require_own_session(connection, pooler.url)
 
 
-def test_a_pooler_that_has_no_session_for_us_is_given_up(
+def test_connecting_through_a_full_pooler_times_out(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "FIRST_ANSWER_SECONDS", 0.2)
@@ -135,7 +135,7 @@ def test_a_pooler_that_has_no_session_for_us_is_given_up(
         postgres.connect(pooler.url, "test")
 
 
-def test_a_proxy_that_forwards_all_is_no_pooler(database_url: str) -> None:
+def test_a_transparent_proxy_is_not_mistaken_for_a_pooler(database_url: str) -> None:
     with proxied(database_url) as (_, through):
         for url in (through, database_url):
             with closing(postgres.connect(url, "test")) as connection:
@@ -154,7 +154,7 @@ def test_a_proxy_that_forwards_all_is_no_pooler(database_url: str) -> None:
         (SmallPooler, "transaction"),
     ],
 )
-def test_nobody_leads_behind_a_pooler_that_shares_sessions(
+def test_an_enqueuer_refuses_a_pooler_that_shares_sessions(
     database_url: str, redis_url: str, pooler: NewPooler, mode: str, once: bool
 ) -> None:
     stage_jobs(database_url)
@@ -195,7 +195,7 @@ def test_a_leader_whose_pooler_is_restarted_in_another_mode_ends(database_url: s
 
 
 @every_pooler
-def test_workers_with_fewer_sessions_than_there_are_of_them_finish_all(
+def test_workers_that_outnumber_their_sessions_finish_all_jobs(
     database_url: str, redis_url: str, pooler: NewPooler
 ) -> None:
     jobs.create_effects(database_url)
@@ -275,7 +275,7 @@ def query_through(url: str, statement: str) -> list[tuple[str, ...]]:
         return connection.execute(statement.encode()).fetchall()
 
 
-def test_a_session_of_ones_own_is_bounded_through_a_pooler_too(database_url: str) -> None:
+def test_a_dedicated_session_through_a_pooler_has_its_time_limits(database_url: str) -> None:
     with (
         SmallPooler(database_url, "session") as pooler,
         closing(postgres.connect(pooler.url, "test")) as connection,
@@ -316,7 +316,7 @@ def test_an_application_stages_through_shared_sessions(
     assert ids_in(database_url, "staged_jobs") == sorted(ids)
 
 
-def test_staging_without_a_pooler_is_prepared_as_ever(database_url: str) -> None:
+def test_staging_without_a_pooler_uses_prepared_statements(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         for number in range(10):
             stage(connection, "m.f", (number,))

@@ -100,9 +100,7 @@ PROGRAMS = pytest.mark.parametrize("program", ["rq worker", "drain work"])
 
 
 @PROGRAMS
-def test_a_dead_job_and_no_other_has_failed_in_rqs_books_with_what_it_raised(
-    yard: Yard, client: Redis, program: str
-) -> None:
+def test_only_a_dead_job_is_failed_in_rq_with_its_exception(yard: Yard, client: Redis, program: str) -> None:
     (job_id,) = yard.pushed(jobs.fail, "luck")
     (failed,) = pushed(yard.redis_url)
     yard.pushed(jobs.note, "fine")
@@ -132,7 +130,7 @@ def test_a_dead_job_and_no_other_has_failed_in_rqs_books_with_what_it_raised(
     [jobs.isolated_exit, jobs.kill_the_process, "tests.unheard.of"],
     ids=["isolated", "killed", "unknown"],
 )
-def test_drain_work_tells_rq_of_every_kind_of_death(yard: Yard, client: Redis, job: Any) -> None:
+def test_drain_work_reports_every_kind_of_death_to_rq(yard: Yard, client: Redis, job: Any) -> None:
     (job_id,) = yard.pushed(job, 1, max_attempts=1)
     (rq_id,) = pushed(yard.redis_url)
     run_under_drain(yard)
@@ -143,9 +141,7 @@ def test_drain_work_tells_rq_of_every_kind_of_death(yard: Yard, client: Redis, j
     assert yard.row(job_id)["explanation"] in str(shown.latest_result().exc_string)  # type: ignore[union-attr]
 
 
-def test_exception_handlers_hear_of_a_dead_job_alone_and_under_rq_worker_too(
-    yard: Yard, client: Redis
-) -> None:
+def test_exception_handlers_are_called_only_for_dead_jobs_under_rq_worker(yard: Yard, client: Redis) -> None:
     heard: list[tuple[str, type]] = []
 
     def handler(job: Job, kind: type, *_: object) -> None:
@@ -161,7 +157,7 @@ class LuckError(Exception):
     pass
 
 
-def test_exception_handlers_and_sentrys_patch_hear_of_a_death_under_drain_work(
+def test_exception_handlers_and_sentrys_patch_run_under_drain_work(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[Any] = []
@@ -203,7 +199,7 @@ def statuses(*dependents: Job) -> list[JobStatus]:
 
 
 @PROGRAMS
-def test_a_plain_job_that_depends_on_a_tracked_one_is_released_when_that_is_finished(
+def test_a_plain_job_is_released_when_its_tracked_dependency_finishes(
     yard: Yard, client: Redis, program: str
 ) -> None:
     (first,) = pushed(yard.redis_url) if yard.pushed(jobs.fail_first, "parent") else []
@@ -226,9 +222,7 @@ def test_a_plain_job_that_depends_on_a_tracked_one_is_released_when_that_is_fini
     assert all(client.ttl(key) > 0 for key in client.scan_iter("*:dependents*"))
 
 
-def test_a_plain_job_waits_for_a_job_that_is_delivered_again_whatever_else_it_waits_for(
-    yard: Yard, client: Redis
-) -> None:
+def test_a_plain_job_waits_for_its_redelivered_dependency(yard: Yard, client: Redis) -> None:
     """RQ takes a dependency that it knows nothing of, such as the earlier delivery, for met."""
     yard.pushed(jobs.note, "tracked")
     (earlier,) = pushed(yard.redis_url)
@@ -244,7 +238,7 @@ def test_a_plain_job_waits_for_a_job_that_is_delivered_again_whatever_else_it_wa
 
 
 @PROGRAMS
-def test_a_plain_job_that_depends_on_a_dead_one_waits_unless_it_allows_failures(
+def test_a_dependent_of_a_dead_job_waits_unless_it_allows_failures(
     yard: Yard, client: Redis, program: str
 ) -> None:
     yard.pushed(jobs.fail, "luck")
@@ -259,7 +253,7 @@ def test_a_plain_job_that_depends_on_a_dead_one_waits_unless_it_allows_failures(
     assert DeferredJobRegistry("other", connection=client).get_job_ids() == [strict.id]
 
 
-def test_a_plain_job_that_comes_to_depend_on_a_finished_one_does_not_wait(yard: Yard, client: Redis) -> None:
+def test_a_plain_job_with_a_finished_dependency_does_not_wait(yard: Yard, client: Redis) -> None:
     yard.pushed(jobs.note, "parent")
     (parent,) = pushed(yard.redis_url)
     with closing(Consumer(yard.redis_url, NAMESPACE, ["default"])) as consumer:
@@ -297,7 +291,7 @@ def test_a_job_that_is_stopped_under_rq_worker_is_dead(yard: Yard, client: Redis
     assert pushed(yard.redis_url) == []
 
 
-def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
+def test_a_job_that_no_worker_can_deserialize_ends_as_dead(
     yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 3)
@@ -328,7 +322,7 @@ def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
     ]
 
 
-def test_a_role_of_an_older_version_buries_nothing_and_goes_on(
+def test_a_role_without_the_right_to_bury_jobs_continues(
     yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(connection: psycopg.Connection, *_: object, **__: object) -> None:
@@ -345,7 +339,7 @@ def test_a_role_of_an_older_version_buries_nothing_and_goes_on(
     assert pushed(yard.redis_url) != []
 
 
-def test_a_delivery_that_rq_failed_for_another_reason_is_delivered_again_as_often_as_it_takes(
+def test_deliveries_that_rq_failed_for_another_reason_are_repeated(
     yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 1)
@@ -367,7 +361,7 @@ class Bomb:
         return eval, ("__import__('os')._exit(3)",)
 
 
-def test_nothing_is_unpickled_to_tell_rq_of_an_end(client: Redis) -> None:
+def test_reporting_an_end_to_rq_unpickles_nothing(client: Redis) -> None:
     bomb = pickle.dumps(Bomb())
     call = wire.tracked("shop", 7, "default", "a.b", None, 8).data
     waiting = Queue("other", connection=client).enqueue(jobs.plain, "x", depends_on=None, meta={"kept": 1})
@@ -390,7 +384,7 @@ def test_nothing_is_unpickled_to_tell_rq_of_an_end(client: Redis) -> None:
     assert Job.fetch(waiting.id, connection=client).meta == {"kept": 1}
 
 
-def test_a_serializer_of_the_workers_does_not_matter_to_what_rq_is_told(client: Redis) -> None:
+def test_reports_to_rq_do_not_depend_on_the_workers_serializer(client: Redis) -> None:
     books = RQBooks()
     call = wire.tracked("shop", 7, "default", "a.b", None, 8, "0f3c1a2b-1111-2222-3333-444455556666").data
     client.hset("rq:job:shop-7-8", mapping={"data": call, "origin": "default", "status": "queued"})
@@ -400,7 +394,7 @@ def test_a_serializer_of_the_workers_does_not_matter_to_what_rq_is_told(client: 
     assert (job.get_status(), job.func_name) == (JobStatus.FAILED, "drain.rq.a.b")
 
 
-def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_nothing_else(
+def test_failed_reports_to_redis_are_retried_and_block_no_others(
     client: Redis,
 ) -> None:
     """The first of each kind cannot be told at all: somebody has spoilt a key that RQ reads."""
@@ -425,7 +419,7 @@ def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_
     assert client.hget("rq:job:shop-4-1", "status") == b"failed"
 
 
-def test_a_worker_is_forgotten_only_under_the_id_of_its_process_and_unless_it_took_leave(
+def test_a_worker_is_forgotten_only_by_its_pid_and_without_a_sign_off(
     client: Redis,
 ) -> None:
     for pid, field, is_left in ((1, "birth", True), (2, "death", True), (2, "birth", False)):
@@ -435,7 +429,7 @@ def test_a_worker_is_forgotten_only_under_the_id_of_its_process_and_unless_it_to
         client.delete("rq:worker:Alice")
 
 
-def test_no_more_than_so_many_deaths_wait_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_unreported_deaths_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rq_books, "_MOST_WAITING", 1)
     books, death = RQBooks(), Death(3, "default", "it was told so")
     assert [books.died("shop-3-1", death) for _ in range(2)] == [True, False]
@@ -459,9 +453,7 @@ def write_after_an_outage(books: RQBooks, worker: SimpleWorker, away: Redis) -> 
     ],
     ids=["text", "bytes", "more than anybody reads"],
 )
-def test_what_somebody_has_spoilt_says_nothing_of_a_delivery_and_hides_no_other(
-    client: Redis, told: bytes
-) -> None:
+def test_corrupted_keys_give_no_verdict_and_hide_no_other_delivery(client: Redis, told: bytes) -> None:
     client.set("rq:job:a", "no hash")
     for rq_id in ("b", "c", "d"):
         client.hset(f"rq:job:{rq_id}", "status", "failed")
@@ -475,7 +467,7 @@ def test_what_somebody_has_spoilt_says_nothing_of_a_delivery_and_hides_no_other(
     assert EarlierDeliveries(client).move_dependents([("d", "e")]) == 1
 
 
-def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_is_kept(
+def test_only_consecutive_unreadable_deliveries_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 3)
@@ -503,7 +495,7 @@ def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_i
     assert buried == [1]
 
 
-def test_a_dead_job_that_is_retried_runs_under_an_id_of_its_own(yard: Yard, client: Redis) -> None:
+def test_a_retried_dead_job_runs_under_a_new_rq_id(yard: Yard, client: Redis) -> None:
     (job_id,) = yard.pushed(jobs.fail, "luck")
     (rq_id,) = pushed(yard.redis_url)
     run_under_rq(client)
@@ -516,9 +508,7 @@ def test_a_dead_job_that_is_retried_runs_under_an_id_of_its_own(yard: Yard, clie
     assert query(yard.database_url, "SELECT id FROM dead_jobs") == [(job_id,)]
 
 
-def test_what_depends_on_a_dead_job_is_not_released_where_too_many_deaths_wait_to_be_told(
-    yard: Yard, client: Redis
-) -> None:
+def test_a_full_death_report_queue_releases_no_dependents(yard: Yard, client: Redis) -> None:
     (job_id,) = yard.pushed(jobs.fail, "luck")
     (parent,) = pushed(yard.redis_url)
     child = Queue("other", connection=client).enqueue(jobs.plain, "child", depends_on=parent)
@@ -529,9 +519,7 @@ def test_what_depends_on_a_dead_job_is_not_released_where_too_many_deaths_wait_t
     assert child.get_status() is JobStatus.DEFERRED
 
 
-def test_dependents_are_released_where_an_earlier_delivery_finishes_the_job(
-    yard: Yard, client: Redis
-) -> None:
+def test_dependents_are_released_if_an_earlier_delivery_finishes(yard: Yard, client: Redis) -> None:
     """A worker that has stood still takes up what it had taken, and the job has been delivered again meanwhile."""
     queue = Queue("default", connection=client)
     (job_id,) = yard.pushed(jobs.note, "tracked")

@@ -47,7 +47,7 @@ def rq_worker(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_the_module_of_the_jobs_is_imported_once_in_the_parent_of_all_that_run_them(yard: Yard) -> None:
+def test_the_jobs_module_is_imported_once_in_the_parent_process(yard: Yard) -> None:
     ids = yard.pushed(jobs.tell, "first", "second")
     result = rq_worker(environment(yard.database_url, yard.redis_url))
     assert result.returncode == 0, result.stdout
@@ -70,9 +70,7 @@ def test_a_job_without_a_session_never_imports_sqlalchemy(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("preloaded", [True, False])
-def test_what_a_session_needs_is_imported_before_the_fork_or_else_by_a_job_that_asks_for_one(
-    yard: Yard, *, preloaded: bool
-) -> None:
+def test_session_imports_happen_before_the_fork_or_on_demand(yard: Yard, *, preloaded: bool) -> None:
     yard.pushed(jobs.tell, "only")
     words = SETTINGS if preloaded else ("--url", yard.redis_url)
     env = environment(yard.database_url, yard.redis_url, DRAIN_JOBS=f"sqlalchemy,{jobs.MODULE}")
@@ -83,7 +81,7 @@ def test_what_a_session_needs_is_imported_before_the_fork_or_else_by_a_job_that_
 
 
 @pytest.mark.parametrize("variable", ["DRAIN_REDIS_URL", "REDIS_URL"])
-def test_redis_is_that_of_the_environment(yard: Yard, variable: str, tmp_path: Path) -> None:
+def test_the_redis_url_comes_from_the_environment(yard: Yard, variable: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with Redis.from_url(yard.redis_url) as client:
         Queue("mail", connection=client).enqueue(jobs.plain, str(mark))
@@ -102,7 +100,7 @@ def test_redis_is_that_of_the_environment(yard: Yard, variable: str, tmp_path: P
         ({"DRAIN_REDIS_URL": "http://nowhere"}, "DRAIN_REDIS_URL must start with redis://"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(wrong: dict[str, str], says: str) -> None:
+def test_invalid_settings_are_refused_in_one_line(wrong: dict[str, str], says: str) -> None:
     result = rq_worker(environment("postgresql://nowhere/shop", "redis://nowhere") | wrong)
     assert result.returncode == 1
     (line,) = result.stdout.splitlines()
@@ -110,9 +108,7 @@ def test_what_cannot_work_is_refused_in_one_line(wrong: dict[str, str], says: st
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_whoever_fetches_our_job_imports_the_entry_point_or_does_without(
-    yard: Yard, *, installed: bool
-) -> None:
+def test_a_tracked_job_can_be_fetched_with_or_without_the_entry_point(yard: Yard, *, installed: bool) -> None:
     yard.pushed(jobs.tell, "never")
     (rq_id,) = pushed(yard.redis_url, "mail")
     program = f"""
@@ -129,7 +125,7 @@ print(job.get_status().value, job.func_name, "drain.workers.entry" in sys.module
     assert told.stdout.split() == ["queued", "drain.rq.tell", str(installed)]
 
 
-def test_a_delivery_that_names_the_entry_point_of_older_versions_runs(yard: Yard, tmp_path: Path) -> None:
+def test_a_delivery_with_the_entry_point_of_an_older_version_runs(yard: Yard, tmp_path: Path) -> None:
     (tmp_path / "workers.py").touch()
     ids = yard.pushed(jobs.tell, "first", "second")
     with Redis.from_url(yard.redis_url) as client:
@@ -144,9 +140,7 @@ def test_a_delivery_that_names_the_entry_point_of_older_versions_runs(yard: Yard
     assert yard.all_are("finished_jobs", ids), result.stdout
 
 
-def test_an_applications_own_module_named_workers_hinders_neither_kind_of_job(
-    yard: Yard, tmp_path: Path
-) -> None:
+def test_an_application_module_named_workers_breaks_neither_kind_of_job(yard: Yard, tmp_path: Path) -> None:
     (tmp_path / "workers.py").write_text("def plain(): return 'done'\n")
     (tmp_path / "jobs_beside.py").write_text("from drain import job\n@job\ndef send(_number): pass\n")
     with Redis.from_url(yard.redis_url) as client:

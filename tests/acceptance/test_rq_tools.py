@@ -75,7 +75,7 @@ def test_a_worker_is_listed_again_when_redis_has_lost_its_memory(yard: Yard, cli
         assert end(command) == 0
 
 
-def test_rq_suspend_stops_the_taking_until_rq_resume(yard: Yard, client: Redis) -> None:
+def test_rq_suspend_stops_workers_from_taking_jobs_until_rq_resume(yard: Yard, client: Redis) -> None:
     with yard.working() as command:
         worker = only_rq_worker(client, tracked=True)
         first = yard.pushed(jobs.note, "first")
@@ -98,7 +98,7 @@ def state_of(client: Redis, worker: Worker) -> str:
     return text.decode() if isinstance(text, bytes) else ""
 
 
-def test_the_shutdown_command_ends_the_process_and_nobody_takes_its_place(yard: Yard, client: Redis) -> None:
+def test_the_shutdown_command_ends_the_process_without_a_replacement(yard: Yard, client: Redis) -> None:
     (job_id,) = yard.pushed(jobs.wait_for_go, "running")
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
@@ -141,7 +141,7 @@ def test_the_kill_horse_command_ends_an_attempt(yard: Yard, client: Redis) -> No
 
 
 @pytest.mark.parametrize("queues", [["default"], ["default", "mail"]], ids=["one queue", "two queues"])
-def test_plain_rq_jobs_between_ours_are_executed_as_rq_would(
+def test_plain_rq_jobs_among_tracked_ones_are_executed_as_by_rq(
     yard: Yard, client: Redis, queues: list[str]
 ) -> None:
     queue = Queue("default", connection=client)
@@ -182,7 +182,7 @@ def two(client: Redis) -> list[Worker]:
     return listed if len(listed) == 2 else []
 
 
-def test_an_id_that_rq_knows_nothing_of_any_more_is_forgotten(yard: Yard, client: Redis) -> None:
+def test_an_id_unknown_to_rq_is_dropped(yard: Yard, client: Redis) -> None:
     queue = Queue("default", connection=client)
     gone = queue.enqueue(jobs.plain, "never")
     client.delete(gone.key)

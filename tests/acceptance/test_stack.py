@@ -59,7 +59,7 @@ def has_begun(yard: Yard, *labels: str) -> bool:
         (jobs.hang_isolated, (), "process ", ["hang_isolated", "hang", "_deep_inside"]),
     ],
 )
-def test_each_kind_of_job_is_found_where_it_hangs_and_goes_on_undisturbed(
+def test_the_stack_of_each_kind_of_job_is_read_without_disturbing_it(
     yard: Yard, client: Redis, job: Any, options: tuple[str, ...], place: str, path: list[str]
 ) -> None:
     (job_id,) = yard.pushed(job, "secret")
@@ -88,9 +88,7 @@ def test_each_kind_of_job_is_found_where_it_hangs_and_goes_on_undisturbed(
     assert yard.row(job_id)["attempts"] == 1
 
 
-def test_what_blocks_the_event_loop_is_shown_beside_the_job_that_waits_there(
-    yard: Yard, client: Redis
-) -> None:
+def test_the_code_blocking_the_event_loop_is_shown_with_the_waiting_job(yard: Yard, client: Redis) -> None:
     waiting, blocking = yard.pushed(jobs.hang_async, "waits")[0], 0
     with yard.working(DRAIN_JOBS=jobs.MODULE):
         listening_rq_worker(client, tracked=True)
@@ -107,7 +105,7 @@ def test_what_blocks_the_event_loop_is_shown_beside_the_job_that_waits_there(
         yard.wait_for("finished_jobs", [waiting, blocking])
 
 
-def test_a_job_that_waits_in_its_worker_has_not_begun(yard: Yard, client: Redis) -> None:
+def test_a_job_waiting_in_its_worker_has_not_started(yard: Yard, client: Redis) -> None:
     first, second = yard.pushed(jobs.hang, "first", "second")
     with yard.working("--prefetch", "2", DRAIN_JOBS=jobs.MODULE):
         listening_rq_worker(client, tracked=True)
@@ -119,7 +117,7 @@ def test_a_job_that_waits_in_its_worker_has_not_begun(yard: Yard, client: Redis)
     assert "is finished, not running" in refusal(yard, first)
 
 
-def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, client: Redis) -> None:
+def test_a_lost_process_is_reported_with_the_lease_expiry(yard: Yard, client: Redis) -> None:
     (job_id,) = yard.pushed(jobs.hang, "a")
     with yard.working(DRAIN_JOBS=jobs.MODULE) as command:
         listening_rq_worker(client, tracked=True)
@@ -144,9 +142,7 @@ def channel_of(client: Redis) -> str:
     return commands_channel(key.removeprefix("rq:worker:"))
 
 
-def test_a_job_that_holds_the_interpreter_is_silent_and_the_answer_says_what_helps(
-    yard: Yard, client: Redis
-) -> None:
+def test_a_job_that_holds_the_interpreter_gets_advice_instead_of_a_stack(yard: Yard, client: Redis) -> None:
     with yard.working(DRAIN_JOBS=jobs.MODULE):
         worker = listening_rq_worker(client, tracked=True)
         # Pushed last: the worker cannot start to listen once the job holds the interpreter.
@@ -157,7 +153,7 @@ def test_a_job_that_holds_the_interpreter_is_silent_and_the_answer_says_what_hel
     assert f"py-spy dump --pid {worker.pid}" in text
 
 
-def test_a_stock_worker_answers_no_question(yard: Yard, client: Redis) -> None:
+def test_a_stock_worker_cannot_report_a_stack(yard: Yard, client: Redis) -> None:
     (job_id,) = yard.pushed(jobs.return_at_go, "a")
     words = [sys.executable, "-m", "rq.cli", "worker", "default", "--burst", "--url", yard.redis_url]
     env = environment(yard.database_url, yard.redis_url, DRAIN_JOBS=jobs.MODULE, PYTHONPATH=".")
@@ -171,7 +167,7 @@ def test_a_stock_worker_answers_no_question(yard: Yard, client: Redis) -> None:
 @pytest.mark.parametrize(
     "fields", [{}, {"job_id": "1"}, {"word": "../x"}, {"word": "a" * 32 + "\n"}, {"token": -1}]
 )
-def test_a_message_of_another_form_is_ignored_and_the_next_question_is_answered(
+def test_a_malformed_request_is_ignored_and_the_next_one_answered(
     yard: Yard, client: Redis, fields: dict[str, Any]
 ) -> None:
     (job_id,) = yard.pushed(jobs.hang, "a")
@@ -189,7 +185,7 @@ def test_a_message_of_another_form_is_ignored_and_the_next_question_is_answered(
         yard.wait_for("finished_jobs", [job_id])
 
 
-def test_what_others_write_as_an_answer_is_only_text(yard: Yard, client: Redis, monkeypatch: Any) -> None:
+def test_forged_answers_are_shown_as_plain_text(yard: Yard, client: Redis, monkeypatch: Any) -> None:
     (job_id,) = yard.pushed(jobs.hang, "a")
     monkeypatch.setattr("secrets.token_hex", lambda _: "b" * 32)
     hostile = {
@@ -221,7 +217,7 @@ def test_what_others_write_as_an_answer_is_only_text(yard: Yard, client: Redis, 
         ({}, "has just ended"),
     ],
 )
-def test_each_answer_without_a_stack_is_one_line(
+def test_each_answer_without_a_stack_is_reported_in_one_line(
     yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], says: str
 ) -> None:
     query(yard.database_url, CLAIMS.format(number=1))

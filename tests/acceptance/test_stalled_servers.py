@@ -79,7 +79,7 @@ def enqueuer_that_survives_a_stall_of(proxy: Proxy, database_url: str, redis_url
     assert not thread.is_alive()
 
 
-def test_an_enqueuer_gives_up_a_postgres_that_stopped_answering_and_comes_back(
+def test_an_enqueuer_recovers_from_a_stalled_postgres(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "STALLED_SECONDS", 1.0)
@@ -91,9 +91,7 @@ def test_an_enqueuer_gives_up_a_postgres_that_stopped_answering_and_comes_back(
         wait_until(lambda: not ids_in(database_url, "staged_jobs"))
 
 
-def test_an_enqueuer_gives_up_a_redis_that_stopped_answering_and_comes_back(
-    database_url: str, redis_url: str
-) -> None:
+def test_an_enqueuer_recovers_from_a_stalled_redis(database_url: str, redis_url: str) -> None:
     with (
         proxied_redis(redis_url) as (proxy, through),
         enqueuer_that_survives_a_stall_of(proxy, database_url, f"{through}?socket_timeout=1"),
@@ -108,9 +106,7 @@ def lose_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Database.ask, "__defaults__", (0.0,))
 
 
-def test_a_worker_gives_up_a_postgres_that_stopped_answering(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_gives_up_on_a_stalled_postgres(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with proxied(database_url) as (proxy, through):
         worker = Worker(Settings(database_url=through))
         assert worker.execute(1) == "refused"
@@ -120,7 +116,7 @@ def test_a_worker_gives_up_a_postgres_that_stopped_answering(
             worker.execute(1)
 
 
-def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(redis_url: str) -> None:
+def test_a_waiting_worker_gives_redis_40_seconds_to_answer(redis_url: str) -> None:
     with closing(Consumer(redis_url, NAMESPACE, ["default"])) as consumer:
         for _ in range(2):
             assert consumer.wait(0.01) is None
@@ -128,7 +124,7 @@ def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(r
         assert waiter_module.WAIT_SECONDS == 30
 
 
-def test_a_worker_that_begins_to_wait_gives_up_a_redis_that_stands_still_as_soon_as_for_any_command() -> None:
+def test_connecting_to_wait_times_out_like_any_redis_command() -> None:
     """Until its connection is open nobody can end the wait, and a worker that is told to stop would be killed."""
     with EmbeddedRedis() as server:
         os.kill(server.pid, signal.SIGSTOP)
@@ -151,7 +147,7 @@ def test_a_worker_that_begins_to_wait_gives_up_a_redis_that_stands_still_as_soon
 @pytest.mark.parametrize(
     ("queues", "waits"), [(["default"], b"BLMOVE"), (["mail", "default"], b"BLPOP")], ids=["one", "several"]
 )
-def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
+def test_a_worker_recovers_from_a_stalled_redis(
     database_url: str,
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -211,7 +207,7 @@ def fetching(
     assert not thread.is_alive()
 
 
-def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_sorted_out(
+def test_claimed_jobs_run_although_redis_fails_after_the_claim(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job_id,) = stage_jobs(database_url)
@@ -232,7 +228,7 @@ def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_
         assert list(inbox.claimed) == [job_id]
 
 
-def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_lost(
+def test_a_lost_answer_does_not_claim_a_running_job_again(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim_many, asked = claims.claim_many, 0
@@ -273,7 +269,7 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
         assert finishes.finish(connection, claim)
 
 
-def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:
+def test_a_connection_cut_by_another_thread_fails_at_once(database_url: str) -> None:
     connection = postgres.connect(database_url, "test")
     with (
         connection,
@@ -283,7 +279,7 @@ def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(datab
         connection.execute("SELECT pg_sleep(30)")
 
 
-def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
+def test_a_worker_gives_up_on_a_postgres_that_stalls_during_a_finish(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with proxied(database_url) as (proxy, through):
@@ -323,7 +319,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("words", ["status", "list dead", "dead retry --all --yes", "init", "run --once"])
 @pytest.mark.parametrize("stall_at", [b"pg_backend_pid", b"drain_schema"], ids=["at once", "later"])
-def test_a_command_gives_up_a_postgres_that_stops_answering(
+def test_a_command_gives_up_on_a_stalled_postgres(
     database_url: str, redis_url: str, words: str, stall_at: bytes
 ) -> None:
     with proxied(database_url) as (proxy, through):

@@ -317,22 +317,22 @@ def work_after_a_flush(stock: Stock) -> None:
         stock.wait_until_all_have_ended()
 
 
-def test_all_kinds_of_jobs_were_worked(stock: Stock, asked: Asked) -> None:
+def test_jobs_of_every_kind_were_finished(stock: Stock, asked: Asked) -> None:
     assert not stock.left()
     ((finished,),) = stock.administer("SELECT count(*) FROM finished_jobs")
     assert finished > MANY
 
 
-def test_no_statement_of_ours_is_compiled(asked: Asked) -> None:
+def test_postgres_compiles_none_of_our_statements(asked: Asked) -> None:
     assert_none((statement for statement in asked.to_install + asked.to_work if statement.compiled), asked)
 
 
-def test_no_session_of_ours_compiles_whatever_a_statement_seems_to_cost(asked: Asked) -> None:
+def test_our_sessions_never_compile_even_expensive_statements(asked: Asked) -> None:
     # As when the tables have grown, or the statistics are wrong.
     assert_none((statement for statement in asked.when_little_is_dear if statement.compiled), asked)
 
 
-def test_no_statement_of_ours_takes_long(asked: Asked) -> None:
+def test_none_of_our_statements_is_slow(asked: Asked) -> None:
     # The mean of all calls: on a busy machine any single one may wait for a processor, whatever its plan. What
     # `drain init` asks for is left out: each of its statements runs once, and most of them make files.
     slow = (

@@ -151,9 +151,7 @@ def complaints(command: Command) -> list[str]:
     return [line for line in command.output.splitlines() if '"level": "info"' not in line]
 
 
-def test_programs_of_the_old_version_go_on_through_the_upgrade_until_new_ones_take_their_place(
-    old: Program, new: Program
-) -> None:
+def test_old_programs_keep_working_through_the_upgrade(old: Program, new: Program) -> None:
     with ExitStack() as stack:
         url, run = old.database_url, stack.enter_context
         with old.start("init") as init:
@@ -209,9 +207,7 @@ def test_programs_of_the_old_version_go_on_through_the_upgrade_until_new_ones_ta
             assert "upgrade job-drain here" in said
 
 
-def test_workers_that_run_go_on_under_a_newer_version_with_processes_that_they_start(
-    database_url: str, redis_url: str
-) -> None:
+def test_running_workers_and_their_children_survive_an_upgrade(database_url: str, redis_url: str) -> None:
     jobs.create_effects(database_url)
     yard = Yard(database_url, redis_url)
     with yard.working() as command:
@@ -227,9 +223,7 @@ def test_workers_that_run_go_on_under_a_newer_version_with_processes_that_they_s
     assert effects(database_url) == ["in a child", "in the next process"]
 
 
-def test_a_job_that_an_rq_worker_of_the_old_version_takes_after_the_upgrade_is_not_lost(
-    old: Program, new: Program
-) -> None:
+def test_a_job_taken_by_an_old_rq_worker_after_an_upgrade_survives(old: Program, new: Program) -> None:
     with old.start("init") as init:
         assert init.wait(PATIENCE_SECONDS) == 0
     jobs.create_effects(old.database_url)

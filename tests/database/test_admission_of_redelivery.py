@@ -52,9 +52,7 @@ def rounds_until(enqueuer: Enqueuer, redelivery: Redelivery, condition: Callable
     wait_until(is_so)
 
 
-def test_jobs_whose_worker_died_begin_again_at_the_rate_of_their_queue(
-    database_url: str, redis_url: str
-) -> None:
+def test_jobs_of_a_dead_worker_restart_at_the_rate_of_their_queue(database_url: str, redis_url: str) -> None:
     ids, others = stage(database_url, 3), stage(database_url, 2, queue="mail")
     with new_leader(database_url, redis_url) as (enqueuer, redelivery):
         set_rules(database_url, rate="3/h", burst=3)
@@ -77,7 +75,7 @@ def test_jobs_whose_worker_died_begin_again_at_the_rate_of_their_queue(
     [{"ordered": True}, {"rate": "1/h", "burst": 1}, {"running_per_key": 1}],
     ids=["order", "rate", "key"],
 )
-def test_rules_that_are_turned_on_reach_jobs_that_wait_for_a_worker(
+def test_new_rules_apply_to_jobs_waiting_for_a_worker(
     database_url: str, redis_url: str, rules: dict[str, Any]
 ) -> None:
     ids, others = stage(database_url, 3, key="a"), stage(database_url, 2, queue="mail")
@@ -98,9 +96,7 @@ def _is_fair(enqueuer: Enqueuer) -> bool:
     return any(row.fair for row in enqueuer.admission._rules.rows.values())
 
 
-def test_a_job_whose_worker_died_needs_a_place_again_and_holds_no_two(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_job_of_a_dead_worker_needs_exactly_one_slot_again(database_url: str, redis_url: str) -> None:
     set_rules(database_url, running=1)
     (first,) = stage(database_url)
     with new_leader(database_url, redis_url) as (enqueuer, redelivery):
@@ -116,9 +112,7 @@ def test_a_job_whose_worker_died_needs_a_place_again_and_holds_no_two(
         rounds_until(enqueuer, redelivery, lambda: delivered(database_url) == [second])
 
 
-def test_a_job_whose_worker_died_keeps_its_place_in_the_order_of_its_key(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_job_of_a_dead_worker_keeps_its_place_in_its_key(database_url: str, redis_url: str) -> None:
     set_rules(database_url, ordered=True)
     first, _ = stage(database_url, 2, key="a")
     with new_leader(database_url, redis_url) as (enqueuer, redelivery):
@@ -130,7 +124,7 @@ def test_a_job_whose_worker_died_keeps_its_place_in_the_order_of_its_key(
 
 
 @pytest.mark.parametrize("change", ["another queue", "a pause"])
-def test_a_retry_that_is_moved_or_paused_after_it_was_chosen_is_left_out(
+def test_a_retry_moved_or_paused_after_its_selection_is_skipped(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     set_rules(database_url, running=5)
@@ -162,7 +156,7 @@ def test_a_retry_that_is_moved_or_paused_after_it_was_chosen_is_left_out(
     assert pushed_jobs(redis_url, "narrow") == [occupant]
 
 
-def test_retries_of_many_queues_take_turns_between_what_is_staged(database_url: str, redis_url: str) -> None:
+def test_retries_of_many_queues_take_turns_with_staged_jobs(database_url: str, redis_url: str) -> None:
     queues = [f"q{number}" for number in range(4)]
     ids = [job_id for queue in queues for job_id in stage(database_url, queue=queue)]
     with new_leader(database_url, redis_url) as (_, redelivery):
@@ -178,7 +172,7 @@ def test_retries_of_many_queues_take_turns_between_what_is_staged(database_url: 
         assert not redelivery.is_held_back
 
 
-def test_the_last_queue_to_have_had_its_turn_comes_last(database_url: str, redis_url: str) -> None:
+def test_the_queue_served_most_recently_comes_last(database_url: str, redis_url: str) -> None:
     (first,), (other,) = stage(database_url, queue="a"), stage(database_url, queue="b")
     with new_leader(database_url, redis_url) as (_, redelivery):
         for job_id in (first, other):

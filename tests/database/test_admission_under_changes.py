@@ -34,7 +34,7 @@ def redelivered(leader: Leader) -> list[int]:
     return wait_until(look)
 
 
-def test_a_key_goes_on_though_the_retry_for_which_its_token_was_kept_is_gone(
+def test_a_key_continues_after_the_retry_with_a_reserved_token_is_gone(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Far longer than the 0.2 s for which nothing may be admitted, on a slow machine too.
@@ -49,7 +49,7 @@ def test_a_key_goes_on_though_the_retry_for_which_its_token_was_kept_is_gone(
         assert ids_of(leader.admit_all(1)) == [2]
 
 
-def test_no_place_of_a_queue_is_kept_for_a_retry_whose_key_is_full(database_url: str) -> None:
+def test_no_slot_is_reserved_for_a_retry_whose_key_is_full(database_url: str) -> None:
     stage(database_url, 2, key="a")
     with admitting(database_url, Rules(QUEUE, running=2, running_per_key=1)) as leader:
         retry_later(database_url, leader.admit_all(1))
@@ -60,7 +60,7 @@ def test_no_place_of_a_queue_is_kept_for_a_retry_whose_key_is_full(database_url:
         assert ids_of(leader.settle(0.2, least=1)) == [3]
 
 
-def test_a_slow_search_for_the_retries_to_keep_room_for_is_not_made_each_time(
+def test_a_slow_search_for_due_retries_is_not_repeated_each_time(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = []
@@ -96,7 +96,7 @@ def test_keys_take_turns_while_pauses_of_other_keys_come_and_go(database_url: st
     assert Counter(row.key for row in begun) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_pauses_of_keys_are_followed_among_others_that_stay(database_url: str) -> None:
+def test_changed_key_pauses_take_effect_among_unchanged_ones(database_url: str) -> None:
     for key in "abc":
         stage(database_url, 1, key=key)
     with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
@@ -113,7 +113,7 @@ def test_pauses_of_keys_are_followed_among_others_that_stay(database_url: str) -
     assert [rows[0].key for rows in (first, second, third)] == ["a", "b", "c"]
 
 
-def test_draining_once_finds_all_keys_of_an_ordered_queue_however_many_there_are(
+def test_one_drain_finds_every_key_of_a_large_ordered_queue(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "_SLICE", 3)
@@ -127,7 +127,7 @@ def test_draining_once_finds_all_keys_of_an_ordered_queue_however_many_there_are
         assert enqueuer.drain() == 10
 
 
-def test_a_job_that_an_earlier_leader_saw_die_goes_first_once_it_is_revived(database_url: str) -> None:
+def test_a_job_that_died_under_an_earlier_leader_goes_first_when_revived(database_url: str) -> None:
     stage(database_url, 3, key="a")
     query(database_url, "UPDATE staged_jobs SET priority = 5 WHERE id = 1")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -142,7 +142,7 @@ def test_a_job_that_an_earlier_leader_saw_die_goes_first_once_it_is_revived(data
         assert ids_of(leader.admit_all(1)) == [1]
 
 
-def test_a_row_that_goes_to_another_queue_before_it_is_locked_stays_staged(
+def test_a_row_moved_to_another_queue_before_its_lock_stays_staged(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage(database_url, 1, key="a")
@@ -160,9 +160,7 @@ def test_a_row_that_goes_to_another_queue_before_it_is_locked_stays_staged(
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_job_that_has_gone_to_another_queue_takes_no_place_in_the_one_that_it_left(
-    database_url: str, ordered: bool
-) -> None:
+def test_a_moved_job_takes_no_slot_in_its_former_queue(database_url: str, ordered: bool) -> None:
     stage(database_url, 2, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=1, ordered=ordered)) as leader:
         assert ids_of(leader.admit_all(1)) == [1]
@@ -172,7 +170,7 @@ def test_a_job_that_has_gone_to_another_queue_takes_no_place_in_the_one_that_it_
         assert ids_of(leader.admit_all(1)) == [2]
 
 
-def test_an_ordered_key_goes_on_without_waiting_for_a_sweep(database_url: str) -> None:
+def test_an_ordered_key_continues_without_waiting_for_a_sweep(database_url: str) -> None:
     stage(database_url, 5, key="a")
     order = []
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -184,7 +182,7 @@ def test_an_ordered_key_goes_on_without_waiting_for_a_sweep(database_url: str) -
     assert ids_of(order) == [1, 2, 3, 4, 5]
 
 
-def test_an_ordered_key_goes_on_when_the_paused_job_before_the_others_is_gone(database_url: str) -> None:
+def test_an_ordered_key_continues_when_its_paused_first_job_is_gone(database_url: str) -> None:
     stage(database_url, 1, key="a", job_name="m.paused")
     stage(database_url, 1, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -196,9 +194,7 @@ def test_an_ordered_key_goes_on_when_the_paused_job_before_the_others_is_gone(da
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_came_due_last(
-    database_url: str, limit: int
-) -> None:
+def test_the_lowest_due_retry_of_an_ordered_key_goes_first(database_url: str, limit: int) -> None:
     stage(database_url, 4, key="a")
     with admitting(database_url, Rules(QUEUE)) as leader:
         ids = ids_of(leader.admit_all(4))
@@ -216,7 +212,7 @@ def test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_ca
     assert again == ids
 
 
-def test_a_retry_that_is_delivered_again_takes_a_place(database_url: str) -> None:
+def test_a_redelivered_retry_takes_a_slot(database_url: str) -> None:
     stage(database_url, 3, key="a")
     stage(database_url, 3, key="b")
     with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
@@ -228,7 +224,7 @@ def test_a_retry_that_is_delivered_again_takes_a_place(database_url: str) -> Non
         assert ids_of(leader.admit_all(2)) == [2, 5]
 
 
-def test_a_retry_that_is_delivered_again_takes_a_token(database_url: str) -> None:
+def test_a_redelivered_retry_takes_a_token(database_url: str) -> None:
     first = stage(database_url, 2, key="a")
     with admitting(database_url, Rules(QUEUE, rate=Rate.parse("4/h"), burst=4)) as leader:
         assert ids_of(leader.admit_all(2)) == first

@@ -186,7 +186,7 @@ def test_a_job_that_is_refused_leaves_the_transaction_as_it_was(database_url: st
     assert query(database_url, "SELECT job_args FROM staged_jobs") == [(["Ada"],)]
 
 
-def test_asyncpg_outside_of_a_transaction_is_warned_of_and_stages(database_url: str) -> None:
+def test_asyncpg_outside_a_transaction_stages_with_a_warning(database_url: str) -> None:
     async def stage() -> None:
         connection = await asyncpg.connect(database_url)
         # pytest.warns would also raise the ResourceWarning of a connection that another test left open.
@@ -206,7 +206,7 @@ def test_asyncpg_outside_of_a_transaction_is_warned_of_and_stages(database_url: 
     assert len(query(database_url, "SELECT FROM staged_jobs")) == 2
 
 
-def test_a_connection_of_the_other_kind_is_refused_with_the_name_of_the_other_function(
+def test_the_wrong_kind_of_connection_is_refused_with_the_right_function(
     database_url: str,
 ) -> None:
     async def stage() -> None:

@@ -86,7 +86,7 @@ def test_jobs_behind_a_paused_one_of_an_ordered_key_are_not_overdue(system: Syst
         assert checks(system) == ["overdue"]
 
 
-def test_any_number_of_jobs_behind_paused_ones_is_not_overdue(
+def test_jobs_behind_many_paused_ones_are_not_overdue(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(causes, "MOST", 1)
@@ -101,7 +101,7 @@ def test_any_number_of_jobs_behind_paused_ones_is_not_overdue(
         assert checks(system) == []
 
 
-def test_jobs_that_a_limit_or_a_full_list_holds_are_not_overdue_while_a_leader_keeps_them(
+def test_jobs_held_by_a_limit_or_full_list_are_not_overdue(
     system: System,
 ) -> None:
     rules(system, "running", "1")
@@ -191,7 +191,7 @@ def test_a_retry_that_was_admitted_beyond_a_limit_is_a_breach(system: System) ->
     assert checks(system) == ["limits"]
 
 
-def test_retries_that_wait_fill_no_limit(system: System) -> None:
+def test_waiting_retries_do_not_count_towards_a_limit(system: System) -> None:
     rules(system, "running", "1")
     running(system, 2)
     assert checks(system) == ["limits"]
@@ -216,9 +216,7 @@ def test_retries_that_wait_fill_no_limit(system: System) -> None:
         ("job_name, key", "'m.f', 'acme'", "key = 'other'"),
     ],
 )
-def test_claims_of_what_is_paused_are_a_breach(
-    system: System, columns: str, values: str, another: str
-) -> None:
+def test_claims_of_paused_jobs_are_a_breach(system: System, columns: str, values: str, another: str) -> None:
     (claimed,) = running(system, key="acme")
     finished = system.finished()
     system.execute("UPDATE finished_jobs SET key = 'acme'")
@@ -234,7 +232,7 @@ def test_claims_of_what_is_paused_are_a_breach(
         assert checks(system) == []
 
 
-def test_claims_that_were_there_before_the_pause_or_its_leader_are_none(system: System) -> None:
+def test_claims_older_than_the_pause_or_leader_are_not_a_breach(system: System) -> None:
     running(system)
     pause(system)
     with system.enqueue():
@@ -247,7 +245,7 @@ def test_claims_that_were_there_before_the_pause_or_its_leader_are_none(system: 
 # --- unique keys, superseded jobs and ticks
 
 
-def test_two_jobs_of_one_unique_key_that_wait_though_a_leader_leads_are_a_breach(system: System) -> None:
+def test_two_staged_jobs_of_one_unique_key_under_a_leader_are_a_breach(system: System) -> None:
     system.execute(
         "INSERT INTO staged_jobs (job_name, unique_key, staged_at, scheduled_at) SELECT 'm.f', 'doc:42', "
         "now() - interval '20 seconds', now() - interval '20 seconds' FROM generate_series(1, 2)"
@@ -264,7 +262,7 @@ def test_two_jobs_of_one_unique_key_that_wait_though_a_leader_leads_are_a_breach
         assert checks(system) == []
 
 
-def test_two_jobs_of_one_unique_key_that_wait_in_flight_are_a_breach(system: System) -> None:
+def test_two_delivered_jobs_of_one_unique_key_are_a_breach(system: System) -> None:
     one, other = running(system, 2, unique_key="doc:42", moved_at="2020-01-01")
     with led(system):
         assert checks(system) == []
@@ -279,7 +277,7 @@ def test_two_jobs_of_one_unique_key_that_wait_in_flight_are_a_breach(system: Sys
         assert "unique" not in checks(system)
 
 
-def test_a_job_that_was_superseded_has_no_attempt_and_no_token(system: System) -> None:
+def test_a_superseded_job_has_no_attempt_and_no_token(system: System) -> None:
     system.finished()
     system.execute("UPDATE finished_jobs SET attempts = 0, fencing_token = 0")
     assert checks(system) == ["claimed", "claimed"]

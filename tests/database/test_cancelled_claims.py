@@ -50,7 +50,7 @@ def end_leases(database_url: str) -> None:
 RULES = [Rules(QUEUE, running=1), Rules(QUEUE, running_per_key=1), Rules(QUEUE, ordered=True)]
 
 
-def test_a_job_that_is_revived_at_once_has_two_places_as_long_as_it_may_run_twice(database_url: str) -> None:
+def test_a_revived_job_holds_two_slots_while_it_may_run_twice(database_url: str) -> None:
     (first,) = stage(database_url)
     with admitting(database_url, Rules(QUEUE, running=2)) as leader:
         assert ids_of(leader.admit_all(1)) == [first]
@@ -71,7 +71,7 @@ def test_a_job_that_is_revived_at_once_has_two_places_as_long_as_it_may_run_twic
 
 @pytest.mark.parametrize("rules", RULES, ids=["running", "of a key", "ordered"])
 @pytest.mark.parametrize("by", ["its worker", "the end of its lease"])
-def test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed(
+def test_a_job_cancelled_while_running_keeps_its_slot_until_freed(
     database_url: str, rules: Rules, by: str
 ) -> None:
     first, second, third = stage(database_url, 3, key="a")
@@ -102,7 +102,7 @@ def test_the_next_leader_counts_cancelled_jobs_that_have_not_ended(database_url:
         assert ids_of(leader.admit_all(1)) == [second]
 
 
-def test_a_job_that_is_revived_while_its_cancelled_attempt_goes_on_needs_a_place_of_its_own(
+def test_a_job_revived_during_its_cancelled_attempt_needs_another_slot(
     database_url: str,
 ) -> None:
     first, second, _ = stage(database_url, 3)
@@ -118,7 +118,7 @@ def test_a_job_that_is_revived_while_its_cancelled_attempt_goes_on_needs_a_place
         assert ids_of(leader.settle(0.1, least=1)) == [first]
 
 
-def test_a_job_that_is_cancelled_before_it_runs_frees_its_place_at_once(database_url: str) -> None:
+def test_a_job_cancelled_before_it_runs_frees_its_slot_at_once(database_url: str) -> None:
     first, second, third = stage(database_url, 3)
     with admitting(database_url, Rules(QUEUE, running=1)) as leader:
         leader.admit_all(1)
@@ -132,7 +132,7 @@ def test_a_job_that_is_cancelled_before_it_runs_frees_its_place_at_once(database
         assert ids_of(leader.admit_all(1)) == [third]
 
 
-def test_a_worker_that_gives_back_a_cancelled_job_which_has_not_begun_frees_its_place(
+def test_returning_a_cancelled_job_before_its_start_frees_its_slot(
     database_url: str,
 ) -> None:
     first, second = stage(database_url, 2)
@@ -145,9 +145,7 @@ def test_a_worker_that_gives_back_a_cancelled_job_which_has_not_begun_frees_its_
         assert ids_of(leader.admit_all(1)) == [second]
 
 
-def test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does(
-    database_url: str, redis_url: str
-) -> None:
+def test_reports_count_cancelled_jobs_as_the_leader_does(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url) as application:
         queues.set(application, QUEUE, running=1, ordered=True)
     first, second = stage(database_url, 2, key="a")
@@ -178,7 +176,7 @@ def test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does(
         assert set(seen_by_the_audit(leader)) == {("limits", 2)}
 
 
-def test_claims_whose_lease_is_over_are_forgotten(database_url: str) -> None:
+def test_cancelled_claims_with_an_expired_lease_are_deleted(database_url: str) -> None:
     (first,) = stage(database_url)
     with admitting(database_url, Rules(QUEUE, running=1)) as leader:
         leader.admit_all(1)

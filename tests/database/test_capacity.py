@@ -77,7 +77,7 @@ def scene(database_url: str, redis_url: str) -> Iterator[Scene]:
         yield Scene(database_url, redis_url, client, enqueuer.redis)
 
 
-def test_explain_says_with_what_and_for_how_long_the_workers_are_busy(scene: Scene) -> None:
+def test_explain_reports_what_keeps_the_workers_busy_and_since_when(scene: Scene) -> None:
     found = scene.explain()
     assert found["cause"] == "workers_busy"
     assert "all 6 workers of queue payments are busy" in found["why"]
@@ -92,7 +92,7 @@ def test_explain_says_with_what_and_for_how_long_the_workers_are_busy(scene: Sce
     assert (staged["cause"], staged["estimate"]["seconds"]) == ("workers_busy", None)
 
 
-def test_while_one_worker_is_free_or_begins_jobs_the_estimate_is_that_of_its_speed(scene: Scene) -> None:
+def test_a_free_or_active_worker_allows_an_estimate(scene: Scene) -> None:
     scene.client.hset("rq:worker:w6", "state", "idle")
     found = scene.explain()
     assert found["cause"] == "queued"
@@ -102,7 +102,7 @@ def test_while_one_worker_is_free_or_begins_jobs_the_estimate_is_that_of_its_spe
     assert scene.explain()["cause"] == "queued"
 
 
-def test_a_process_that_says_whether_it_is_full_is_believed(scene: Scene) -> None:
+def test_the_full_flag_of_a_process_overrides_its_state(scene: Scene) -> None:
     # It runs one job of several.
     scene.client.hset("rq:worker:w6", "drain_full", "0")
     assert scene.explain()["cause"] == "queued"
@@ -119,7 +119,7 @@ def test_workers_that_run_plain_jobs_are_busy_too(scene: Scene) -> None:
     assert scene.json("forecast", "payments")["ends_seconds"] is None
 
 
-def test_forecast_knows_no_end_while_nobody_knows_when_a_worker_is_free(scene: Scene) -> None:
+def test_forecast_gives_no_end_while_all_workers_are_busy(scene: Scene) -> None:
     found = scene.json("forecast", "payments")
     assert (found["ends_seconds"], found["workers"]) == (None, 6)
     assert "all workers are busy with long jobs" in scene.run("forecast", "payments")
@@ -162,7 +162,7 @@ def test_the_page_shows_that_the_queue_is_stalled(scene: Scene) -> None:
         assert "all workers are busy" in text
 
 
-def test_a_queue_that_is_paused_or_goes_on_is_not_stalled(scene: Scene) -> None:
+def test_a_paused_or_progressing_queue_is_not_stalled(scene: Scene) -> None:
     query(scene.database_url, "INSERT INTO queue_pauses (queue) VALUES ('payments')")
     assert scene.json("status")["queues"]["payments"]["stalled_seconds"] is None
     query(scene.database_url, "DELETE FROM queue_pauses")

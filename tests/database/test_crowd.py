@@ -76,7 +76,7 @@ def test_the_status_counts_small_queues_of_a_crowd_together(
     assert (status.total("ready"), status.total("scheduled")) == (15, 1)
 
 
-def test_the_work_of_counting_by_cause_is_bounded_by_names(
+def test_the_number_of_queues_counted_by_cause_is_bounded(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_by_cause, "_MOST_QUEUES", 2)

@@ -40,7 +40,7 @@ def deliver(shop: Workshop, failures: int = 0) -> int:
     return shop.deliver("tests.leave_key", failures)
 
 
-def test_it_tells_what_the_claim_knows(shop: Workshop) -> None:
+def test_the_current_job_exposes_the_fields_of_its_claim(shop: Workshop) -> None:
     told: list[tuple[Any, ...]] = []
 
     def act() -> None:
@@ -57,7 +57,7 @@ def test_it_tells_what_the_claim_knows(shop: Workshop) -> None:
     assert told == [(*what, 1, 1), (False,) * 3, (*what, 2, 2), (False,) * 3]
 
 
-def test_it_tells_until_when_the_lease_holds_by_the_databases_clock(shop: Workshop) -> None:
+def test_the_lease_expiry_follows_the_database_clock(shop: Workshop) -> None:
     told: list[bool] = []
 
     def act() -> None:
@@ -69,9 +69,7 @@ def test_it_tells_until_when_the_lease_holds_by_the_databases_clock(shop: Worksh
     assert told == [True, True]
 
 
-def test_the_lease_is_not_taken_for_longer_than_it_is_when_the_answer_to_the_claim_took_long(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_claim_does_not_overstate_the_lease(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
     answer = Worker._claim
 
@@ -94,7 +92,7 @@ def test_the_key_is_a_uuid_that_no_other_job_has(shop: Workshop, keys: list[str]
     assert len({str(UUID(key)) for key in keys}) == 4
 
 
-def test_the_key_is_the_same_in_each_attempt_and_in_each_life(shop: Workshop, keys: list[str]) -> None:
+def test_the_key_is_the_same_in_each_attempt_and_after_a_revival(shop: Workshop, keys: list[str]) -> None:
     job_id = deliver(shop, failures=3)
     assert shop.work_to_the_end(job_id) == ["retrying", "dead"]
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
@@ -116,7 +114,7 @@ def test_the_key_does_not_depend_on_the_worker_nor_on_its_namespace(shop: Worksh
     assert keys[1] == keys[2]
 
 
-def test_the_key_of_the_same_id_in_another_database_is_another_one(
+def test_the_same_id_in_another_database_has_a_different_key(
     shop: Workshop, keys: list[str], empty_database_url: str
 ) -> None:
     schema.install(empty_database_url)
@@ -128,7 +126,7 @@ def test_the_key_of_the_same_id_in_another_database_is_another_one(
     assert keys[0] != keys[1]
 
 
-def test_a_job_that_gets_the_id_of_another_one_does_not_get_its_key(shop: Workshop, keys: list[str]) -> None:
+def test_a_job_with_a_reused_id_gets_a_different_key(shop: Workshop, keys: list[str]) -> None:
     """As after a failover to an older replica, or in a restored copy: the sequence gives the same ids again."""
     assert shop.work(deliver(shop)) == "finished"
     query(shop.database_url, "TRUNCATE finished_jobs; ALTER TABLE staged_jobs ALTER id RESTART")
@@ -138,9 +136,7 @@ def test_a_job_that_gets_the_id_of_another_one_does_not_get_its_key(shop: Worksh
     assert len(set(keys)) == len(keys) == 3
 
 
-def test_a_job_from_before_the_random_value_shows_the_key_that_it_has_shown(
-    shop: Workshop, keys: list[str]
-) -> None:
+def test_a_job_without_a_salt_keeps_its_former_key(shop: Workshop, keys: list[str]) -> None:
     job_id = deliver(shop)
     query(shop.database_url, "UPDATE inflight_jobs SET salt = NULL")
     assert shop.work(job_id) == "finished"
@@ -148,7 +144,7 @@ def test_a_job_from_before_the_random_value_shows_the_key_that_it_has_shown(
     assert keys[-1] == str(uuid5(installation, str(job_id)))
 
 
-def test_an_async_job_can_ask_in_its_tasks_and_in_threads_of_its_loop(shop: Workshop) -> None:
+def test_an_async_job_is_current_in_its_tasks_and_its_loops_threads(shop: Workshop) -> None:
     asked: list[int] = []
 
     def ask() -> None:
@@ -168,7 +164,7 @@ def test_an_async_job_can_ask_in_its_tasks_and_in_threads_of_its_loop(shop: Work
 
 
 @pytest.mark.parametrize("ask", [current_job, lambda: transaction().__enter__()], ids=["job", "transaction"])
-def test_a_thread_that_the_job_starts_by_itself_runs_no_job(shop: Workshop, ask: Callable[[], Any]) -> None:
+def test_a_thread_started_by_the_job_has_no_current_job(shop: Workshop, ask: Callable[[], Any]) -> None:
     errors: list[type[BaseException]] = []
 
     def ask_in_a_thread() -> None:
@@ -186,7 +182,7 @@ def test_a_thread_that_the_job_starts_by_itself_runs_no_job(shop: Workshop, ask:
     assert errors == [NoCurrentJobError]
 
 
-def test_where_no_job_is_running_that_is_what_is_said(shop: Workshop) -> None:
+def test_outside_a_job_the_error_says_that_no_job_is_running(shop: Workshop) -> None:
     def act() -> None:
         current_job()
 
@@ -198,7 +194,7 @@ def test_where_no_job_is_running_that_is_what_is_said(shop: Workshop) -> None:
         current_job()
 
 
-def test_what_is_shown_of_it_holds_no_password(shop: Workshop) -> None:
+def test_the_repr_contains_no_password(shop: Workshop) -> None:
     shown: list[str] = []
 
     def act() -> None:
@@ -212,7 +208,7 @@ def test_what_is_shown_of_it_holds_no_password(shop: Workshop) -> None:
     assert shown == [f"<job {job_id} (tests.act), attempt 1>"]
 
 
-def test_a_key_and_a_token_can_be_written_down_with_the_finish(shop: Workshop) -> None:
+def test_the_key_and_the_token_can_be_stored_with_the_finish(shop: Workshop) -> None:
     def act() -> None:
         with transaction() as session:
             leave(session, f"{current_job().key} {current_job().fencing_token}")

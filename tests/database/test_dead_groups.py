@@ -72,7 +72,7 @@ def test_the_latest_of_a_group_is_the_one_that_died_last(
     assert (group.latest.message, group.first_died_at) == ("now", long_ago)
 
 
-def test_a_bound_of_the_rows_is_told(database_url: str, connection: psycopg.Connection) -> None:
+def test_reaching_the_row_bound_is_reported(database_url: str, connection: psycopg.Connection) -> None:
     ids = bury(database_url, last_error=error(JOBS), count=5)
     groups = dead_groups.read_groups(connection, 3)
     assert (groups.looked_at, groups.has_more, groups.groups[0].ids) == (3, True, sorted(ids)[:1:-1])
@@ -92,7 +92,7 @@ def test_slices_leave_no_row_out(
 @pytest.mark.parametrize(
     "strange", [[], "text", 7, {"traceback": 7, "message": None}, {"type": {"a": 1}}, {}]
 )
-def test_an_error_of_another_form_is_no_obstacle(
+def test_an_error_in_an_unknown_format_is_accepted(
     database_url: str, connection: psycopg.Connection, strange: Any
 ) -> None:
     bury(database_url, last_error=strange)
@@ -120,7 +120,7 @@ def test_only_the_newest_rows_are_read_of_very_many(
     assert read == {"dead_jobs_pkey": 1000}
 
 
-def test_jobs_that_are_revived_at_a_rate_come_due_one_after_the_other(
+def test_jobs_revived_at_a_rate_come_due_one_by_one(
     database_url: str, connection: psycopg.Connection
 ) -> None:
     ids = sorted(bury(database_url, last_error=error(JOBS), count=5))
@@ -135,7 +135,7 @@ def test_jobs_that_are_revived_at_a_rate_come_due_one_after_the_other(
     assert ids_in(database_url, "dead_jobs") == []
 
 
-def test_a_leader_delivers_the_first_of_them_at_once_and_the_others_not(
+def test_a_leader_delivers_only_the_first_revived_job_at_once(
     database_url: str, redis_url: str, connection: psycopg.Connection
 ) -> None:
     ids = sorted(bury(database_url, last_error=error(JOBS), count=3))
@@ -183,7 +183,7 @@ def test_the_command_prints_a_line_for_each_group_and_its_json_feeds_a_retry(dat
     ]
 
 
-def test_the_command_says_that_nothing_is_dead_and_that_there_are_more(
+def test_the_command_reports_an_empty_and_a_truncated_list(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "no dead jobs" in drain(database_url, "groups").stderr
@@ -194,5 +194,5 @@ def test_the_command_says_that_nothing_is_dead_and_that_there_are_more(
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "1e9", "fast"])
-def test_a_rate_that_is_none_is_wrong_usage(database_url: str, rate: str) -> None:
+def test_an_invalid_rate_is_a_usage_error(database_url: str, rate: str) -> None:
     assert drain(database_url, "retry", "1", "--per-second", rate).exit_code == 2

@@ -51,7 +51,7 @@ def test_without_jobs_there_are_no_deaths(database_url: str, connection: psycopg
     assert queue_overview.count_died(connection, BEGINS, BEGINS, STEP) == {}
 
 
-def test_a_step_has_its_begin_and_not_its_end(database_url: str, connection: psycopg.Connection) -> None:
+def test_a_step_includes_its_start_but_not_its_end(database_url: str, connection: psycopg.Connection) -> None:
     little = timedelta(microseconds=1)
     assert died(database_url, connection, BEGINS - little, BEGINS, BEGINS + STEP - little) == [2, 0, 0]
     assert died(database_url, connection, BEGINS + STEP, BEGINS + 3 * STEP - little, BEGINS + 3 * STEP) == [
@@ -62,7 +62,7 @@ def test_a_step_has_its_begin_and_not_its_end(database_url: str, connection: psy
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "4000-01-01 BC", "290000-01-01"])
-def test_a_death_at_no_time_is_in_no_step(
+def test_a_death_outside_the_calendar_belongs_to_no_step(
     database_url: str, connection: psycopg.Connection, time: str
 ) -> None:
     bury(database_url, count=2)
@@ -112,9 +112,7 @@ def test_without_jobs_nothing_is_measured(database_url: str, connection: psycopg
     assert measured(connection, "mail") == nothing
 
 
-def test_the_shares_are_those_of_all_jobs_of_the_queues(
-    database_url: str, connection: psycopg.Connection
-) -> None:
+def test_percentiles_cover_all_jobs_of_the_queues(database_url: str, connection: psycopg.Connection) -> None:
     for number in range(1, 101):
         finish(database_url, wait=number, run=2 * number, queue="mail" if number % 2 else "calls")
     assert measured(connection, "mail", "calls") == Latency(100, [50.5, 95.05, 99.01], [101.0, 190.1, 198.02])
@@ -126,7 +124,7 @@ def test_a_job_waits_from_when_it_is_due(database_url: str, connection: psycopg.
     assert measured(connection) == Latency(1, [3.0] * 3, [2.0] * 3)
 
 
-def test_a_job_that_is_staged_after_it_was_due_waits_from_then(
+def test_a_job_staged_after_its_due_time_waits_from_its_staging(
     database_url: str, connection: psycopg.Connection
 ) -> None:
     finish(database_url, wait=3, run=2, late=-1)
@@ -138,14 +136,14 @@ def test_a_wait_is_never_negative(database_url: str, connection: psycopg.Connect
     assert measured(connection).wait == [0.0] * 3
 
 
-def test_the_wait_is_that_of_jobs_claimed_once(database_url: str, connection: psycopg.Connection) -> None:
+def test_the_wait_counts_only_jobs_claimed_once(database_url: str, connection: psycopg.Connection) -> None:
     finish(database_url, wait=100, run=9, token=2)
     assert measured(connection) == Latency(1, [], [9.0] * 3)
     finish(database_url, wait=4, run=9)
     assert measured(connection) == Latency(2, [4.0] * 3, [9.0] * 3)
 
 
-def test_a_job_that_gave_way_has_neither(database_url: str, connection: psycopg.Connection) -> None:
+def test_a_superseded_job_has_no_latency(database_url: str, connection: psycopg.Connection) -> None:
     finish(database_url, wait=100, run=100, superseded_by=7)
     assert measured(connection) == Latency(0, [], [])
     finish(database_url, wait=4, run=9)
@@ -154,7 +152,7 @@ def test_a_job_that_gave_way_has_neither(database_url: str, connection: psycopg.
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "4000-01-01 BC"])
 @pytest.mark.parametrize("column", ["scheduled_at", "staged_at", "claimed_at", "finished_at"])
-def test_a_time_that_no_calendar_has_is_a_long_one(
+def test_a_time_outside_the_calendar_counts_as_a_long_one(
     database_url: str, connection: psycopg.Connection, column: str, time: str
 ) -> None:
     finish(database_url, wait=4, run=9)
@@ -182,7 +180,7 @@ def test_each_queue_has_its_share_of_the_rows(
 
 
 @pytest.mark.parametrize("when", ["analyzed", "analyzed while it was empty"])
-def test_neither_reads_a_table_whole(
+def test_neither_query_scans_a_whole_table(
     database_url: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     if when != "analyzed":

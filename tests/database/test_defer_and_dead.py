@@ -49,7 +49,7 @@ def deferring(make: Callable[[], Any]) -> Callable[[], None]:
     ],
     ids=["int", "float", "timedelta", "time", "time in another zone"],
 )
-def test_a_job_that_defers_itself_waits_until_then(shop: Workshop, when: Callable[[], Any]) -> None:
+def test_a_deferred_job_waits_until_the_given_time(shop: Workshop, when: Callable[[], Any]) -> None:
     job_id = shop.delivered(deferring(when))
     assert shop.worker.execute(job_id) == "deferred"
     assert 86000 < seconds_to_go(shop, job_id) <= 86400
@@ -57,7 +57,7 @@ def test_a_job_that_defers_itself_waits_until_then(shop: Workshop, when: Callabl
     assert shop.row(job_id)["lease_expires_at"] is None
 
 
-def test_a_deferral_is_no_failed_attempt_but_grows_the_token(shop: Workshop) -> None:
+def test_a_deferral_raises_the_token_but_is_not_a_failed_attempt(shop: Workshop) -> None:
     seen: list[tuple[int, int]] = []
 
     def act() -> None:
@@ -72,7 +72,7 @@ def test_a_deferral_is_no_failed_attempt_but_grows_the_token(shop: Workshop) -> 
     assert (finished["attempts"], finished["fencing_token"], finished["last_error"]) == (1, 5, None)
 
 
-def test_failures_are_counted_whatever_deferrals_lie_between_them(shop: Workshop) -> None:
+def test_failures_are_counted_across_deferrals(shop: Workshop) -> None:
     def act() -> None:
         if current_job().fencing_token % 2:
             raise Defer(60)
@@ -93,7 +93,7 @@ def test_failures_are_counted_whatever_deferrals_lie_between_them(shop: Workshop
     ],
     ids=["0", "timedelta 0", "yesterday", "before the year 1"],
 )
-def test_a_time_that_has_passed_is_now(shop: Workshop, when: Callable[[], Any]) -> None:
+def test_a_time_in_the_past_means_now(shop: Workshop, when: Callable[[], Any]) -> None:
     job_id = shop.delivered(deferring(when))
     assert shop.worker.execute(job_id) == "deferred"
     assert -60 < seconds_to_go(shop, job_id) <= 0
@@ -131,7 +131,7 @@ class NoZone(tzinfo):
         (lambda: True, "True is not between"),
     ],
 )
-def test_a_deferral_that_makes_no_sense_is_a_failed_attempt_that_says_so(
+def test_an_invalid_deferral_is_a_failed_attempt_with_a_reason(
     shop: Workshop, when: Callable[[], Any], complaint: str
 ) -> None:
     job_id = shop.delivered(deferring(when), max_attempts=1)
@@ -189,7 +189,7 @@ def test_a_revived_job_that_expires_before_a_worker_starts_it_is_dead(shop: Work
     assert (row["reason"], row["attempts"], row["fencing_token"]) == ("expired", 0, 2)
 
 
-def test_a_deferral_under_a_stale_token_is_noted_and_changes_nothing(shop: Workshop) -> None:
+def test_a_deferral_with_a_stale_token_is_recorded_but_changes_nothing(shop: Workshop) -> None:
     def act() -> None:
         shop.take_over(job_id)
         raise Defer(60)
@@ -203,7 +203,7 @@ def test_a_deferral_under_a_stale_token_is_noted_and_changes_nothing(shop: Works
 # --- never
 
 
-def test_a_job_that_gives_up_is_dead_at_once_with_its_reason_and_where_it_said_so(shop: Workshop) -> None:
+def test_a_job_that_gives_up_dies_at_once_with_reason_and_traceback(shop: Workshop) -> None:
     def act() -> None:
         raise Dead("customer 42 has been deleted")
 
@@ -216,7 +216,7 @@ def test_a_job_that_gives_up_is_dead_at_once_with_its_reason_and_where_it_said_s
     assert 'in act\n    raise Dead("customer 42 has been deleted")' in dead["last_error"]["traceback"]
 
 
-def test_what_made_it_give_up_is_in_the_traceback(shop: Workshop) -> None:
+def test_the_cause_of_giving_up_is_in_the_traceback(shop: Workshop) -> None:
     def act() -> None:
         try:
             json.loads("{")
@@ -247,7 +247,7 @@ def test_any_reason_can_be_stored(shop: Workshop, reason: str, explanation: str)
     assert shop.row(job_id)["explanation"] == explanation
 
 
-def test_of_a_reason_of_a_megabyte_the_beginning_and_the_end_are_kept(shop: Workshop) -> None:
+def test_a_very_long_reason_keeps_its_beginning_and_end(shop: Workshop) -> None:
     def act() -> None:
         raise Dead("begin" + "x" * 1_000_000 + "end")
 
@@ -272,7 +272,7 @@ def test_of_a_reason_of_a_megabyte_the_beginning_and_the_end_are_kept(shop: Work
 @pytest.mark.parametrize(
     ("error", "words"), [(ValueError, ["retrying", "dead"]), (Dead, ["dead"])], ids=["failed", "gave up"]
 )
-def test_what_the_encoding_of_the_database_lacks_is_told_in_ascii(
+def test_characters_missing_from_the_database_encoding_are_escaped(
     latin1: Workshop, error: type[Exception], words: list[str], text: str, told: str | None
 ) -> None:
     def act() -> None:
@@ -289,14 +289,14 @@ def test_what_the_encoding_of_the_database_lacks_is_told_in_ascii(
         assert row["last_error"]["message"].endswith(r"x\u5ba2")
 
 
-def test_whoever_raises_the_class_alone_has_given_up_too(shop: Workshop) -> None:
+def test_raising_the_bare_class_also_gives_up(shop: Workshop) -> None:
     def act() -> None:
         raise Dead
 
     assert shop.work(shop.delivered(act)) == "dead"
 
 
-def test_a_burial_whose_answer_was_lost_is_no_stale_one(
+def test_a_burial_with_a_lost_answer_is_not_stale(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bury = outcomes.bury_claimed
@@ -319,7 +319,7 @@ def test_a_burial_whose_answer_was_lost_is_no_stale_one(
     assert [getattr(record, "event", None) for record in caplog.records].count("job_dead") == 1
 
 
-def test_a_job_whose_lease_ran_out_on_each_attempt_is_dead_after_as_many_as_it_had(shop: Workshop) -> None:
+def test_a_job_dies_when_its_lease_expires_on_every_attempt(shop: Workshop) -> None:
     runs: list[int] = []
     job_id = shop.delivered(lambda: runs.append(1), max_attempts=3)
     for attempt in range(1, 4):

@@ -54,12 +54,12 @@ def test_a_job_commits_and_rolls_back_with_the_block(database_url: str, of: Any)
     assert staged(database_url) == ["shop.first", "shop.second", "shop.second"]
 
 
-def test_outside_of_a_block_the_job_is_committed_by_itself(database_url: str) -> None:
+def test_outside_a_block_the_job_is_committed_at_once(database_url: str) -> None:
     drain.stage(connection, "shop.first")
     assert staged(database_url) == ["shop.first"]
 
 
-def test_other_calls_take_the_connection_too(database_url: str) -> None:
+def test_other_calls_also_accept_the_connection(database_url: str) -> None:
     with transaction.atomic():
         job_id = drain.stage(connection, "shop.first", run_in=60, idempotency_key="a")
         drain.schedule(connection, "nightly", "shop.second", cron="0 3 * * *")
@@ -70,7 +70,7 @@ def test_other_calls_take_the_connection_too(database_url: str) -> None:
     assert staged(database_url) == []
 
 
-def test_a_block_that_is_broken_is_refused_as_by_django(database_url: str) -> None:
+def test_a_broken_block_is_refused_as_by_django(database_url: str) -> None:
     with transaction.atomic():
         transaction.set_rollback(True)
         with pytest.raises(TransactionManagementError):
@@ -78,7 +78,7 @@ def test_a_block_that_is_broken_is_refused_as_by_django(database_url: str) -> No
     assert staged(database_url) == []
 
 
-def test_another_database_than_postgres_is_one_line() -> None:
+def test_a_database_other_than_postgres_is_refused_in_one_line() -> None:
     with pytest.raises(
         ConnectableError, match="'other' is sqlite by sqlite3; jobs are staged on PostgreSQL"
     ) as caught:

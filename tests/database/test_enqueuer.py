@@ -143,7 +143,7 @@ def test_jobs_go_to_the_lists_of_their_queues(database_url: str, redis_url: str)
 
 
 @pytest.mark.parametrize("forward_queues", [frozenset(), frozenset({"default"})], ids=["tracked", "forward"])
-def test_a_scheduled_job_waits_until_it_is_due_whatever_else_is_drained(
+def test_a_scheduled_job_waits_until_it_is_due(
     database_url: str, redis_url: str, forward_queues: frozenset[str]
 ) -> None:
     (scheduled,) = stage_jobs(database_url, run_at=FUTURE)
@@ -173,9 +173,7 @@ def test_a_scheduled_job_of_a_better_priority_overtakes_once_it_is_due(
     assert pushed_jobs(redis_url) == [urgent, *others]
 
 
-def test_more_scheduled_jobs_than_one_statement_matures_come_due_in_order(
-    database_url: str, redis_url: str
-) -> None:
+def test_many_scheduled_jobs_come_due_in_order(database_url: str, redis_url: str) -> None:
     ids = stage_jobs(database_url, 10_001, run_at=FUTURE)
     query(database_url, "UPDATE staged_jobs SET scheduled_at = now()")
 
@@ -200,7 +198,7 @@ def test_an_expired_job_is_dead_and_the_others_are_pushed(
     assert query(database_url, "SELECT id, reason FROM dead_jobs") == [(expired, "expired")]
 
 
-def test_a_row_that_somebody_has_locked_does_not_stop_the_others(database_url: str, redis_url: str) -> None:
+def test_a_locked_row_does_not_block_the_others(database_url: str, redis_url: str) -> None:
     ids = stage_jobs(database_url, 3)
     with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as somebody:
         enqueuer.connection.execute("SET lock_timeout = '10ms'")
@@ -213,9 +211,7 @@ def test_a_row_that_somebody_has_locked_does_not_stop_the_others(database_url: s
         assert pushed_jobs(redis_url) == [ids[0], ids[2], ids[1]]
 
 
-def test_everything_that_was_staged_is_in_flight_with_all_its_columns(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_job_moves_in_flight_with_all_its_columns(database_url: str, redis_url: str) -> None:
     at = datetime.now(UTC) - timedelta(minutes=1)
     stage_jobs(
         database_url,
@@ -261,7 +257,7 @@ def refuse(*_: Any) -> None:
     raise UnavailableError("Redis is away")
 
 
-def test_what_was_moved_and_not_pushed_is_pushed_by_the_next_leader(
+def test_jobs_moved_but_not_pushed_are_pushed_by_the_next_leader(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 5)
@@ -280,7 +276,7 @@ def test_what_was_moved_and_not_pushed_is_pushed_by_the_next_leader(
     assert progress(database_url) == (9, 9)
 
 
-def test_a_leader_goes_on_with_the_numbers_of_the_one_before(database_url: str, redis_url: str) -> None:
+def test_a_new_leader_continues_the_delivery_numbers(database_url: str, redis_url: str) -> None:
     for _ in range(2):
         stage_jobs(database_url, 3)
         with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -325,7 +321,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
     assert len(pushed(redis_url)) == 2
 
 
-def test_a_drain_ends_after_the_batch_in_hand_when_it_is_told_to(database_url: str, redis_url: str) -> None:
+def test_a_drain_can_be_stopped_after_the_current_batch(database_url: str, redis_url: str) -> None:
     ids = stage_jobs(database_url, 5)
 
     with new_enqueuer(database_url, redis_url, batch_size=2) as enqueuer:

@@ -140,7 +140,7 @@ def system(database_url: str, redis_url: str) -> System:
     return System(database_url, redis_url)
 
 
-def test_in_a_queue_with_aging_a_place_is_counted_in_the_order_of_aging(system: System) -> None:
+def test_in_a_queue_with_aging_places_follow_the_aged_order(system: System) -> None:
     system.rules(aging_seconds=30)
     long_ago = datetime.now().astimezone() - timedelta(minutes=10)
     # Patient, and so old that it has risen above all others; and urgent, but new.
@@ -168,7 +168,7 @@ def seconds_from_now(found: dict[str, Any]) -> float:
 # --- ids that no table has
 
 
-def test_an_id_that_was_never_given_out_is_known_as_such(system: System) -> None:
+def test_an_id_that_was_never_issued_is_reported_as_such(system: System) -> None:
     job_id = system.stage()
 
     found = system.explain(job_id + 1)
@@ -178,7 +178,7 @@ def test_an_id_that_was_never_given_out_is_known_as_such(system: System) -> None
     assert system.cause(0) == "not_given_out"
 
 
-def test_an_id_may_be_one_of_an_open_transaction_and_is_gone_when_none_is_open(system: System) -> None:
+def test_a_missing_id_may_belong_to_an_open_transaction(system: System) -> None:
     with psycopg.connect(system.database_url, application_name="shop") as connection:
         ((job_id,),) = connection.execute(
             "INSERT INTO staged_jobs (job_name) VALUES ('m.f') RETURNING id"
@@ -231,7 +231,7 @@ def test_nothing_starts_without_a_leader(system: System) -> None:
     assert found["estimate"]["seconds"] is None
 
 
-def test_without_redis_a_job_waits_for_redis_or_it_is_said_that_none_is_named(led: System) -> None:
+def test_an_unavailable_or_unset_redis_is_reported(led: System) -> None:
     job_id = led.stage()
 
     assert led.explain(job_id, DRAIN_REDIS_URL=AWAY)["cause"] == "redis_away"
@@ -240,7 +240,7 @@ def test_without_redis_a_job_waits_for_redis_or_it_is_said_that_none_is_named(le
     assert "DRAIN_REDIS_URL" in unnamed["also"][0]
 
 
-def test_a_queue_that_another_database_feeds_is_named(led: System) -> None:
+def test_a_queue_owned_by_another_database_is_reported(led: System) -> None:
     with Redis.from_url(led.redis_url) as client:
         client.hset("drain:owners:queues", "mail", "00000000-0000-0000-0000-000000000000 other on db:5432")
 
@@ -283,14 +283,14 @@ def test_a_pause_is_named_with_its_end_its_author_and_its_reason(
     assert found["estimate"]["seconds"] is None
 
 
-def test_a_pause_that_is_over_holds_nothing(led: System) -> None:
+def test_an_expired_pause_has_no_effect(led: System) -> None:
     job_id = led.stage()
     led.pause(queue="mail", until=datetime.now().astimezone() - timedelta(seconds=1))
 
     assert led.cause(job_id) == "next"
 
 
-def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None:
+def test_a_job_waits_for_the_quiet_time_of_its_unique_key(led: System) -> None:
     first = led.stage(unique_key="doc:42", keep="last", quiet_seconds=600)
     led.execute("UPDATE staged_jobs SET staged_at = now() - interval '300 seconds'")
     assert led.explain(first)["estimate"]["seconds"] == pytest.approx(300, abs=30)
@@ -308,7 +308,7 @@ def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None
     assert found["estimate"]["seconds"] is None
 
 
-def test_a_job_that_the_leader_has_scheduled_again_waits_for_others_of_its_unique_key(led: System) -> None:
+def test_a_rescheduled_job_waits_for_others_of_its_unique_key(led: System) -> None:
     soon = datetime.now().astimezone() + timedelta(seconds=540)
     job_id = led.stage(unique_key="doc:42", quiet_seconds=600, scheduled_at=soon)
     assert led.cause(job_id) == "quiet"
@@ -317,7 +317,7 @@ def test_a_job_that_the_leader_has_scheduled_again_waits_for_others_of_its_uniqu
     assert led.cause(later) == "scheduled"
 
 
-def test_a_job_gives_way_to_the_one_that_stands_for_it(led: System) -> None:
+def test_a_job_that_gives_way_names_its_replacement(led: System) -> None:
     first, second = (led.stage(unique_key="doc:42") for _ in range(2))
     other, last = (led.stage(unique_key="doc:43", keep="last") for _ in range(2))
     another_name = led.stage(unique_key="doc:42", job_name="m.g")
@@ -332,7 +332,7 @@ def test_a_job_gives_way_to_the_one_that_stands_for_it(led: System) -> None:
     assert led.explain(first)["details"]["stands"] == delivered
 
 
-def test_an_ordered_queue_lets_a_job_wait_for_earlier_ones_of_its_key(led: System) -> None:
+def test_in_an_ordered_queue_a_job_waits_for_earlier_ones_of_its_key(led: System) -> None:
     first, second, third = (led.stage(key="acme") for _ in range(3))
     other = led.stage(key="other")
     led.rules(ordered=True)
@@ -358,7 +358,7 @@ def test_a_job_behind_a_paused_one_of_its_key_has_no_estimate(led: System) -> No
     assert found["estimate"] == {"seconds": None, "reason": f"job {head} is paused", "at": None}
 
 
-def test_an_ordered_queue_waits_for_a_retry_and_for_a_dead_job_of_the_key(led: System) -> None:
+def test_in_an_ordered_queue_retries_and_dead_jobs_hold_their_key(led: System) -> None:
     dead = led.stage(key="acme")
     job_id = led.stage(key="acme")
     led.execute(
@@ -403,14 +403,14 @@ def test_a_limit_that_is_full_names_the_jobs_that_fill_it(led: System) -> None:
     assert (found["cause"], found["details"]["limit"], found["details"]["running"]) == ("limit", 3, 3)
 
 
-def test_a_retry_that_waits_fills_no_limit(led: System) -> None:
+def test_a_waiting_retry_does_not_count_towards_a_limit(led: System) -> None:
     led.rules(running=1)
     led.in_flight(next_run_at=datetime.now().astimezone() + timedelta(hours=1))
 
     assert led.cause(led.stage()) == "next"
 
 
-def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
+def test_idle_time_does_not_slow_down_the_estimate(led: System) -> None:
     led.rules(running=1)
     job_id, _ = led.stage(), led.in_flight(claimed=True)
     led.finished(4, every="100 seconds")
@@ -423,7 +423,7 @@ def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
     assert found["estimate"]["seconds"] == pytest.approx(3, abs=2)
 
 
-def test_the_jobs_that_end_while_a_job_waits_say_best_how_fast_its_queue_is(led: System) -> None:
+def test_the_estimate_prefers_jobs_that_ended_during_the_wait(led: System) -> None:
     led.rules(running=1)
     job_id, _ = led.stage(), led.in_flight(claimed=True)
     led.finished(40, every="10 seconds")
@@ -436,7 +436,7 @@ def test_the_jobs_that_end_while_a_job_waits_say_best_how_fast_its_queue_is(led:
     assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(1, abs=0.3)
 
 
-def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
+def test_the_estimated_speed_never_exceeds_the_rate(led: System) -> None:
     led.rules(rate="6/min", running=1)
     job_id, _ = led.stage(), led.in_flight(claimed=True)
     led.finished(3, every="0.1 seconds")
@@ -480,7 +480,7 @@ def test_a_rate_that_is_used_up_says_when_the_next_job_may_begin(led: System) ->
     assert led.cause(led.stage(key="other")) == "next"
 
 
-def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
+def test_a_full_list_is_reported_with_the_jobs_place(led: System) -> None:
     led.full_list()
     first, _, urgent, last = (
         led.stage(key="acme"),
@@ -504,7 +504,7 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
     assert "queue mail completed no jobs" in found["estimate"]["reason"]
 
 
-def test_a_list_is_full_exactly_as_long_as_the_leader_pushes_nothing_more(system: System) -> None:
+def test_a_list_is_reported_full_exactly_while_the_leader_stops_pushing(system: System) -> None:
     with (
         new_enqueuer(system.database_url, system.redis_url, depth=None) as enqueuer,
         Redis.from_url(system.redis_url) as client,
@@ -610,7 +610,7 @@ def test_a_running_job_names_its_worker_and_its_lease(led: System) -> None:
     assert found["since"] is not None
 
 
-def test_a_job_whose_lease_is_over_is_delivered_again(led: System) -> None:
+def test_a_job_with_an_expired_lease_is_redelivered(led: System) -> None:
     job_id = led.in_flight(claimed=True)
     led.execute("UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 second'")
 
@@ -682,7 +682,7 @@ def test_retries_of_a_failing_queue_are_let_through_one_at_a_time(
     assert led.cause(job_id) == "failing_queue"
 
 
-def test_a_job_that_a_pause_has_called_back_waits_for_the_pause(led: System) -> None:
+def test_a_job_called_back_by_a_pause_waits_for_the_pause(led: System) -> None:
     job_id = led.in_flight(next_run_at=datetime.now().astimezone())
     led.pause(queue="mail")
     assert led.cause(job_id) == "paused"
@@ -698,7 +698,7 @@ def test_a_job_that_a_pause_has_called_back_waits_for_the_pause(led: System) -> 
 # --- ended
 
 
-def test_a_finished_job_has_ended_and_a_superseded_one_names_the_other(system: System) -> None:
+def test_a_superseded_job_names_its_replacement(system: System) -> None:
     found = system.explain(system.finished())
     assert (found["state"], found["cause"], found["details"]["worker"]) == ("finished", "finished", WORKER)
 
@@ -722,7 +722,7 @@ def test_a_dead_job_says_why(system: System, reason: str, cause: str) -> None:
     assert system.explain(job_id)["why"].startswith(f"{told};")
 
 
-def test_an_unknown_word_is_no_id(system: System) -> None:
+def test_a_word_is_refused_as_a_job_id(system: System) -> None:
     result = CliRunner().invoke(main, ["explain", "mail"], env=system.env)
 
     assert result.exit_code == 2

@@ -82,7 +82,7 @@ def claimed(shop: Workshop, connection: Connection) -> Claim:
 
 
 @with_each_history
-def test_nothing_is_recorded_by_a_claim_that_the_database_has_never_seen(
+def test_a_claim_unknown_to_the_database_records_nothing(
     shop: Workshop, connection: Connection, history: str
 ) -> None:
     claim = claimed(shop, connection)
@@ -111,7 +111,7 @@ def test_claims_of_two_processes_are_not_recorded_together(shop: Workshop, conne
 
 
 @pytest.mark.parametrize("finish", [finishes.finish_once, finishes.finish_many], ids=["one", "many"])
-def test_the_finish_of_another_claim_is_not_taken_for_this_ones(
+def test_the_finish_of_another_claim_is_not_mistaken_for_this_one(
     shop: Workshop, connection: Connection, finish: Callable[[Connection, Any], object]
 ) -> None:
     claim = claimed(shop, connection)
@@ -127,7 +127,9 @@ def test_the_finish_of_another_claim_is_not_taken_for_this_ones(
     assert finishes.undone_by_crash(connection, [claim]) == {claim.id}
 
 
-def test_the_death_of_another_row_is_not_taken_for_this_ones(shop: Workshop, connection: Connection) -> None:
+def test_the_death_of_another_row_is_not_mistaken_for_this_one(
+    shop: Workshop, connection: Connection
+) -> None:
     def bury(fence: Fenced) -> bool:
         return outcomes.bury_claimed(connection, fence, reason="cancelled", explanation="why")
 
@@ -144,7 +146,7 @@ def test_the_death_of_another_row_is_not_taken_for_this_ones(shop: Workshop, con
 
 @pytest.mark.parametrize("keeps", [False, True], ids=["no result", "a result"])
 @with_each_history
-def test_what_a_job_wrote_is_rolled_back_if_its_row_is_that_of_another_claim(
+def test_a_jobs_writes_are_rolled_back_if_another_claim_holds_its_row(
     shop: Workshop, block: Block, history: str, keeps: bool
 ) -> None:
     errors: list[type[BaseException]] = []
@@ -167,7 +169,7 @@ def test_what_a_job_wrote_is_rolled_back_if_its_row_is_that_of_another_claim(
 
 
 @with_each_history
-def test_the_successor_of_a_dead_process_records_nothing_under_a_claim_of_another_history(
+def test_a_successor_records_nothing_under_a_claim_from_another_history(
     shop: Workshop, redis_url: str, history: str
 ) -> None:
     held: list[Claim] = []

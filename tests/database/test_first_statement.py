@@ -60,11 +60,11 @@ def begin_commands(connection: JobConnection, monkeypatch: pytest.MonkeyPatch) -
     return sent
 
 
-def test_this_version_of_psycopg_was_tried() -> None:
+def test_the_installed_psycopg_version_is_supported() -> None:
     assert TransactionCursor is BeginningCursor
 
 
-def test_a_prepared_statement_takes_the_begin_along(
+def test_a_prepared_statement_is_sent_together_with_the_begin(
     connection: JobConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute_often(connection, ADD_OR_NOT, (1,))
@@ -79,7 +79,7 @@ def test_a_prepared_statement_takes_the_begin_along(
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])
-def test_the_first_statement_returns_binary_values_if_it_is_asked_for_them(
+def test_the_first_statement_returns_binary_values_on_request(
     connection: JobConnection, is_prepared: bool
 ) -> None:
     if is_prepared:
@@ -107,7 +107,7 @@ def test_a_transaction_that_cannot_begin_says_why(connection: JobConnection) -> 
     assert connection.execute(ADD, (7,)).fetchall() == [(7,)]
 
 
-def test_first_statements_that_are_all_different_are_not_remembered_for_ever(
+def test_the_statement_cache_does_not_grow_without_bound(
     connection: JobConnection,
 ) -> None:
     connection.prepared_max = 2
@@ -117,7 +117,7 @@ def test_first_statements_that_are_all_different_are_not_remembered_for_ever(
     assert len(connection._prepared._counts) <= 2
 
 
-def test_a_statement_that_cannot_be_prepared_takes_it_along_too(
+def test_an_unprepared_statement_is_also_sent_together_with_the_begin(
     connection: JobConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As through a pooler."""
@@ -143,7 +143,7 @@ def test_a_first_statement_that_fails_leaves_a_transaction_to_roll_back(
 
 
 @pytest.mark.parametrize("parameters", [(), {}], ids=["positions", "names"])
-def test_several_statements_may_be_the_first_as_sqlalchemy_sends_them(
+def test_several_statements_can_be_sent_first_as_by_sqlalchemy(
     connection: JobConnection, parameters: Any
 ) -> None:
     """SQLAlchemy passes parameters along though there are none."""
@@ -152,7 +152,7 @@ def test_several_statements_may_be_the_first_as_sqlalchemy_sends_them(
     assert connection.execute("SELECT count(*) FROM numbers").fetchall() == [(2,)]
 
 
-def test_a_first_statement_of_too_many_parameters_leaves_a_transaction_that_goes_on(
+def test_too_many_parameters_leave_a_usable_transaction(
     connection: JobConnection,
 ) -> None:
     with pytest.raises(psycopg.OperationalError, match="number of parameters"):
@@ -203,7 +203,7 @@ def interrupt_at(line: int, seen: list[int]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])
-def test_an_interruption_at_any_line_leaves_no_statement_that_commits_by_itself(
+def test_no_statement_autocommits_after_an_interruption_at_any_line(
     database_url: str, connection: JobConnection, is_prepared: bool
 ) -> None:
     line, was_interrupted = 0, True
@@ -238,7 +238,7 @@ def _stream_on(cursor: psycopg.Cursor[Any]) -> None:
 
 
 @pytest.mark.parametrize("write", [_copy_on, _stream_on], ids=lambda way: way.__name__)
-def test_a_cursor_whose_first_statement_was_not_sent_begins_a_transaction_all_the_same(
+def test_a_cursor_begins_a_transaction_even_after_an_unsent_statement(
     connection: JobConnection, write: Callable[[psycopg.Cursor[Any]], None]
 ) -> None:
     cursor = connection.cursor()
@@ -292,7 +292,7 @@ def _streamed(connection: JobConnection) -> None:
     [_several, _copy, _many, _pipeline, _savepoint, _server_cursor, _streamed],
     ids=lambda way: way.__name__,
 )
-def test_every_other_way_to_begin_is_one_transaction(
+def test_every_other_way_to_begin_opens_one_transaction(
     connection: JobConnection, begin: Callable[[JobConnection], None]
 ) -> None:
     for _ in range(2):
@@ -303,7 +303,7 @@ def test_every_other_way_to_begin_is_one_transaction(
     assert connection.execute("SELECT number FROM numbers").fetchall() == []
 
 
-def test_the_level_of_isolation_is_that_of_the_connection(connection: JobConnection) -> None:
+def test_the_isolation_level_of_the_connection_is_used(connection: JobConnection) -> None:
     connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
     for _ in range(PREPARED + 1):
         level = connection.execute("SELECT current_setting('transaction_isolation') WHERE %s", (True,))
@@ -313,7 +313,7 @@ def test_the_level_of_isolation_is_that_of_the_connection(connection: JobConnect
 
 
 @pytest.mark.parametrize("threshold", [5, None], ids=["prepared", "through a pooler"])
-def test_the_last_statement_takes_the_commit_along(
+def test_the_last_statement_is_sent_together_with_the_commit(
     connection: JobConnection, monkeypatch: pytest.MonkeyPatch, threshold: int | None
 ) -> None:
     connection.prepare_threshold = threshold
@@ -355,7 +355,7 @@ def test_a_commit_that_fails_is_an_error(connection: JobConnection, times: int) 
     assert connection.execute("SELECT count(*) FROM others").fetchall() == [(0,)]
 
 
-def test_with_an_untried_psycopg_statement_and_commit_are_sent_by_themselves(
+def test_an_unsupported_psycopg_sends_statement_and_commit_separately(
     connection: JobConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.cursor_factory = psycopg.Cursor

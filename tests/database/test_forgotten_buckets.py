@@ -58,7 +58,7 @@ def falls_asleep(enqueuer: Enqueuer, queue: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["running = 50", "fair = true", "rate = '11/h'"])
-def test_a_queue_that_sleeps_lacks_as_many_tokens_after_a_change_of_its_rules(
+def test_changed_rules_do_not_refill_the_bucket_of_a_sleeping_queue(
     database_url: str, enqueuer: Enqueuer, change: str
 ) -> None:
     query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)")
@@ -70,7 +70,7 @@ def test_a_queue_that_sleeps_lacks_as_many_tokens_after_a_change_of_its_rules(
 
 @pytest.mark.parametrize("gone", ["DELETE FROM queues", "UPDATE queues SET rate = NULL, burst = NULL"])
 @pytest.mark.parametrize("asleep", [False, True])
-def test_a_rate_that_is_taken_away_and_given_again_fills_no_bucket(
+def test_removing_and_restoring_a_rate_does_not_refill_the_bucket(
     database_url: str, enqueuer: Enqueuer, gone: str, *, asleep: bool
 ) -> None:
     rules = "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)"
@@ -104,7 +104,7 @@ def fill(enqueuer: Enqueuer, queue: str) -> None:
     ],
     ids=["burst", "kind", "rate", "limit"],
 )
-def test_rules_that_are_changed_and_changed_back_fill_no_bucket(
+def test_changing_rules_back_and_forth_does_not_refill_the_bucket(
     database_url: str, enqueuer: Enqueuer, change: str, back: str
 ) -> None:
     query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)")
@@ -116,9 +116,7 @@ def test_rules_that_are_changed_and_changed_back_fill_no_bucket(
     begins_nothing(enqueuer, database_url, "mail")
 
 
-def test_a_rate_that_others_followed_is_not_exceeded_when_it_comes_back(
-    database_url: str, enqueuer: Enqueuer
-) -> None:
+def test_a_restored_rate_is_not_exceeded_after_other_rates(database_url: str, enqueuer: Enqueuer) -> None:
     query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 9)")
     spend(enqueuer, database_url, "mail", 9)
     for number in range(rates._MOST_EARLIER + 1):
@@ -131,9 +129,7 @@ def test_a_rate_that_others_followed_is_not_exceeded_when_it_comes_back(
     begins_nothing(enqueuer, database_url, "mail")
 
 
-def test_rates_that_change_while_their_queue_sleeps_leave_nothing_behind(
-    database_url: str, enqueuer: Enqueuer
-) -> None:
+def test_rate_changes_of_a_sleeping_queue_leave_nothing_behind(database_url: str, enqueuer: Enqueuer) -> None:
     query(database_url, "INSERT INTO queues (queue, rate, burst) VALUES ('mail', '10/h', 3)")
     spend(enqueuer, database_url, "mail", 3)
     falls_asleep(enqueuer, "mail")
@@ -146,7 +142,7 @@ def test_rates_that_change_while_their_queue_sleeps_leave_nothing_behind(
     begins_nothing(enqueuer, database_url, "mail")
 
 
-def test_a_queue_that_wakes_is_charged_for_the_time_at_which_its_jobs_began(
+def test_an_awakened_queue_is_charged_from_the_start_of_its_jobs(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Above the time that a look itself may take.
@@ -167,7 +163,7 @@ def test_a_queue_that_wakes_is_charged_for_the_time_at_which_its_jobs_began(
         assert leader.queue.allowances.of_queue() == 1
 
 
-def test_a_retry_that_is_called_back_before_a_worker_claims_it_gives_its_token_back(
+def test_a_retry_called_back_before_its_claim_returns_its_token(
     database_url: str,
 ) -> None:
     with admitting(database_url, Rules(QUEUE, rate=Rate.parse("1/h"), burst=2)) as leader:
@@ -193,7 +189,7 @@ def test_a_retry_that_is_called_back_before_a_worker_claims_it_gives_its_token_b
         assert leader.queue.allowances.of_queue() == 0
 
 
-def test_a_queue_without_rules_is_forgotten_however_long_its_jobs_wait(
+def test_a_queue_without_rules_is_forgotten_even_while_its_jobs_wait(
     database_url: str, enqueuer: Enqueuer
 ) -> None:
     query(database_url, "INSERT INTO queues (queue, rate) VALUES ('mail', '1/h')")
@@ -204,7 +200,7 @@ def test_a_queue_without_rules_is_forgotten_however_long_its_jobs_wait(
     assert enqueuer.admission._queues._spent == {}
 
 
-def test_buckets_that_lack_tokens_are_kept_of_however_many_queues(
+def test_buckets_that_are_not_full_are_kept_for_any_number_of_queues(
     database_url: str, enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(awake, "MOST_AWAKE", 2)
@@ -230,7 +226,7 @@ def test_full_buckets_are_forgotten(database_url: str, enqueuer: Enqueuer) -> No
     assert queues._spent == {}
 
 
-def test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst(database_url: str) -> None:
+def test_jobs_that_escape_a_new_rate_block_it_for_one_burst_at_most(database_url: str) -> None:
     """They were delivered before it was set, and claimed before they could be called back."""
     with admitting(database_url, Rules(QUEUE, running=1000)) as leader:
         ids = stage(database_url, 200)
@@ -247,7 +243,7 @@ def test_a_rate_that_many_jobs_escape_stops_its_queue_no_longer_than_its_burst(d
 
 
 @pytest.mark.parametrize("rules", ["running = 1", "rate = '1/h', burst = 1", "ordered = true"])
-def test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow(
+def test_a_new_leader_applies_rules_that_its_predecessor_missed(
     database_url: str, redis_url: str, rules: str
 ) -> None:
     query(database_url, "INSERT INTO queues (queue) VALUES ('mail')")
@@ -263,9 +259,7 @@ def test_a_new_leader_follows_rules_that_its_predecessor_did_not_live_to_follow(
         until(enqueuer, lambda: redelivery.run_once() >= 0 and query(database_url, waiting) == [(1,)])
 
 
-def test_rules_that_are_repaired_reach_jobs_that_wait_for_a_worker(
-    database_url: str, enqueuer: Enqueuer
-) -> None:
+def test_repaired_rules_apply_to_jobs_waiting_for_a_worker(database_url: str, enqueuer: Enqueuer) -> None:
     query(database_url, "ALTER TABLE queues DROP CONSTRAINT burst_must_fill_within_a_year")
     query(database_url, "INSERT INTO queues (queue) VALUES ('mail')")
     stage_jobs(database_url, 5, queue="mail")

@@ -60,7 +60,7 @@ def following(database_url: str, redis_url: str) -> Iterator[tuple[Enqueuer, Red
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_rules_that_cannot_be_read_hold_their_queue_and_no_other_until_they_are_changed(
+def test_unreadable_rules_hold_only_their_own_queue_until_changed(
     database_url: str, redis_url: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_unreadable(database_url, what)
@@ -77,7 +77,7 @@ def test_rules_that_cannot_be_read_hold_their_queue_and_no_other_until_they_are_
     assert [event["queue"] for event in events if event.get("event") == "queue_held"] == [QUEUE]
 
 
-def test_all_who_are_asked_say_that_a_queue_is_held(database_url: str, redis_url: str) -> None:
+def test_every_report_says_that_a_queue_is_held(database_url: str, redis_url: str) -> None:
     write_unreadable(database_url, "a burst that takes millennia")
     (job_id,) = stage(database_url)
     system = System(database_url, redis_url)
@@ -99,7 +99,7 @@ def test_all_who_are_asked_say_that_a_queue_is_held(database_url: str, redis_url
 @pytest.mark.parametrize(
     "error", [psycopg.errors.DatetimeFieldOverflow("too far"), OverflowError("too large")]
 )
-def test_an_error_that_the_values_of_rules_cause_anywhere_holds_their_queue(
+def test_any_error_caused_by_rule_values_holds_their_queue(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
 ) -> None:
     with psycopg.connect(database_url) as connection:

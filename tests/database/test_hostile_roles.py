@@ -153,7 +153,7 @@ def test_a_role_without_rights_may_call_no_function(armed: Place) -> None:
     assert runs(armed) == 0
 
 
-def test_a_role_that_may_call_every_function_gets_none_of_its_own_run_by_another(armed: Place) -> None:
+def test_a_role_that_may_call_every_function_cannot_escalate(armed: Place) -> None:
     query(armed.url, f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {MALLORY}")
     query(armed.url, f"DROP TABLE public.{day(2)}")
     with armed.connected("mallory") as mallory:
@@ -165,7 +165,7 @@ def test_a_role_that_may_call_every_function_gets_none_of_its_own_run_by_another
     assert runs(armed) == 0
 
 
-def test_the_one_function_that_runs_as_the_owner_does_its_work_for_a_hostile_caller(armed: Place) -> None:
+def test_the_function_that_makes_days_works_for_a_hostile_caller(armed: Place) -> None:
     query(armed.url, f"GRANT EXECUTE ON FUNCTION public.drain_make_days(integer) TO {MALLORY}")
     query(armed.url, f"DROP TABLE public.{day(2)}")
     with armed.connected("mallory") as mallory:
@@ -178,7 +178,7 @@ def test_the_one_function_that_runs_as_the_owner_does_its_work_for_a_hostile_cal
     ]
 
 
-def test_the_function_that_drops_a_day_does_its_work_for_a_hostile_caller_and_spares_today(
+def test_the_function_that_drops_a_day_is_safe_for_a_hostile_caller(
     armed: Place,
 ) -> None:
     query(armed.url, f"GRANT EXECUTE ON FUNCTION public.drain_drop_old_day(integer) TO {MALLORY}")
@@ -196,7 +196,7 @@ def test_the_function_that_drops_a_day_does_its_work_for_a_hostile_caller_and_sp
     assert query(armed.url, "SELECT count(*) FROM pg_partition_tree('finished_jobs')") == before
 
 
-def test_only_the_functions_that_make_and_drop_days_stage_once_and_show_a_state_run_with_the_rights_of_another(
+def test_exactly_four_functions_run_with_the_rights_of_their_owner(
     armed: Place,
 ) -> None:
     definers = query(
@@ -220,9 +220,7 @@ def test_only_the_functions_that_make_and_drop_days_stage_once_and_show_a_state_
         "CREATE TABLE public.{name} (id bigint CHECK (public.evil()), finished_at text DEFAULT public.evil()::text)",
     ],
 )
-def test_what_has_the_name_of_a_day_is_not_attached_and_holds_up_no_other_day(
-    armed: Place, squat: str
-) -> None:
+def test_a_foreign_object_named_like_a_day_is_not_attached(armed: Place, squat: str) -> None:
     for number in (2, 3):
         query(armed.url, f"DROP TABLE public.{day(number)}")
     query(armed.url, "GRANT SELECT ON public.finished_jobs TO PUBLIC")
@@ -236,7 +234,7 @@ def test_what_has_the_name_of_a_day_is_not_attached_and_holds_up_no_other_day(
     assert runs(armed) == 0
 
 
-def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_init(
+def test_init_refuses_a_foreign_function_with_one_of_our_names(
     servers: Services, template_with_roles: str
 ) -> None:
     with copy_of(servers.postgres, "template1") as url:
@@ -253,7 +251,7 @@ def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_ini
         assert runs(place) == 0
 
 
-def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_the_schema_itself(
+def test_the_schema_refuses_a_foreign_function_with_one_of_our_names(
     servers: Services, template_with_roles: str
 ) -> None:
     with copy_of(servers.postgres, "template1") as url:
@@ -270,9 +268,7 @@ def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_the
             owner.execute(schema.text().encode())
 
 
-def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
-    hostile_place: Place, redis_url: str
-) -> None:
+def test_a_leader_runs_no_hostile_overload(hostile_place: Place, redis_url: str) -> None:
     place = hostile_place
     with place.connected("application") as application:
         stage_many(application, "m.f", [(1,), (2,)])
@@ -326,7 +322,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
     assert runs(place) == 0
 
 
-def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place: Place) -> None:
+def test_a_worker_runs_no_hostile_overload(hostile_place: Place) -> None:
     place = hostile_place
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(number,) for number in range(7)])
@@ -358,9 +354,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place:
     assert runs(place) == 0
 
 
-def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner(
-    hostile_place: Place, redis_url: str
-) -> None:
+def test_inspection_and_the_owner_run_no_hostile_overload(hostile_place: Place, redis_url: str) -> None:
     place = hostile_place
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(1,), (2,), (3,)])
@@ -455,7 +449,7 @@ END $$
 """
 
 
-def test_a_function_that_another_role_has_under_a_name_of_ours_is_not_handed_over_to_the_owner(
+def test_a_foreign_function_is_not_transferred_to_the_owner(
     hostile_place: Place,
 ) -> None:
     with postgres.connect(hostile_place.url, "tests") as administrator:
@@ -466,7 +460,7 @@ def test_a_function_that_another_role_has_under_a_name_of_ours_is_not_handed_ove
     assert runs(hostile_place) == 0
 
 
-def test_nothing_that_a_hostile_role_overloads_is_run_by_init_and_roles_or_gets_into_the_tables(
+def test_init_and_roles_run_no_hostile_overload(
     hostile_place: Place,
 ) -> None:
     place = hostile_place

@@ -31,7 +31,7 @@ def expire(database_url: str, interval: str = "1 s") -> None:
     query(database_url, f"UPDATE idempotency_keys SET expires_at = now() - interval '{interval}'")
 
 
-def test_the_second_gets_the_id_of_the_first_and_stages_nothing(database_url: str) -> None:
+def test_a_second_call_returns_the_first_id_and_stages_nothing(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         first = stage(connection, "m.f", [1], {"b": 2, "a": 1}, idempotency_key=KEY)
         assert stage(connection, "m.f", [1], {"a": 1, "b": 2}, idempotency_key=KEY) == first
@@ -42,7 +42,7 @@ def test_the_second_gets_the_id_of_the_first_and_stages_nothing(database_url: st
 
 
 @pytest.mark.parametrize("name_and_arguments", [("m.g", [1]), ("m.f", [2]), ("m.f", ["1"]), ("m.f", [1, 1])])
-def test_another_name_or_other_arguments_are_a_conflict_that_leaves_the_transaction_as_it_is(
+def test_a_different_job_under_the_same_key_is_a_conflict(
     database_url: str, name_and_arguments: tuple[str, list[Any]]
 ) -> None:
     with psycopg.connect(database_url) as connection:
@@ -55,7 +55,7 @@ def test_another_name_or_other_arguments_are_a_conflict_that_leaves_the_transact
     assert ids_in(database_url, "staged_jobs") == [first]
 
 
-def test_a_key_of_a_transaction_that_is_rolled_back_is_free(database_url: str) -> None:
+def test_a_rolled_back_key_is_free(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         stage(connection, "m.f", [1], idempotency_key=KEY)
         connection.rollback()
@@ -63,7 +63,7 @@ def test_a_key_of_a_transaction_that_is_rolled_back_is_free(database_url: str) -
     assert ids_in(database_url, "staged_jobs") == [kept]
 
 
-def test_all_options_arrive_as_without_a_key(database_url: str) -> None:
+def test_all_options_work_as_without_a_key(database_url: str) -> None:
     @job(name="once.greet", queue="mail", max_attempts=3, timeout_seconds=7, key=lambda name: f"of {name}")
     def greet(name: str) -> None:
         """A job that this test stages and never runs."""
@@ -151,7 +151,7 @@ def test_a_second_transaction_stages_when_the_first_one_rolls_back(database_url:
     assert ids_in(database_url, "staged_jobs") == [second]
 
 
-def test_at_repeatable_read_the_second_transaction_has_to_be_repeated(database_url: str) -> None:
+def test_at_repeatable_read_the_second_transaction_must_be_retried(database_url: str) -> None:
     first, second = race(database_url, IsolationLevel.REPEATABLE_READ, psycopg.Connection.commit)
     assert isinstance(second, psycopg.errors.SerializationFailure)
     with psycopg.connect(database_url) as connection:
@@ -159,7 +159,7 @@ def test_at_repeatable_read_the_second_transaction_has_to_be_repeated(database_u
         assert stage(connection, "m.f", [1], idempotency_key=KEY) == first
 
 
-def test_a_key_is_kept_for_a_week_or_for_as_long_as_the_application_says(database_url: str) -> None:
+def test_a_key_is_kept_for_a_week_or_the_requested_time(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         stage(connection, "m.f", idempotency_key=KEY)
         stage(connection, "m.f", idempotency_key="long", idempotency_period=timedelta(days=30))
@@ -169,7 +169,7 @@ def test_a_key_is_kept_for_a_week_or_for_as_long_as_the_application_says(databas
     assert query(database_url, f"{kept} ORDER BY 1") == [(7,), (30,)]
 
 
-def test_a_key_whose_time_is_over_is_that_of_a_new_job(database_url: str) -> None:
+def test_an_expired_key_can_be_used_for_a_new_job(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         first = stage(connection, "m.f", [1], idempotency_key=KEY)
         expire(database_url)
@@ -178,7 +178,7 @@ def test_a_key_whose_time_is_over_is_that_of_a_new_job(database_url: str) -> Non
     assert ids_in(database_url, "staged_jobs") == [first, second]
 
 
-def test_the_leader_deletes_keys_whose_time_has_been_over_for_an_hour(database_url: str) -> None:
+def test_the_leader_deletes_keys_an_hour_after_they_expire(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         stage(connection, "m.f", idempotency_key="old")
         expire(database_url, "2 hours")
@@ -194,7 +194,7 @@ def test_the_leader_deletes_keys_whose_time_has_been_over_for_an_hour(database_u
 
 
 @pytest.mark.parametrize("argument", [1, 2])
-def test_at_repeatable_read_a_key_that_was_deleted_after_the_snapshot_is_that_of_the_new_job(
+def test_at_repeatable_read_a_key_deleted_after_the_snapshot_is_free(
     database_url: str, argument: int
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as other:
@@ -210,7 +210,7 @@ def test_at_repeatable_read_a_key_that_was_deleted_after_the_snapshot_is_that_of
     assert ids_in(database_url, "staged_jobs") == [first, second]
 
 
-def test_another_language_stages_once_by_one_call(database_url: str) -> None:
+def test_one_sql_call_stages_once_from_another_language(database_url: str) -> None:
     call = (
         "SELECT drain_stage_once('k', 3600, "
         "jsonb_build_object('job_name', 'm.f', 'job_args', jsonb_build_array({})))"

@@ -39,9 +39,7 @@ async def use(database_url: str, way: Way) -> int:
 
 
 @BOTH
-def test_a_connection_stays_for_the_next_job_of_its_loop_and_for_a_loop_that_follows(
-    database_url: str, way: Way
-) -> None:
+def test_a_connection_is_kept_for_later_jobs_and_later_loops(database_url: str, way: Way) -> None:
     async def twice() -> list[int]:
         return [await use(database_url, way) for _ in range(2)]
 
@@ -50,7 +48,7 @@ def test_a_connection_stays_for_the_next_job_of_its_loop_and_for_a_loop_that_fol
 
 
 @BOTH
-def test_a_connection_of_a_loop_that_runs_is_not_used_by_another_loop(database_url: str, way: Way) -> None:
+def test_a_running_loops_connection_is_not_used_by_another_loop(database_url: str, way: Way) -> None:
     with asyncio.Runner() as first, asyncio.Runner() as second:
         pid = first.run(use(database_url, way))
         assert second.run(use(database_url, way)) != pid
@@ -59,7 +57,7 @@ def test_a_connection_of_a_loop_that_runs_is_not_used_by_another_loop(database_u
 
 
 @BOTH
-def test_one_connection_is_kept_of_however_many_were_open(database_url: str, way: Way) -> None:
+def test_only_one_of_many_open_connections_is_kept(database_url: str, way: Way) -> None:
     async def open_three() -> None:
         async with way(database_url), way(database_url), way(database_url):
             pass
@@ -86,7 +84,7 @@ def test_a_task_that_is_cancelled_leaves_no_connection(database_url: str, way: W
     assert not async_connection_cache._kept_for_sessions.get(key)
 
 
-def test_a_session_that_is_used_after_its_block_does_not_write_in_the_transaction_of_another_job(
+def test_a_session_used_after_its_block_does_not_join_another_jobs_transaction(
     database_url: str,
 ) -> None:
     """As in two `async def` jobs, of which one goes on while the other is in its transaction."""
@@ -104,7 +102,7 @@ def test_a_session_that_is_used_after_its_block_does_not_write_in_the_transactio
     asyncio.run(act())
 
 
-def test_what_a_job_lets_listen_to_its_connection_does_not_hear_the_next_job(database_url: str) -> None:
+def test_a_jobs_event_listeners_do_not_reach_the_next_job(database_url: str) -> None:
     heard: list[str] = []
 
     async def act() -> None:
@@ -122,7 +120,7 @@ def test_what_a_job_lets_listen_to_its_connection_does_not_hear_the_next_job(dat
     assert heard == [str(PID)]
 
 
-def test_options_that_a_job_has_set_are_not_those_of_the_next(database_url: str) -> None:
+def test_options_set_by_a_job_do_not_reach_the_next_one(database_url: str) -> None:
     async def act() -> dict[str, Any]:
         async with session_of(database_url) as session:
             await (await session.connection()).execution_options(logging_token="the first job")
@@ -152,7 +150,7 @@ def test_a_connection_whose_server_session_has_ended_is_replaced(database_url: s
     assert asyncio.run(use(database_url, way)) != pid
 
 
-def test_whenever_a_task_is_cancelled_the_next_statement_is_in_a_transaction(database_url: str) -> None:
+def test_after_a_cancellation_the_next_statement_is_in_a_transaction(database_url: str) -> None:
     async def act() -> None:
         async with async_connection_cache.bare(database_url) as connection:
             for moment in range(100):
@@ -169,7 +167,7 @@ def test_whenever_a_task_is_cancelled_the_next_statement_is_in_a_transaction(dat
     asyncio.run(act())
 
 
-def test_begin_and_commit_travel_with_the_first_and_the_last_statement(
+def test_begin_and_commit_are_sent_with_the_first_and_last_statement(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
@@ -193,6 +191,6 @@ def test_begin_and_commit_travel_with_the_first_and_the_last_statement(
 
 
 @BOTH
-def test_a_server_that_cannot_be_reached_is_one_line(way: Way) -> None:
+def test_an_unreachable_server_is_reported_in_one_line(way: Way) -> None:
     with pytest.raises(UnavailableError, match=r"PostgreSQL at .* cannot be used"):
         asyncio.run(use("postgresql://drain:secret@127.0.0.1:1/none", way))

@@ -24,7 +24,7 @@ def sessions_of_jobs(database_url: str) -> int:
     return int(count)
 
 
-def test_a_session_that_is_used_after_its_block_does_not_write_in_the_transaction_of_another_job(
+def test_a_session_used_after_its_block_does_not_join_another_jobs_transaction(
     database_url: str,
 ) -> None:
     """As in two `async def` jobs, of which one goes on while the other is in its transaction."""
@@ -36,7 +36,7 @@ def test_a_session_that_is_used_after_its_block_does_not_write_in_the_transactio
         first.close()
 
 
-def test_what_a_job_lets_listen_to_its_connection_does_not_hear_the_next_job(database_url: str) -> None:
+def test_a_jobs_event_listeners_do_not_reach_the_next_job(database_url: str) -> None:
     heard: list[str] = []
     with session_of(database_url) as session:
         sqlalchemy.event.listen(
@@ -56,7 +56,7 @@ def leave_a_statement_unanswered(database_url: str) -> None:
         raise KeyError
 
 
-def test_an_error_while_a_statement_is_unanswered_comes_out_as_it_is_and_ends_the_session(
+def test_an_error_during_a_statement_propagates_and_ends_the_session(
     database_url: str,
 ) -> None:
     with pytest.raises(KeyError):
@@ -65,7 +65,7 @@ def test_an_error_while_a_statement_is_unanswered_comes_out_as_it_is_and_ends_th
     wait_until(lambda: sessions_of_jobs(database_url) == 0)
 
 
-def test_options_that_a_job_has_set_are_not_those_of_the_next(database_url: str) -> None:
+def test_options_set_by_a_job_do_not_reach_the_next_one(database_url: str) -> None:
     with session_of(database_url) as session:
         session.connection().execution_options(logging_token="the first job")
     with session_of(database_url) as session:
@@ -81,7 +81,7 @@ def test_a_connection_that_a_job_closes_after_its_block_is_replaced(database_url
 
 
 @pytest.mark.parametrize("way", [session_of, connection_cache.bare], ids=["sqlalchemy", "psycopg"])
-def test_one_connection_is_kept_of_however_many_were_open(
+def test_only_one_of_many_open_connections_is_kept(
     database_url: str, way: Callable[[str], AbstractContextManager[Any]]
 ) -> None:
     with way(database_url), way(database_url), way(database_url):

@@ -55,7 +55,7 @@ def test_no_more_jobs_of_a_queue_run_than_its_limit(database_url: str) -> None:
     assert (len(first), len(second)) == (5, 2)
 
 
-def test_no_more_jobs_of_a_key_run_than_its_limit_and_those_without_a_key_are_free(database_url: str) -> None:
+def test_a_key_limit_bounds_running_jobs_but_not_those_without_a_key(database_url: str) -> None:
     stage(database_url, 10, key="a")
     stage(database_url, 1, key="b")
     stage(database_url, 10)
@@ -68,7 +68,7 @@ def test_no_more_jobs_of_a_key_run_than_its_limit_and_those_without_a_key_are_fr
     assert keys_of(second) == ["a", "a"]
 
 
-def test_a_job_that_waits_for_its_next_attempt_does_not_run_and_needs_a_slot_to_run_again(
+def test_a_waiting_retry_frees_its_slot_and_needs_one_to_run_again(
     database_url: str,
 ) -> None:
     stage(database_url, 4, key="a")
@@ -86,7 +86,7 @@ def test_a_job_that_waits_for_its_next_attempt_does_not_run_and_needs_a_slot_to_
         assert ids_in(database_url, "staged_jobs") == [4]
 
 
-def test_retries_of_keys_that_are_full_do_not_hide_those_of_others(database_url: str) -> None:
+def test_retries_of_full_keys_do_not_hide_those_of_others(database_url: str) -> None:
     stage(database_url, 600, key="a")
     stage(database_url, 1, key="b")
     with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
@@ -111,7 +111,7 @@ def test_the_next_leader_counts_what_runs_already(database_url: str) -> None:
         assert len(leader.settle(least=1)) == 1
 
 
-def test_rules_that_change_are_followed(database_url: str) -> None:
+def test_changed_rules_take_effect(database_url: str) -> None:
     stage(database_url, 10, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
         first = leader.settle(0.1, least=1)
@@ -148,7 +148,7 @@ def test_a_row_that_was_selected_and_not_admitted_is_still_due(database_url: str
     assert ids_of(rows) == [1, 2, 3]
 
 
-def test_a_row_that_is_set_aside_comes_back_and_does_not_keep_the_others(database_url: str) -> None:
+def test_a_row_set_aside_comes_back_without_blocking_the_others(database_url: str) -> None:
     stage(database_url, 3, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
         leader.queue.look()
@@ -165,7 +165,7 @@ def test_a_row_that_is_set_aside_comes_back_and_does_not_keep_the_others(databas
     assert (ids_of(rows), order[0], sorted(order)) == ([1], 2, [1, 2, 3])
 
 
-def test_a_row_that_has_gone_since_it_was_found_is_not_selected(database_url: str) -> None:
+def test_a_row_that_disappeared_meanwhile_is_not_selected(database_url: str) -> None:
     stage(database_url, 8, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=100)) as leader:
         assert ids_of(leader.admit(2)) == [1, 2]
@@ -175,7 +175,7 @@ def test_a_row_that_has_gone_since_it_was_found_is_not_selected(database_url: st
         assert ids_of(leader.settle(0.1, least=2)) == [7, 8]
 
 
-def test_a_row_that_is_more_urgent_or_was_committed_late_is_found(database_url: str) -> None:
+def test_urgent_and_late_committed_rows_are_found(database_url: str) -> None:
     with (
         psycopg.connect(database_url) as late,
         admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader,
@@ -197,7 +197,7 @@ def test_a_row_that_is_more_urgent_or_was_committed_late_is_found(database_url: 
     assert len(found) < 60
 
 
-def test_rows_that_another_session_has_locked_are_passed_over(database_url: str) -> None:
+def test_rows_locked_by_another_session_are_skipped(database_url: str) -> None:
     stage(database_url, 3, key="a")
     with (
         psycopg.connect(database_url) as other,
@@ -233,7 +233,7 @@ def test_pauses_of_names_and_keys_hold_until_they_are_taken_back(database_url: s
     assert Counter(row.job_name for row in last) == {"m.g": 3, "m.h": 3}
 
 
-def test_no_more_jobs_of_a_key_begin_than_its_rate_allows(database_url: str) -> None:
+def test_a_key_never_starts_more_jobs_than_its_rate_allows(database_url: str) -> None:
     stage(database_url, 30, key="a")
     stage(database_url, 2, key="b")
     with admitting(database_url, Rules(QUEUE, rate_per_key=Rate.parse("20/s"), burst=4)) as leader:
@@ -281,7 +281,7 @@ def test_the_next_leader_exceeds_no_rate(database_url: str) -> None:
     assert Counter(keys_of(third)) == {"a": 5, "b": 6, "c": 6}
 
 
-def test_the_next_leader_exceeds_no_rate_whose_first_jobs_have_been_dropped(database_url: str) -> None:
+def test_the_next_leader_exceeds_no_rate_after_old_jobs_were_dropped(database_url: str) -> None:
     stage(database_url, 60)
     # A bucket that fills within forty days: three tokens have come since the last day that was dropped.
     rules = Rules(QUEUE, rate=Rate.parse("1/d"), burst=40)
@@ -295,7 +295,7 @@ def test_the_next_leader_exceeds_no_rate_whose_first_jobs_have_been_dropped(data
         assert len(leader.settle(0.1, least=3)) == 3
 
 
-def test_the_rate_of_a_queue_holds_for_its_keys_together(database_url: str) -> None:
+def test_the_rate_of_a_queue_is_shared_by_its_keys(database_url: str) -> None:
     for key in "abc":
         stage(database_url, 10, key=key)
     with admitting(database_url, Rules(QUEUE, rate=Rate.parse("12/min"), burst=6, fair=True)) as leader:
@@ -307,9 +307,7 @@ def test_the_rate_of_a_queue_holds_for_its_keys_together(database_url: str) -> N
     "rules",
     [Rules(QUEUE, running=1), Rules(QUEUE, running_per_key=1), Rules(QUEUE, rate=Rate.parse("1/d"), burst=1)],
 )
-def test_a_queue_in_which_nothing_may_begin_is_looked_at_the_more_rarely_the_longer_that_lasts(
-    database_url: str, rules: Rules
-) -> None:
+def test_a_blocked_queue_is_polled_less_and_less_often(database_url: str, rules: Rules) -> None:
     stage(database_url, 2, key="a")
     with admitting(database_url, rules) as leader:
         claim(database_url, leader.admit_all(1))
@@ -319,9 +317,7 @@ def test_a_queue_in_which_nothing_may_begin_is_looked_at_the_more_rarely_the_lon
         assert leader.queue.next_look_at > monotonic() + 0.9 * keyed_queue._LONGEST_NAP_SECONDS
 
 
-def test_a_sweep_that_has_begun_goes_on_in_a_queue_in_which_nothing_may_begin(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_continues_in_a_blocked_queue(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "_SLICE", 2)
     for key in "abcde":
         stage(database_url, 2, key=key)
@@ -337,7 +333,7 @@ def test_a_sweep_that_has_begun_goes_on_in_a_queue_in_which_nothing_may_begin(
     assert sum(rests) == 2
 
 
-def test_a_sweep_that_has_begun_goes_on_after_its_rows_were_admitted(
+def test_a_sweep_continues_after_its_rows_were_admitted(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after `drain dead retry` of many keys: no hint finds them, and between slices no stream is known."""
@@ -379,7 +375,7 @@ def test_a_million_jobs_of_one_key_delay_another_key_by_one_round_at_most(databa
     assert {"b", None} <= set(keys_of(following))
 
 
-def test_without_turns_keys_go_in_the_order_of_their_heads(database_url: str) -> None:
+def test_without_fairness_keys_go_in_the_order_of_their_first_jobs(database_url: str) -> None:
     for key in ("b", "a", "c"):
         stage(database_url, 2, key=key, priority=1)
     stage(database_url, 1, key="c", priority=0)
@@ -415,7 +411,7 @@ def test_the_jobs_of_a_key_run_one_at_a_time_in_the_order_of_their_ids(database_
         assert ordered(leader, database_url, 10) == list(range(1, 11))
 
 
-def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
+def test_a_waiting_retry_holds_its_key(database_url: str) -> None:
     stage(database_url, 2, key="a")
     stage(database_url, 1, key="b")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -430,7 +426,7 @@ def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
     assert (ids_of(first), again, ids_of(second)) == ([1, 3], [1], [2])
 
 
-def test_a_retry_that_waits_keeps_its_key_under_the_next_leader_too(database_url: str) -> None:
+def test_a_waiting_retry_holds_its_key_under_the_next_leader_too(database_url: str) -> None:
     ids = stage(database_url, 2, key="a") + stage(database_url, 1, key="b")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
         leader.settle(0.1, least=2)
@@ -442,9 +438,7 @@ def test_a_retry_that_waits_keeps_its_key_under_the_next_leader_too(database_url
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_a_retry_that_is_not_due_keeps_those_behind_it_and_no_other_key(
-    database_url: str, limit: int
-) -> None:
+def test_a_retry_that_is_not_due_holds_only_its_own_key(database_url: str, limit: int) -> None:
     ids = stage(database_url, 2, key="a") + stage(database_url, 1, key="b")
     with admitting(database_url, Rules(QUEUE)) as leader:
         leader.settle(0.1, least=3)
@@ -456,7 +450,7 @@ def test_a_retry_that_is_not_due_keeps_those_behind_it_and_no_other_key(
 
 
 @pytest.mark.parametrize("by_a_leader", ["the same", "the next"])
-def test_a_dead_job_keeps_its_key_until_it_is_revived(database_url: str, by_a_leader: str) -> None:
+def test_a_dead_job_holds_its_key_until_it_is_revived(database_url: str, by_a_leader: str) -> None:
     stage(database_url, 3, key="a")
     stage(database_url, 1, key="b")
     rules = Rules(QUEUE, ordered=True)
@@ -479,7 +473,7 @@ def revive_dead(database_url: str) -> None:
         revive(connection, Selection())
 
 
-def test_a_job_that_died_and_was_revived_between_two_looks_runs_first(database_url: str) -> None:
+def test_a_job_revived_between_two_polls_runs_first(database_url: str) -> None:
     stage(database_url, 3, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
         leader.settle(0.1, least=1)
@@ -489,7 +483,7 @@ def test_a_job_that_died_and_was_revived_between_two_looks_runs_first(database_u
         assert ordered(leader, database_url, 3) == [1, 2, 3]
 
 
-def test_a_dead_job_keeps_nobody_if_the_queue_says_so(database_url: str) -> None:
+def test_a_dead_job_holds_nothing_if_the_queue_skips_dead_jobs(database_url: str) -> None:
     stage(database_url, 3, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True, on_dead="skip")) as leader:
         leader.settle(0.1, least=1)
@@ -498,7 +492,7 @@ def test_a_dead_job_keeps_nobody_if_the_queue_says_so(database_url: str) -> None
         assert ordered(leader, database_url, 2) == [2, 3]
 
 
-def test_a_staged_job_that_has_expired_keeps_its_key(database_url: str) -> None:
+def test_an_expired_staged_job_holds_its_key(database_url: str) -> None:
     stage(database_url, 1, key="a", expires_at=datetime.now(UTC) - timedelta(seconds=1))
     stage(database_url, 2, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -509,7 +503,7 @@ def test_a_staged_job_that_has_expired_keeps_its_key(database_url: str) -> None:
         assert ordered(leader, database_url, 2) == [2, 3]
 
 
-def test_a_paused_name_keeps_those_behind_it_in_an_ordered_queue(database_url: str) -> None:
+def test_a_paused_name_holds_later_jobs_in_an_ordered_queue(database_url: str) -> None:
     stage(database_url, 1, key="a", job_name="m.g", priority=7)
     stage(database_url, 2, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -520,7 +514,7 @@ def test_a_paused_name_keeps_those_behind_it_in_an_ordered_queue(database_url: s
         assert ordered(leader, database_url, 3) == [1, 2, 3]
 
 
-def test_more_keys_than_are_known_at_a_time_are_all_served(
+def test_all_keys_are_served_even_beyond_the_number_tracked(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drain.admission.streams.MOST_STREAMS", 6)
@@ -533,7 +527,7 @@ def test_more_keys_than_are_known_at_a_time_are_all_served(
     assert len(rows) == len(set(keys_of(rows))) == 20
 
 
-def test_rows_that_were_admitted_are_not_stepped_over_while_a_snapshot_is_held(database_url: str) -> None:
+def test_admitted_rows_are_not_rescanned_while_a_snapshot_is_held(database_url: str) -> None:
     stage(database_url, 3000, key="a")
     with (
         psycopg.connect(database_url) as other,
@@ -573,7 +567,7 @@ def buffers(leader: Leader) -> int:
     ],
     ids=["fair", "one of a key", "rate"],
 )
-def test_due_retries_and_staged_jobs_take_turns_in_a_place(database_url: str, rules: Rules) -> None:
+def test_due_retries_and_staged_jobs_take_turns_for_a_slot(database_url: str, rules: Rules) -> None:
     stage(database_url, 20, key="a")
     stage(database_url, 10, key="b")
     in_flight(database_url, "id <= 10", "now()")
@@ -603,7 +597,7 @@ def in_flight(database_url: str, which: str, next_run_at: str) -> None:
     )
 
 
-def test_a_due_retry_begins_behind_many_keys_whose_first_job_waits_for_later(database_url: str) -> None:
+def test_a_due_retry_starts_despite_many_keys_held_by_later_jobs(database_url: str) -> None:
     for number in range(450):
         stage(database_url, 2, key=f"k{number}")
     (last,) = stage(database_url, 1, key="z")
@@ -617,7 +611,7 @@ def test_a_due_retry_begins_behind_many_keys_whose_first_job_waits_for_later(dat
         assert ids_of(leader.admit_all(1)) == [staged]
 
 
-def test_turns_go_on_under_other_rules(database_url: str) -> None:
+def test_turns_continue_after_a_rule_change(database_url: str) -> None:
     for key in "abcdefghij":
         stage(database_url, 10, key=key)
     served: Counter[str | None] = Counter()
@@ -648,9 +642,7 @@ def test_jobs_that_wait_for_a_worker_keep_their_tokens(database_url: str, rule: 
 
 
 @pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
-def test_a_leader_that_looks_when_it_has_to_admits_all_jobs_of_a_rate(
-    database_url: str, rule: dict[str, Any]
-) -> None:
+def test_a_leader_that_polls_on_time_uses_the_full_rate(database_url: str, rule: dict[str, Any]) -> None:
     ids = stage(database_url, 12, key="a")
     admitted: list[int] = []
     with admitting(database_url, Rules(QUEUE, **rule)) as leader:
@@ -679,7 +671,7 @@ def die_and_revive(database_url: str, ids: list[int]) -> None:
     ids=["run", "finish", "fail", "die", "come back"],
 )
 @pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
-def test_jobs_that_have_waited_for_a_worker_count_from_their_claim_on(
+def test_jobs_that_waited_for_a_worker_count_from_their_claim(
     database_url: str, rule: dict[str, Any], end: Callable[..., None]
 ) -> None:
     slow = {**rule, next(iter(rule)): Rate(2, 60.0)}
@@ -714,7 +706,9 @@ def test_keys_whose_jobs_wait_for_a_worker_cost_nothing_until_one_is_claimed(
 
 
 @pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
-def test_other_rules_at_the_same_rate_fill_no_bucket(database_url: str, rule: dict[str, Any]) -> None:
+def test_other_rules_at_the_same_rate_do_not_refill_the_bucket(
+    database_url: str, rule: dict[str, Any]
+) -> None:
     slow = {**rule, next(iter(rule)): Rate(2, 3600.0)}
     stage(database_url, 4, key="a")
     with admitting(database_url, Rules(QUEUE, **slow)) as leader:
@@ -729,7 +723,7 @@ def test_other_rules_at_the_same_rate_fill_no_bucket(database_url: str, rule: di
 
 
 @pytest.mark.parametrize("rule", RATES, ids=["queue", "key"])
-def test_a_claim_that_is_given_back_takes_a_token_again(database_url: str, rule: dict[str, Any]) -> None:
+def test_a_returned_claim_takes_a_token_again(database_url: str, rule: dict[str, Any]) -> None:
     row = {name: str(value) for name, value in rule.items()}
     query(
         database_url,
@@ -786,7 +780,7 @@ BEGUN = "claimed_at = now(), claimed_by = 'w', next_run_at = now() + interval '1
 @pytest.mark.parametrize("end", [cancel_all, give_way])
 @pytest.mark.parametrize("attempts", [1, 0], ids=["failed", "deferred"])
 @pytest.mark.parametrize("then", ["another leader", "another rate"])
-def test_attempts_count_of_jobs_that_were_cancelled_or_gave_way_afterwards(
+def test_attempts_of_later_cancelled_or_superseded_jobs_count(
     database_url: str,
     rule: dict[str, Any],
     end: Callable[[Connection, list[int]], None],
@@ -812,7 +806,7 @@ def test_attempts_count_of_jobs_that_were_cancelled_or_gave_way_afterwards(
 
 
 @pytest.mark.parametrize("end", [cancel_all, give_way])
-def test_jobs_that_were_cancelled_or_gave_way_before_they_began_take_no_token(
+def test_jobs_cancelled_or_superseded_before_their_start_take_no_token(
     database_url: str, end: Callable[[Connection, list[int]], None]
 ) -> None:
     rules = Rules(QUEUE, rate=Rate(2, 3600.0), burst=3)
@@ -828,7 +822,7 @@ def test_jobs_that_were_cancelled_or_gave_way_before_they_began_take_no_token(
         assert ids_of(leader.admit_all(2)) == ids[4:]
 
 
-def test_another_rate_gives_no_tokens_back_that_the_tables_have_forgotten(database_url: str) -> None:
+def test_a_rate_change_keeps_tokens_spent_by_deleted_jobs(database_url: str) -> None:
     ids = stage(database_url, 8)
     with admitting(database_url, Rules(QUEUE, rate=Rate(20, 3600.0), burst=4)) as leader:
         bury(database_url, leader.admit_all(4))

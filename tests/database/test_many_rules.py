@@ -26,7 +26,7 @@ def inflight(database_url: str) -> list[str]:
     return [queue for (queue,) in query(database_url, "SELECT queue FROM inflight_jobs ORDER BY queue")]
 
 
-def test_the_work_of_a_batch_follows_the_queues_that_have_jobs_not_the_rules(
+def test_the_cost_of_a_batch_depends_on_active_queues_not_rules(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rules(database_url)
@@ -50,7 +50,7 @@ def test_the_work_of_a_batch_follows_the_queues_that_have_jobs_not_the_rules(
         assert enqueuer.admission.awake == {"ruled-7"}
 
 
-def test_queues_with_rules_have_their_turns_where_more_have_jobs_than_may_be_awake(
+def test_queues_with_rules_take_turns_beyond_the_awake_limit(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(awake, "MOST_AWAKE", 10)
@@ -74,7 +74,7 @@ def test_queues_with_rules_have_their_turns_where_more_have_jobs_than_may_be_awa
     assert inflight(database_url) == sorted(f"ruled-{number}" for number in range(1, 41))
 
 
-def test_a_queue_that_has_fallen_asleep_wakes_with_its_next_job_and_keeps_its_limit(
+def test_a_sleeping_queue_wakes_with_its_next_job_and_keeps_its_limit(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drain.admission.keyed_queue._AWAKE_SECONDS", 0)
@@ -93,7 +93,7 @@ def test_a_queue_that_has_fallen_asleep_wakes_with_its_next_job_and_keeps_its_li
         wait_until(lambda: enqueuer.drain() or inflight(database_url))
 
 
-def test_a_look_reads_the_rows_that_have_changed_and_no_others(database_url: str) -> None:
+def test_a_poll_reads_only_the_changed_rows(database_url: str) -> None:
     write_rules(database_url)
     read: list[str] = []
 
@@ -117,7 +117,7 @@ def test_a_look_reads_the_rows_that_have_changed_and_no_others(database_url: str
         assert table.rows.keys() == {queue for (queue,) in query(database_url, "SELECT queue FROM queues")}
 
 
-def test_a_change_that_commits_after_a_later_one_is_followed(database_url: str) -> None:
+def test_a_change_that_commits_out_of_order_is_found(database_url: str) -> None:
     table = rules.followed()
     with (
         postgres.connect(database_url, "a test") as connection,
@@ -132,7 +132,7 @@ def test_a_change_that_commits_after_a_later_one_is_followed(database_url: str) 
         assert table.look(connection).keys() == {"slow"}
 
 
-def test_a_pause_that_ends_by_itself_is_over_though_no_row_has_changed(database_url: str) -> None:
+def test_a_pause_expires_without_a_row_change(database_url: str) -> None:
     with postgres.connect(database_url, "a test") as connection:
         followed = pauses.FollowedPauses(connection)
         query(database_url, "INSERT INTO queue_pauses (queue) VALUES ('long')")

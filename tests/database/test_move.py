@@ -35,7 +35,7 @@ def of_queue(connection: Connection, queue: str) -> set[int]:
     return {job_id for (job_id, name) in connection.execute(tables) if name == queue}
 
 
-def test_what_waits_is_moved_and_what_runs_is_counted(connection: Connection, env: dict[str, str]) -> None:
+def test_waiting_jobs_are_moved_and_running_ones_counted(connection: Connection, env: dict[str, str]) -> None:
     ids = one_of_each(connection)
     other = stage(connection, "m.f", queue="sms")
     words = "jobs move --queue mail --to slow"
@@ -50,7 +50,7 @@ def test_what_waits_is_moved_and_what_runs_is_counted(connection: Connection, en
     assert of_queue(connection, "sms") == {other}
 
 
-def test_its_json_has_the_numbers_and_nothing_else(connection: Connection, env: dict[str, str]) -> None:
+def test_the_json_output_contains_only_the_numbers(connection: Connection, env: dict[str, str]) -> None:
     one_of_each(connection)
     words = "jobs move --queue mail --to slow --json"
     dry = drain(f"{words} --dry-run", env)
@@ -82,7 +82,7 @@ def test_a_delivered_job_is_called_back_and_delivered_in_its_new_queue(
         ]
 
 
-def test_a_scheduled_job_runs_now_and_a_ready_one_tomorrow(
+def test_run_at_moves_jobs_to_now_or_to_tomorrow(
     database_url: str, redis_url: str, connection: Connection, env: dict[str, str]
 ) -> None:
     scheduled = stage(connection, "m.f", run_at=datetime.now(UTC) + TOMORROW)
@@ -97,7 +97,7 @@ def test_a_scheduled_job_runs_now_and_a_ready_one_tomorrow(
     assert query(database_url, rows) == [(ready, tomorrow.replace(tzinfo=UTC))]
 
 
-def test_a_retry_waits_until_another_time(connection: Connection, env: dict[str, str]) -> None:
+def test_a_retry_can_be_rescheduled(connection: Connection, env: dict[str, str]) -> None:
     retrying = one_of_each(connection)["retrying"]
     assert drain(f"jobs move {retrying} --run-at 2100-01-01T12:00+01:00 --yes", env).exit_code == 0
     (waits_until,) = postgres.fetch_one(
@@ -106,7 +106,7 @@ def test_a_retry_waits_until_another_time(connection: Connection, env: dict[str,
     assert waits_until == datetime(2100, 1, 1, 11, tzinfo=UTC)
 
 
-def test_a_priority_holds_among_staged_jobs_alone(
+def test_a_priority_applies_only_to_staged_jobs(
     database_url: str, redis_url: str, connection: Connection, env: dict[str, str]
 ) -> None:
     ids = one_of_each(connection)
@@ -141,7 +141,7 @@ def test_many_jobs_are_moved_in_slices(
         ("--run-at 0001-01-01T00:00+14:00", "the year must be from 1 to 9999"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_changes_nothing(
+def test_an_invalid_move_is_refused_in_one_line_and_changes_nothing(
     database_url: str, env: dict[str, str], words: str, why: str
 ) -> None:
     stage_jobs(database_url, queue="mail")

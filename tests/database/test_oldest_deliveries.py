@@ -44,7 +44,7 @@ def pages_read(enqueuer: Enqueuer, statement: str, parameters: Params) -> int:
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
 
 
-def test_what_was_claimed_is_not_stepped_over_at_each_scan(database_url: str, redis_url: str) -> None:
+def test_claimed_jobs_are_not_rescanned_each_time(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url) as report, new_enqueuer(database_url, redis_url) as enqueuer:
         report.isolation_level = IsolationLevel.REPEATABLE_READ
         report.execute("SELECT pg_current_xact_id()")
@@ -80,7 +80,7 @@ def test_each_scan_finds_the_lowest_number_of_each_queue(database_url: str, redi
         assert oldest.find() == {"default": 4, "mail": 3}
 
 
-def test_a_job_of_a_queue_that_is_new_to_the_leader_is_pushed_again_when_it_was_lost(
+def test_a_lost_job_of_a_queue_new_to_the_leader_is_pushed_again(
     database_url: str, redis_url: str, client: Redis, clock: Clock, no_whole_scan_is_due: None
 ) -> None:
     with new_leader(database_url, redis_url) as (enqueuer, redelivery):
@@ -95,7 +95,7 @@ def test_a_job_of_a_queue_that_is_new_to_the_leader_is_pushed_again_when_it_was_
     assert pushed_jobs(redis_url, "mail") == ids
 
 
-def test_a_job_that_was_claimed_when_the_leader_began_is_pushed_again_as_often_as_it_is_lost(
+def test_a_job_claimed_before_the_leader_started_is_repushed_when_lost(
     database_url: str, redis_url: str, client: Redis, clock: Clock, no_whole_scan_is_due: None
 ) -> None:
     (job_id,) = stage_jobs(database_url)
@@ -113,7 +113,7 @@ def test_a_job_that_was_claimed_when_the_leader_began_is_pushed_again_as_often_a
 
 
 @pytest.mark.parametrize("most", [1000, 1], ids=["few queues", "a crowd of queues"])
-def test_a_claim_that_was_given_back_and_whose_id_is_lost_is_pushed_again_after_the_grace(
+def test_a_returned_claim_lost_from_redis_is_repushed_after_the_grace(
     database_url: str, redis_url: str, client: Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(oldest_deliveries, "_MOST_QUEUES", most)
@@ -137,7 +137,7 @@ def test_a_claim_that_was_given_back_and_whose_id_is_lost_is_pushed_again_after_
     assert pushed_jobs(redis_url) == [other, given_back]
 
 
-def test_what_somebody_has_written_by_hand_is_found_by_a_scan_of_all(
+def test_a_manually_changed_row_is_found_by_a_full_scan(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -152,7 +152,7 @@ def test_what_somebody_has_written_by_hand_is_found_by_a_scan_of_all(
         assert oldest.find() == {"default": 1}
 
 
-def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_scan(
+def test_a_lease_that_expired_under_a_row_lock_is_found_next_time(
     database_url: str, redis_url: str, no_whole_scan_is_due: None
 ) -> None:
     (job_id,) = stage_jobs(database_url)
@@ -166,7 +166,7 @@ def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_scan
         assert redelivery.run_once() == 1
 
 
-def test_a_lease_that_ran_out_long_before_anybody_could_see_it_is_found_by_a_scan_of_all(
+def test_an_old_expired_lease_is_found_by_a_full_scan(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job_id,) = stage_jobs(database_url)

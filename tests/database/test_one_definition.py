@@ -67,7 +67,7 @@ def put_a_job_of_each_kind(database_url: str) -> list[int]:
 
 @pytest.mark.parametrize("pages", [states.PAGES, 0], ids=["whole tables", "parts of tables"])
 @pytest.mark.parametrize("is_led", [True, False], ids=["leader", "no leader"])
-def test_all_that_count_agree_on_what_runs_waits_and_is_retried(
+def test_all_counters_agree_on_running_waiting_and_retrying_jobs(
     database_url: str, monkeypatch: pytest.MonkeyPatch, pages: int, is_led: bool
 ) -> None:
     monkeypatch.setattr(states, "PAGES", pages)

@@ -53,7 +53,7 @@ def move(database_url: str, change: Change, *ids: int) -> None:
         changes.change_inflight(connection, selection, change)
 
 
-def test_a_job_that_was_committed_after_a_higher_id_goes_before_the_next_one_of_its_key(
+def test_a_late_committed_job_goes_before_later_ones_of_its_key(
     database_url: str,
 ) -> None:
     with without_sweeps(database_url) as leader, psycopg.connect(database_url) as application:
@@ -67,7 +67,7 @@ def test_a_job_that_was_committed_after_a_higher_id_goes_before_the_next_one_of_
         assert in_turn(leader, database_url, 2) == [first, second]
 
 
-def test_a_key_is_read_when_its_turn_has_come(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_only_when_its_turn_comes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read also finds the job behind the first one, which tells when the key must be read again."""
     read: list[str] = []
     first_of_keys = keyed.first_of_keys
@@ -91,7 +91,7 @@ def test_a_key_is_read_when_its_turn_has_come(database_url: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("priorities", [(0, -3, -5), (9, 5, 3), (9, 0, -5)])
-def test_the_first_job_of_a_key_is_found_behind_its_first_priority(
+def test_the_first_job_of_a_key_is_found_across_priorities(
     database_url: str, priorities: tuple[int, int, int]
 ) -> None:
     alone, behind, before = priorities
@@ -112,7 +112,7 @@ DUE: dict[str, Any] = {
 }
 
 
-def test_a_due_scheduled_job_goes_before_later_ones_though_it_has_not_matured(database_url: str) -> None:
+def test_a_due_job_goes_before_later_ones_even_before_it_matures(database_url: str) -> None:
     with without_sweeps(database_url) as leader:
         due = stage(database_url, key="a", priority=7, **DUE)
         stage(database_url, key="a", scheduled_at=datetime.now(UTC) + timedelta(hours=1))
@@ -122,7 +122,7 @@ def test_a_due_scheduled_job_goes_before_later_ones_though_it_has_not_matured(da
 
 
 @pytest.mark.parametrize("skip_locked", [False, True])
-def test_a_due_job_that_has_not_matured_and_is_locked_keeps_those_behind_it(
+def test_a_locked_due_job_that_has_not_matured_holds_later_ones(
     database_url: str, *, skip_locked: bool
 ) -> None:
     with admitting(database_url, ORDERED) as leader, psycopg.connect(database_url) as other:
@@ -149,7 +149,7 @@ def test_a_job_keeps_its_place_when_its_priority_changes(database_url: str) -> N
         assert ids_of(first) + in_turn(leader, database_url, 2) == ids
 
 
-def test_a_job_that_is_moved_to_an_ordered_queue_takes_the_place_of_its_id(database_url: str) -> None:
+def test_a_job_moved_to_an_ordered_queue_is_ordered_by_its_id(database_url: str) -> None:
     (moved,) = stage(database_url, queue="other", key="a")
     ids = stage(database_url, 2, key="a")
     with without_sweeps(database_url) as leader:
@@ -182,9 +182,7 @@ def test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key(database_url: s
 
 
 @pytest.mark.parametrize("seconds", [60, -1])
-def test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one_that_has_come_due(
-    database_url: str, seconds: float
-) -> None:
+def test_a_waiting_retry_does_not_overtake_an_earlier_due_job(database_url: str, seconds: float) -> None:
     early, late, last = stage(database_url, 3, key="a")
     query(database_url, "UPDATE staged_jobs SET scheduled_at = now() + interval '1 h' WHERE id = %s", early)
     with without_sweeps(database_url) as leader:
@@ -207,7 +205,7 @@ def test_a_job_that_waits_for_its_next_attempt_does_not_go_before_an_earlier_one
         assert ids_of(leader.admit_all(1)) == [last]
 
 
-def test_a_key_goes_on_when_the_retry_that_holds_it_has_gone(database_url: str) -> None:
+def test_a_key_continues_when_the_retry_that_holds_it_is_gone(database_url: str) -> None:
     ids = stage(database_url, 2, key="a")
     with admitting(database_url, ORDERED) as leader:
         retry_later(database_url, leader.admit_all(1), seconds=60)
@@ -217,7 +215,7 @@ def test_a_key_goes_on_when_the_retry_that_holds_it_has_gone(database_url: str) 
         assert ids_of(leader.admit_all(1)) == ids[1:]
 
 
-def test_held_keys_are_looked_at_between_batches_some_at_a_time(
+def test_held_keys_are_checked_in_slices_between_batches(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[TransactionStatus, int]] = []
@@ -248,7 +246,7 @@ def test_held_keys_are_looked_at_between_batches_some_at_a_time(
 THREADS, CUSTOMERS, EVENTS = 8, 40, 150
 
 
-def test_events_that_are_staged_under_a_row_lock_of_their_customer_begin_in_that_order(
+def test_events_staged_under_a_customer_row_lock_start_in_order(
     database_url: str,
 ) -> None:
     query(database_url, "CREATE TABLE customers (id integer PRIMARY KEY)")

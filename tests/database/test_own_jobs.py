@@ -74,7 +74,7 @@ def test_roles_that_may_read_the_tables_see_every_state(applications: Place) -> 
     assert seen_by(applications, "owner", ids) == EVERY_STATE
 
 
-def test_login_roles_of_one_application_share_jobs_that_they_stage_as_its_group(applications: Place) -> None:
+def test_login_roles_share_the_jobs_they_stage_as_their_group(applications: Place) -> None:
     for login in SHOP:
         query(applications.url, f"ALTER ROLE {login} SET role = test_shop")
     ids = stage_in_every_state(applications, "web1")
@@ -90,7 +90,7 @@ def test_login_roles_of_one_application_share_jobs_that_they_stage_as_its_group(
     assert again == ids[3]
 
 
-def test_a_role_that_was_dropped_shows_its_jobs_to_inspection_alone(applications: Place) -> None:
+def test_jobs_of_a_dropped_role_are_visible_only_to_inspection(applications: Place) -> None:
     query(applications.url, "CREATE ROLE test_gone LOGIN; GRANT drain_application TO test_gone")
     ids = stage_in_every_state(applications, "gone")
     query(applications.url, "DROP ROLE test_gone")
@@ -99,7 +99,7 @@ def test_a_role_that_was_dropped_shows_its_jobs_to_inspection_alone(applications
     assert seen_by(applications, "inspection", ids) == EVERY_STATE
 
 
-def test_a_job_without_a_role_from_before_the_upgrade_is_shown_to_inspection_alone(
+def test_jobs_without_a_role_are_visible_only_to_inspection(
     applications: Place,
 ) -> None:
     ids = stage_in_every_state(applications, "application")
@@ -110,7 +110,7 @@ def test_a_job_without_a_role_from_before_the_upgrade_is_shown_to_inspection_alo
     assert seen_by(applications, "inspection", ids) == EVERY_STATE
 
 
-def test_a_dead_job_that_is_retried_still_belongs_to_the_role_that_staged_it(applications: Place) -> None:
+def test_a_retried_dead_job_still_belongs_to_its_staging_role(applications: Place) -> None:
     ids = stage_in_every_state(applications, "application")
     with applications.connected("owner") as owner:
         assert dead.revive(owner, dead.Selection()) == 1
@@ -118,7 +118,7 @@ def test_a_dead_job_that_is_retried_still_belongs_to_the_role_that_staged_it(app
     assert seen_by(applications, "application", ids[3:]) == ["waiting"]
 
 
-def test_a_job_that_a_cancel_stages_again_still_belongs_to_the_role_that_staged_it(
+def test_a_job_restaged_by_a_cancel_belongs_to_its_staging_role(
     applications: Place,
 ) -> None:
     with applications.connected("application") as first, applications.connected("rival") as rival:
@@ -151,7 +151,7 @@ def test_an_idempotency_key_that_another_role_took_first_is_still_free(applicati
     assert len(ids_in(applications.url, "staged_jobs")) == 3
 
 
-def test_a_key_from_before_the_upgrade_is_that_of_every_role_until_it_expires(applications: Place) -> None:
+def test_a_key_from_before_the_upgrade_applies_to_every_role(applications: Place) -> None:
     query(
         applications.url,
         "INSERT INTO idempotency_keys (idempotency_key, job_id, job_name, digest, expires_at) "
@@ -173,7 +173,7 @@ def test_a_key_is_checked_before_the_role_is_added(applications: Place, key: str
         application.execute('SELECT drain_stage_once(%s, 9, \'{"job_name": "m.f"}\')', [key])
 
 
-def test_a_key_means_the_same_job_whatever_the_session_quotes(applications: Place) -> None:
+def test_a_key_means_the_same_job_under_any_quoting_setting(applications: Place) -> None:
     with applications.connected("application") as application:
         job_id = drain.stage(application, "m.f", [1], idempotency_key=KEY)
         application.execute("SET quote_all_identifiers = on")
@@ -188,7 +188,7 @@ def test_digests_of_the_same_arguments_differ(applications: Place) -> None:
     assert query(applications.url, "SELECT count(DISTINCT digest) FROM idempotency_keys") == [(2,)]
 
 
-def test_every_function_with_the_rights_of_the_owner_is_described(place: Place) -> None:
+def test_every_function_with_owner_rights_is_documented(place: Place) -> None:
     text = (ROOT / "SECURITY.md").read_text()
     names = query(place.url, "SELECT proname FROM pg_proc WHERE prosecdef AND proname ~ '^drain_'")
 

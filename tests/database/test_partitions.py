@@ -73,11 +73,11 @@ def dates(connection: Connection) -> list[date]:
     return [day.date for day in finished.days(connection)]
 
 
-def test_the_schema_brings_the_partitions_of_today_and_of_the_next_days(connection: Connection) -> None:
+def test_the_schema_creates_partitions_for_today_and_the_next_days(connection: Connection) -> None:
     assert dates(connection) == [ahead(number) for number in range(4)]
 
 
-def test_the_leader_makes_the_days_that_are_to_come_and_looks_once_a_minute(connection: Connection) -> None:
+def test_the_leader_creates_upcoming_days_and_checks_once_a_minute(connection: Connection) -> None:
     for number in (2, 3):
         connection.execute(f"DROP TABLE {partition_of(ahead(number))}".encode())
     maker = DailyPartitions(connection)
@@ -87,7 +87,7 @@ def test_the_leader_makes_the_days_that_are_to_come_and_looks_once_a_minute(conn
     assert maker.run_once() == 0
 
 
-def test_a_day_ends_at_midnight_by_utc_whatever_the_session_says(
+def test_a_day_ends_at_midnight_utc_in_any_session_time_zone(
     database_url: str, connection: Connection
 ) -> None:
     connection.execute("SET timezone = 'Pacific/Kiritimati'")
@@ -100,7 +100,7 @@ def test_a_day_ends_at_midnight_by_utc_whatever_the_session_says(
     assert finished.today(connection) == datetime.now(UTC).date()
 
 
-def test_a_job_is_finished_though_there_is_no_partition_at_all(shop: Workshop, database_url: str) -> None:
+def test_a_job_finishes_even_without_any_partition(shop: Workshop, database_url: str) -> None:
     drop(database_url, *(ahead(number) for number in range(4)))
     job_id = shop.delivered(lambda: None)
     shop.work(job_id)
@@ -117,9 +117,7 @@ def test_rows_without_a_partition_move_when_it_is_made(database_url: str, connec
     assert query(database_url, "SELECT * FROM finished_jobs ORDER BY id") == before
 
 
-def test_so_many_rows_that_moving_them_would_take_long_stay_where_they_are(
-    database_url: str, connection: Connection
-) -> None:
+def test_too_many_rows_to_move_quickly_stay_in_place(database_url: str, connection: Connection) -> None:
     drop(database_url, TODAY, ahead(1))
     finish(database_url, 1, 10_001)
     assert finished.make_days(connection, 3) == 1
@@ -132,7 +130,7 @@ def test_so_many_rows_that_moving_them_would_take_long_stay_where_they_are(
 @pytest.mark.parametrize(
     "use", ["SELECT FROM finished_jobs_other", "LOCK TABLE finished_jobs_other IN ROW EXCLUSIVE MODE"]
 )
-def test_a_day_is_not_made_while_somebody_uses_the_rows_and_nobody_waits_for_long(
+def test_creating_a_day_gives_up_quickly_while_its_rows_are_in_use(
     database_url: str, connection: Connection, use: str
 ) -> None:
     drop(database_url, TODAY, ahead(1))
@@ -148,7 +146,7 @@ def test_a_day_is_not_made_while_somebody_uses_the_rows_and_nobody_waits_for_lon
     assert where(database_url) == {1: partition_of(TODAY)}
 
 
-def test_many_who_make_the_same_days_at_once_make_each_once_and_none_fails(database_url: str) -> None:
+def test_concurrent_sessions_create_each_day_exactly_once(database_url: str) -> None:
     drop(database_url, *(ahead(number) for number in range(4)))
     barrier = threading.Barrier(6)
 
@@ -162,7 +160,7 @@ def test_many_who_make_the_same_days_at_once_make_each_once_and_none_fails(datab
     assert sum(made) == 4
 
 
-def test_days_that_cannot_be_made_are_warned_of_once_and_jobs_are_finished_all_the_same(
+def test_a_failure_to_create_days_is_logged_once_and_jobs_still_finish(
     database_url: str,
     connection: Connection,
     caplog: pytest.LogCaptureFixture,
@@ -181,9 +179,7 @@ def test_days_that_cannot_be_made_are_warned_of_once_and_jobs_are_finished_all_t
     assert set(where(database_url).values()) == {OTHER}
 
 
-def test_closed_are_the_days_that_are_over_the_oldest_first(
-    database_url: str, connection: Connection
-) -> None:
+def test_closed_days_are_listed_oldest_first(database_url: str, connection: Connection) -> None:
     assert finished.closed_days(connection) == []
     query(
         database_url,
@@ -213,7 +209,7 @@ def day(request: pytest.FixtureRequest, database_url: str) -> Day:
     return Day(partition_of(TODAY), TODAY)
 
 
-def test_a_checksum_knows_every_column_of_every_row_and_no_order(
+def test_a_checksum_covers_every_column_regardless_of_row_order(
     database_url: str, connection: Connection, day: Day
 ) -> None:
     before = finished.checksum(connection, day)
@@ -250,7 +246,7 @@ def test_a_day_is_removed_if_its_rows_are_those_that_were_counted(
     "change",
     ["added", "UPDATE finished_jobs SET tag = 'x' WHERE id = 3", "DELETE FROM finished_jobs WHERE id = 3"],
 )
-def test_a_day_whose_rows_are_others_is_left_alone(
+def test_a_day_whose_rows_changed_is_left_alone(
     database_url: str, connection: Connection, day: Day, change: str
 ) -> None:
     expected = finished.checksum(connection, day)
@@ -264,9 +260,7 @@ def test_a_day_whose_rows_are_others_is_left_alone(
     assert where(database_url) == before
 
 
-def test_a_row_that_is_not_committed_yet_keeps_the_partition(
-    database_url: str, connection: Connection
-) -> None:
+def test_an_uncommitted_row_keeps_the_partition(database_url: str, connection: Connection) -> None:
     """A drop that went by what it can see would take the row along."""
     finish(database_url, 1, 10)
     day = Day(partition_of(TODAY), TODAY)
@@ -280,9 +274,7 @@ def test_a_row_that_is_not_committed_yet_keeps_the_partition(
     assert len(where(database_url)) == 11
 
 
-def test_a_row_that_is_not_committed_yet_is_not_deleted_with_the_others(
-    database_url: str, connection: Connection
-) -> None:
+def test_an_uncommitted_row_is_not_deleted_with_the_others(database_url: str, connection: Connection) -> None:
     finish(database_url, 1, 10, ahead(-1))
     day = Day(OTHER, ahead(-1))
     with psycopg.connect(database_url) as late:
@@ -292,9 +284,7 @@ def test_a_row_that_is_not_committed_yet_is_not_deleted_with_the_others(
     assert where(database_url) == {11: OTHER}
 
 
-def test_a_reader_postpones_the_drop_and_nobody_waits_for_long(
-    database_url: str, connection: Connection
-) -> None:
+def test_a_reader_postpones_the_drop_without_a_long_wait(database_url: str, connection: Connection) -> None:
     finish(database_url, 1, 10)
     day = Day(partition_of(TODAY), TODAY)
     expected = finished.checksum(connection, day)
@@ -310,7 +300,7 @@ def test_a_reader_postpones_the_drop_and_nobody_waits_for_long(
     assert where(database_url) == {11: partition_of(ahead(1))}
 
 
-def test_of_two_who_drop_a_day_at_once_one_does(database_url: str) -> None:
+def test_only_one_of_two_concurrent_drops_succeeds(database_url: str) -> None:
     finish(database_url, 1, 10)
     day = Day(partition_of(TODAY), TODAY)
     barrier = threading.Barrier(2)
@@ -330,9 +320,7 @@ def test_of_two_who_drop_a_day_at_once_one_does(database_url: str) -> None:
     assert bool(where(database_url)) == (True not in dropped)
 
 
-def test_a_drop_that_would_count_in_an_old_snapshot_is_refused(
-    database_url: str, connection: Connection
-) -> None:
+def test_a_drop_under_an_old_snapshot_is_refused(database_url: str, connection: Connection) -> None:
     finish(database_url, 1, 10)
     day = Day(partition_of(TODAY), TODAY)
     expected = finished.checksum(connection, day)
@@ -343,9 +331,7 @@ def test_a_drop_that_would_count_in_an_old_snapshot_is_refused(
         finished.remove_day(connection, day, expected)
 
 
-def test_only_one_session_holds_the_lock_of_whoever_archives(
-    database_url: str, connection: Connection
-) -> None:
+def test_only_one_session_holds_the_archive_lock(database_url: str, connection: Connection) -> None:
     with postgres.connect(database_url, "tests") as other:
         assert finished.try_to_archive(other)
         assert not finished.try_to_archive(connection)

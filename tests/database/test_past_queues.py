@@ -19,7 +19,7 @@ def drain(database_url: str, enqueuer: Enqueuer, queue: str) -> None:
     enqueuer.drain()
 
 
-def test_the_leader_forgets_an_idle_queue_and_finds_its_next_job_all_the_same(
+def test_the_leader_forgets_an_idle_queue_but_finds_its_next_job(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oldest_deliveries, "_FORGET_SECONDS", 0.0)
@@ -34,7 +34,7 @@ def test_the_leader_forgets_an_idle_queue_and_finds_its_next_job_all_the_same(
         assert list(oldest.find()) == ["past"]
 
 
-def test_redis_forgets_a_queue_of_which_nothing_is_left_until_its_next_job(
+def test_redis_forgets_an_empty_queue_until_its_next_job(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pacer, "is_due", lambda _pacer: True)

@@ -51,9 +51,7 @@ def waiting(database_url: str) -> list[int]:
     return [job_id for (job_id,) in rows]
 
 
-def test_what_is_delivered_of_a_paused_queue_waits_and_is_delivered_again_once_it_is_resumed(
-    database_url: str, redis_url: str
-) -> None:
+def test_delivered_jobs_of_a_paused_queue_wait_until_it_resumes(database_url: str, redis_url: str) -> None:
     calls, mail = stage_jobs(database_url, 3, queue="calls"), stage_jobs(database_url, 2, queue="mail")
     with leader_of(database_url, redis_url) as (_, redelivery):
         pause(database_url, "calls")
@@ -80,7 +78,7 @@ def test_what_is_delivered_of_a_paused_queue_waits_and_is_delivered_again_once_i
         ({"queue": "mail", "job": "m.f"}, [3]),
     ],
 )
-def test_a_pause_applies_to_the_jobs_that_have_all_that_it_names(
+def test_a_pause_applies_only_to_jobs_matching_all_its_fields(
     database_url: str, redis_url: str, named: dict[str, str], called_back: list[int]
 ) -> None:
     ids = [
@@ -98,9 +96,7 @@ def test_a_pause_applies_to_the_jobs_that_have_all_that_it_names(
         assert [row[0] for row in jobs if redelivery.paused.applies(*row[1:])] == waiting(database_url)
 
 
-def test_a_due_retry_of_a_paused_key_waits_while_that_of_another_goes(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_due_retry_of_a_paused_key_waits_while_others_proceed(database_url: str, redis_url: str) -> None:
     paused, other = stage_jobs(database_url, 2)
     give_keys(database_url, {paused: "acme", other: "zoo"})
     with leader_of(database_url, redis_url) as (_, redelivery):
@@ -127,9 +123,7 @@ def test_a_job_of_a_paused_queue_whose_worker_died_waits(database_url: str, redi
         assert redelivery.run_once() == 1
 
 
-def test_a_claim_that_a_worker_gives_back_while_its_queue_is_paused_waits(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_claim_returned_during_a_pause_waits(database_url: str, redis_url: str) -> None:
     (job_id,) = stage_jobs(database_url)
     with leader_of(database_url, redis_url) as (enqueuer, _):
         query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 h'")
@@ -154,7 +148,7 @@ def test_a_new_leader_pushes_nothing_that_is_paused(database_url: str, redis_url
     assert waiting(database_url) == ids
 
 
-def test_a_pause_ends_by_itself_by_the_clock_of_the_database(database_url: str, redis_url: str) -> None:
+def test_a_pause_expires_by_the_clock_of_the_database(database_url: str, redis_url: str) -> None:
     (job_id,) = stage_jobs(database_url)
     with leader_of(database_url, redis_url) as (enqueuer, redelivery):
         pause(database_url, "default", until=timedelta(hours=1), reason="the calls cost money")
@@ -196,9 +190,7 @@ def test_a_called_back_attempt_that_was_never_made_does_not_count(database_url: 
         assert finishes.finish(connection, claim)
 
 
-def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_job_returned_during_a_pause_is_not_started_again(database_url: str, redis_url: str) -> None:
     paused, other = stage_jobs(database_url, 2)
     give_keys(database_url, {paused: "acme"})
     with leader_of(database_url, redis_url), postgres.connect(database_url, "test") as connection:
@@ -212,9 +204,7 @@ def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker
         assert waiting(database_url) == [paused]
 
 
-def test_a_pause_that_comes_after_the_last_look_keeps_its_jobs_from_being_delivered_again(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_pause_after_the_last_poll_still_prevents_redelivery(database_url: str, redis_url: str) -> None:
     retry, other_retry, unclaimed, other = ids = stage_jobs(database_url, 4)
     give_keys(database_url, {retry: "acme", unclaimed: "acme"})
     with leader_of(database_url, redis_url), postgres.connect(database_url, "test") as connection:

@@ -42,7 +42,7 @@ def hurry(enqueuer: Enqueuer) -> None:
     enqueuer.connection.execute("SET lock_timeout = '10ms'")
 
 
-def test_a_row_that_cannot_be_moved_is_dead_with_the_reason_and_the_rest_is_pushed(
+def test_an_unmovable_row_dies_with_a_reason_and_the_rest_is_pushed(
     database_url: str, redis_url: str, unmovable: str
 ) -> None:
     before = stage_jobs(database_url, 3)
@@ -76,7 +76,7 @@ def test_an_id_that_is_in_flight_already_does_not_stop_the_rest(database_url: st
     assert query(database_url, "SELECT job_name FROM dead_jobs") == [("again",)]
 
 
-def test_a_row_that_can_neither_be_moved_nor_given_up_stays_and_stops_nobody(
+def test_an_unmovable_row_that_cannot_be_buried_blocks_nothing(
     database_url: str, redis_url: str, unmovable_and_unburiable: str
 ) -> None:
     (stuck,) = stage_jobs(database_url, job=unmovable_and_unburiable)
@@ -149,9 +149,7 @@ def make_slow(database_url: str, table: str, *, job: str) -> None:
     )
 
 
-def test_a_batch_that_takes_longer_than_a_statement_may_is_tried_in_parts(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_batch_that_times_out_is_retried_in_parts(database_url: str, redis_url: str) -> None:
     alive: list[None] = []
     heavy = stage_jobs(database_url, 20, job="heavy")
     light = stage_jobs(database_url, 20)
@@ -172,9 +170,7 @@ def test_a_batch_that_takes_longer_than_a_statement_may_is_tried_in_parts(
     assert ids_in(database_url, "dead_jobs") == []
 
 
-def test_scheduled_rows_that_together_take_too_long_to_mature_do_so_in_parts(
-    database_url: str, redis_url: str
-) -> None:
+def test_scheduled_rows_that_time_out_together_mature_in_parts(database_url: str, redis_url: str) -> None:
     heavy = stage_jobs(database_url, 20, job="heavy", run_at=datetime(2100, 1, 1, tzinfo=UTC))
     query(database_url, "UPDATE staged_jobs SET scheduled_at = now()")
     (light,) = stage_jobs(database_url)
@@ -187,7 +183,7 @@ def test_scheduled_rows_that_together_take_too_long_to_mature_do_so_in_parts(
     assert sorted(pushed_jobs(redis_url)) == [*heavy, light]
 
 
-def test_a_single_row_that_takes_too_long_is_not_given_up(database_url: str, redis_url: str) -> None:
+def test_a_single_slow_row_is_not_buried(database_url: str, redis_url: str) -> None:
     (heavy,) = stage_jobs(database_url, job="heavy")
     make_slow(database_url, "inflight_jobs", job="heavy")
 
@@ -199,7 +195,7 @@ def test_a_single_row_that_takes_too_long_is_not_given_up(database_url: str, red
     assert ids_in(database_url, "staged_jobs") == [heavy]
 
 
-def test_a_better_row_that_commits_meanwhile_is_not_taken_for_the_poisoned_one(
+def test_a_row_that_commits_meanwhile_is_not_mistaken_for_the_poison(
     database_url: str, redis_url: str, unmovable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (poison,) = stage_jobs(database_url, job=unmovable)

@@ -247,7 +247,7 @@ def take_inflight_jobs_for_empty(database_url: str) -> None:
 
 @pytest.mark.parametrize("kind", ["of a worker", "without settings"])
 @pytest.mark.parametrize("taken_for", ["what it is", "empty"])
-def test_what_a_worker_asks_is_found_by_ids_whatever_the_statistics_say(
+def test_worker_statements_use_the_id_index_under_any_statistics(
     many_inflight_rows: str, taken_for: str, kind: str
 ) -> None:
     query(many_inflight_rows, "UPDATE inflight_jobs SET claimed_at = now()")
@@ -265,7 +265,7 @@ def test_what_a_worker_asks_is_found_by_ids_whatever_the_statistics_say(
             assert cost_of(connection, statement, parameters) < COMPILED_ABOVE_COST, name
 
 
-def test_ids_and_tokens_are_not_compared_each_with_each(many_inflight_rows: str) -> None:
+def test_ids_and_tokens_are_not_joined_by_a_nested_loop(many_inflight_rows: str) -> None:
     take_inflight_jobs_for_empty(many_inflight_rows)
     with closing(sessions(many_inflight_rows)["without settings"]()) as connection:
         for name, statement in OF_MANY.items():
@@ -275,7 +275,7 @@ def test_ids_and_tokens_are_not_compared_each_with_each(many_inflight_rows: str)
             assert not [node for node in joined if node["Node Type"] == "Nested Loop"], name
 
 
-def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of_a_full_one(
+def test_a_finish_planned_on_an_empty_table_still_reads_one_row(
     database_url: str,
 ) -> None:
     def claimed(jobs: int) -> list[Claim]:
@@ -310,7 +310,7 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
     assert read < MANY
 
 
-def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str) -> None:
+def test_finding_failing_queues_takes_a_few_index_reads_each(many_waiting_rows: str) -> None:
     with psycopg.connect(many_waiting_rows) as connection:
         failing = [(found.queue, found.due, found.failing) for found in waiting.retrying_queues(connection)]
     assert failing == [("a", True, True), ("b", True, False)]
@@ -321,7 +321,7 @@ def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str)
     assert sum(found.values()) <= 20
 
 
-def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_rows: str) -> None:
+def test_the_retry_of_a_failing_queue_is_read_first_from_its_index(many_waiting_rows: str) -> None:
     one = REDELIVER | {"queue": "a", "limit": 1}
     found = scans(many_waiting_rows, redeliveries.REDELIVER_RETRIES, one)
 
@@ -329,7 +329,7 @@ def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_row
     assert sum(found.values()) <= 4
 
 
-def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
+def test_a_batch_reads_only_its_own_rows_and_no_scheduled_ones(many_staged_rows: str) -> None:
     found = scans(many_staged_rows, lanes.READ_DUE, WHOLE_LANE | {"limits": "{100}", "leave": "{}"})
 
     # One more of each partition, to know which of them comes first.
@@ -337,7 +337,7 @@ def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged
     assert 100 <= found["staged_jobs_in_lanes"] <= 102
 
 
-def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str) -> None:
+def test_a_batch_starts_after_the_last_row_taken(many_staged_rows: str) -> None:
     (id_,) = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id OFFSET 299 LIMIT 1")[0]
     behind = WHOLE_LANE | {"priorities": "{0}", "ids": f"{{{id_}}}", "limits": "{1000}", "leave": "{}"}
     found = scans(many_staged_rows, lanes.READ_DUE, behind)
@@ -345,7 +345,7 @@ def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str
     assert found == {"staged_jobs_in_lanes": 300}
 
 
-def test_lanes_are_found_without_a_look_at_the_rows_of_those_that_are_known(many_staged_rows: str) -> None:
+def test_lanes_are_found_without_reading_rows_of_known_ones(many_staged_rows: str) -> None:
     found = scans(
         many_staged_rows, lanes.FIND_LANES, {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}', "most": 1000}
     )
@@ -364,7 +364,7 @@ def test_a_search_reads_the_first_rows_of_a_lane_and_no_others(many_staged_rows:
     assert lanes.FIRST_ROWS <= found["staged_jobs_in_lanes"] <= lanes.FIRST_ROWS + 6
 
 
-def test_counts_of_a_queue_look_at_no_row_of_another_one(many_staged_rows: str) -> None:
+def test_counting_a_queue_reads_no_row_of_another(many_staged_rows: str) -> None:
     nobody: dict[str, Any] = {"queue": "nobody", "priority": 0, "id": 10**12, "up_to": 1000}
     lane = {"kinds": "{0}", "queues": "{nobody}"}
     for statement in (lanes.COUNT_DUE, waiting_by_cause._GROUPS, places._IN_QUEUE):
@@ -375,7 +375,7 @@ def test_counts_of_a_queue_look_at_no_row_of_another_one(many_staged_rows: str) 
     assert sum(found.values()) <= 110
 
 
-def test_what_comes_due_is_found_without_looking_at_what_does_not(many_staged_rows: str) -> None:
+def test_jobs_coming_due_are_found_without_reading_others(many_staged_rows: str) -> None:
     found = scans(many_staged_rows, staged.MATURE, (1000,))
 
     assert found["staged_jobs_coming_due"] == 20
@@ -390,7 +390,7 @@ def test_a_move_finds_its_rows_by_their_ids(many_staged_rows: str) -> None:
     assert sum(found.values()) == 50
 
 
-def test_a_plan_that_was_made_while_a_partition_was_empty_serves_when_it_is_full(database_url: str) -> None:
+def test_a_plan_made_on_an_empty_partition_still_works_on_a_full_one(database_url: str) -> None:
     query(database_url, "VACUUM ANALYZE staged_jobs")
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("; ".join((*SESSION, "SET plan_cache_mode = force_generic_plan")).encode())
@@ -407,21 +407,21 @@ def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str)
     assert scans(many_staged_rows, waiting.NEXT_SCHEDULED, (0.1,)) == {"staged_jobs_coming_due": 2}
 
 
-def test_the_lag_looks_at_a_hundred_rows_for_each_priority(many_staged_rows: str) -> None:
+def test_the_lag_reads_about_a_hundred_rows_per_priority(many_staged_rows: str) -> None:
     found = scans(many_staged_rows, lanes.OLDEST_DUE, WHOLE_LANE)
 
     assert set(found) == {"staged_jobs_in_lanes"}
     assert sum(found.values()) <= 110
 
 
-def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: str) -> None:
+def test_the_oldest_deliveries_take_one_index_read_per_queue(many_inflight_rows: str) -> None:
     found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES, {"after": "", "limit": None})
 
     assert found["inflight_jobs_delivered"] <= 2
     assert set(found) == {"inflight_jobs_delivered"}
 
 
-def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
+def test_expired_leases_are_found_without_reading_others(many_inflight_rows: str) -> None:
     found = scans(
         many_inflight_rows,
         redeliveries.REDELIVER_LEASES,
@@ -432,27 +432,27 @@ def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_r
     assert set(found) == {"inflight_jobs_claimed", "inflight_jobs_pkey"}
 
 
-def test_leases_that_ran_out_long_ago_are_not_looked_at_each_time(many_inflight_rows: str) -> None:
+def test_leases_expired_long_ago_are_not_read_each_time(many_inflight_rows: str) -> None:
     found = scans(many_inflight_rows, redeliveries.REDELIVER_LEASES, REDELIVER | {"within": 150.0, "but": []})
 
     assert found["inflight_jobs_claimed"] == 3
 
 
-def test_the_oldest_deliveries_are_looked_for_from_a_number_on(many_inflight_rows: str) -> None:
+def test_the_oldest_deliveries_are_searched_from_a_given_number(many_inflight_rows: str) -> None:
     bounds = (["a", "b"], [1000, 2001])
     found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES_FROM, bounds)
 
     assert found == {"inflight_jobs_delivered": 2}
 
 
-def test_retries_that_are_due_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
+def test_due_retries_are_found_without_reading_others(many_inflight_rows: str) -> None:
     found = scans(many_inflight_rows, redeliveries.REDELIVER_RETRIES, REDELIVER | {"queue": "a"})
 
     assert found["inflight_jobs_waiting"] <= 10
     assert set(found) == {"inflight_jobs_waiting", "inflight_jobs_pkey"}
 
 
-def test_lost_deliveries_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
+def test_lost_deliveries_are_found_without_reading_others(many_inflight_rows: str) -> None:
     lost = REDELIVER | {"queue": "a", "above": 0, "up_to": 500}
     found = scans(many_inflight_rows, redeliveries.REDELIVER_UNCLAIMED, lost)
 
@@ -476,7 +476,7 @@ def many_pauses(many_inflight_rows: str, request: pytest.FixtureRequest) -> str:
     return many_inflight_rows
 
 
-def test_that_a_pause_applies_is_looked_up_in_the_index_for_each_row_alone(many_pauses: str) -> None:
+def test_pauses_are_looked_up_by_index_for_each_row(many_pauses: str) -> None:
     century: dict[str, Any] = {"within": redeliveries.CENTURY_SECONDS, "but": [], "queues": []}
     statements: dict[str, dict[str, Any]] = {
         redeliveries.REDELIVER_RETRIES_BUT_PAUSED: {"queue": "a"},
@@ -509,7 +509,7 @@ UNIQUE_KEYS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("analyzed", ["full", "empty"])
-def test_unique_keys_are_settled_by_index_among_many_that_wait(database_url: str, analyzed: str) -> None:
+def test_unique_keys_are_resolved_by_index_among_many_waiting_jobs(database_url: str, analyzed: str) -> None:
     if analyzed == "empty":
         query(database_url, "VACUUM ANALYZE")
     columns = "job_name, unique_key, scheduled_at, staged_at"

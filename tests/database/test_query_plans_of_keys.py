@@ -94,7 +94,7 @@ ASKED: dict[str, tuple[str, Mapping[str, Any], str, int]] = {
 }
 
 
-def test_keys_lanes_and_retries_are_read_without_a_look_at_others(many_keys: str) -> None:
+def test_reading_keys_lanes_and_retries_touches_no_other_rows(many_keys: str) -> None:
     for name, (statement, parameters, index, most) in ASKED.items():
         found = scans(many_keys, statement, parameters)
 
@@ -102,7 +102,7 @@ def test_keys_lanes_and_retries_are_read_without_a_look_at_others(many_keys: str
         assert found[index] <= most, name
 
 
-def test_what_is_asked_by_id_is_found_by_id(many_keys: str) -> None:
+def test_queries_by_id_use_the_primary_key(many_keys: str) -> None:
     staged_keys = {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
     ids = [id_ for (id_,) in query(many_keys, "SELECT id FROM staged_jobs ORDER BY id DESC LIMIT 50")]
     for statement, more in ((keyed.READ_ROWS, ()), (keyed.LOCK, ("a",))):
@@ -118,7 +118,7 @@ def test_what_is_asked_by_id_is_found_by_id(many_keys: str) -> None:
     assert scans(many_keys, running.STILL_RUNNING, asked) == {"inflight_jobs_pkey": 99} | of_cancelled
 
 
-def test_the_first_rows_of_ordered_keys_are_read_without_a_look_at_others(many_keys: str) -> None:
+def test_the_first_rows_of_ordered_keys_are_read_without_others(many_keys: str) -> None:
     query(
         many_keys,
         "INSERT INTO staged_jobs (job_name, queue, key, staged_at, scheduled_at) SELECT 'm.f', 'a', 'k' || number, "
@@ -137,7 +137,7 @@ def test_the_first_rows_of_ordered_keys_are_read_without_a_look_at_others(many_k
     assert sum(found.values()) <= 30
 
 
-def test_what_has_begun_lately_is_read_by_the_time_at_which_it_finished(many_keys: str) -> None:
+def test_recently_started_jobs_are_read_by_their_finish_time(many_keys: str) -> None:
     found = scans(many_keys, running.BEGUN, {"queue": "a", "seconds": 60.0, "limit": 1000})
 
     assert found["finished_jobs_latest"] <= 40

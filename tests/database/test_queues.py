@@ -101,7 +101,7 @@ def test_rules_and_pauses_are_part_of_the_callers_transaction(
     ]
 
 
-def test_rules_are_those_of_the_module_that_an_application_imports(database_url: str) -> None:
+def test_an_application_sets_rules_through_drain_queues(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         drain.queues.set(connection, "events", ordered=True, on_dead="skip")
         drain.queues.set(connection, "slow", aging=timedelta(minutes=1))
@@ -115,7 +115,7 @@ def test_rules_are_those_of_the_module_that_an_application_imports(database_url:
         assert drain.queues.list(connection) == []
 
 
-def test_a_rule_that_cannot_be_used_leaves_the_transaction_as_it_is(database_url: str) -> None:
+def test_an_invalid_rule_leaves_the_transaction_unchanged(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         queues.set(connection, "calls", running=5)
         for options in ({"running_per_key": 6}, {"rate": "0/s"}, {"burst": 1}, {}):
@@ -195,7 +195,7 @@ def command(database_url: str) -> Callable[..., Result]:
 Command = Callable[..., Result]
 
 
-def test_options_of_the_command_change_their_rules_alone(command: Command) -> None:
+def test_command_options_change_only_their_own_rules(command: Command) -> None:
     assert (
         command("set", "calls", "--running", "50", "--running-per-key", "4", "--rate", "100/s").exit_code == 0
     )
@@ -269,7 +269,7 @@ def test_a_queue_without_rules_is_listed_while_it_has_jobs(command: Any, databas
         (["apply", "missing.toml"], 1, "missing.toml: No such file or directory"),
     ],
 )
-def test_bad_input_of_the_command_is_one_line(
+def test_bad_command_input_is_reported_in_one_line(
     command: Command, words: list[str], code: int, complaint: str
 ) -> None:
     result = command(*words)
@@ -282,7 +282,7 @@ def test_bad_input_of_the_command_is_one_line(
     assert json.loads(command("list", "--json").stdout) == {"queues": [], "pauses": []}
 
 
-def test_what_is_paused_is_listed_and_resumed_by_the_same_names(command: Command, database_url: str) -> None:
+def test_pauses_are_listed_and_resumed_by_the_same_names(command: Command, database_url: str) -> None:
     stage_jobs(database_url, queue="calls")
     result = command("pause", "calls", "--for", "10m", "--reason", "their server is down")
     assert (result.stdout, result.stderr) == ("paused: queue calls\n", "")
@@ -309,7 +309,7 @@ def test_what_is_paused_is_listed_and_resumed_by_the_same_names(command: Command
     assert json.loads(command("list", "--json").stdout)["pauses"] == []
 
 
-def test_a_file_is_applied_whole_after_a_look_at_the_difference(
+def test_a_file_is_applied_as_a_whole_after_showing_the_difference(
     command: Command, database_url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "queues.toml"
@@ -351,7 +351,7 @@ def test_a_file_is_applied_whole_after_a_look_at_the_difference(
 
 
 @pytest.mark.parametrize("rule", [["--running", "1"], ["--running-per-key", "1"], ["--ordered"]])
-def test_a_queue_in_forward_mode_has_no_rule_about_what_runs(
+def test_a_queue_in_forward_mode_accepts_no_rules_about_running_jobs(
     command: Command, monkeypatch: pytest.MonkeyPatch, rule: list[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DRAIN_FORWARD_QUEUES", "legacy,calls")

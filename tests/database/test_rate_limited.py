@@ -35,7 +35,7 @@ def give_key(shop: Workshop, job_id: int, key: str) -> None:
     [lambda: 60, lambda: timedelta(minutes=1), lambda: datetime.now(UTC) + timedelta(minutes=1)],
     ids=["seconds", "timedelta", "time"],
 )
-def test_the_job_waits_and_its_key_pauses_in_its_queue_or_the_queue_without_a_key(
+def test_a_rate_limited_job_pauses_its_key_or_else_its_queue(
     shop: Workshop, retry_after: Callable[[], Any], key: str | None
 ) -> None:
     job_id = shop.delivered(limited(retry_after), row={"queue": "calls"}, max_attempts=1)
@@ -99,7 +99,7 @@ def test_what_the_job_wrote_in_its_transaction_is_rolled_back(shop: Workshop) ->
 
 
 @pytest.mark.parametrize("retry_after", [-1, float("nan"), "30", datetime(2030, 1, 1)], ids=str)  # noqa: DTZ001
-def test_a_time_that_cannot_be_used_is_a_failed_attempt(shop: Workshop, retry_after: Any) -> None:
+def test_an_invalid_time_is_a_failed_attempt(shop: Workshop, retry_after: Any) -> None:
     job_id = shop.delivered(limited(lambda: retry_after))
     assert shop.work(job_id) == "retrying"
     assert shop.row(job_id)["last_error"]["message"].startswith("RateLimited: ")

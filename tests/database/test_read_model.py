@@ -18,7 +18,7 @@ def read(database_url: str) -> System:
         return system.read(connection)
 
 
-def test_a_large_table_is_estimated_from_a_part_and_says_so(
+def test_a_large_table_is_estimated_from_a_sample_and_marked_so(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty pages stand for the table that is too large, and a few rows for as many as are looked at."""
@@ -74,7 +74,7 @@ def test_a_queue_without_workers_is_unattended_and_does_not_stall() -> None:
     assert not queue.is_stalled
 
 
-def test_a_held_queue_is_shown_whatever_others_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_queue_is_always_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "MOST_QUEUES", 2)
     crowd = {f"q{number}": Queue(ready=number) for number in range(1, 5)}
     crowd["held"] = Queue(rules=RulesRow("held", error="unknown unit"))

@@ -70,7 +70,7 @@ def end_lease(database_url: str, job_id: int, when: timedelta) -> None:
     query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + %s WHERE id = %s", when, job_id)
 
 
-def test_what_waits_in_its_list_is_left_there(database_url: str, redis_url: str, clock: Clock) -> None:
+def test_jobs_waiting_in_their_list_are_left_there(database_url: str, redis_url: str, clock: Clock) -> None:
     ids = stage_jobs(database_url, 3)
     with new_leader(database_url, redis_url) as (_, redelivery):
         for _ in range(3):
@@ -80,7 +80,7 @@ def test_what_waits_in_its_list_is_left_there(database_url: str, redis_url: str,
     assert pushed_jobs(redis_url) == ids
 
 
-def test_a_redis_that_lost_its_memory_gets_all_that_waits_again_at_once(
+def test_a_redis_that_lost_its_data_gets_all_waiting_jobs_at_once(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     first, claimed, last = stage_jobs(database_url, 3)
@@ -95,7 +95,7 @@ def test_a_redis_that_lost_its_memory_gets_all_that_waits_again_at_once(
         assert redelivery.run_once() == 0
 
 
-def test_a_redis_that_lost_its_memory_while_nobody_led_gets_all_that_waits_again_at_once(
+def test_a_redis_emptied_without_a_leader_is_refilled_by_the_next_one(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     ids = stage_jobs(database_url, 3)
@@ -109,9 +109,7 @@ def test_a_redis_that_lost_its_memory_while_nobody_led_gets_all_that_waits_again
     assert pushed_jobs(redis_url) == ids
 
 
-def test_a_new_leader_pushes_nothing_again_to_a_redis_that_remembers(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_new_leader_repeats_no_push_to_an_intact_redis(database_url: str, redis_url: str) -> None:
     ids = stage_jobs(database_url, 3)
     for _ in range(3):
         with new_leader(database_url, redis_url) as (_, redelivery):
@@ -120,7 +118,7 @@ def test_a_new_leader_pushes_nothing_again_to_a_redis_that_remembers(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_jobs_that_somebody_popped_and_nobody_claimed_are_pushed_again_after_a_grace(
+def test_jobs_popped_but_not_claimed_are_pushed_again_after_a_grace(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     ids = stage_jobs(database_url, 2)
@@ -136,7 +134,7 @@ def test_jobs_that_somebody_popped_and_nobody_claimed_are_pushed_again_after_a_g
         assert redelivery.run_once() == 0
 
 
-def test_a_job_that_was_lost_before_others_is_pushed_again_without_them(
+def test_a_lost_job_is_pushed_again_without_those_behind_it(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     lost, *waiting = stage_jobs(database_url, 3)
@@ -170,7 +168,7 @@ def test_each_job_that_was_lost_has_its_own_grace(
         assert pushed_jobs(redis_url) == [waiting, first, second]
 
 
-def test_a_job_that_is_claimed_within_the_grace_is_left_to_its_worker(
+def test_a_job_claimed_within_the_grace_period_is_left_alone(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     first, second = stage_jobs(database_url, 2)
@@ -191,7 +189,7 @@ def test_a_job_that_is_claimed_within_the_grace_is_left_to_its_worker(
 
 
 @pytest.mark.parametrize("foreign", ["0b9fb1f4-92e3-4b1a-8bd4-7a6d8a9f2c11", "another-database-7-900"])
-def test_a_foreign_job_at_the_head_of_a_list_says_nothing_about_ours_behind_it(
+def test_a_foreign_job_at_the_head_of_a_list_hides_no_waiting_job(
     database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: str
 ) -> None:
     ids = stage_jobs(database_url, 2)
@@ -205,7 +203,7 @@ def test_a_foreign_job_at_the_head_of_a_list_says_nothing_about_ours_behind_it(
 
 
 @pytest.mark.parametrize("foreign", [1, 200])
-def test_a_job_that_was_lost_behind_foreign_ones_is_pushed_again_at_the_latest_when_those_are_popped(
+def test_a_job_lost_behind_foreign_ones_is_repushed_when_those_are_popped(
     database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: int
 ) -> None:
     lost, waiting = stage_jobs(database_url, 2)
@@ -226,7 +224,7 @@ def test_a_job_that_was_lost_behind_foreign_ones_is_pushed_again_at_the_latest_w
 
 @pytest.mark.parametrize("foreign", [1, 49, 50, 200])
 @pytest.mark.parametrize("lost", [1, 2], ids=["one of two", "both"])
-def test_a_job_that_was_lost_is_pushed_again_though_nobody_ever_takes_the_foreign_ones_in_its_list(
+def test_a_lost_job_is_pushed_again_despite_foreign_ones_left_in_its_list(
     database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: int, lost: int
 ) -> None:
     ids = stage_jobs(database_url, 2)
@@ -239,7 +237,7 @@ def test_a_job_that_was_lost_is_pushed_again_though_nobody_ever_takes_the_foreig
     assert pushed_jobs(redis_url) == ids[lost:] + ids[:lost]
 
 
-def test_the_key_of_a_queue_that_is_no_list_gets_nothing_pushed_again(
+def test_nothing_is_pushed_again_to_a_queue_key_that_is_not_a_list(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     stage_jobs(database_url)
@@ -251,7 +249,7 @@ def test_the_key_of_a_queue_that_is_no_list_gets_nothing_pushed_again(
             clock.now += 3600
 
 
-def test_a_job_whose_lease_ran_out_is_pushed_again_and_no_other(
+def test_only_a_job_with_an_expired_lease_is_pushed_again(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     over, held = stage_jobs(database_url, 2)
@@ -271,7 +269,7 @@ def test_a_job_whose_lease_ran_out_is_pushed_again_and_no_other(
     assert (again.attempts, again.fencing_token) == (first.attempts + 1, first.fencing_token + 1)
 
 
-def test_a_job_whose_retry_is_due_is_pushed_again_and_no_other(
+def test_only_a_job_with_a_due_retry_is_pushed_again(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     due, later = stage_jobs(database_url, 2)
@@ -331,7 +329,7 @@ def test_thousands_that_were_lost_are_pushed_again_in_their_order(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_what_was_numbered_anew_and_not_pushed_is_pushed_by_the_next_leader(
+def test_jobs_renumbered_but_not_pushed_are_pushed_by_the_next_leader(
     database_url: str, redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job_id,) = stage_jobs(database_url)
@@ -352,9 +350,7 @@ def test_what_was_numbered_anew_and_not_pushed_is_pushed_by_the_next_leader(
     assert pushed_jobs(redis_url) == [job_id]
 
 
-def test_a_job_that_its_worker_is_writing_is_passed_over(
-    database_url: str, redis_url: str, client: Redis
-) -> None:
+def test_a_job_locked_by_its_worker_is_skipped(database_url: str, redis_url: str, client: Redis) -> None:
     written, other = stage_jobs(database_url, 2)
     with new_leader(database_url, redis_url) as (_, redelivery), psycopg.connect(database_url) as worker:
         client.delete("rq:queue:default")
@@ -385,7 +381,7 @@ def test_a_finished_job_is_never_pushed_again(
     assert pushed(redis_url) == []
 
 
-def test_a_leader_that_dies_as_it_fills_a_redis_that_lost_its_memory_leaves_the_rest_to_the_next(
+def test_the_next_leader_completes_an_interrupted_refill_of_redis(
     database_url: str, redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 5)
@@ -405,7 +401,7 @@ def test_a_leader_that_dies_as_it_fills_a_redis_that_lost_its_memory_leaves_the_
         assert set(pushed_jobs(redis_url)) == set(ids)
 
 
-def test_a_leader_that_dies_in_the_middle_of_recovering_leaves_the_rest_to_the_next(
+def test_the_next_leader_completes_an_interrupted_recovery(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with new_leader(database_url, redis_url):

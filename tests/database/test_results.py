@@ -70,7 +70,7 @@ def test_an_async_job_keeps_its_result(shop: Workshop) -> None:
     assert result_of(shop, job_id) == {"total": 3}
 
 
-def test_without_the_option_nothing_is_kept_and_whoever_asks_is_told_so(shop: Workshop) -> None:
+def test_without_the_option_no_result_is_kept_and_reading_it_fails(shop: Workshop) -> None:
     job_id = shop.delivered(lambda: 42)
     assert shop.work(job_id) == "finished"
     assert query(shop.database_url, "SELECT result IS NULL FROM finished_jobs") == [(True,)]
@@ -80,7 +80,7 @@ def test_without_the_option_nothing_is_kept_and_whoever_asks_is_told_so(shop: Wo
 
 @pytest.mark.parametrize("block", [transaction, psycopg_transaction])
 @pytest.mark.parametrize("commit", ["flushed", "grouped"])
-def test_a_result_that_is_set_in_the_transaction_is_in_its_commit(
+def test_a_result_set_in_the_transaction_is_committed_with_it(
     shop: Workshop, block: Any, commit: str
 ) -> None:
     def act() -> str:
@@ -114,7 +114,7 @@ def test_a_result_that_was_set_in_an_attempt_that_failed_is_gone(shop: Workshop)
 
 @pytest.mark.parametrize("block", [transaction, psycopg_transaction])
 @pytest.mark.parametrize("options", [{}, {"commit": "grouped"}], ids=str)
-def test_what_a_job_returns_after_its_transaction_is_added(
+def test_a_value_returned_after_the_transaction_is_stored(
     shop: Workshop, block: Any, options: dict[str, Any]
 ) -> None:
     def act() -> dict[str, int]:
@@ -153,7 +153,7 @@ def test_a_job_that_returns_nothing_after_its_transaction_keeps_nothing(shop: Wo
         result_of(shop, job_id)
 
 
-def test_what_cannot_be_added_after_the_transaction_is_reported(
+def test_a_result_that_cannot_be_stored_after_the_transaction_is_reported(
     shop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def act() -> object:
@@ -166,7 +166,7 @@ def test_what_cannot_be_added_after_the_transaction_is_reported(
     assert "cannot be written as JSON" in caplog.text
 
 
-def test_the_encoding_of_the_database_lacks_a_character_after_the_transaction(
+def test_an_unencodable_result_after_the_transaction_is_reported(
     latin1: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def act() -> str:
@@ -197,9 +197,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", list(UNFIT))
-def test_a_result_that_cannot_be_kept_kills_the_job_at_once_with_one_clear_line(
-    shop: Workshop, kind: str
-) -> None:
+def test_a_result_that_cannot_be_stored_kills_the_job_at_once(shop: Workshop, kind: str) -> None:
     make, words = UNFIT[kind]
     job_id = kept(shop, make)
     assert shop.work(job_id) == "dead"
@@ -234,7 +232,7 @@ def test_a_job_that_keeps_no_result_may_not_set_one(shop: Workshop) -> None:
     assert 'register it with @job(result="keep")' in shop.row(job_id)["explanation"]
 
 
-def test_a_result_that_the_encoding_of_the_database_lacks_kills_the_job(latin1: Workshop) -> None:
+def test_an_unencodable_result_kills_the_job(latin1: Workshop) -> None:
     job_id = kept(latin1, lambda: "\u2615")
     assert latin1.work(job_id) == "dead"
     assert "characters that the encoding of the database lacks" in latin1.row(job_id)["explanation"]
@@ -244,7 +242,7 @@ def test_a_result_that_the_encoding_of_the_database_lacks_kills_the_job(latin1: 
     assert result_of(latin1, job_id) == "ü"
 
 
-def test_a_worker_that_lost_its_claim_keeps_nothing(shop: Workshop) -> None:
+def test_a_worker_that_lost_its_claim_stores_no_result(shop: Workshop) -> None:
     def act() -> str:
         claim = shop.take_over(job_id)
         assert shop.finish(claim)
@@ -270,7 +268,7 @@ def test_a_transaction_of_a_worker_that_lost_its_claim_is_rolled_back_with_its_r
     assert (shop.whereabouts(job_id), shop.effects()) == ("inflight_jobs", [])
 
 
-def test_it_tells_every_state_of_a_job(shop: Workshop) -> None:
+def test_every_state_of_a_job_is_reported(shop: Workshop) -> None:
     def act(what: str) -> str:
         running.append(state_of(shop, current_job().id))
         if what == "defer":
@@ -321,7 +319,7 @@ def test_it_tells_every_state_of_a_job(shop: Workshop) -> None:
         result_of(shop, job_id)
 
 
-def test_a_job_that_expired_and_one_that_gave_way_have_no_result(shop: Workshop) -> None:
+def test_expired_and_superseded_jobs_have_no_result(shop: Workshop) -> None:
     job_id = kept(shop, lambda: 1)
     shop.set(job_id, "expires_at = now() - interval '1 s' WHERE")
     assert shop.work(job_id) == "dead"
@@ -337,17 +335,17 @@ def test_a_job_that_expired_and_one_that_gave_way_have_no_result(shop: Workshop)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "1", True, None, 2**63, 1.5, [1], []])
-def test_what_is_no_id_is_refused(shop: Workshop, wrong: Any) -> None:
+def test_an_invalid_id_is_refused(shop: Workshop, wrong: Any) -> None:
     with connect(shop) as connection, pytest.raises(drain.SelectionError):
         drain.state(connection, wrong)
 
 
-def test_no_such_job(shop: Workshop) -> None:
+def test_an_unknown_id_raises_an_error(shop: Workshop) -> None:
     with pytest.raises(drain.UnknownJobError, match="no job has the id 99"):
         result_of(shop, 99)
 
 
-def test_it_works_on_a_session(shop: Workshop) -> None:
+def test_results_can_be_read_through_a_session(shop: Workshop) -> None:
     job_id = kept(shop, lambda: {"a": 1})
     assert shop.work(job_id) == "finished"
     engine = create_engine(shop.database_url.replace("postgresql://", "postgresql+psycopg://"))
@@ -359,7 +357,7 @@ def test_it_works_on_a_session(shop: Workshop) -> None:
     engine.dispose()
 
 
-def test_show_shortens_a_result_and_json_has_all_of_it(shop: Workshop) -> None:
+def test_show_truncates_a_result_but_json_has_all_of_it(shop: Workshop) -> None:
     job_id = kept(shop, lambda: {"text": "x" * 2000})
     assert shop.work(job_id) == "finished"
     words = ["show", str(job_id), "--database-url", shop.database_url]

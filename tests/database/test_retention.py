@@ -82,7 +82,7 @@ def kept(database_url: str, days: dict[int, date]) -> list[int]:
 @pytest.mark.parametrize(
     ("keep", "left"), [(1, [0, 1]), (2, [0, 1, 2]), (3, [0, 1, 2, 3]), (4, [0, 1, 2, 3, 4])]
 )
-def test_today_and_so_many_days_before_it_stay(
+def test_today_and_the_given_number_of_days_are_kept(
     database_url: str, connection: Connection, days: dict[int, date], keep: int, left: list[int]
 ) -> None:
     # The bounds are UTC's, wherever the session is.
@@ -94,7 +94,7 @@ def test_today_and_so_many_days_before_it_stay(
     assert query(database_url, f"SELECT to_regclass('{partition_of(days[4])}') IS NULL") == [(keep < 4,)]
 
 
-def test_the_leader_drops_a_day_at_a_time_logs_it_and_counts_it(
+def test_the_leader_drops_one_day_at_a_time_and_logs_and_counts_it(
     database_url: str, connection: Connection, days: dict[int, date], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -110,7 +110,7 @@ def test_the_leader_drops_a_day_at_a_time_logs_it_and_counts_it(
     assert chore.run_once() == 0
 
 
-def test_an_audit_misses_nothing_afterwards_and_dead_jobs_stay(
+def test_an_audit_still_passes_after_a_drop_and_dead_jobs_stay(
     database_url: str, connection: Connection, days: dict[int, date]
 ) -> None:
     query(
@@ -133,7 +133,7 @@ def test_an_audit_misses_nothing_afterwards_and_dead_jobs_stay(
 @pytest.mark.parametrize(
     "use", ["SELECT FROM finished_jobs", "LOCK TABLE finished_jobs IN ROW EXCLUSIVE MODE"]
 )
-def test_a_day_that_is_in_use_stays_for_now_and_nobody_waits_for_long(
+def test_a_day_in_use_stays_for_now_without_a_long_wait(
     database_url: str,
     connection: Connection,
     days: dict[int, date],
@@ -185,7 +185,7 @@ def test_a_pooler_that_shares_sessions_never_keeps_the_lock(
     assert kept(database_url, days) == list(days)
 
 
-def test_a_table_that_is_no_day_of_ours_is_left_alone(
+def test_a_table_that_is_not_one_of_our_days_is_left_alone(
     database_url: str, connection: Connection, today: date
 ) -> None:
     year = (today - timedelta(days=400), today - timedelta(days=30))
@@ -218,7 +218,7 @@ def test_a_job_whose_transaction_is_open_is_counted_with_its_day(
     assert finished.dropped_up_to(connection) == (days[3], 451)
 
 
-def test_a_drop_that_would_count_in_an_old_snapshot_is_refused(
+def test_a_drop_under_an_old_snapshot_is_refused(
     database_url: str, connection: Connection, days: dict[int, date]
 ) -> None:
     with (
@@ -229,7 +229,7 @@ def test_a_drop_that_would_count_in_an_old_snapshot_is_refused(
     assert kept(database_url, days) == list(days)
 
 
-def test_a_leader_whose_connection_is_lost_learns_it(database_url: str, connection: Connection) -> None:
+def test_a_lost_connection_raises_an_error_in_the_leader(database_url: str, connection: Connection) -> None:
     query(database_url, "SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
     with pytest.raises(psycopg.OperationalError):
         Retention(connection, 1).run_once()
@@ -244,7 +244,7 @@ def test_today_and_yesterday_are_never_dropped(
     assert kept(database_url, days) == list(days)
 
 
-def test_many_rows_without_a_partition_go_in_portions(
+def test_many_rows_without_a_partition_are_dropped_in_slices(
     database_url: str, connection: Connection, today: date
 ) -> None:
     day = today - timedelta(days=2)
@@ -253,7 +253,7 @@ def test_many_rows_without_a_partition_go_in_portions(
     assert finished.drop_old_day(connection, 1) == Dropped(day, 1)
 
 
-def test_an_enqueuer_with_the_least_rights_drops_days_and_without_them_says_so_once(
+def test_an_enqueuer_needs_only_the_minimal_rights_to_drop_days(
     place: Place, redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with place.connected("inspection") as inspection:
@@ -299,7 +299,7 @@ def prune(database_url: str, *words: str, answer: str | None = None) -> Result:
     return CliRunner().invoke(main, ["prune", *words], env=env, input=answer)
 
 
-def test_prune_shows_refuses_without_a_word_and_drops(database_url: str, days: dict[int, date]) -> None:
+def test_prune_previews_requires_confirmation_and_drops(database_url: str, days: dict[int, date]) -> None:
     shown = prune(database_url, "--keep-days", "2", "--dry-run").stdout
     assert shown == f"{days[4]}  3 jobs would be dropped\n{days[3]}  3 jobs would be dropped\n"
     refused = prune(database_url, "--keep-days", "2")

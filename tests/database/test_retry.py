@@ -31,7 +31,9 @@ async def fail_in_loop() -> None:
 
 
 @pytest.mark.parametrize("function", [fail, fail_in_loop])
-def test_a_retry_counts_and_ends_in_death_with_the_error_behind_it(shop: Workshop, function: object) -> None:
+def test_retries_count_as_attempts_and_end_in_death_with_their_cause(
+    shop: Workshop, function: object
+) -> None:
     # The registration's own wait would be an hour.
     job_id = shop.delivered(function, max_attempts=2, retry_base_seconds=3600)  # type: ignore[arg-type]
     assert shop.work(job_id) == "retrying"
@@ -48,7 +50,7 @@ def test_the_limit_of_the_staged_row_holds_for_retries_too(shop: Workshop) -> No
     assert shop.work_to_the_end(job_id) == ["retrying", "retrying", "dead"]
 
 
-def test_a_retry_without_a_wait_waits_as_any_failed_attempt(shop: Workshop) -> None:
+def test_a_retry_without_a_wait_uses_the_usual_backoff(shop: Workshop) -> None:
     def act() -> None:
         raise Retry(reason="once more")
 
@@ -58,7 +60,7 @@ def test_a_retry_without_a_wait_waits_as_any_failed_attempt(shop: Workshop) -> N
     assert shop.row(job_id)["last_error"]["message"] == "once more"
 
 
-def test_a_reason_that_the_encoding_of_the_database_lacks_is_stored_with_the_wait(latin1: Workshop) -> None:
+def test_an_unencodable_reason_is_escaped_and_the_wait_is_kept(latin1: Workshop) -> None:
     def act() -> None:
         raise Retry(after=5, reason="客户")
 
@@ -79,7 +81,7 @@ def test_a_retry_under_a_stale_token_changes_nothing(shop: Workshop) -> None:
     assert (shop.row(job_id)["attempts"], shop.row(job_id)["next_run_at"]) == (2, None)
 
 
-def test_listed_waits_lie_between_the_attempts(shop: Workshop) -> None:
+def test_listed_waits_separate_the_attempts(shop: Workshop) -> None:
     def act() -> None:
         raise OSError
 
@@ -112,7 +114,7 @@ def test_a_cancelled_job_whose_error_is_not_retried_stays_cancelled(shop: Worksh
     assert shop.row(job_id)["reason"] == "cancelled"
 
 
-def test_a_job_that_asks_again_until_it_succeeds_is_finished(shop: Workshop) -> None:
+def test_a_job_that_retries_until_it_succeeds_is_finished(shop: Workshop) -> None:
     def act() -> None:
         if current_job().attempt < 3:
             raise Retry(after=0)

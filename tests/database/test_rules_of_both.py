@@ -114,7 +114,7 @@ def checks_say(connection: psycopg.Connection, values: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("cases", [of_one_column, together])
-def test_checks_of_the_table_and_python_accept_the_same_rules(database_url: str, cases: Any) -> None:
+def test_table_checks_and_python_accept_the_same_rules(database_url: str, cases: Any) -> None:
     with psycopg.connect(database_url) as connection:
         said = [(values, python_says(values), checks_say(connection, values)) for values in cases()]
 
@@ -123,7 +123,7 @@ def test_checks_of_the_table_and_python_accept_the_same_rules(database_url: str,
 
 
 @pytest.mark.parametrize("rate", ["rate", "rate_per_key"])
-def test_a_burst_that_takes_longer_than_a_year_is_refused_in_one_line(database_url: str, rate: str) -> None:
+def test_a_burst_that_takes_over_a_year_to_fill_is_refused(database_url: str, rate: str) -> None:
     with psycopg.connect(database_url) as connection:
         queues.change(connection, "calls", {rate: "1/d", "burst": 365})
         with pytest.raises(ConfigError, match="longer than a year to fill at 1/d: at most 365 is possible"):

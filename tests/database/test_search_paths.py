@@ -54,7 +54,7 @@ def test_a_job_that_sets_the_search_path_finishes(
 
 @SET
 @pytest.mark.parametrize("cancels", [False, True], ids=["claimed again", "cancelled"])
-def test_a_job_that_sets_the_search_path_is_refused_as_any_other(
+def test_a_stale_job_that_sets_the_search_path_is_still_refused(
     shop: Workshop, block: Block, local: str, cancels: bool
 ) -> None:
     query(shop.database_url, "CREATE SCHEMA elsewhere")

@@ -111,14 +111,14 @@ def locks_are_held(database_url: str) -> bool:
         return not locks.try_lock(other, locks.ASLEEP)
 
 
-def test_a_batch_that_cannot_hold_all_ends_the_sleep(database_url: str, redis_url: str) -> None:
+def test_a_batch_too_small_for_all_jobs_ends_the_sleep(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 11)
     with new_enqueuer(database_url, redis_url, batch_size=10) as enqueuer:
         sleep(enqueuer)
     assert len(pushed_jobs(redis_url)) == 10
 
 
-def test_a_list_that_is_filled_again_and_again_does_not_end_the_sleep(
+def test_a_list_that_keeps_filling_up_does_not_end_the_sleep(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 100)
@@ -175,7 +175,7 @@ def test_a_scheduled_job_ends_a_wait(database_url: str, redis_url: str) -> None:
     assert pushed_jobs(redis_url) == [first, soon]
 
 
-def test_a_due_row_that_is_locked_is_asked_for_after_a_pause(
+def test_a_locked_due_row_is_tried_again_after_a_pause(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sleeper, "_LOCKED_SECONDS", LONG_SECONDS)
@@ -206,7 +206,7 @@ def test_a_due_row_that_is_locked_is_asked_for_after_a_pause(
         assert enqueuer.drain() == 1
 
 
-def test_the_rows_of_a_small_batch_come_with_the_search(
+def test_the_rows_of_a_small_batch_are_not_read_twice(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -223,7 +223,7 @@ def test_the_rows_of_a_small_batch_come_with_the_search(
 
 @pytest.mark.parametrize("rows", [lanes.FIRST_ROWS - 1, lanes.FIRST_ROWS, 3 * lanes.FIRST_ROWS])
 @pytest.mark.parametrize("batch_size", [5, 1000])
-def test_rows_leave_in_their_order_however_many_a_search_reads(
+def test_rows_leave_in_order_however_many_a_search_reads(
     database_url: str, redis_url: str, rows: int, batch_size: int
 ) -> None:
     ids = stage_jobs(database_url, rows)
@@ -233,7 +233,7 @@ def test_rows_leave_in_their_order_however_many_a_search_reads(
     assert pushed_jobs(redis_url) == [first, *ids]
 
 
-def test_what_matures_after_the_search_is_drained_in_its_place(database_url: str, redis_url: str) -> None:
+def test_a_job_that_matures_after_the_search_is_drained_in_order(database_url: str, redis_url: str) -> None:
     (ready,) = stage_jobs(database_url)
     (better,) = stage_jobs(database_url, priority=-1)
     query(
@@ -246,9 +246,7 @@ def test_what_matures_after_the_search_is_drained_in_its_place(database_url: str
     assert pushed_jobs(redis_url) == [better, ready]
 
 
-def test_a_row_that_is_passed_over_stays_though_a_search_has_read_it(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_skipped_row_stays_even_if_a_search_has_read_it(database_url: str, redis_url: str) -> None:
     left, taken = stage_jobs(database_url, 2)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer._due_rows.pass_over_row(left)
@@ -265,7 +263,7 @@ def drain_until_a_wait(enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch) -> N
                 sleep(enqueuer)
 
 
-def test_patient_rows_wait_for_no_notification_after_a_batch_of_few_urgent_ones(
+def test_patient_rows_need_no_notification_after_a_few_urgent_ones(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged: list[int] = []
@@ -283,7 +281,7 @@ def test_patient_rows_wait_for_no_notification_after_a_batch_of_few_urgent_ones(
 
 
 @pytest.mark.parametrize("batch_size", [1, 20])
-def test_full_batches_of_few_rows_follow_each_other_without_a_wait(
+def test_small_full_batches_follow_each_other_without_a_wait(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     ids = stage_jobs(database_url, 3 * batch_size)
@@ -292,7 +290,7 @@ def test_full_batches_of_few_rows_follow_each_other_without_a_wait(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_queues_that_a_batch_has_not_read_wait_for_no_notification(
+def test_queues_not_read_by_a_batch_need_no_notification(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_groups, "_MOST_LANES", 2)
@@ -302,16 +300,14 @@ def test_queues_that_a_batch_has_not_read_wait_for_no_notification(
         assert enqueuer.drain(looks_again=False) == 3
 
 
-def test_queues_that_have_run_empty_do_not_hide_the_rows_of_another_one(
-    database_url: str, redis_url: str
-) -> None:
+def test_empty_queues_do_not_hide_the_rows_of_another(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 3)
     stage_jobs(database_url, queue="mail")
     with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
         assert enqueuer.drain() == 4
 
 
-def test_a_job_that_is_staged_in_an_idle_queue_with_rules_leaves_at_once(
+def test_a_job_staged_in_an_idle_queue_with_rules_leaves_at_once(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "_IDLE_SECONDS", LONG_SECONDS)
@@ -328,7 +324,7 @@ def test_a_job_that_is_staged_in_an_idle_queue_with_rules_leaves_at_once(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_a_full_queue_costs_no_batch_until_one_of_its_jobs_ends(
+def test_a_full_queue_triggers_no_batch_until_a_job_ends(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stage_jobs(database_url, 2)
@@ -351,7 +347,7 @@ def test_a_full_queue_costs_no_batch_until_one_of_its_jobs_ends(
         assert ids_in(database_url, "inflight_jobs") == [second]
 
 
-def test_a_job_that_ends_during_a_nap_lets_the_next_one_of_a_full_queue_begin(
+def test_a_job_that_ends_during_a_nap_admits_the_next_one(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sleeper, "_FIRST_NAP_SECONDS", LONG_SECONDS)
@@ -372,7 +368,7 @@ def test_a_job_that_ends_during_a_nap_lets_the_next_one_of_a_full_queue_begin(
         assert ids_in(database_url, "inflight_jobs") == [second]
 
 
-def test_an_idle_queue_with_rules_is_not_looked_at_again_and_again(
+def test_an_idle_queue_with_rules_is_not_polled_repeatedly(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "_IDLE_SECONDS", LONG_SECONDS)
@@ -387,7 +383,7 @@ def test_an_idle_queue_with_rules_is_not_looked_at_again_and_again(
     assert 1 <= len(batches) <= 2
 
 
-def test_rows_wait_for_no_notification_while_a_row_spoils_batches(
+def test_rows_need_no_notification_while_a_poisoned_row_shrinks_batches(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 8)
@@ -397,7 +393,7 @@ def test_rows_wait_for_no_notification_while_a_row_spoils_batches(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_a_batch_of_a_lone_row_is_followed_by_no_other_before_the_wait(
+def test_no_second_batch_follows_a_lone_row_before_the_wait(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []

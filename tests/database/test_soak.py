@@ -61,7 +61,7 @@ def books(database_url: str) -> Iterator[Books]:
         yield made
 
 
-def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
+def test_a_plan_depends_only_on_its_seed() -> None:
     assert plan(7, HOUR) == plan(7, HOUR)
     assert plan(7, HOUR) != plan(8, HOUR)
     assert plan(7, 60) == [fault for fault in plan(7, HOUR) if fault.at < 60]
@@ -74,7 +74,7 @@ def test_a_plan_has_faults_of_every_kind_in_their_order() -> None:
     assert {fault.target for fault in faults if fault.kind is Kind.DISCONNECT} == set(SESSIONS)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(books: Books) -> None:
+def test_sound_books_have_no_findings(books: Books) -> None:
     assert books.found(1, 2, 3) == {}
 
 
@@ -84,33 +84,33 @@ def test_a_job_that_is_nowhere_is_lost(books: Books) -> None:
 
 
 @pytest.mark.parametrize("table", ["effects", "sent"])
-def test_whatever_is_left_by_a_job_that_nobody_wanted_ran_without_a_commit(books: Books, table: str) -> None:
+def test_traces_of_an_unwanted_job_mean_it_ran_without_a_commit(books: Books, table: str) -> None:
     books.execute(f"INSERT INTO {table} VALUES (5, 1)")
     assert books.found()["ran without a commit"] == [5]
 
 
-def test_two_effects_of_one_job_are_one_too_many(books: Books) -> None:
+def test_a_second_effect_of_one_job_is_found(books: Books) -> None:
     books.execute("INSERT INTO effects VALUES (1, 2)")
     assert books.found() == {"took effect twice": [1]}
 
 
-def test_an_effect_under_another_token_than_the_finish_did_not_commit_with_it(books: Books) -> None:
+def test_an_effect_with_a_different_token_than_the_finish_is_found(books: Books) -> None:
     books.execute("UPDATE effects SET fencing_token = 1")
     assert books.found() == {"took effect and did not finish so": [1]}
 
 
-def test_a_job_that_finished_has_taken_effect(books: Books) -> None:
+def test_a_job_that_finished_without_its_effect_is_found(books: Books) -> None:
     books.execute("DELETE FROM sent")
     assert books.found() == {"finished without its effect": [2]}
 
 
-def test_no_job_is_claimed_before_its_commit_or_before_its_time(books: Books) -> None:
+def test_a_claim_before_the_commit_or_the_due_time_is_found(books: Books) -> None:
     books.execute("UPDATE finished_jobs SET scheduled_at = %s WHERE id = 1", LATER)
     books.execute("UPDATE finished_jobs SET claimed_at = now() - interval '1 hour' WHERE id = 2")
     assert books.found() == {"claimed before its commit": [2], "claimed before its time": [1, 2]}
 
 
-def test_a_job_ends_where_its_kind_ends(books: Books) -> None:
+def test_a_job_in_the_wrong_final_state_is_found(books: Books) -> None:
     books.want(4, "settle")
     books.execute(BURY, 4)
     books.want(5, "doomed")
@@ -128,7 +128,7 @@ def test_a_tick_has_one_job(books: Books) -> None:
     assert books.found() == {}
 
 
-def test_a_producer_that_starts_again_writes_no_schedule_twice(books: Books) -> None:
+def test_a_restarted_producer_creates_no_duplicate_schedules(books: Books) -> None:
     for _ in range(2):
         producer._schedule(books.connection, Random(7))
     assert books.connection.execute("SELECT FROM crons").rowcount == 2
@@ -180,7 +180,7 @@ def test_no_more_jobs_run_at_a_time_than_a_limit(
     assert books.found() == {found: [20]}
 
 
-def test_nothing_begins_of_a_key_that_is_paused_until_the_pause_is_over(books: Books) -> None:
+def test_a_start_during_the_pause_of_its_key_is_found(books: Books) -> None:
     tables.calm(books.connection)
     books.execute(BEGIN, 10, "mail", tables.HELD)
     assert books.found() == {}
@@ -188,7 +188,7 @@ def test_nothing_begins_of_a_key_that_is_paused_until_the_pause_is_over(books: B
     assert books.found() == {"begun though its key was paused": [10]}
 
 
-def test_a_job_that_gave_way_took_no_effect_and_another_one_stands_for_it(books: Books) -> None:
+def test_a_superseded_job_with_an_effect_or_no_replacement_is_found(books: Books) -> None:
     for job_id, stands in ((4, 1), (5, 3), (6, 99), (7, 1)):
         books.want(job_id, "settle")
         books.execute(FINISH, job_id, 0)
@@ -197,11 +197,11 @@ def test_a_job_that_gave_way_took_no_effect_and_another_one_stands_for_it(books:
     assert books.found() == {"gave way to nothing": [6], "gave way and took effect": [7]}
 
 
-def test_a_commit_that_was_confirmed_is_not_forgotten(books: Books) -> None:
+def test_a_confirmed_commit_that_was_forgotten_is_found(books: Books) -> None:
     assert books.found(1, 6) == {"confirmed and forgotten": [6]}
 
 
-def test_a_breach_of_the_audit_or_a_process_that_ends_fails_the_soak() -> None:
+def test_an_audit_breach_or_an_ended_process_fails_the_soak() -> None:
     assert Verdict({"lost": []}, [], {"worker 1 ended": 0}).holds
     assert not Verdict({"lost": [1]}, [], {}).holds
     assert not Verdict({}, ["1 job in two tables"], {}).holds

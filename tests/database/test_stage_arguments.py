@@ -74,7 +74,7 @@ BAD_ARGUMENTS = [
 
 
 @pytest.mark.parametrize("args", BAD_ARGUMENTS)
-def test_arguments_that_are_no_json_are_refused(transaction: psycopg.Connection, args: Any) -> None:
+def test_arguments_that_are_not_json_are_refused(transaction: psycopg.Connection, args: Any) -> None:
     assert "JSON" in refuses(transaction, lambda: stage(transaction, "m.f", args))
     assert "JSON" in refuses(transaction, lambda: stage(transaction, "m.f", kwargs={"a": args}))
     assert "JSON" in refuses(transaction, lambda: stage(transaction, "m.f", context={"a": args}))
@@ -83,19 +83,19 @@ def test_arguments_that_are_no_json_are_refused(transaction: psycopg.Connection,
 
 
 @pytest.mark.parametrize("args", ["text", b"bytes", 5, {1: 2}, {1, 2}, None], ids=repr)
-def test_arguments_that_are_no_list_are_refused(transaction: psycopg.Connection, args: Any) -> None:
+def test_arguments_that_are_not_a_list_are_refused(transaction: psycopg.Connection, args: Any) -> None:
     assert "list or tuple" in refuses(transaction, lambda: stage(transaction, "m.f", args))
 
 
 @pytest.mark.parametrize("arguments", ["text", [5], ["text"], {"a": 1}], ids=repr)
-def test_many_arguments_that_are_no_lists_or_objects_are_refused(
+def test_batch_arguments_that_are_not_lists_or_objects_are_refused(
     transaction: psycopg.Connection, arguments: Any
 ) -> None:
     assert "list or tuple" in refuses(transaction, lambda: stage_many(transaction, "m.f", arguments))
 
 
 @pytest.mark.parametrize("kwargs", [[1], "text", 5], ids=repr)
-def test_keyword_arguments_that_are_no_mapping_are_refused(
+def test_keyword_arguments_that_are_not_a_mapping_are_refused(
     transaction: psycopg.Connection, kwargs: Any
 ) -> None:
     refuses(transaction, lambda: stage(transaction, "m.f", (), kwargs))
@@ -169,14 +169,14 @@ def test_a_name_that_cannot_be_stored_is_refused(transaction: psycopg.Connection
             assert "job contains a NUL or lone surrogate" in refuses(transaction, call)
 
 
-def test_a_registered_job_is_held_to_the_same(transaction: psycopg.Connection) -> None:
+def test_a_registered_job_is_checked_in_the_same_way(transaction: psycopg.Connection) -> None:
     with registered(importable) as function:
         assert "arguments" in refuses(transaction, lambda: function.stage(transaction, HALF))
         assert "keyword" in refuses(transaction, lambda: function.stage(transaction, a=HALF))
 
 
 @pytest.mark.parametrize("arguments", [None, 5, object()], ids=["nothing", "a number", "an object"])
-def test_arguments_of_many_that_are_no_list_are_refused(
+def test_batch_arguments_that_are_not_a_list_are_refused(
     transaction: psycopg.Connection, arguments: Any
 ) -> None:
     refuses(transaction, lambda: stage_many(transaction, "m.f", arguments))
@@ -187,7 +187,7 @@ class Lines:
         return "several\nlines \x1b[31m"
 
 
-def test_a_refusal_is_one_line_whatever_it_is_about(transaction: psycopg.Connection) -> None:
+def test_a_refusal_is_always_one_line(transaction: psycopg.Connection) -> None:
     texts = [
         refuses(transaction, lambda: stage(transaction, "m.f", Lines())),  # type: ignore[arg-type]
         refuses(transaction, lambda: stage(transaction, partial(print, Lines()))),
@@ -227,7 +227,7 @@ def test_a_job_that_no_worker_could_import_is_refused(transaction: psycopg.Conne
     refuses(transaction, lambda: stage_many(transaction, given, [()]))
 
 
-def test_a_function_inside_of_a_function_is_refused(transaction: psycopg.Connection) -> None:
+def test_a_function_inside_a_function_is_refused(transaction: psycopg.Connection) -> None:
     def inner() -> None:
         pass
 
@@ -252,12 +252,12 @@ def test_a_function_of_a_module_is_staged_under_its_dotted_name(transaction: psy
 @pytest.mark.parametrize(
     "connection", [None, object(), "postgresql://localhost/shop"], ids=["nothing", "an object", "a URL"]
 )
-def test_what_is_no_connection_is_refused(connection: Any) -> None:
+def test_an_object_that_is_not_a_connection_is_refused(connection: Any) -> None:
     with pytest.raises(StageError, match="cannot work on a"):
         stage(connection, "m.f")
 
 
-def test_a_refusal_is_a_value_error_and_an_error_of_ours() -> None:
+def test_a_refusal_is_both_a_value_error_and_a_drain_error() -> None:
     assert issubclass(StageError, ValueError)
     assert issubclass(StageError, DrainError)
 
@@ -290,7 +290,7 @@ BAD_KEYS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "options"), BAD_KEYS)
-def test_keys_that_cannot_be_are_refused_before_anything_is_sent(
+def test_invalid_keys_are_refused_before_anything_is_sent(
     transaction: psycopg.Connection, text: str, options: dict[str, Any]
 ) -> None:
     assert text in refuses(transaction, lambda: stage(transaction, "m.f", [1], **options))
@@ -308,7 +308,7 @@ BAD_IDEMPOTENCY: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "options"), BAD_IDEMPOTENCY)
-def test_idempotency_keys_that_cannot_be_are_refused_before_anything_is_sent(
+def test_invalid_idempotency_keys_are_refused_before_anything_is_sent(
     transaction: psycopg.Connection, text: str, options: dict[str, Any]
 ) -> None:
     assert text in refuses(transaction, lambda: stage(transaction, "m.f", [1], **options))

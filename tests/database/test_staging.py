@@ -95,7 +95,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name
 
 
 @every_kind
-def test_a_job_joins_the_open_transaction_and_is_committed_by_the_application_alone(
+def test_staging_joins_the_open_transaction_and_never_commits(
     database_url: str, kind: Callable[[str], Any]
 ) -> None:
     with kind(database_url) as (connection, commit, _):
@@ -108,9 +108,7 @@ def test_a_job_joins_the_open_transaction_and_is_committed_by_the_application_al
 
 
 @every_kind
-def test_a_job_goes_with_the_transaction_that_is_rolled_back(
-    database_url: str, kind: Callable[[str], Any]
-) -> None:
+def test_a_job_is_rolled_back_with_its_transaction(database_url: str, kind: Callable[[str], Any]) -> None:
     with kind(database_url) as (connection, commit, roll_back):
         stage(connection, "m.f", [1])
         stage_many(connection, "m.f", [(2,), (3,)])
@@ -121,7 +119,7 @@ def test_a_job_goes_with_the_transaction_that_is_rolled_back(
     assert ids_in(database_url, "staged_jobs") == [kept]
 
 
-def test_a_job_goes_with_the_savepoint_that_is_rolled_back(database_url: str) -> None:
+def test_a_job_is_rolled_back_with_its_savepoint(database_url: str) -> None:
     with engine_of(database_url) as engine, Session(engine) as session, session.begin():
         kept = stage(session, "m.f", [1])
         inner = session.begin_nested()
@@ -131,7 +129,7 @@ def test_a_job_goes_with_the_savepoint_that_is_rolled_back(database_url: str) ->
     assert ids_in(database_url, "staged_jobs") == [kept]
 
 
-def test_a_cursor_keeps_the_rows_that_it_has_still_to_fetch(database_url: str) -> None:
+def test_staging_on_a_cursor_keeps_its_unfetched_rows(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         cursor = connection.execute("SELECT generate_series(1, 3)")
         stage(cursor, "m.f")
@@ -139,7 +137,7 @@ def test_a_cursor_keeps_the_rows_that_it_has_still_to_fetch(database_url: str) -
         assert cursor.fetchall() == [(1,), (2,), (3,)]
 
 
-def test_what_is_given_is_what_is_staged(database_url: str) -> None:
+def test_every_given_option_is_staged_unchanged(database_url: str) -> None:
     at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     with psycopg.connect(database_url) as connection:
         stage(
@@ -192,7 +190,7 @@ def test_two_columns_of_plain_sql_are_enough(database_url: str) -> None:
     assert (by_hand[0]["queue"], by_hand[0]["priority"], by_hand[0]["job_kwargs"]) == ("default", 0, {})
 
 
-def test_what_a_registration_says_holds_unless_the_call_says_otherwise(database_url: str) -> None:
+def test_registered_options_apply_unless_the_call_overrides_them(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         greet.stage(connection, "Ada")
         greet.stage_many(connection, [("Bob",), {"name": "Cy"}])
@@ -211,7 +209,7 @@ def test_what_a_registration_says_holds_unless_the_call_says_otherwise(database_
     ]
 
 
-def test_ids_come_back_in_the_order_of_the_arguments_however_many_there_are(database_url: str) -> None:
+def test_ids_are_returned_in_the_order_of_the_arguments(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         ids = stage_many(connection, "m.f", ((number,) for number in range(25_001)))
 
@@ -229,7 +227,7 @@ def test_many_large_arguments_are_staged_whole(database_url: str) -> None:
     assert numbers == list(zip(ids, range(20), strict=True))
 
 
-def test_nothing_to_stage_is_nothing(database_url: str) -> None:
+def test_staging_no_jobs_returns_no_ids(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         assert stage_many(connection, "m.f", []) == []
         assert stage_many(connection, "m.f", iter(())) == []
@@ -265,7 +263,7 @@ CHECKS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("constraint", "name", "options"), CHECKS)
-def test_what_no_worker_could_make_sense_of_is_refused_by_the_name_of_its_check(
+def test_an_unusable_job_is_refused_by_a_named_check(
     common_database_url: str, constraint: str, name: str, options: dict[str, Any]
 ) -> None:
     with psycopg.connect(common_database_url) as connection:
@@ -313,7 +311,7 @@ def test_a_database_without_our_tables_is_reported_to_an_event_loop_too(
 
 
 @pytest.mark.parametrize("queue", ["", "a,b", "a b", "a\n", "x" * 101])
-def test_what_cannot_be_the_name_of_a_queue_is_refused_in_one_line_before_anything_is_sent(
+def test_an_invalid_queue_name_is_refused_before_anything_is_sent(
     common_database_url: str, queue: str
 ) -> None:
     ways: list[Callable[[psycopg.Connection], Any]] = [
@@ -369,7 +367,7 @@ TOKEN_BOUND = "fencing_token_must_lie_between_0_and_10_to_the_power_of_18"
         (1, 2**63 - 1, TOKEN_BOUND),
     ],
 )
-def test_an_id_or_a_token_that_job_drain_never_gives_is_refused_in_the_transaction_that_stages(
+def test_an_id_or_token_out_of_range_is_refused_when_staged(
     database_url: str, job_id: int, token: int, constraint: str
 ) -> None:
     statement = (
@@ -395,7 +393,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("change", "constraint"), KEYS.items())
-def test_keys_that_mean_nothing_are_refused_in_the_transaction_that_stages(
+def test_meaningless_keys_are_refused_by_a_named_check(
     database_url: str, change: str, constraint: str
 ) -> None:
     query(database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
@@ -405,7 +403,7 @@ def test_keys_that_mean_nothing_are_refused_in_the_transaction_that_stages(
     assert caught.value.diag.constraint_name == constraint
 
 
-def test_every_check_of_staged_jobs_has_been_tried(database_url: str) -> None:
+def test_every_check_of_staged_jobs_is_tested(database_url: str) -> None:
     tried = {constraint for constraint, _, _ in CHECKS} | {
         "queue_must_be_a_name_that_rq_can_carry",
         *KEYS.values(),
@@ -452,7 +450,7 @@ def test_staging_does_not_wait_for_a_batch_that_is_open(
         enqueuer.flush()
 
 
-def test_staging_does_not_wait_for_somebody_who_reads_the_table(database_url: str) -> None:
+def test_staging_does_not_wait_for_readers_of_the_table(database_url: str) -> None:
     with psycopg.connect(database_url) as reader, impatient(database_url) as connection:
         reader.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
         reader.execute("SELECT * FROM staged_jobs FOR UPDATE")
@@ -493,7 +491,7 @@ def test_a_transaction_notifies_a_sleeping_enqueuer_and_no_other(database_url: s
         assert heard == ["", "the last one"]
 
 
-def test_a_statement_of_many_rows_asks_once_whether_the_enqueuer_sleeps(database_url: str) -> None:
+def test_a_multi_row_statement_checks_once_whether_the_enqueuer_sleeps(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         connection.execute("SET track_functions = 'all'")
         stage_many(connection, "m.f", [(number,) for number in range(9)])
@@ -503,7 +501,7 @@ def test_a_statement_of_many_rows_asks_once_whether_the_enqueuer_sleeps(database
         assert calls.fetchall() == [(1,)]
 
 
-def test_with_notify_off_staging_takes_no_lock_that_sessions_share(database_url: str) -> None:
+def test_with_notify_off_staging_takes_no_advisory_lock(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         connection.execute("SET drain.notify = 'off'")
         stage(connection, "m.f")

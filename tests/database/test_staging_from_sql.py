@@ -40,7 +40,7 @@ def row(url: str, job_id: int) -> dict[str, Any]:
     return found
 
 
-def test_its_options_are_those_of_stage() -> None:
+def test_the_options_match_those_of_stage() -> None:
     assert set(OPTIONS) - {"version"} == set(names())
 
 
@@ -66,7 +66,7 @@ def test_a_job_that_is_staged_in_sql_runs(shop: Workshop) -> None:
     assert called == [((42, "a", None), {}), ((), {"order": 42, "note": None})]
 
 
-def test_all_options_arrive(database_url: str) -> None:
+def test_all_options_are_stored(database_url: str) -> None:
     options: dict[str, Any] = {
         "queue": "mail",
         "priority": -5,
@@ -163,7 +163,7 @@ def test_bad_input_is_one_clear_line_with_a_hint(database_url: str, kind: str) -
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == [(0,)]
 
 
-def test_options_that_are_no_object_are_refused(database_url: str) -> None:
+def test_options_that_are_not_an_object_are_refused(database_url: str) -> None:
     with pytest.raises(
         psycopg.errors.InvalidParameterValue,
         match="the options of a job are a JSON object, not of the type array",
@@ -181,7 +181,7 @@ def test_options_that_are_no_object_are_refused(database_url: str) -> None:
         ({"timeout_seconds": 0}, "timeout_seconds_must_be_positive"),
     ],
 )
-def test_what_the_schema_refuses_it_refuses_by_name(
+def test_violations_name_the_failed_check(
     database_url: str, options: dict[str, Any], constraint: str
 ) -> None:
     for more in ({}, {"idempotency_key": "a"}):
@@ -189,7 +189,7 @@ def test_what_the_schema_refuses_it_refuses_by_name(
             stage(database_url, **options | more)
 
 
-def test_no_name_is_refused(database_url: str) -> None:
+def test_a_missing_name_is_refused(database_url: str) -> None:
     with pytest.raises(psycopg.errors.NotNullViolation, match="job_name"):
         stage(database_url, None)
 
@@ -201,7 +201,7 @@ def test_a_transaction_that_rolls_back_has_staged_nothing(database_url: str) -> 
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == [(0,)]
 
 
-def test_it_finds_its_tables_under_any_search_path(database_url: str) -> None:
+def test_the_tables_are_found_under_any_search_path(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("SET search_path = pg_catalog")
         connection.execute("SELECT public.drain_stage('m.f', '[1]', '{\"idempotency_key\": \"a\"}')")

@@ -36,12 +36,14 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def test_a_server_at_rest_pauses_no_run(connection: psycopg.Connection, reported: list[str]) -> None:
+def test_an_idle_server_does_not_pause_a_run(connection: psycopg.Connection, reported: list[str]) -> None:
     Throttle(connection, Run(run_id="run"), reported.append).pause(10, 1.0)
     assert reported == []
 
 
-def test_a_slot_that_keeps_wal_pauses_a_run(connection: psycopg.Connection, reported: list[str]) -> None:
+def test_a_replication_slot_that_retains_wal_pauses_a_run(
+    connection: psycopg.Connection, reported: list[str]
+) -> None:
     run = Run(run_id="run", limits=Limits(wal_bytes=1024))
     connection.execute("SELECT pg_create_physical_replication_slot('behind', true)")
     try:
@@ -55,7 +57,7 @@ def test_a_slot_that_keeps_wal_pauses_a_run(connection: psycopg.Connection, repo
 @pytest.mark.parametrize(
     ("before", "delay", "pauses"), [(0, 0.05, False), (0, 0.2, True), (0.2, 0.3, False), (0.2, 0.5, True)]
 )
-def test_jobs_of_others_that_wait_twice_as_long_as_before_pause_a_run(
+def test_a_run_pauses_when_other_jobs_wait_twice_as_long(
     connection: psycopg.Connection, reported: list[str], before: float, delay: float, pauses: bool
 ) -> None:
     if before:

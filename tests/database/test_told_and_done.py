@@ -129,7 +129,7 @@ def told(connection: postgres.Connection) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_told_of_a_job_is_what_the_leader_does_with_it(
+def test_the_leader_treats_each_job_as_the_status_reports(
     database_url: str, redis_url: str, seed: int
 ) -> None:
     World(database_url, seed)

@@ -44,7 +44,9 @@ def _no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
 
 
-def test_a_job_gets_what_it_was_staged_with(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_receives_the_typed_arguments_it_was_staged_with(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codecs, "_codecs", {})
     codec(Point, encode=lambda point: point.x, decode=Point)
     got: list[Any] = []
@@ -67,7 +69,7 @@ def test_a_job_gets_what_it_was_staged_with(shop: Workshop, monkeypatch: pytest.
     assert got == [KEY, Way.CARD, Money(3), ada, NOON, 4, b"\xff"]
 
 
-def test_async_and_isolated_jobs_get_it_too(shop: Workshop) -> None:
+def test_async_and_isolated_jobs_receive_typed_arguments_too(shop: Workshop) -> None:
     async def waits(key: UUID) -> None:
         assert key == KEY
 
@@ -78,7 +80,7 @@ def test_async_and_isolated_jobs_get_it_too(shop: Workshop) -> None:
         assert shop.work(shop.deliver(registered, KEY)) == "finished"
 
 
-def test_a_value_that_does_not_fit_is_dead_at_once_and_says_so(shop: Workshop) -> None:
+def test_a_value_of_the_wrong_type_kills_the_job_at_once(shop: Workshop) -> None:
     def act(key: UUID, price: Decimal = Decimal(1)) -> None:
         raise AssertionError("it was called")
 
@@ -94,7 +96,7 @@ def test_a_value_that_does_not_fit_is_dead_at_once_and_says_so(shop: Workshop) -
     assert (reason, attempts) == ("gave up", 1)
 
 
-def test_arguments_that_do_not_fit_the_function_are_refused_as_they_are_staged(database_url: str) -> None:
+def test_arguments_that_do_not_fit_the_function_are_refused_when_staged(database_url: str) -> None:
     @job(name="tests.pay")
     def pay(order_id: int, *, way: str = "card") -> None:
         """Pays."""
@@ -123,7 +125,7 @@ def test_arguments_that_do_not_fit_the_function_are_refused_as_they_are_staged(d
         assert connection.execute("SELECT FROM staged_jobs").rowcount == 0
 
 
-def test_options_go_with_the_types_of_the_function(database_url: str) -> None:
+def test_options_keep_the_types_of_the_function(database_url: str) -> None:
     @job(name="tests.pay", queue="mail")
     def pay(order_id: int) -> None:
         """Pays."""
@@ -152,15 +154,13 @@ def test_options_go_with_the_types_of_the_function(database_url: str) -> None:
     ],
     ids=repr,
 )
-def test_a_length_of_time_that_is_none_is_refused(
-    database_url: str, options: dict[str, Any], reason: str
-) -> None:
+def test_an_invalid_duration_is_refused(database_url: str, options: dict[str, Any], reason: str) -> None:
     with psycopg.connect(database_url) as connection, pytest.raises(StageError, match=reason) as caught:
         stage(connection, "shop.pay", [], **options)
     assert "\n" not in str(caught.value)
 
 
-def test_an_option_that_there_is_not_is_named(database_url: str) -> None:
+def test_an_unknown_option_is_named(database_url: str) -> None:
     @job(name="tests.pay")
     def pay() -> None:
         """Pays."""

@@ -109,7 +109,7 @@ def shop(database_url: str, redis_url: str) -> Iterator[Shop]:
         yield Shop(database_url, redis_url, enqueuer)
 
 
-def test_of_those_that_wait_the_first_stands_and_the_others_are_kept_as_superseded(shop: Shop) -> None:
+def test_the_first_waiting_job_supersedes_the_others(shop: Shop) -> None:
     first, *others = [shop.stage(number, tag=str(number), key="k") for number in range(4)]
     alone = shop.stage(unique_key="b")
     another = shop.stage(name="m.g")
@@ -126,7 +126,7 @@ def test_of_those_that_wait_the_first_stands_and_the_others_are_kept_as_supersed
     assert shop.is_sound()
 
 
-def test_a_database_for_old_programs_makes_no_job_unreadable(database_url: str, redis_url: str) -> None:
+def test_duplicates_are_superseded_with_array_nulls_off(database_url: str, redis_url: str) -> None:
     (name,) = query(database_url, "SELECT current_database()")[0]
     query(database_url, f"ALTER DATABASE {name} SET array_nulls = off")
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -140,7 +140,7 @@ def test_a_database_for_old_programs_makes_no_job_unreadable(database_url: str, 
     )
 
 
-def test_of_those_that_wait_the_last_stands_if_the_last_says_so(shop: Shop) -> None:
+def test_the_last_waiting_job_supersedes_the_others_with_keep_last(shop: Shop) -> None:
     first, second = shop.stage(1), shop.stage(2)
     last = shop.stage(3, keep="last")
     shop.drain()
@@ -148,7 +148,7 @@ def test_of_those_that_wait_the_last_stands_if_the_last_says_so(shop: Shop) -> N
     assert shop.superseded == {first: last, second: last}
 
 
-def test_one_that_comes_later_gives_way_to_the_one_that_waits_for_a_worker(shop: Shop) -> None:
+def test_a_later_job_is_superseded_by_one_waiting_for_a_worker(shop: Shop) -> None:
     first = shop.stage()
     shop.drain()
     second = shop.stage()
@@ -157,7 +157,7 @@ def test_one_that_comes_later_gives_way_to_the_one_that_waits_for_a_worker(shop:
     assert shop.superseded == {second: first}
 
 
-def test_the_one_that_waits_for_a_worker_gives_way_to_the_last(shop: Shop) -> None:
+def test_a_job_waiting_for_a_worker_is_superseded_with_keep_last(shop: Shop) -> None:
     first = shop.stage()
     shop.drain()
     last = shop.stage(keep="last")
@@ -170,7 +170,7 @@ def test_the_one_that_waits_for_a_worker_gives_way_to_the_last(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("keep", ["first", "last"])
-def test_one_that_runs_is_no_obstacle(shop: Shop, keep: str) -> None:
+def test_a_running_job_does_not_block_another(shop: Shop, keep: str) -> None:
     running = shop.stage(keep=keep)
     shop.drain()
     shop.claim(running)
@@ -180,7 +180,7 @@ def test_one_that_runs_is_no_obstacle(shop: Shop, keep: str) -> None:
     assert shop.superseded == {}
 
 
-def test_one_that_a_worker_is_claiming_runs_and_does_not_give_way(shop: Shop) -> None:
+def test_a_job_being_claimed_runs_and_is_not_superseded(shop: Shop) -> None:
     first = shop.stage()
     shop.drain()
     last = shop.stage(keep="last")
@@ -191,7 +191,7 @@ def test_one_that_a_worker_is_claiming_runs_and_does_not_give_way(shop: Shop) ->
     assert_stands_for_none(shop, last)
 
 
-def test_one_that_is_claimed_while_the_leader_decides_runs_and_does_not_give_way(
+def test_a_job_claimed_while_the_leader_decides_is_not_superseded(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [shop.stage(unique_key=key) for key in "ab"]
@@ -231,7 +231,7 @@ def test_a_job_between_two_attempts_waits_like_any_other(shop: Shop, keep: str) 
 
 
 @pytest.mark.parametrize("keep", ["first", "last"])
-def test_a_job_that_fails_while_another_one_waits_leaves_one_of_them_waiting(shop: Shop, keep: str) -> None:
+def test_a_job_that_fails_while_another_waits_leaves_only_one_waiting(shop: Shop, keep: str) -> None:
     ran = shop.stage()
     shop.drain()
     claim = shop.claim(ran)
@@ -247,7 +247,7 @@ def test_a_job_that_fails_while_another_one_waits_leaves_one_of_them_waiting(sho
 
 
 @pytest.mark.parametrize("looks_at", ["a staged one", "one in flight"])
-def test_nothing_gives_way_to_a_run_that_has_outlived_its_lease(shop: Shop, looks_at: str) -> None:
+def test_a_run_past_its_lease_supersedes_nothing(shop: Shop, looks_at: str) -> None:
     ran = shop.stage()
     shop.drain()
     claim = shop.claim(ran)
@@ -269,7 +269,7 @@ def test_nothing_gives_way_to_a_run_that_has_outlived_its_lease(shop: Shop, look
     assert shop.waiting == [ran]
 
 
-def test_a_run_that_ends_late_while_the_leader_decides_is_no_obstacle(
+def test_a_run_that_ends_while_the_leader_decides_blocks_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = shop.stage()
@@ -291,7 +291,7 @@ def test_a_run_that_ends_late_while_the_leader_decides_is_no_obstacle(
     assert shop.superseded == {ran: None}
 
 
-def test_jobs_that_come_back_and_are_claimed_while_the_leader_looks_give_way_to_nothing(
+def test_returning_jobs_claimed_meanwhile_are_not_superseded(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = shop.stage(unique_key="a")
@@ -316,7 +316,7 @@ def test_jobs_that_come_back_and_are_claimed_while_the_leader_looks_give_way_to_
     assert ids_in(shop.url, "staged_jobs") == [scheduled]
 
 
-def test_a_dead_job_is_no_obstacle_and_stands_in_line_when_it_is_retried(shop: Shop) -> None:
+def test_a_dead_job_blocks_nothing_and_competes_again_when_retried(shop: Shop) -> None:
     died = shop.stage()
     shop.drain()
     claim = shop.claim(died)
@@ -333,7 +333,7 @@ def test_a_dead_job_is_no_obstacle_and_stands_in_line_when_it_is_retried(shop: S
     assert shop.is_sound()
 
 
-def test_a_job_that_has_expired_stands_for_no_other(shop: Shop) -> None:
+def test_an_expired_job_supersedes_no_other(shop: Shop) -> None:
     expires_at = datetime.now(UTC) + timedelta(days=1)
     delivered = shop.stage(expires_at=expires_at)
     shop.drain()
@@ -353,7 +353,7 @@ SOON, LATER = timedelta(minutes=1), timedelta(minutes=2)
 @pytest.mark.parametrize("keep", ["first", "last"])
 @pytest.mark.parametrize("later", [LATER, None])
 @pytest.mark.parametrize("waits", ["staged", "in flight"])
-def test_the_one_that_stands_expires_no_earlier_than_any_that_gave_way_to_it(
+def test_the_remaining_job_takes_the_latest_expiry_of_those_superseded(
     shop: Shop, keep: str, later: timedelta | None, waits: str
 ) -> None:
     now = datetime.now(UTC)
@@ -369,7 +369,7 @@ def test_the_one_that_stands_expires_no_earlier_than_any_that_gave_way_to_it(
 
 
 @pytest.mark.parametrize("skips_locked", [False, True])
-def test_nothing_gives_way_to_one_that_is_claimed_while_its_expiry_is_put_off(
+def test_a_job_claimed_during_its_expiry_update_supersedes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, skips_locked: bool
 ) -> None:
     monkeypatch.setattr(batches.Batches, "_skips_locked", lambda _: skips_locked)
@@ -402,7 +402,7 @@ def assert_stands_for_none(shop: Shop, job_id: int) -> None:
 
 @pytest.mark.parametrize("waits", ["staged", "in flight", "running"])
 @pytest.mark.parametrize("keep", ["first", "last"])
-def test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again(
+def test_cancelling_the_remaining_job_restages_the_last_superseded_one(
     shop: Shop, keep: str, waits: str
 ) -> None:
     first = shop.stage(1, keep=keep)
@@ -437,7 +437,7 @@ def test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_t
 
 @pytest.mark.parametrize("selection", [{"job": "m.f"}, {"queue": "default"}, {"ids": [1, 2]}])
 @pytest.mark.parametrize("in_slices", [False, True])
-def test_a_request_that_gave_way_and_is_selected_too_is_cancelled_with_the_one_that_stands(
+def test_selected_superseded_jobs_are_cancelled_with_the_remaining_one(
     shop: Shop, selection: dict[str, Any], in_slices: bool
 ) -> None:
     shop.stage()
@@ -454,7 +454,7 @@ def test_a_request_that_gave_way_and_is_selected_too_is_cancelled_with_the_one_t
     assert query(shop.url, "SELECT FROM staged_jobs") == []
 
 
-def test_with_a_quiet_time_the_last_runs_once_none_has_come_for_so_long(shop: Shop) -> None:
+def test_with_a_quiet_time_the_last_job_runs_once_arrivals_stop(shop: Shop) -> None:
     first = shop.stage(1, keep="last", quiet=QUIET)
     shop.drain()
     shop.let_pass(20)
@@ -468,7 +468,7 @@ def test_with_a_quiet_time_the_last_runs_once_none_has_come_for_so_long(shop: Sh
     assert shop.waiting == [second]
 
 
-def test_with_a_quiet_time_the_first_waits_for_as_long_as_others_come(shop: Shop) -> None:
+def test_with_a_quiet_time_the_first_job_waits_while_others_arrive(shop: Shop) -> None:
     first = shop.stage(1, quiet=QUIET)
     shop.let_pass(20)
     second = shop.stage(2, quiet=QUIET)
@@ -494,7 +494,7 @@ def test_a_row_that_was_inserted_without_its_time_waits_until_it_is_quiet(shop: 
     assert len(shop.waiting) == 1
 
 
-def test_a_job_for_tomorrow_does_not_wait_yet(shop: Shop) -> None:
+def test_a_job_scheduled_for_tomorrow_does_not_count_as_waiting_yet(shop: Shop) -> None:
     tomorrow = shop.stage(run_at=datetime.now(UTC) + timedelta(days=1))
     now = shop.stage()
     shop.drain()
@@ -505,7 +505,7 @@ def test_a_job_for_tomorrow_does_not_wait_yet(shop: Shop) -> None:
     assert shop.superseded == {tomorrow: now}
 
 
-def test_waiting_jobs_beyond_the_batch_give_way_too(database_url: str, redis_url: str) -> None:
+def test_waiting_jobs_beyond_the_batch_are_superseded_too(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         first, *others = stage_many(connection, "m.f", [(n,) for n in range(100)], unique_key="a")
         last = stage(connection, "m.f", [100], unique_key="a", queue="later", priority=7)
@@ -518,7 +518,7 @@ def test_waiting_jobs_beyond_the_batch_give_way_too(database_url: str, redis_url
     ) == [(id_,) for id_ in [*others, last]]
 
 
-def test_very_many_of_one_key_give_way_a_part_at_a_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_duplicates_are_superseded_in_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uniqueness, "_MOST_ROWS", 10)
     ids = [shop.stage(number, keep="last") for number in range(50)]
     assert shop.drain() == 50
@@ -526,7 +526,7 @@ def test_very_many_of_one_key_give_way_a_part_at_a_time(shop: Shop, monkeypatch:
     assert shop.superseded == dict.fromkeys(ids[:-1], ids[-1])
 
 
-def test_forwarded_jobs_give_way_too(database_url: str, redis_url: str) -> None:
+def test_forwarded_jobs_are_superseded_too(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         ids = [stage(connection, "m.f", [n], unique_key="a", queue="away") for n in range(3)]
     with new_enqueuer(database_url, redis_url, forward_queues=frozenset({"away"})) as enqueuer:
@@ -537,7 +537,7 @@ def test_forwarded_jobs_give_way_too(database_url: str, redis_url: str) -> None:
     ]
 
 
-def test_a_staged_row_that_another_session_has_locked_is_passed_over(shop: Shop) -> None:
+def test_a_staged_row_locked_by_another_session_is_skipped(shop: Shop) -> None:
     ids = [shop.stage(number) for number in range(3)]
     with psycopg.connect(shop.url) as person:
         person.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [ids[2]])
@@ -593,7 +593,7 @@ def test_the_keys_of_a_job_come_from_its_arguments(database_url: str) -> None:
     ]
 
 
-def test_one_key_for_many_jobs_and_a_quiet_time_that_begins_later(database_url: str) -> None:
+def test_many_jobs_may_share_a_key_and_a_scheduled_quiet_time(database_url: str) -> None:
     run_at = datetime(2050, 1, 1, tzinfo=UTC)
     with psycopg.connect(database_url, autocommit=True) as connection:
         stage_many(connection, "m.f", [(1,), (2,)], key=7, unique_key="a", quiet=QUIET, run_at=run_at)
@@ -606,7 +606,7 @@ def test_one_key_for_many_jobs_and_a_quiet_time_that_begins_later(database_url: 
     ]
 
 
-def test_two_never_wait_whatever_is_staged_and_claimed_meanwhile(shop: Shop) -> None:
+def test_two_jobs_of_one_key_never_wait_under_concurrency(shop: Shop) -> None:
     done = threading.Event()
 
     def stage_all(number: int) -> None:

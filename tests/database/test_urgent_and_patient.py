@@ -35,7 +35,7 @@ def bulk(database_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_all_is_drained_in_the_order_of_priority_and_id(database_url: str, redis_url: str) -> None:
+def test_jobs_are_drained_in_the_order_of_priority_and_id(database_url: str, redis_url: str) -> None:
     ids = [
         stage_jobs(database_url, priority=priority)[0] for priority in (100, 7, -5, 0, 2**31 - 1, -(2**31), 0)
     ]
@@ -45,7 +45,7 @@ def test_all_is_drained_in_the_order_of_priority_and_id(database_url: str, redis
     assert pushed_jobs(redis_url) == [ids[number] for number in (5, 2, 3, 6, 1, 0, 4)]
 
 
-def test_an_urgent_row_is_in_the_next_batch_whatever_else_waits(
+def test_an_urgent_row_is_always_in_the_next_batch(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = stage_jobs(database_url, 6, priority=100)
@@ -62,7 +62,7 @@ def test_an_urgent_row_is_in_the_next_batch_whatever_else_waits(
     assert sorted(pushed_jobs(redis_url)) == [*patient, urgent]
 
 
-def test_while_urgent_rows_come_in_few_others_are_taken_and_not_each_time(
+def test_few_patient_rows_are_taken_while_urgent_ones_arrive(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(due_rows, "_BESIDE_URGENT", 3)
@@ -82,7 +82,7 @@ def test_while_urgent_rows_come_in_few_others_are_taken_and_not_each_time(
         assert draining.drain() == 1
 
 
-def test_looks_at_urgent_rows_do_not_step_over_patient_ones_that_nobody_can_see_yet(
+def test_reading_urgent_rows_skips_no_uncommitted_patient_ones(
     database_url: str, redis_url: str, bulk: psycopg.Connection
 ) -> None:
     with new_enqueuer(database_url, redis_url) as draining:
@@ -90,7 +90,7 @@ def test_looks_at_urgent_rows_do_not_step_over_patient_ones_that_nobody_can_see_
         assert pages_read(draining, staged.START, kind=lanes.URGENT) < 20
 
 
-def test_patient_rows_are_not_looked_for_while_millions_more_are_on_their_way(
+def test_patient_rows_are_not_scanned_during_a_bulk_load(
     database_url: str, redis_url: str, bulk: psycopg.Connection, every_sweep_is_slow: None
 ) -> None:
     with new_enqueuer(database_url, redis_url) as draining:
@@ -108,7 +108,7 @@ def test_patient_rows_are_not_looked_for_while_millions_more_are_on_their_way(
     assert pushed_jobs(redis_url)[:2] == [urgent, patient]
 
 
-def test_who_rolls_back_keeps_nobody_waiting(
+def test_a_rolled_back_bulk_load_delays_nothing(
     database_url: str, redis_url: str, bulk: psycopg.Connection, every_sweep_is_slow: None
 ) -> None:
     with new_enqueuer(database_url, redis_url) as draining:
@@ -128,7 +128,7 @@ def test_a_run_announces_itself_until_it_has_committed(database_url: str) -> Non
         assert not staged.is_bulk_under_way(other)
 
 
-def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
+def test_metrics_do_not_scan_patient_rows_during_a_bulk_load(
     database_url: str,
     redis_url: str,
     bulk: psycopg.Connection,
@@ -154,7 +154,7 @@ def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
     assert lags == [1.0, 0]
 
 
-def test_the_lag_is_that_of_the_priority_where_a_row_has_waited_longest(database_url: str) -> None:
+def test_the_lag_is_that_of_the_priority_with_the_oldest_row(database_url: str) -> None:
     for priority, seconds in ((0, 10), (5, 300), (100, 60)):
         query(
             database_url,
@@ -171,7 +171,7 @@ def test_the_lag_is_that_of_the_priority_where_a_row_has_waited_longest(database
 
 
 @pytest.mark.parametrize(("poisoned", "others"), [(100, 0), (0, 100)])
-def test_a_row_that_cannot_be_moved_is_found_though_others_of_the_other_range_keep_coming(
+def test_an_unmovable_row_is_found_while_other_priorities_keep_arriving(
     database_url: str, redis_url: str, poisoned: int, others: int
 ) -> None:
     query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
@@ -187,9 +187,7 @@ def test_a_row_that_cannot_be_moved_is_found_though_others_of_the_other_range_ke
         assert {*before, *behind} <= set(pushed_jobs(redis_url))
 
 
-def test_batches_are_as_large_as_before_once_the_row_is_out_of_the_way(
-    database_url: str, redis_url: str
-) -> None:
+def test_batches_regain_their_size_once_the_poisoned_row_is_gone(database_url: str, redis_url: str) -> None:
     query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
     stage_jobs(database_url, job="poison", priority=100)
     stage_jobs(database_url, 40, priority=100)

@@ -38,7 +38,7 @@ def of_mail(system: System) -> dict[str, int]:
     return waiting(system)["mail"]
 
 
-def test_jobs_that_nothing_holds_are_due_and_those_of_a_full_list_wait_for_room(system: System) -> None:
+def test_unheld_jobs_are_due_and_those_of_a_full_list_wait_for_room(system: System) -> None:
     system.stage()
     system.stage(key="acme", priority=5)
     system.stage(queue="letters")
@@ -53,7 +53,7 @@ def test_jobs_that_nothing_holds_are_due_and_those_of_a_full_list_wait_for_room(
     assert of_mail(system) == {"scheduled": 1, "list_full": 2, "queued": 1, "retrying": 1}
 
 
-def test_jobs_of_a_pause_are_counted_apart(system: System) -> None:
+def test_paused_jobs_are_counted_separately(system: System) -> None:
     for key in ("acme", "acme", "other"):
         system.stage(key=key)
         system.stage(key=key, job_name="m.g")
@@ -67,7 +67,7 @@ def test_jobs_of_a_pause_are_counted_apart(system: System) -> None:
     assert of_mail(system) == {"paused": 6, "called_back": 1}
 
 
-def test_jobs_of_a_full_limit_are_limited(system: System) -> None:
+def test_jobs_held_by_a_full_limit_count_as_limited(system: System) -> None:
     system.rules(running_per_key=1, running=2)
     for key in ("acme", "acme", "other", None):
         system.stage(key=key)
@@ -78,21 +78,21 @@ def test_jobs_of_a_full_limit_are_limited(system: System) -> None:
     assert of_mail(system) == {"limited": 4}
 
 
-def test_jobs_that_run_elsewhere_use_no_limit(system: System) -> None:
+def test_jobs_of_another_queue_do_not_count_towards_a_limit(system: System) -> None:
     system.rules(running=1)
     system.in_flight(queue="letters", key="acme", claimed=True)
     system.stage(key="acme")
     assert of_mail(system) == {"due": 1}
 
 
-def test_of_an_ordered_key_one_job_at_a_time_may_start(system: System) -> None:
+def test_only_one_job_of_an_ordered_key_may_start_at_a_time(system: System) -> None:
     system.rules(ordered=True)
     for key in ("acme", "acme", "acme", "other"):
         system.stage(key=key)
     assert of_mail(system) == {"limited": 2, "due": 2}
 
 
-def test_a_retry_holds_the_later_jobs_of_its_ordered_key_alone(system: System) -> None:
+def test_a_retry_holds_only_the_later_jobs_of_its_ordered_key(system: System) -> None:
     system.rules(ordered=True)
     system.stage(key="earlier")
     for key in ("earlier", "acme"):
@@ -101,7 +101,7 @@ def test_a_retry_holds_the_later_jobs_of_its_ordered_key_alone(system: System) -
     assert of_mail(system) == {"limited": 1, "due": 1, "retrying": 2}
 
 
-def test_keys_that_dead_jobs_hold_are_known_whatever_the_bound(system: System) -> None:
+def test_all_keys_held_by_dead_jobs_are_known_despite_the_bound(system: System) -> None:
     """A bound below their number would call the jobs behind them due, and the leader late."""
     system.rules(ordered=True)
     system.execute(
@@ -114,7 +114,7 @@ def test_keys_that_dead_jobs_hold_are_known_whatever_the_bound(system: System) -
     assert waiting(system, up_to=10)["mail"] == {"limited": 10}
 
 
-def test_of_an_ordered_key_with_many_rows_no_more_than_the_bound_are_read(system: System) -> None:
+def test_reading_a_large_ordered_key_stops_at_the_bound(system: System) -> None:
     system.rules(ordered=True)
     system.pause(job_name="m.g")
     for key in ("a", "b", "c"):
@@ -146,7 +146,7 @@ def test_a_paused_job_of_an_ordered_key_holds_those_behind_it(system: System) ->
     assert of_mail(system) == {"paused": 2, "limited": 2, "due": 1}
 
 
-def test_jobs_of_a_rate_that_is_used_up_wait_for_it(system: System) -> None:
+def test_jobs_wait_when_the_rate_is_used_up(system: System) -> None:
     system.rules(rate="6/min")
     system.stage()
     assert of_mail(system) == {"due": 1}
@@ -164,7 +164,7 @@ def test_a_rate_is_used_up_by_jobs_that_still_run(system: System) -> None:
     assert of_mail(system) == {"rate": 1}
 
 
-def test_a_key_without_tokens_waits_for_them_and_no_other(system: System) -> None:
+def test_only_a_key_without_tokens_waits_for_the_rate(system: System) -> None:
     system.rules(rate_per_key="1/h", burst=1)
     system.stage(key="acme")
     system.stage(key="other")
@@ -220,7 +220,7 @@ def most_rows(plan: dict[str, Any]) -> int:
     return max([own, *(most_rows(child) for child in plan.get("Plans", ()))])
 
 
-def test_the_metric_has_each_cause_and_goes_back_to_0(system: System) -> None:
+def test_the_metric_covers_each_cause_and_returns_to_zero(system: System) -> None:
     def value(queue: str, cause: str) -> float:
         return float(metrics.WAITING.labels(queue, cause)._value.get())
 
@@ -235,7 +235,7 @@ def test_the_metric_has_each_cause_and_goes_back_to_0(system: System) -> None:
     metrics.WAITING.clear()
 
 
-def test_the_status_has_causes_rules_and_pauses(system: System) -> None:
+def test_the_status_shows_causes_rules_and_pauses(system: System) -> None:
     system.rules(running=2, rate="100/s", ordered=True)
     system.pause(queue="mail", reason="the provider is down", paused_by="ann")
     system.stage(key="acme")

@@ -69,7 +69,7 @@ def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(
 
 
 @pytest.mark.parametrize("job_id", [7, 2**39 - 1, 10**15 - 1])
-def test_a_call_names_the_installation_and_is_short_enough_for_redis_to_pack_the_hash(
+def test_a_call_names_the_installation_and_keeps_the_hash_compact(
     redis: Producer, client: Redis, job_id: int
 ) -> None:
     redis.push([wire.tracked("shop", job_id, "mail", "shop.jobs.send", 30, 12, INSTALLATION)])
@@ -120,7 +120,7 @@ def test_rqs_pages_show_a_tracked_job_by_its_own_name(
         "a\x00",
     ],
 )
-def test_a_name_that_is_no_dotted_one_is_left_to_the_description(
+def test_a_name_without_dots_appears_only_in_the_description(
     redis: Producer, client: Redis, name: str
 ) -> None:
     redis.push([wire.tracked("shop", 7, "mail", name, 30, 12, INSTALLATION)])
@@ -131,14 +131,14 @@ def test_a_name_that_is_no_dotted_one_is_left_to_the_description(
     assert str(job.description).endswith("#7")
 
 
-def test_every_name_behind_the_modules_is_the_entry_point() -> None:
+def test_every_attribute_of_the_module_is_the_entry_point() -> None:
     for name in ("os.system", "annotations", "import_module", "a" * 300, "rq_settings.os"):
         assert import_attribute(f"{wire.NAMED}.{name}") is execute
     public = {name for name in vars(drain.rq) if not name.startswith("__")}
     assert public == set()
 
 
-def test_calls_of_older_versions_are_ours() -> None:
+def test_calls_of_older_versions_are_recognized_as_ours() -> None:
     old = b"workers.entry.execute"
     for call in (
         b"(\x8c\x15%bNI7\nC\x10%b\x86}t." % (old, UUID(INSTALLATION).bytes),
@@ -162,16 +162,14 @@ def test_a_call_is_judged_by_its_bytes() -> None:
         assert classify(plain, INSTALLATION).kind is Kind.PLAIN
 
 
-def test_an_id_of_any_size_is_read_back_exactly(redis: Producer, client: Redis) -> None:
+def test_the_largest_id_is_read_back_exactly(redis: Producer, client: Redis) -> None:
     redis.push([tracked(2**63 - 1)])
 
     (rq_id,) = Queue("default", connection=client).job_ids
     assert Job.fetch(rq_id, connection=client).args == (2**63 - 1,)
 
 
-def test_rq_gives_a_tracked_job_up_only_after_its_own_time_limit_has_failed(
-    redis: Producer, client: Redis
-) -> None:
+def test_rq_times_out_a_tracked_job_only_after_its_own_limit(redis: Producer, client: Redis) -> None:
     redis.push([wire.tracked("shop", 1, "default", "a.b", 30, delivery=1)])
     redis.push([wire.tracked("shop", 2, "default", "a.b", None, delivery=2)])
 
@@ -197,7 +195,7 @@ def test_no_argument_and_no_function_of_a_tracked_job_reaches_redis(redis: Produ
     assert b"shop.jobs" not in b"".join(fields.values())
 
 
-def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Producer, client: Redis) -> None:
+def test_a_forwarded_job_matches_one_enqueued_by_rq(redis: Producer, client: Redis) -> None:
     args, kwargs = [1, "two", [3.5, None]], {"four": {"five": True}}
     redis.push(
         [wire.forwarded("shop", 7, "mail", "shop.jobs.send", json.dumps(args), json.dumps(kwargs), None)]
@@ -252,7 +250,7 @@ def test_tracked_and_forwarded_jobs_may_share_a_push(redis: Producer, client: Re
     assert Job.fetch("shop-2-forward", connection=client).result_ttl is None
 
 
-def test_a_push_of_nothing_is_nothing(redis: Producer, client: Redis) -> None:
+def test_an_empty_push_writes_nothing(redis: Producer, client: Redis) -> None:
     redis.push([])
 
     assert client.dbsize() == 0
@@ -267,7 +265,7 @@ def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Producer, client: Re
     assert client.exists("rq:job:shop-2-102")
 
 
-def test_ids_hold_only_what_rq_allows(redis: Producer, client: Redis) -> None:
+def test_ids_contain_only_characters_that_rq_allows(redis: Producer, client: Redis) -> None:
     delivery = wire.tracked("a_b-C", 5, "default", "a.b", None, delivery=6)
 
     assert delivery.rq_id == wire.tracked_id("a_b-C", 5, 6) == "a_b-C-5-6"
@@ -289,7 +287,7 @@ def test_ids_hold_only_what_rq_allows(redis: Producer, client: Redis) -> None:
         ("shop-1-\uff11", None),
     ],
 )
-def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int | None) -> None:
+def test_the_delivery_number_is_read_only_from_our_ids(rq_id: str, number: int | None) -> None:
     assert wire.delivery_number("shop", rq_id) == number
 
 
@@ -312,7 +310,7 @@ def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int 
         "many others",
     ],
 )
-def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
+def test_the_lowest_delivery_is_our_first_one_in_the_list(
     redis: Producer, listed: list[str], lowest: int | None
 ) -> None:
     if listed:
@@ -325,7 +323,7 @@ def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
     assert redis.depth("default") == len(listed)
 
 
-def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
+def test_a_queue_key_that_is_not_a_list_does_not_affect_other_queues(
     redis: Producer, redis_url: str, client: Redis
 ) -> None:
     client.set("rq:queue:default", "no list")
@@ -339,7 +337,7 @@ def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
 
 @pytest.mark.parametrize("kind", ["whole", "thin"])
 @pytest.mark.parametrize("key", ["drain:shop", "drain:owners:queues"])
-def test_a_key_of_ours_that_holds_something_else_is_written_again(
+def test_our_key_of_the_wrong_type_is_rewritten(
     redis: Producer, client: Redis, caplog: pytest.LogCaptureFixture, key: str, kind: str
 ) -> None:
     redis.identify(INSTALLATION, "shop at localhost")
@@ -359,7 +357,7 @@ def test_a_key_of_ours_that_holds_something_else_is_written_again(
 
 
 @pytest.mark.parametrize("kind", ["whole", "thin"])
-def test_a_key_of_rqs_that_holds_something_else_is_named_and_stops_no_push(
+def test_an_rq_key_of_the_wrong_type_is_reported_but_blocks_no_push(
     redis: Producer, client: Redis, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     client.set("rq:queues", "of another program")
@@ -379,7 +377,7 @@ def test_a_key_with_the_name_of_a_delivery_stops_no_push(redis: Producer, client
     assert client.hget("rq:job:shop-1-101", "origin") == b"default"
 
 
-def test_jobs_that_are_pushed_together_are_all_refused_if_the_key_of_one_is_no_list(
+def test_push_together_refuses_all_jobs_if_one_key_is_not_a_list(
     redis: Producer, redis_url: str, client: Redis
 ) -> None:
     client.set("rq:queue:default", "no list")
@@ -393,9 +391,7 @@ def test_jobs_that_are_pushed_together_are_all_refused_if_the_key_of_one_is_no_l
 
 
 @pytest.mark.parametrize("options", ["decode_responses=true", "encoding=nope", "encoding_errors=nope"])
-def test_what_a_url_says_of_text_is_ignored_for_all_we_read_are_bytes(
-    redis_url: str, client: Redis, options: str
-) -> None:
+def test_text_decoding_options_in_a_url_are_ignored(redis_url: str, client: Redis, options: str) -> None:
     with closing(Producer(f"{redis_url}&{options}", "shop")) as odd:
         odd.push([tracked(1)])
         assert odd.lowest_deliveries(["default"], up_to=200) == {"default": 101}
@@ -408,12 +404,12 @@ def test_what_a_url_says_of_text_is_ignored_for_all_we_read_are_bytes(
     "url",
     ["rediss://localhost?ssl_cert_reqs=bogus", "redis://localhost?protocol=9", "redis://localhost?db=x"],
 )
-def test_an_option_that_has_no_such_value_is_a_wrong_setting(url: str) -> None:
+def test_an_invalid_url_option_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError, match="DRAIN_REDIS_URL cannot be read"):
         wire.connect(url)
 
 
-def test_the_mark_is_there_until_the_memory_is_lost(redis: Producer, client: Redis) -> None:
+def test_the_mark_exists_until_redis_loses_its_data(redis: Producer, client: Redis) -> None:
     assert not redis.remembers()
     redis.mark()
     assert redis.remembers()
@@ -422,9 +418,7 @@ def test_the_mark_is_there_until_the_memory_is_lost(redis: Producer, client: Red
 
 
 @pytest.mark.parametrize("kind", ["whole", "thin"])
-def test_a_push_to_a_redis_that_lost_its_memory_does_not_mark_it_as_complete(
-    redis: Producer, client: Redis, kind: str
-) -> None:
+def test_a_push_does_not_mark_an_emptied_redis_as_complete(redis: Producer, client: Redis, kind: str) -> None:
     redis.identify(INSTALLATION, "shop")
     redis.mark()
     client.flushall()
@@ -449,7 +443,7 @@ def listed(client: Redis, key: str = LIST) -> list[bytes]:
 
 
 @pytest.mark.parametrize("other", ["plain", "shop-more-8-80", "shop-8-x"])
-def test_ids_of_other_jobs_and_our_own_behind_them_stay_in_their_list(
+def test_foreign_ids_and_our_own_behind_them_stay_in_their_list(
     consumer: Consumer, client: Redis, other: str
 ) -> None:
     client.rpush(LIST, "shop-6-60", "shop-7-70", other, "shop-9-90")
@@ -463,7 +457,7 @@ def test_ids_of_other_jobs_and_our_own_behind_them_stay_in_their_list(
     ("rotates", "served"), [(True, ["a", "b", "c", "a", "c"]), (False, ["a", "a", "a", "a", "a"])]
 )
 @pytest.mark.parametrize("by", ["pop", "wait and pop", "take"])
-def test_a_busy_list_gives_others_their_turn_only_where_lists_rotate(
+def test_a_busy_list_yields_to_others_only_if_lists_rotate(
     redis_url: str, client: Redis, rotates: bool, served: list[str], by: str
 ) -> None:
     def push(queue: str, *numbers: int) -> None:
@@ -486,7 +480,7 @@ def test_a_busy_list_gives_others_their_turn_only_where_lists_rotate(
         assert [serve().queue for _ in served] == served
 
 
-def test_a_plain_job_is_in_rqs_intermediate_list_while_a_worker_has_it(
+def test_a_plain_job_stays_in_rqs_intermediate_list_while_a_worker_has_it(
     consumer: Consumer, client: Redis
 ) -> None:
     client.rpush(LIST, "plain", "shop-7-70")
@@ -498,9 +492,7 @@ def popped_ids(popped: list[PoppedId] | None) -> list[str]:
     return [each.rq_id for each in popped or []]
 
 
-def test_ours_are_popped_from_behind_plain_jobs_that_are_not_wanted(
-    consumer: Consumer, client: Redis
-) -> None:
+def test_tracked_jobs_are_popped_from_behind_unwanted_plain_ones(consumer: Consumer, client: Redis) -> None:
     client.rpush(LIST, "shop-1-10", "plain", "shop-2-20", "other", "shop-3-30")
     assert popped_ids(consumer.pop(2, plain=False)) == ["shop-1-10", "shop-2-20"]
     assert consumer.leaves_plain
@@ -512,9 +504,7 @@ def test_ours_are_popped_from_behind_plain_jobs_that_are_not_wanted(
     assert not consumer.leaves_plain
 
 
-def test_a_plain_job_is_popped_from_behind_ours_that_are_not_wanted(
-    consumer: Consumer, client: Redis
-) -> None:
+def test_a_plain_job_is_popped_from_behind_unwanted_tracked_ones(consumer: Consumer, client: Redis) -> None:
     client.rpush(LIST, "shop-1-10", "plain", "other")
     assert popped_ids(consumer.pop(5, tracked=False)) == ["plain"]
     assert popped_ids(consumer.pop(5, tracked=False)) == ["other"]
@@ -522,7 +512,7 @@ def test_a_plain_job_is_popped_from_behind_ours_that_are_not_wanted(
     assert listed(client) == [b"shop-1-10"]
 
 
-def test_a_plain_job_is_told_from_a_tracked_one_without_postgres(redis_url: str, client: Redis) -> None:
+def test_plain_and_tracked_jobs_are_distinguished_without_postgres(redis_url: str, client: Redis) -> None:
     def is_away() -> str:
         raise UnavailableError("PostgreSQL is unavailable")
 
@@ -532,7 +522,7 @@ def test_a_plain_job_is_told_from_a_tracked_one_without_postgres(redis_url: str,
 
 
 @pytest.mark.parametrize(("behind", "most_looks"), [(0, 1), (2000, 5)], ids=["at the tail", "further on"])
-def test_ours_are_found_among_many_ids_of_another_database(
+def test_our_jobs_are_found_among_many_of_another_database(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, behind: int, most_looks: int
 ) -> None:
     monkeypatch.setattr(foreign_jobs, "_SLICE", 500)
@@ -576,7 +566,7 @@ def test_an_id_that_is_too_long_for_any_job_is_dropped_and_reported(
     assert caplog.text.count("longer than 1,000 bytes") == 1
 
 
-def test_an_intermediate_list_that_is_something_else_is_named_and_holds_up_its_queue_alone(
+def test_a_broken_intermediate_list_is_reported_and_blocks_only_its_queue(
     redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.set(f"{LIST}:intermediate", "of another program")
@@ -594,7 +584,7 @@ def test_an_intermediate_list_that_is_something_else_is_named_and_holds_up_its_q
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["begun", "not begun"])
-def test_a_plain_job_is_given_back_unless_rq_has_begun_with_it(
+def test_a_plain_job_is_returned_unless_rq_has_started_it(
     consumer: Consumer, client: Redis, has_begun: bool
 ) -> None:
     client.rpush(LIST, "plain")
@@ -606,7 +596,7 @@ def test_a_plain_job_is_given_back_unless_rq_has_begun_with_it(
     assert listed(client) == ([] if has_begun else [b"plain"])
 
 
-def test_ids_that_are_given_back_come_first_again_in_their_order(consumer: Consumer, client: Redis) -> None:
+def test_returned_ids_go_back_to_the_head_in_order(consumer: Consumer, client: Redis) -> None:
     client.rpush(LIST, "shop-6-60", "shop-7-70")
     popped = consumer.pop(2)
     assert popped is not None
@@ -626,7 +616,7 @@ def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> N
         client.acl_deluser("nobody")
 
 
-def test_a_redis_that_nobody_serves_is_unavailable() -> None:
+def test_a_redis_that_is_not_running_is_unavailable() -> None:
     with (
         closing(Producer("redis://127.0.0.1:1/0", "shop")) as away,
         pytest.raises(UnavailableError, match=":1/0"),
@@ -634,30 +624,30 @@ def test_a_redis_that_nobody_serves_is_unavailable() -> None:
         away.ping()
 
 
-def test_what_rq_prints_of_a_job_commands_no_terminal() -> None:
+def test_job_descriptions_cannot_control_a_terminal() -> None:
     delivery = wire.tracked("shop", 1, "mail", "no\x1b[31mname\r\nx", 60, 1, "")
     assert delivery.description == r"no\x1b[31mname\r\nx #1"
 
 
-def test_the_map_of_the_room_names_each_module() -> None:
+def test_the_package_docstring_names_each_module() -> None:
     named = re.findall(r"^    (\w+) {2,}", wire.__doc__ or "", re.MULTILINE)
     assert sorted(named) == sorted(path.stem for path in WIRE.glob("*.py") if path.stem != "__init__")
 
 
-def test_every_key_that_a_module_or_a_script_spells_is_in_the_header() -> None:
+def test_every_redis_key_in_use_is_documented() -> None:
     sources = [*WIRE.glob("*.py"), *WIRE.glob("lua/*.lua")]
     spelled = {key[1:] for path in sources for key in KEY.findall(path.read_text(encoding="utf-8"))}
     assert {"rq:queue:", "rq:suspended", "rq:job:", "drain:owners:queues"} <= spelled
     assert {key for key in spelled if f" {key}" not in (keys.__doc__ or "")} == set()
 
 
-def test_no_other_package_spells_a_key() -> None:
+def test_no_other_package_contains_a_redis_key() -> None:
     others = [path for top in ("drain", "workers", "pipeline") for path in (ROOT / top).rglob("*.py")]
     spelled = {path for path in others if KEY.search(path.read_text(encoding="utf-8"))}
     assert {path for path in spelled if path.parent != WIRE} == set()
 
 
-def test_the_keys_of_pythons_side_and_of_the_scripts_are_the_same() -> None:
+def test_python_and_lua_use_the_same_keys() -> None:
     assert f"local QUEUE_OWNERS = '{keys.QUEUE_OWNERS}'" in scripts.load("owners")
     spelled = "".join(path.read_text(encoding="utf-8") for path in WIRE.glob("lua/*.lua"))
     for key in (
@@ -684,5 +674,5 @@ def test_the_keys_of_pythons_side_and_of_the_scripts_are_the_same() -> None:
         ("", 0),
     ],
 )
-def test_a_claim_names_the_delivery_that_is_in_the_id_of_its_own_job(rq_id: str, number: int) -> None:
+def test_a_claim_takes_its_delivery_number_from_its_own_rq_id(rq_id: str, number: int) -> None:
     assert rq_calls.delivery_of(7, rq_id) == number

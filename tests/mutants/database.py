@@ -8,7 +8,7 @@ MUTANTS = (
         "schema.sql",
         "IN ACCESS EXCLUSIVE MODE NOWAIT', partition);",
         "IN ACCESS EXCLUSIVE MODE', partition);",
-        ("test_truncation.py::test_a_dump_that_has_locked_the_table_is_not_waited_for",),
+        ("test_truncation.py::test_truncation_does_not_wait_for_a_dump_that_locked_the_table",),
     ),
     Mutant(
         "truncate without a second look behind the lock",
@@ -16,7 +16,7 @@ MUTANTS = (
         "NOWAIT', partition);\n"
         "        EXECUTE format('SELECT NOT EXISTS (SELECT FROM ONLY %s)', partition) INTO empty;",
         "NOWAIT', partition);",
-        ("test_truncation.py::test_a_row_that_is_committed_just_before_the_lock_is_seen_behind_it",),
+        ("test_truncation.py::test_a_row_committed_just_before_the_lock_is_seen",),
     ),
     Mutant(
         "truncate by a snapshot from before the lock",
@@ -25,21 +25,21 @@ MUTANTS = (
         "        RAISE EXCEPTION 'drain_truncate_if_empty()",
         "    IF current_setting('transaction_isolation') = '' THEN\n"
         "        RAISE EXCEPTION 'drain_truncate_if_empty()",
-        ("test_truncation.py::test_a_picture_from_before_the_lock_is_refused",),
+        ("test_truncation.py::test_a_snapshot_older_than_the_lock_is_refused",),
     ),
     Mutant(
         "truncate the partition whose turn comes next",
         "drain/tables/staged.py",
         "'UTC')::integer / 5 + 2) %% 3)::text",
         "'UTC')::integer / 5 + 1) %% 3)::text",
-        ("test_truncation.py::test_the_partition_whose_turn_is_over_is_not_the_one_of_now_nor_the_next",),
+        ("test_truncation.py::test_the_idle_partition_is_neither_the_current_nor_the_next_one",),
     ),
     Mutant(
         "drop a day whose rows have changed since they were archived",
         "schema.sql",
         "counted IS DISTINCT FROM expected_rows OR checksum IS DISTINCT FROM expected_checksum",
         "counted IS DISTINCT FROM expected_rows",
-        ("test_partitions.py::test_a_day_whose_rows_are_others_is_left_alone",),
+        ("test_partitions.py::test_a_day_whose_rows_changed_is_left_alone",),
     ),
     Mutant(
         "drop a day with a finish that is not committed yet",
@@ -75,14 +75,14 @@ MUTANTS = (
         "schema.sql",
         " AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker\n",
         " AND claimed_by = worker\n",
-        ("test_failover.py::test_what_a_job_wrote_is_rolled_back_if_its_row_is_that_of_another_claim",),
+        ("test_failover.py::test_a_jobs_writes_are_rolled_back_if_another_claim_holds_its_row",),
     ),
     Mutant(
         "finish the claim of another process under its token",
         "schema.sql",
         " AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker\n",
         " AND salt IS NOT DISTINCT FROM job_salt\n",
-        ("test_failover.py::test_what_a_job_wrote_is_rolled_back_if_its_row_is_that_of_another_claim",),
+        ("test_failover.py::test_a_jobs_writes_are_rolled_back_if_another_claim_holds_its_row",),
     ),
     Mutant(
         "finish no row without a salt",
@@ -110,7 +110,7 @@ MUTANTS = (
         "drain/database/postgres.py",
         'return _homes.get(connection, "")',
         'return _homes.get(connection, "")[:0]',
-        ("test_search_paths.py::test_a_job_that_sets_the_search_path_is_refused_as_any_other",),
+        ("test_search_paths.py::test_a_stale_job_that_sets_the_search_path_is_still_refused",),
     ),
     Mutant(
         "notify a leader that is awake",
@@ -124,14 +124,14 @@ MUTANTS = (
         "schema.sql",
         "    FOR EACH STATEMENT\n",
         "    FOR EACH ROW\n",
-        ("test_staging.py::test_a_statement_of_many_rows_asks_once_whether_the_enqueuer_sleeps",),
+        ("test_staging.py::test_a_multi_row_statement_checks_once_whether_the_enqueuer_sleeps",),
     ),
     Mutant(
         "let a sleeping leader wait for its poll",
         "schema.sql",
         "        PERFORM pg_catalog.pg_notify('staged_jobs', '');\n",
         "        PERFORM pg_catalog.pg_notify('staged', '');\n",
-        ("test_daemon.py::test_a_commit_wakes_the_one_that_sleeps",),
+        ("test_daemon.py::test_a_commit_wakes_the_sleeping_leader",),
     ),
     Mutant(
         "let two transactions stage under one idempotency key",
@@ -145,16 +145,14 @@ MUTANTS = (
         "schema.sql",
         "SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = ",
         "SELECT CASE WHEN kept.job_name = new.job_name OR kept.digest = ",
-        (
-            "test_idempotency.py::test_another_name_or_other_arguments_are_a_conflict_that_leaves_the_transaction_as_it_is",
-        ),
+        ("test_idempotency.py::test_a_different_job_under_the_same_key_is_a_conflict",),
     ),
     Mutant(
         "delete an idempotency key that may be read again",
         "drain/tables/idempotency.py",
         "interval '1 hour'",
         "interval '1 second'",
-        ("test_idempotency.py::test_the_leader_deletes_keys_whose_time_has_been_over_for_an_hour",),
+        ("test_idempotency.py::test_the_leader_deletes_keys_an_hour_after_they_expire",),
     ),
     Mutant(
         "search the caller's temporary schema first in a function of the owner",
@@ -163,43 +161,35 @@ MUTANTS = (
         "AS $$\nDECLARE\n    most   constant integer",
         "    SET search_path = pg_catalog SET lock_timeout = '100ms' SET timezone = 'UTC'\n"
         "AS $$\nDECLARE\n    most   constant integer",
-        (
-            "test_hostile_roles.py::test_the_one_function_that_runs_as_the_owner_does_its_work_for_a_hostile_caller",
-        ),
+        ("test_hostile_roles.py::test_the_function_that_makes_days_works_for_a_hostile_caller",),
     ),
     Mutant(
         "let every role finish jobs",
         "schema.sql",
         "    drain_finish(bigint, bigint, bigint, text, jsonb),\n",
         "",
-        ("test_roles.py::test_a_role_may_call_those_functions_that_it_needs_and_no_other",),
+        ("test_roles.py::test_a_role_may_call_only_the_functions_it_needs",),
     ),
     Mutant(
         "finish jobs with the rights of the owner",
         "schema.sql",
         "    RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$\n",
         "    RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off AS $$\n",
-        (
-            "test_hostile_roles.py::test_only_the_functions_that_make_and_drop_days_stage_once_and_show_a_state_run_with_the_rights_of_another",
-        ),
+        ("test_hostile_roles.py::test_exactly_four_functions_run_with_the_rights_of_their_owner",),
     ),
     Mutant(
         "install over a function of another role",
         "schema.sql",
         "    IF taken IS NOT NULL THEN\n",
         "    IF taken IS NULL AND current_user = '' THEN\n",
-        (
-            "test_hostile_roles.py::test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_the_schema_itself",
-        ),
+        ("test_hostile_roles.py::test_the_schema_refuses_a_foreign_function_with_one_of_our_names",),
     ),
     Mutant(
         "hand a function of another role over to the owner",
         "drain/database/roles.py",
         "WHERE role.rolsuper OR role.oid = staged.owner",
         "WHERE role.oid IS NOT NULL",
-        (
-            "test_hostile_roles.py::test_a_function_that_another_role_has_under_a_name_of_ours_is_not_handed_over_to_the_owner",
-        ),
+        ("test_hostile_roles.py::test_a_foreign_function_is_not_transferred_to_the_owner",),
     ),
     Mutant(
         "let an application choose ids",
@@ -234,6 +224,6 @@ MUTANTS = (
         "schema.sql",
         "'strict $.* ? (",
         "'$.* ? (",
-        ("test_rules_of_both.py::test_checks_of_the_table_and_python_accept_the_same_rules",),
+        ("test_rules_of_both.py::test_table_checks_and_python_accept_the_same_rules",),
     ),
 )

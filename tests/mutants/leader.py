@@ -23,23 +23,21 @@ MUTANTS = (
         "    if not locks.try_lock(connection, locks.LEADER):",
         '    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")\n'
         "    if not locks.try_lock(connection, locks.LEADER):",
-        (
-            "test_leadership.py::test_the_first_batch_of_a_standby_holds_no_row_that_was_drained_while_it_stood_by",
-        ),
+        ("test_leadership.py::test_a_standbys_first_batch_contains_no_row_drained_before",),
     ),
     Mutant(
         "drain on another connection than the one that holds the lock",
         "drain/enqueuer/daemon.py",
         "with self._enqueuer(connection, state, self.settings.depth) as enqueuer:",
         "with self._enqueuer(self._connect(), state, self.settings.depth) as enqueuer:",
-        ("test_leadership.py::test_the_session_that_holds_the_lock_is_the_only_one_and_drains",),
+        ("test_leadership.py::test_the_leader_uses_a_single_session_which_holds_the_lock",),
     ),
     Mutant(
         "take a shared session for the connection's own",
         "drain/database/pooler.py",
         "if len(set(pids.values())) < len(pids):",
         "if len(pids) < len(set(pids.values())):",
-        ("test_poolers.py::test_sessions_that_are_shared_are_noticed",),
+        ("test_poolers.py::test_shared_sessions_are_detected",),
     ),
     Mutant(
         "lead behind a pooler without a look at the session",
@@ -47,7 +45,7 @@ MUTANTS = (
         "pooler.require_own_session(connection, self.settings.database_url)",
         "postgres.is_pooled(connection)",
         (
-            "test_poolers.py::test_nobody_leads_behind_a_pooler_that_shares_sessions[SmallPooler-transaction-once]",
+            "test_poolers.py::test_an_enqueuer_refuses_a_pooler_that_shares_sessions[SmallPooler-transaction-once]",
         ),
     ),
     Mutant(
@@ -62,7 +60,7 @@ MUTANTS = (
         "drain/enqueuer/sleeper.py",
         "            moved = enqueuer.run_once()\n",
         "            moved = enqueuer.run_once() if self._wait(until) else 0\n",
-        ("test_daemon.py::test_what_is_committed_as_it_falls_asleep_is_drained_before_it_waits",),
+        ("test_daemon.py::test_a_job_committed_as_the_leader_falls_asleep_is_drained_first",),
     ),
     Mutant(
         "delete staged rows by range",
@@ -80,7 +78,7 @@ MUTANTS = (
         'DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"',
         'DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id <= (SELECT max(each) '
         'FROM unnest(%s::bigint[]) AS each)"',
-        ("test_forward.py::test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once",),
+        ("test_forward.py::test_only_jobs_of_a_queue_whose_key_is_not_a_list_stay",),
     ),
     Mutant(
         "drain at read committed",
@@ -106,7 +104,7 @@ MUTANTS = (
         "drain/enqueuer/mover.py",
         "commits = not forward.deliveries and not forward.unreadable",
         "commits = True",
-        ("test_forward.py::test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once",),
+        ("test_forward.py::test_only_jobs_of_a_queue_whose_key_is_not_a_list_stay",),
     ),
     Mutant(
         "push forwarded jobs before their rows are deleted",
@@ -122,28 +120,28 @@ MUTANTS = (
         "        if len(rows) > _MOST_AT_ONCE:\n",
         "        self._deliveries.pushed(up_to, ())\n        self._deliveries.record_watermark()\n"
         "        if len(rows) > _MOST_AT_ONCE:\n",
-        ("test_enqueuer.py::test_what_was_moved_and_not_pushed_is_pushed_by_the_next_leader",),
+        ("test_enqueuer.py::test_jobs_moved_but_not_pushed_are_pushed_by_the_next_leader",),
     ),
     Mutant(
         "raise the watermark that recovery holds",
         "drain/enqueuer/deliveries.py",
         "        if not self._watermark_is_held:\n",
         "        if up_to:\n",
-        ("test_deliveries.py::test_a_watermark_that_is_held_rises_to_the_last_number_at_the_end",),
+        ("test_deliveries.py::test_a_held_watermark_rises_to_the_last_number_at_the_end",),
     ),
     Mutant(
         "raise the watermark after a push that failed",
         "drain/enqueuer/deliveries.py",
         "            self._watermark_is_held = False\n        self._pushed_up_to = self._last_delivery\n",
         "            self._watermark_is_held = False\n            self._pushed_up_to = self._last_delivery\n",
-        ("test_deliveries.py::test_a_watermark_that_is_held_stays_where_it_is_if_a_push_fails",),
+        ("test_deliveries.py::test_a_held_watermark_stays_unchanged_if_a_push_fails",),
     ),
     Mutant(
         "begin a term with delivery number 0",
         "drain/enqueuer/deliveries.py",
         "self._last_delivery, self._pushed_up_to = progress",
         "self._last_delivery, self._pushed_up_to = 0, progress.pushed_up_to",
-        ("test_enqueuer.py::test_a_leader_goes_on_with_the_numbers_of_the_one_before",),
+        ("test_enqueuer.py::test_a_new_leader_continues_the_delivery_numbers",),
     ),
     Mutant(
         "push whole jobs under the numbers of their neighbours",
@@ -164,14 +162,14 @@ MUTANTS = (
         "drain/tables/staged.py",
         "scheduled_at <= now() ORDER BY scheduled_at LIMIT %s",
         "scheduled_at <= now() + interval '100 years' ORDER BY scheduled_at LIMIT %s",
-        ("test_truncation.py::test_a_scheduled_row_moves_to_those_that_are_ready_once_its_time_has_come",),
+        ("test_truncation.py::test_a_scheduled_row_becomes_ready_once_it_is_due",),
     ),
     Mutant(
         "ask for a due row that is locked again and again",
         "drain/enqueuer/sleeper.py",
         "if_due=_LOCKED_SECONDS",
         "if_due=0.0",
-        ("test_sleeper.py::test_a_due_row_that_is_locked_is_asked_for_after_a_pause",),
+        ("test_sleeper.py::test_a_locked_due_row_is_tried_again_after_a_pause",),
     ),
     Mutant(
         "deliver jobs that have expired",
@@ -185,7 +183,7 @@ MUTANTS = (
         "drain/enqueuer/batches.py",
         "return rows if rows > 1 else 0",
         "return rows",
-        ("test_poison.py::test_a_single_row_that_takes_too_long_is_not_given_up",),
+        ("test_poison.py::test_a_single_slow_row_is_not_buried",),
     ),
     Mutant(
         "move a schedule on in a transaction of its own",
@@ -193,8 +191,8 @@ MUTANTS = (
         "with postgres.transaction(self._connection, psycopg.IsolationLevel.READ_COMMITTED):",
         "with self._connection.cursor():",
         (
-            "test_ticks.py::test_two_tickers_at_once_stage_a_tick_once",
-            "test_ticks.py::test_each_tick_is_staged_once_across_many_leaders_that_die_in_the_middle",
+            "test_ticks.py::test_two_concurrent_tickers_stage_a_tick_once",
+            "test_ticks.py::test_each_tick_is_staged_once_even_if_many_leaders_die",
         ),
     ),
     Mutant(
@@ -202,7 +200,7 @@ MUTANTS = (
         "drain/tables/crons.py",
         "ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s FOR UPDATE SKIP LOCKED",
         "ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s",
-        ("test_ticks.py::test_two_tickers_at_once_stage_a_tick_once",),
+        ("test_ticks.py::test_two_concurrent_tickers_stage_a_tick_once",),
     ),
     Mutant(
         "skip missed ticks that do not fit into one transaction",
@@ -216,9 +214,7 @@ MUTANTS = (
         "drain/jobs/timetable.py",
         "if at > moment:",
         "if at:",
-        (
-            "test_timetable.py::test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in_the_past",
-        ),
+        ("test_timetable.py::test_a_schedule_created_in_the_repeated_hour_has_no_past_tick",),
     ),
     Mutant(
         "take the time of a finish as it is",

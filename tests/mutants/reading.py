@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_AGREE = "test_one_definition.py::test_all_that_count_agree_on_what_runs_waits_and_is_retried"
+_AGREE = "test_one_definition.py::test_all_counters_agree_on_running_waiting_and_retrying_jobs"
 _CAUSES = "test_waiting_jobs.py"
 
 MUTANTS = (
@@ -18,7 +18,7 @@ MUTANTS = (
         "drain/read/states.py",
         "round(row[place] / share)",
         "row[place]",
-        ("test_read_model.py::test_a_large_table_is_estimated_from_a_part_and_says_so",),
+        ("test_read_model.py::test_a_large_table_is_estimated_from_a_sample_and_marked_so",),
     ),
     Mutant(
         "let a few jobs that were all seen be an estimate",
@@ -60,30 +60,28 @@ MUTANTS = (
         "drain/read/waiting_by_cause.py",
         '.ordered and key is not None and cause != "paused"',
         '.ordered and key is None and cause != "paused"',
-        (f"{_CAUSES}::test_of_an_ordered_key_one_job_at_a_time_may_start",),
+        (f"{_CAUSES}::test_only_one_job_of_an_ordered_key_may_start_at_a_time",),
     ),
     Mutant(
         "count the claims of all queues for each queue",
         "drain/read/causes.py",
         "WHERE next_run_at IS NULL AND queue = ANY (%(queues)s::text[])\n",
         "WHERE next_run_at IS NULL AND queue IS NOT NULL\n",
-        (f"{_CAUSES}::test_jobs_that_run_elsewhere_use_no_limit",),
+        (f"{_CAUSES}::test_jobs_of_another_queue_do_not_count_towards_a_limit",),
     ),
     Mutant(
         "free the place of a cancelled job whose worker has not let go",
         "drain/read/causes.py",
         "WHERE {KEEPS_PLACE} AND queue",
         "WHERE NOT {KEEPS_PLACE} AND queue",
-        (
-            "test_cancelled_claims.py::test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does",
-        ),
+        ("test_cancelled_claims.py::test_reports_count_cancelled_jobs_as_the_leader_does",),
     ),
     Mutant(
         "take attempts that a worker has not ended for none",
         "drain/read/tokens.py",
         "({_IN_FLIGHT} WHERE {IS_CLAIMED} ORDER BY",
         "({_IN_FLIGHT} WHERE {IS_CLAIMED} AND job.id < 0 ORDER BY",
-        ("test_told_and_done.py::test_what_is_told_of_a_job_is_what_the_leader_does_with_it",),
+        ("test_told_and_done.py::test_the_leader_treats_each_job_as_the_status_reports",),
     ),
     Mutant(
         "count no token that a delivered job holds back",
@@ -104,20 +102,20 @@ MUTANTS = (
         "drain/read/causes.py",
         "    if pauses.applies(*job):\n",
         "    if rules is not None and pauses.applies(*job):\n",
-        (f"{_CAUSES}::test_jobs_of_a_pause_are_counted_apart",),
+        (f"{_CAUSES}::test_paused_jobs_are_counted_separately",),
     ),
     Mutant(
         "leave the total of estimates unmarked",
         "drain/read/system.py",
         "return any(queue.is_estimate(name) for queue in self.queues.values() if getattr(queue, name))",
         "return False",
-        ("test_read_model.py::test_a_large_table_is_estimated_from_a_part_and_says_so",),
+        ("test_read_model.py::test_a_large_table_is_estimated_from_a_sample_and_marked_so",),
     ),
     Mutant(
         "let a held queue be one of the others",
         "drain/read/system.py",
         "key=lambda name: (found[name].held is None, -found[name].jobs)",
         "key=lambda name: -found[name].jobs",
-        ("test_read_model.py::test_a_held_queue_is_shown_whatever_others_there_are",),
+        ("test_read_model.py::test_a_held_queue_is_always_shown",),
     ),
 )

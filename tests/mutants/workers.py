@@ -22,9 +22,7 @@ MUTANTS = (
         "workers/execution/attempt.py",
         "    if attempt.finished:\n        return AlreadyFinished(",
         "    if attempt.finished and isinstance(result, Finished):\n        return AlreadyFinished(",
-        (
-            "test_job_transactions.py::test_a_job_that_raises_after_its_commit_stays_finished_and_somebody_is_told",
-        ),
+        ("test_job_transactions.py::test_a_job_that_raises_after_its_commit_stays_finished_and_is_reported",),
     ),
     Mutant(
         "finish a job whose transaction is still open",
@@ -32,7 +30,7 @@ MUTANTS = (
         "if attempt.in_transaction and isinstance(result, Finished):",
         "if attempt.in_transaction and isinstance(result, Failed):",
         (
-            "test_job_transactions.py::test_a_transaction_that_is_left_open_fails_the_job_instead_of_losing_what_it_wrote",
+            "test_job_transactions.py::test_a_transaction_left_open_fails_the_job_instead_of_losing_its_writes",
         ),
     ),
     Mutant(
@@ -47,7 +45,7 @@ MUTANTS = (
         "workers/context/finish_guard.py",
         "attempt.in_transaction = never_ended",
         "attempt.in_transaction = False",
-        ("test_job_transactions.py::test_a_transaction_that_is_thrown_away_fails_the_job_too",),
+        ("test_job_transactions.py::test_an_abandoned_transaction_fails_the_job_too",),
     ),
     Mutant(
         "let a job commit before its finish",
@@ -55,7 +53,7 @@ MUTANTS = (
         "        if attempt is None:\n            raise too_early()\n",
         "        if attempt is None:\n            return attempt\n",
         (
-            "test_job_transactions.py::test_whoever_would_commit_a_psycopg_transaction_earlier_is_refused_with_nothing_written",
+            "test_job_transactions.py::test_committing_a_psycopg_transaction_early_is_refused_with_nothing_written",
         ),
     ),
     Mutant(
@@ -70,48 +68,42 @@ MUTANTS = (
         "workers/context/guarded.py",
         "self._committed_early = True",
         "self._committed_early = False",
-        (
-            "test_job_transactions.py::test_a_job_that_commits_in_sql_fails_and_what_it_writes_afterwards_is_rolled_back",
-        ),
+        ("test_job_transactions.py::test_a_job_that_commits_in_sql_fails_and_later_writes_are_undone",),
     ),
     Mutant(
         "commit each statement of a job's transaction by itself",
         "workers/context/connection.py",
         "        self.autocommit = False\n        self.cursor_factory",
         "        self.autocommit = True\n        self.cursor_factory",
-        ("test_job_transactions.py::test_a_block_that_raises_leaves_nothing_and_is_tried_again",),
+        ("test_job_transactions.py::test_a_block_that_raises_writes_nothing_and_is_retried",),
     ),
     Mutant(
         "group the commits of a worker that runs one job at a time",
         "workers/context/connection.py",
         "waits=not attempt.groups_commit, result=attempt.result",
         "waits=False, result=attempt.result",
-        ("test_grouped_commits.py::test_a_worker_that_runs_one_job_at_a_time_waits_for_each_commit",),
+        ("test_grouped_commits.py::test_a_worker_with_one_job_at_a_time_commits_synchronously",),
     ),
     Mutant(
         "take a grouped commit for a durable one",
         "workers/process/outcome_batch.py",
         "elif isinstance(outcome, AlreadyFinished) and not outcome.is_durable:",
         "elif isinstance(outcome, AlreadyFinished) and outcome.is_durable:",
-        (
-            "test_finisher.py::test_a_job_whose_finish_is_refused_or_undone_by_a_crash_does_not_count_as_finished",
-        ),
+        ("test_finisher.py::test_a_finish_that_is_refused_or_lost_in_a_crash_does_not_count",),
     ),
     Mutant(
         "count jobs as finished whose finish was refused",
         "workers/process/outcome_batch.py",
         "            if job.claim.id in recorded:\n",
         "            if job.claim.id:\n",
-        (
-            "test_finisher.py::test_a_job_whose_finish_is_refused_or_undone_by_a_crash_does_not_count_as_finished",
-        ),
+        ("test_finisher.py::test_a_finish_that_is_refused_or_lost_in_a_crash_does_not_count",),
     ),
     Mutant(
         "lend a connection on that a job has changed",
         "workers/context/guarded.py",
         "return self._settings() == self._as_opened and not is_ended(self)",
         "return not is_ended(self)",
-        ("test_job_transactions.py::test_what_a_job_sets_on_its_connection_is_not_there_for_the_next",),
+        ("test_job_transactions.py::test_connection_settings_do_not_leak_into_the_next_job",),
     ),
     Mutant(
         "let a claim run out while its job runs",
@@ -125,9 +117,7 @@ MUTANTS = (
         "workers/lease/extension.py",
         "if finishes.is_finished(connection, claim):",
         "if lease.cancelled:",
-        (
-            "test_job_transactions.py::test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_lease_is_lost",
-        ),
+        ("test_job_transactions.py::test_a_heartbeat_after_an_unanswered_commit_reports_no_lost_lease",),
     ),
     Mutant(
         "claim a job that this process still runs",
@@ -141,16 +131,14 @@ MUTANTS = (
         "workers/handover/journal.py",
         "salt = _NO_SALT if claim.salt is None else claim.salt",
         "salt = _NO_SALT",
-        ("test_journal.py::test_it_tells_how_far_each_job_is",),
+        ("test_journal.py::test_the_journal_shows_the_progress_of_each_job",),
     ),
     Mutant(
         "note a grouped commit in the journal as a finish",
         "workers/process/inbox.py",
         "            self.journal.commit(job.slot)\n",
         "            self.journal.finish(job.slot)\n",
-        (
-            "test_finisher.py::test_the_journal_says_of_a_job_that_has_finished_itself_that_it_may_be_finished",
-        ),
+        ("test_finisher.py::test_the_journal_marks_a_self_finished_job_as_possibly_finished",),
     ),
     Mutant(
         "note a job that has raised as finished",
@@ -161,46 +149,42 @@ MUTANTS = (
         "    def end(self, slot: int) -> None:\n"
         '        """Note that the function of a job has raised."""\n'
         "        self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_FINISHED, _NEVER))\n",
-        ("test_journal.py::test_it_tells_how_far_each_job_is",),
+        ("test_journal.py::test_the_journal_shows_the_progress_of_each_job",),
     ),
     Mutant(
         "overwrite the jobs that a dead process has left",
         "workers/handover/journal.py",
         "free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]",
         "free = [number for number, (*_, progress, _) in enumerate(self._slots())]",
-        ("test_journal.py::test_what_a_child_writes_its_parent_reads_and_the_next_child_does_not_overwrite",),
+        ("test_journal.py::test_the_parent_reads_a_childs_entries_and_the_next_child_keeps_them",),
     ),
     Mutant(
         "let a job that hangs run for ever",
         "workers/handover/journal.py",
         "progress == _RUNNING and kill_at < now for",
         "progress == _CLAIMED and kill_at < now for",
-        ("test_journal.py::test_only_what_runs_is_overdue_and_nothing_that_is_left_behind",),
+        ("test_journal.py::test_only_running_jobs_are_overdue_and_leftover_entries_never",),
     ),
     Mutant(
         "finish for a dead process a job whose commit was lost",
         "workers/handover/recovery.py",
         "progress=Progress.FINISHED if finished else Progress.CLAIMED",
         "progress=Progress.FINISHED if finished is not None else Progress.CLAIMED",
-        ("test_lost_commits.py::test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost",),
+        ("test_lost_commits.py::test_a_successor_does_not_finish_a_job_whose_commit_was_lost",),
     ),
     Mutant(
         "run a job again that has ended in a dead process",
         "workers/handover/recovery.py",
         "    if entry.progress is Progress.FINISHED:\n        recorder.record(",
         "    if entry.progress is Progress.COMMITTED:\n        recorder.record(",
-        (
-            "test_lost_commits.py::test_the_successor_of_a_dead_process_finishes_ended_jobs_and_charges_only_the_running_one",
-        ),
+        ("test_lost_commits.py::test_a_successor_finishes_ended_jobs_and_charges_only_the_running_one",),
     ),
     Mutant(
         "charge the neighbours of the job that has killed its process",
         "workers/handover/recovery.py",
         "            if entry.progress is not Progress.CLAIMED:\n",
         "            if entry.progress is not Progress.NONE:\n",
-        (
-            "test_lost_commits.py::test_the_successor_of_a_dead_process_finishes_ended_jobs_and_charges_only_the_running_one",
-        ),
+        ("test_lost_commits.py::test_a_successor_finishes_ended_jobs_and_charges_only_the_running_one",),
     ),
     Mutant(
         "drop outcomes that wait when the worker ends",

@@ -9,7 +9,7 @@ from tests.process.test_batches import KILLED_SOON
 from tests.worker_processes import Yard
 
 
-def test_as_many_run_at_once_as_were_asked_for_and_no_more(yard: Yard) -> None:
+def test_exactly_the_requested_number_of_jobs_run_at_once(yard: Yard) -> None:
     ids = yard.pushed(jobs.meet, *[7] * 28)
     with yard.working("--concurrency", "7", "--burst") as command:
         assert command.wait(PATIENCE_SECONDS) == 0
@@ -17,7 +17,7 @@ def test_as_many_run_at_once_as_were_asked_for_and_no_more(yard: Yard) -> None:
     assert Counter(yard.effects()) == {"7 together": 28}
 
 
-def test_each_has_its_own_claim_though_they_take_turns(yard: Yard) -> None:
+def test_concurrent_jobs_each_have_their_own_claim(yard: Yard) -> None:
     ids = yard.pushed(jobs.tell_who_runs, *map(str, range(50)))
     with yard.working("--burst") as command:
         assert command.wait(PATIENCE_SECONDS) == 0
@@ -25,7 +25,7 @@ def test_each_has_its_own_claim_though_they_take_turns(yard: Yard) -> None:
     assert Counter(yard.effects()) == Counter(f"{number} True event loop" for number in range(50))
 
 
-def test_they_run_beside_a_slow_job_that_is_none(yard: Yard) -> None:
+def test_async_jobs_run_alongside_a_slow_sync_job(yard: Yard) -> None:
     # The worker learns that jobs are short before it meets the long one, and takes several at a time.
     yard.pushed(jobs.wait_for_go, "slow")
     ids = yard.pushed(jobs.tell_who_runs, *map(str, range(3)))
@@ -36,7 +36,7 @@ def test_they_run_beside_a_slow_job_that_is_none(yard: Yard) -> None:
         assert end(command) == 0
 
 
-def test_one_that_takes_too_long_is_cancelled_and_the_others_go_on(yard: Yard) -> None:
+def test_a_job_that_takes_too_long_is_cancelled_without_affecting_others(yard: Yard) -> None:
     (slow,) = yard.pushed(jobs.await_too_long, "slow")
     (leaving,) = yard.pushed(jobs.raise_exit, "now")
     others = yard.pushed(jobs.tell_who_runs, "a", "b")
@@ -51,7 +51,7 @@ def test_one_that_takes_too_long_is_cancelled_and_the_others_go_on(yard: Yard) -
         assert yard.row(job_id)["last_error"]["traceback"].splitlines()[1].endswith(f"in {function}")
 
 
-def test_one_that_blocks_the_loop_is_killed_with_its_process_and_only_those_that_ran_are_charged(
+def test_a_job_that_blocks_the_loop_dies_and_only_running_jobs_are_charged(
     yard: Yard,
 ) -> None:
     (stubborn,) = yard.pushed(jobs.block_the_loop, "stubborn")
@@ -64,7 +64,7 @@ def test_one_that_blocks_the_loop_is_killed_with_its_process_and_only_those_that
     assert query(yard.database_url, "SELECT DISTINCT attempts FROM finished_jobs") == [(1,)]
 
 
-def test_each_may_have_its_transaction_open_at_the_same_time(yard: Yard) -> None:
+def test_concurrent_jobs_may_each_have_an_open_transaction(yard: Yard) -> None:
     ids = yard.pushed(jobs.settle_together, *map(str, range(20)))
     held = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'drain job' AND datname = current_database() "
@@ -78,7 +78,7 @@ def test_each_may_have_its_transaction_open_at_the_same_time(yard: Yard) -> None
     assert Counter(yard.effects()) == Counter(["go", *map(str, range(20))])
 
 
-def test_those_that_run_when_the_worker_stops_are_cancelled_at_the_end_of_its_grace(yard: Yard) -> None:
+def test_running_jobs_are_cancelled_when_the_stopping_workers_grace_ends(yard: Yard) -> None:
     running = yard.pushed(jobs.await_for_ever, "a", "b")
     waiting = yard.pushed(jobs.await_for_ever, "c")
     with yard.working("--concurrency", "2", "--prefetch", "3", "--grace-seconds", "0.1") as command:
@@ -92,7 +92,7 @@ def test_those_that_run_when_the_worker_stops_are_cancelled_at_the_end_of_its_gr
     assert yard.row(waiting[0])["attempts"] == 0
 
 
-def test_one_whose_lease_was_taken_over_is_cancelled_and_finishes_nothing(yard: Yard) -> None:
+def test_a_job_whose_lease_was_taken_over_is_cancelled_and_finishes_nothing(yard: Yard) -> None:
     (contested,) = yard.pushed(jobs.hold_a_short_lease, "contested")
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
@@ -105,7 +105,7 @@ def test_one_whose_lease_was_taken_over_is_cancelled_and_finishes_nothing(yard: 
     assert yard.row(contested)["claimed_by"] == "the other"
 
 
-def test_an_unmodified_enqueuer_and_retries_go_with_them(yard: Yard) -> None:
+def test_async_jobs_work_with_the_enqueuer_and_retries(yard: Yard) -> None:
     ids = yard.stage(jobs.fail_once, *map(str, range(5)))
     with leading(yard.env()), yard.working() as command:
         yard.wait_for("finished_jobs", ids)

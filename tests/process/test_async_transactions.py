@@ -53,7 +53,7 @@ async def leave(handle: Handle, label: str) -> None:
     await execute(handle, f"INSERT INTO effects (label) VALUES ('{label}')")
 
 
-def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop, block: AsyncBlock) -> None:
+def test_the_jobs_writes_and_its_finish_are_one_commit(shop: Workshop, block: AsyncBlock) -> None:
     seen: list[tuple[list[str], str, bool]] = []
 
     def look() -> None:
@@ -70,7 +70,7 @@ def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop, block: As
     assert seen == [([], "inflight_jobs", False), (["written"], "finished_jobs", True)]
 
 
-def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwards(shop: Workshop) -> None:
+def test_unflushed_session_objects_are_written_and_stay_readable(shop: Workshop) -> None:
     query(shop.database_url, "ALTER TABLE effects ADD PRIMARY KEY (id)")
     read: list[tuple[int, str]] = []
 
@@ -85,7 +85,7 @@ def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwa
     assert read == [(1, "an object")]
 
 
-def test_a_savepoint_is_rolled_back_by_itself(shop: Workshop, block: AsyncBlock) -> None:
+def test_a_savepoint_is_rolled_back_on_its_own(shop: Workshop, block: AsyncBlock) -> None:
     async def act() -> None:
         async with block() as handle:
             is_session = isinstance(handle, AsyncSession)
@@ -187,7 +187,7 @@ left_open: list[AbstractAsyncContextManager[Any]] = []
         ),
     ],
 )
-def test_whoever_would_commit_earlier_than_the_finish_is_refused_with_nothing_written(
+def test_committing_before_the_finish_is_refused_with_nothing_written(
     shop: Workshop, block: AsyncBlock, misuse: Callable[[Any], Awaitable[None]]
 ) -> None:
     async def act() -> None:
@@ -234,7 +234,7 @@ async def sleep_in_the_database(handle: Handle) -> None:
 
 @pytest.mark.parametrize("writes_first", [True, False])
 @pytest.mark.parametrize("wait", [sleep_in_python, sleep_in_the_database])
-def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_no_more(
+def test_a_block_that_takes_too_long_is_rolled_back_on_the_server_too(
     shop: Workshop, block: AsyncBlock, wait: Callable[[Handle], Awaitable[None]], writes_first: bool
 ) -> None:
     async def act() -> None:
@@ -254,7 +254,7 @@ def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_n
 
 
 @pytest.mark.parametrize("writes_first", [True, False])
-def test_a_job_may_go_on_after_a_statement_that_it_has_cancelled(
+def test_a_job_may_continue_after_cancelling_a_statement(
     shop: Workshop, block: AsyncBlock, writes_first: bool
 ) -> None:
     """The next statement begins a transaction again, which commits with the finish, and not by itself."""
@@ -278,7 +278,7 @@ def test_a_job_may_go_on_after_a_statement_that_it_has_cancelled(
     assert shop.effects() == ["written"]
 
 
-def test_a_block_in_the_middle_of_a_statement_learns_that_its_lease_is_lost_and_is_rolled_back(
+def test_a_lost_lease_interrupts_a_running_statement_and_rolls_the_block_back(
     shop: Workshop, block: AsyncBlock
 ) -> None:
     async def act() -> None:
@@ -316,7 +316,7 @@ def test_a_block_whose_lease_was_taken_over_is_rolled_back(
     assert shop.finish(claims[0])
 
 
-def test_a_task_that_is_cancelled_as_it_commits_counts_once(shop: Workshop, block: AsyncBlock) -> None:
+def test_a_task_cancelled_during_its_commit_counts_once(shop: Workshop, block: AsyncBlock) -> None:
     """Whether the commit was quicker than the cancel is for the tables to say."""
 
     async def act() -> None:
@@ -345,7 +345,7 @@ def test_a_task_that_is_cancelled_as_it_commits_counts_once(shop: Workshop, bloc
 # --- blocks that never end
 
 
-def test_a_transaction_that_is_thrown_away_fails_the_job(shop: Workshop, block: AsyncBlock) -> None:
+def test_an_abandoned_transaction_fails_the_job(shop: Workshop, block: AsyncBlock) -> None:
     async def act() -> None:
         if current_job().attempt == 1:
             thrown_away = block()
@@ -379,7 +379,7 @@ def test_a_transaction_that_is_left_open_fails_the_job(shop: Workshop, block: As
 # --- through a pooler
 
 
-def test_through_a_pooler_nothing_stays_in_a_session(
+def test_no_session_state_remains_behind_a_pooler(
     database_url: str, block: AsyncBlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
@@ -409,9 +409,7 @@ def test_through_a_pooler_nothing_stays_in_a_session(
     [jobs.meet_in_transaction, jobs.meet_in_psycopg_transaction],
     ids=["sqlalchemy", "psycopg"],
 )
-def test_many_have_their_transactions_at_once_and_the_process_keeps_one_connection(
-    yard: Yard, job: Any
-) -> None:
+def test_many_concurrent_transactions_leave_the_process_one_connection(yard: Yard, job: Any) -> None:
     ids = yard.pushed(job, *[7] * 14)
     with yard.working("--concurrency", "7") as command:
         yard.wait_for("finished_jobs", ids)

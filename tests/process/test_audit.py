@@ -198,7 +198,7 @@ def one_in(system: System, table: str, condition: str = "true") -> int:
 # --- a system in which all is well
 
 
-def test_all_is_well_while_all_is_well(system: System) -> None:
+def test_a_sound_system_has_no_breach(system: System) -> None:
     result = system.command()
 
     assert result.exit_code == 0
@@ -208,11 +208,11 @@ def test_all_is_well_while_all_is_well(system: System) -> None:
     assert last == "2 staged, 3 in flight, 1 completed, 1 dead: no breach"
 
 
-def test_an_empty_database_is_all_well(database_url: str, redis_url: str) -> None:
+def test_an_empty_database_has_no_breach(database_url: str, redis_url: str) -> None:
     assert System(database_url, redis_url).command().exit_code == 0
 
 
-def test_programs_are_told_the_same(system: System) -> None:
+def test_json_output_reports_the_same(system: System) -> None:
     (line,) = system.command("--json").stdout.splitlines()
 
     report = json.loads(line)
@@ -224,7 +224,7 @@ def test_programs_are_told_the_same(system: System) -> None:
     }
 
 
-def test_programs_are_told_of_each_breach(system: System) -> None:
+def test_json_output_reports_each_breach(system: System) -> None:
     job_id = one_in(system, "dead_jobs")
     system.execute("UPDATE dead_jobs SET fencing_token = 0")
 
@@ -240,7 +240,7 @@ def test_programs_are_told_of_each_breach(system: System) -> None:
     assert "in dead_jobs" in breach["explanation"]
 
 
-def test_an_audit_without_redis_says_that_it_has_not_asked(system: System) -> None:
+def test_an_audit_without_redis_reports_that_it_was_not_checked(system: System) -> None:
     system.push(f"{NAMESPACE}-{NEVER_GIVEN}-1")
 
     result = system.command(DRAIN_REDIS_URL="")
@@ -255,11 +255,11 @@ def test_an_audit_without_redis_says_that_it_has_not_asked(system: System) -> No
 @pytest.mark.parametrize(
     "words", ["--overdue-seconds -1", "--overdue-seconds soon", "--patience-seconds x", "everything"]
 )
-def test_words_that_make_no_sense_are_wrong_usage(system: System, words: str) -> None:
+def test_invalid_options_are_a_usage_error(system: System, words: str) -> None:
     assert system.command(words).exit_code == 2
 
 
-def test_help_tells_what_is_checked_and_what_the_exit_codes_mean() -> None:
+def test_help_explains_the_checks_and_exit_codes() -> None:
     text = " ".join(CliRunner().invoke(main, ["audit", "--help"]).stdout.split())
 
     for part in (
@@ -273,7 +273,7 @@ def test_help_tells_what_is_checked_and_what_the_exit_codes_mean() -> None:
         assert part in text
 
 
-def test_nothing_is_changed(system: System) -> None:
+def test_an_audit_changes_nothing(system: System) -> None:
     def everything() -> list[list[tuple[Any, ...]]]:
         return [system.execute(f"SELECT job.*, job.xmin FROM {table} AS job ORDER BY id") for table in TABLES]
 
@@ -326,7 +326,7 @@ def test_an_id_that_was_never_handed_out_is_found(system: System, table: str) ->
     assert "never assigned" in breach.explanation
 
 
-def test_the_first_id_of_a_sequence_that_has_handed_out_none_was_never_handed_out(
+def test_the_first_id_of_an_unused_sequence_counts_as_never_assigned(
     database_url: str, redis_url: str
 ) -> None:
     query(database_url, INSERT["dead_jobs"], 1)
@@ -362,7 +362,7 @@ def test_a_finish_without_a_claim_is_found(system: System, column: str, value: s
     assert system.command().exit_code == 1
 
 
-def test_a_clock_that_was_set_back_by_less_than_a_second_is_no_breach(system: System) -> None:
+def test_a_clock_set_back_by_less_than_a_second_is_not_a_breach(system: System) -> None:
     back = "interval '0.9 s'"
     system.execute(
         f"UPDATE finished_jobs SET finished_at = claimed_at - {back}, moved_at = claimed_at + {back}"
@@ -403,7 +403,7 @@ def test_a_token_that_went_backwards_is_found(system: System, table: str, change
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_token_that_is_lower_than_one_that_was_refused_is_found(system: System, table: str) -> None:
+def test_a_token_lower_than_a_refused_one_is_found(system: System, table: str) -> None:
     job_id = one_in(system, table)
     refused = (
         "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VALUES (%s, %s, 'w', 'dead')"
@@ -422,7 +422,7 @@ def test_a_token_that_is_lower_than_one_that_was_refused_is_found(system: System
 
 
 @pytest.mark.parametrize("table", ["inflight_jobs", "dead_jobs"])
-def test_more_attempts_taken_back_than_made_are_found(system: System, table: str) -> None:
+def test_a_negative_number_of_attempts_is_found(system: System, table: str) -> None:
     job_id = one_in(system, table)
     system.execute(f"UPDATE {table} SET attempts = -1 WHERE id = %s", job_id)
 
@@ -435,7 +435,7 @@ def test_more_attempts_taken_back_than_made_are_found(system: System, table: str
 @pytest.mark.parametrize(
     "history", ["[]", "1", '"text"', '{"attempts": 1}', '[{"attempts": "2"}]', "[[], null, {}]", "null"]
 )
-def test_a_history_that_an_application_has_written_is_no_obstacle(system: System, history: str) -> None:
+def test_a_history_written_by_an_application_is_accepted(system: System, history: str) -> None:
     system.execute("UPDATE staged_jobs SET fencing_token = 1, history = %s", history)
 
     assert system.audit().ok
@@ -453,7 +453,7 @@ def test_a_history_that_an_application_has_written_is_no_obstacle(system: System
         ("fencing_token = 0, attempts = 0", "without a claim"),
     ],
 )
-def test_conditions_that_exclude_each_other_are_found(system: System, change: str, explanation: str) -> None:
+def test_contradictory_conditions_are_found(system: System, change: str, explanation: str) -> None:
     job_id = one_in(system, "inflight_jobs", "lease_expires_at IS NOT NULL")
     system.execute(f"UPDATE inflight_jobs SET {change} WHERE id = %s", job_id)
 
@@ -559,7 +559,7 @@ OVERDUE = pytest.mark.parametrize(
 
 
 @OVERDUE
-def test_what_is_overdue_is_found(system: System, make: Callable[[System], int], explanation: str) -> None:
+def test_an_overdue_job_is_found(system: System, make: Callable[[System], int], explanation: str) -> None:
     job_id = make(system)
 
     breach = system.breach()
@@ -571,7 +571,7 @@ def test_what_is_overdue_is_found(system: System, make: Callable[[System], int],
 
 
 @OVERDUE
-def test_how_long_something_may_be_due_is_for_the_caller_to_say(
+def test_the_caller_decides_when_a_job_is_overdue(
     system: System, make: Callable[[System], int], explanation: str
 ) -> None:
     make(system)
@@ -580,7 +580,7 @@ def test_how_long_something_may_be_due_is_for_the_caller_to_say(
     assert system.command("--overdue-seconds 1800 --patience-seconds 0").exit_code == 1
 
 
-def test_somebody_who_leads_is_not_called_nobody(system: System) -> None:
+def test_an_existing_leader_is_not_reported_as_missing(system: System) -> None:
     job_id = overdue_staged(system)
     # A list that may be full would explain it.
     system.execute("UPDATE staged_jobs SET queue = 'mail' WHERE id = %s", job_id)
@@ -589,7 +589,7 @@ def test_somebody_who_leads_is_not_called_nobody(system: System) -> None:
         assert "there is no leader" not in system.breach().explanation
 
 
-def test_a_row_that_another_session_holds_is_overdue_all_the_same(system: System) -> None:
+def test_an_overdue_row_is_found_even_while_locked(system: System) -> None:
     job_id = overdue_staged(system)
 
     with psycopg.connect(system.database_url) as connection:
@@ -617,7 +617,7 @@ def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System)
     assert system.breach().ids == tuple(ids)
 
 
-def test_leases_of_a_failing_queue_are_overdue_all_the_same(system: System) -> None:
+def test_expired_leases_of_a_failing_queue_are_still_overdue(system: System) -> None:
     for _ in range(waiting.FAILURES_IN_A_ROW):
         system.waiting()
     job_id = overdue_lease(system)
@@ -626,7 +626,7 @@ def test_leases_of_a_failing_queue_are_overdue_all_the_same(system: System) -> N
 
 
 @OVERDUE
-def test_what_clears_while_it_is_being_looked_at_was_not_overdue(
+def test_a_job_that_moves_on_during_the_audit_is_not_overdue(
     system: System, make: Callable[[System], int], explanation: str
 ) -> None:
     job_id = make(system)
@@ -648,7 +648,7 @@ def delivered(system: System) -> tuple[int, str]:
     return job_id, next(rq_id for rq_id in pushed(system.redis_url) if f"-{job_id}-" in rq_id)
 
 
-def test_a_delivery_that_is_in_no_list_is_found(system: System) -> None:
+def test_a_delivery_missing_from_its_list_is_found(system: System) -> None:
     job_id, _ = delivered(system)
     system.pop(job_id)
 
@@ -658,7 +658,7 @@ def test_a_delivery_that_is_in_no_list_is_found(system: System) -> None:
     assert "not in their queue's Redis list (default); there is no leader" in breach.explanation
 
 
-def test_a_key_that_is_no_list_is_named(system: System) -> None:
+def test_a_key_that_is_not_a_list_is_named(system: System) -> None:
     delivered(system)
     with Redis.from_url(system.redis_url) as client:
         client.set("rq:queue:default", "text")
@@ -685,14 +685,14 @@ def test_a_delivery_that_is_in_the_list_of_another_queue_is_found(system: System
     assert system.breach().ids == (job_id,)
 
 
-def test_a_redis_that_has_lost_its_memory_is_named_as_the_reason(system: System) -> None:
+def test_a_redis_that_lost_its_data_is_named_as_the_reason(system: System) -> None:
     with Redis.from_url(system.redis_url) as client:
         client.flushall()
 
     assert f"never had, the namespace {NAMESPACE}" in system.breach().explanation
 
 
-def test_a_key_that_is_no_list_holds_nothing(system: System) -> None:
+def test_a_key_that_is_not_a_list_holds_no_deliveries(system: System) -> None:
     with Redis.from_url(system.redis_url) as client:
         client.delete("rq:queue:default")
         client.set("rq:queue:default", "not a list")
@@ -702,7 +702,7 @@ def test_a_key_that_is_no_list_holds_nothing(system: System) -> None:
     )
 
 
-def test_an_id_that_nobody_has_staged_is_found(system: System) -> None:
+def test_an_unknown_id_in_redis_is_found(system: System) -> None:
     system.push(f"{NAMESPACE}-{NEVER_GIVEN}-1", queue="mail")
 
     breach = system.breach()
@@ -711,7 +711,7 @@ def test_an_id_that_nobody_has_staged_is_found(system: System) -> None:
     assert "in Redis (mail) but in no table" in breach.explanation
 
 
-def test_a_number_in_a_list_that_was_never_handed_out_is_found(system: System) -> None:
+def test_a_listed_delivery_number_that_was_never_assigned_is_found(system: System) -> None:
     job_id = one_in(system, "finished_jobs")
     system.push(f"{NAMESPACE}-{job_id}-{NEVER_GIVEN}")
 
@@ -721,7 +721,7 @@ def test_a_number_in_a_list_that_was_never_handed_out_is_found(system: System) -
     assert "numbers that were never assigned" in breach.explanation
 
 
-def test_old_deliveries_of_known_jobs_and_entries_of_others_are_harmless(system: System) -> None:
+def test_old_deliveries_and_unrelated_entries_are_harmless(system: System) -> None:
     _, rq_id = delivered(system)
     system.push(rq_id, rq_id)
     for table in TABLES:
@@ -737,7 +737,7 @@ def test_old_deliveries_of_known_jobs_and_entries_of_others_are_harmless(system:
     assert system.audit().ok
 
 
-def test_a_list_that_rq_does_not_know_of_is_read_all_the_same(system: System) -> None:
+def test_a_list_unknown_to_rq_is_still_read(system: System) -> None:
     with Redis.from_url(system.redis_url) as client:
         client.delete("rq:queues")
 
@@ -756,7 +756,7 @@ def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: py
     assert system.audit().breaches[0].ids == (ids[0], ids[9])
 
 
-def test_a_list_that_moves_while_it_is_read_is_not_misread(
+def test_a_list_that_moves_while_it_is_read_is_read_completely(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues_module, "_IDS_PER_PAGE", 3)
@@ -789,21 +789,21 @@ def clears(system: System, clear: Callable[[], object]) -> bool:
     return report.ok
 
 
-def test_a_delivery_that_was_popped_and_is_claimed_meanwhile_was_not_missing(system: System) -> None:
+def test_a_popped_delivery_that_is_claimed_meanwhile_is_not_missing(system: System) -> None:
     job_id, _ = delivered(system)
     system.pop(job_id)
 
     assert clears(system, lambda: system.claim(job_id))
 
 
-def test_a_delivery_that_is_pushed_meanwhile_was_not_missing(system: System) -> None:
+def test_a_delivery_pushed_meanwhile_is_not_missing(system: System) -> None:
     job_id, rq_id = delivered(system)
     system.pop(job_id)
 
     assert clears(system, lambda: system.push(rq_id))
 
 
-def test_a_delivery_that_gets_a_new_number_meanwhile_was_not_missing(system: System) -> None:
+def test_a_delivery_renumbered_meanwhile_is_not_missing(system: System) -> None:
     job_id, _ = delivered(system)
     system.pop(job_id)
 
@@ -817,7 +817,7 @@ def test_a_delivery_that_gets_a_new_number_meanwhile_was_not_missing(system: Sys
     assert clears(system, redeliver)
 
 
-def test_a_delivery_that_is_missing_under_another_number_by_now_is_another_matter(system: System) -> None:
+def test_a_delivery_missing_under_a_newer_number_is_not_reported(system: System) -> None:
     job_id, _ = delivered(system)
     system.pop(job_id)
 
@@ -826,7 +826,7 @@ def test_a_delivery_that_is_missing_under_another_number_by_now_is_another_matte
     )
 
 
-def test_an_id_that_is_popped_meanwhile_was_not_astray(system: System) -> None:
+def test_an_unknown_id_popped_meanwhile_is_not_reported(system: System) -> None:
     system.push(f"{NAMESPACE}-{NEVER_GIVEN}-1")
 
     assert clears(system, lambda: system.pop(NEVER_GIVEN))
@@ -846,7 +846,7 @@ def test_a_job_that_is_staged_and_pushed_after_the_first_look_is_known(
     assert system.audit().ok
 
 
-def test_what_needs_a_redis_that_does_not_answer_is_no_breach_but_could_not_be_checked(
+def test_checks_that_need_an_unreachable_redis_are_unchecked_not_breached(
     system: System,
 ) -> None:
     unattended(system)
@@ -866,13 +866,13 @@ def test_what_needs_a_redis_that_does_not_answer_is_no_breach_but_could_not_be_c
     assert all(check["breaches"] == [] for check in report["checks"])
 
 
-def test_a_breach_counts_for_more_than_a_redis_that_does_not_answer(system: System) -> None:
+def test_a_breach_outranks_an_unreachable_redis(system: System) -> None:
     overdue_lease(system)
 
     assert system.command(DRAIN_REDIS_URL="redis://127.0.0.1:1").exit_code == 1
 
 
-def test_a_redis_that_answers_again_meanwhile_is_no_breach(
+def test_a_redis_that_recovers_meanwhile_is_not_a_breach(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unattended(system)
@@ -925,14 +925,14 @@ def test_a_queue_with_a_worker_is_attended_however_long_its_jobs_wait(system: Sy
     assert system.audit().ok
 
 
-def test_how_long_jobs_may_wait_without_a_worker_is_for_the_caller_to_say(system: System) -> None:
+def test_the_caller_decides_how_long_jobs_may_wait_without_a_worker(system: System) -> None:
     unattended(system)
 
     assert system.command("--unattended-seconds 5400 --patience-seconds 0").exit_code == 0
     assert system.command("--unattended-seconds 1800 --patience-seconds 0").exit_code == 1
 
 
-def test_a_worker_that_comes_meanwhile_is_found(system: System) -> None:
+def test_a_worker_that_starts_meanwhile_is_found(system: System) -> None:
     unattended(system)
 
     def start(step: str) -> None:
@@ -942,7 +942,7 @@ def test_a_worker_that_comes_meanwhile_is_found(system: System) -> None:
     assert system.audit(PATIENCE_SECONDS, progress=start).ok
 
 
-def test_what_waits_for_the_enqueuer_or_for_its_time_is_not_unattended(system: System) -> None:
+def test_jobs_waiting_for_the_enqueuer_or_their_time_are_not_unattended(system: System) -> None:
     stage_jobs(system.database_url, queue="forwarded")
     system.waiting()
     system.execute("UPDATE staged_jobs SET staged_at = now() - interval '1 hour'")
@@ -971,7 +971,7 @@ def test_a_queue_that_seems_unattended_only_later_is_not_a_breach_yet(system: Sy
         assert check.breaches() == []
 
 
-def test_many_queues_without_a_worker_are_few_lines(system: System) -> None:
+def test_many_queues_without_a_worker_are_summarised(system: System) -> None:
     system.execute(
         "INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
         "delivery) SELECT id, 'm.f', '[]', '{}', 'queue-' || id, 0, now() - id * interval '1 hour', "
@@ -1004,7 +1004,7 @@ def test_a_job_that_moves_while_the_tables_are_read_is_counted_once(system: Syst
     assert report.counts == before
 
 
-def test_staged_rows_are_held_before_the_snapshot_is_taken_and_let_go_before_the_longest_pass(
+def test_staged_rows_are_locked_before_the_snapshot_and_released_before_the_longest_pass(
     system: System,
 ) -> None:
     held: dict[str, bool] = {}
@@ -1024,7 +1024,7 @@ def test_staged_rows_are_held_before_the_snapshot_is_taken_and_let_go_before_the
     assert held == {"staged_jobs": True, "inflight_jobs": True, "dead_jobs": True, "finished_jobs": False}
 
 
-def test_many_breaches_are_few_lines(system: System) -> None:
+def test_many_breaches_are_summarised(system: System) -> None:
     for queue in range(40):
         system.push(
             *(f"{NAMESPACE}-{NEVER_GIVEN - number}-1" for number in range(1, 101)), queue=f"queue-{queue}"
@@ -1044,9 +1044,7 @@ def test_many_breaches_are_few_lines(system: System) -> None:
     assert lines[-1].endswith("6 breaches")
 
 
-def test_a_table_longer_than_the_other_commands_may_read_can_be_audited(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_may_run_longer_than_other_commands(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = []
 
     def look(connection: postgres.Connection, *_: object, **__: object) -> Report:
@@ -1082,7 +1080,7 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(
 # --- a system that lives
 
 
-def test_a_delivery_may_be_missing_for_as_long_as_the_leader_takes_to_find_it_lost() -> None:
+def test_the_audit_waits_longer_than_the_leader_needs_to_redeliver() -> None:
     assert PATIENCE_SECONDS > 2 * redelivery.LOST_AFTER_SECONDS
 
 

@@ -57,7 +57,7 @@ def test_an_audit_leaves_its_result_and_its_time(database_url: str, redis_url: s
 
 
 @pytest.mark.parametrize("name", ["missing/drain.prom", "."])
-def test_a_file_that_cannot_be_written_is_one_line_before_the_audit(
+def test_an_unwritable_file_is_reported_before_the_audit(
     database_url: str, redis_url: str, tmp_path: Path, name: str
 ) -> None:
     result = audit(database_url, redis_url, "--textfile", str(tmp_path / name))
@@ -71,7 +71,9 @@ def test_an_audit_of_a_list_writes_no_metrics(database_url: str, redis_url: str,
     assert audit(database_url, redis_url, *words).exit_code == 2
 
 
-def test_a_file_that_nothing_reads_is_refused(database_url: str, redis_url: str, tmp_path: Path) -> None:
+def test_a_file_that_node_exporter_would_not_read_is_refused(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
     refused = audit(database_url, redis_url, "--textfile", str(tmp_path / "drain.txt"))
     assert (refused.exit_code, "names end in .prom" in refused.stderr) == (1, True)
     assert not list(tmp_path.iterdir())

@@ -32,7 +32,7 @@ from tests.worker_processes import Yard, children, kill_worker, sleeps, threads
 MANY = 300
 
 
-def test_hundreds_of_jobs_are_finished_each_once_and_only_the_dead_stay_in_redis(yard: Yard) -> None:
+def test_hundreds_of_jobs_finish_once_and_only_dead_ones_stay_in_redis(yard: Yard) -> None:
     ids = yard.pushed(jobs.note_in_transaction, *map(str, range(10)))
     ids += yard.pushed("tests.unheard.of", *range(5), max_attempts=1)
     ids += yard.pushed(jobs.note, *map(str, range(10, MANY)))
@@ -53,7 +53,7 @@ def test_hundreds_of_jobs_are_finished_each_once_and_only_the_dead_stay_in_redis
 LARGEST = 2**63 - 1
 
 
-def test_a_row_that_nobody_can_claim_is_dead_with_the_reason_and_its_neighbours_run(yard: Yard) -> None:
+def test_an_unclaimable_row_is_dead_with_the_reason_and_its_neighbours_run(yard: Yard) -> None:
     ids = yard.pushed(jobs.note, *map(str, range(20)))
     query(yard.database_url, "UPDATE inflight_jobs SET fencing_token = %s WHERE id = %s", LARGEST, ids[7])
     with yard.working("--burst", "--prefetch", "20") as command:
@@ -70,7 +70,7 @@ def test_a_row_that_nobody_can_claim_is_dead_with_the_reason_and_its_neighbours_
     assert yard.place(ids[7]) == "finished_jobs"
 
 
-def test_jobs_of_one_queue_begin_in_their_order(yard: Yard) -> None:
+def test_jobs_of_a_queue_begin_in_order(yard: Yard) -> None:
     labels = [str(number) for number in range(40)]
     yard.pushed(jobs.note, *labels)
     with yard.working("--burst") as command:
@@ -78,7 +78,7 @@ def test_jobs_of_one_queue_begin_in_their_order(yard: Yard) -> None:
     assert yard.effects() == labels
 
 
-def test_what_waits_behind_a_slow_job_is_given_back_to_whoever_is_free(yard: Yard) -> None:
+def test_jobs_behind_a_slow_job_are_given_back_to_a_free_worker(yard: Yard) -> None:
     slow = yard.pushed(jobs.wait_for_go, "slow")
     others = yard.pushed(jobs.note, *map(str, range(9)))
     with yard.working("--prefetch", "10") as first:
@@ -101,7 +101,7 @@ def test_what_waits_behind_a_slow_job_is_given_back_to_whoever_is_free(yard: Yar
     assert [effect for effect in yard.effects() if effect != "go"] == ["slow", *map(str, range(9))]
 
 
-def test_a_slow_job_is_taken_alone_once_jobs_are_known_to_be_slow(yard: Yard) -> None:
+def test_a_known_slow_job_is_claimed_alone(yard: Yard) -> None:
     """By default: nothing is in hand behind it, so nothing has to be given back."""
     slow = yard.pushed(jobs.wait_for_go, "slow")
     others = yard.pushed(jobs.note, *map(str, range(5)))
@@ -116,7 +116,7 @@ def test_a_slow_job_is_taken_alone_once_jobs_are_known_to_be_slow(yard: Yard) ->
 # --- when it dies
 
 
-def test_of_a_batch_that_dies_with_its_process_only_the_job_that_was_running_is_charged(yard: Yard) -> None:
+def test_only_the_running_job_is_charged_when_a_batch_dies(yard: Yard) -> None:
     before = yard.pushed(jobs.note, "a", "b")
     killer = yard.pushed(jobs.kill_the_process_once, "killer")
     after = yard.pushed(jobs.note, "c", "d")
@@ -132,7 +132,7 @@ def test_of_a_batch_that_dies_with_its_process_only_the_job_that_was_running_is_
     assert "its worker process was killed by SIGKILL" in finished[killer[0]]["last_error"]["message"]
 
 
-def test_a_job_that_kills_each_process_is_dead_after_its_attempts_and_takes_nobody_along(yard: Yard) -> None:
+def test_a_job_that_kills_its_processes_dies_without_harming_others(yard: Yard) -> None:
     killer = yard.pushed(jobs.kill_the_process, "killer")
     others = yard.pushed(jobs.note, *map(str, range(9)))
     with leading(yard.env()), yard.working("--prefetch", "10") as command:
@@ -144,7 +144,7 @@ def test_a_job_that_kills_each_process_is_dead_after_its_attempts_and_takes_nobo
     assert query(yard.database_url, "SELECT DISTINCT attempts FROM finished_jobs") == [(1,)]
 
 
-def test_a_batch_that_dies_with_its_machine_is_run_singly_and_nobody_is_charged_for_it(yard: Yard) -> None:
+def test_a_batch_lost_with_its_machine_runs_singly_and_is_not_charged(yard: Yard) -> None:
     running = yard.pushed(jobs.wait_for_go, "running")
     waiting = yard.pushed(jobs.note, "a", "b")
     # What waits is not given back before the test kills the worker.
@@ -171,7 +171,7 @@ def test_a_batch_that_dies_with_its_machine_is_run_singly_and_nobody_is_charged_
     assert query(yard.database_url, "SELECT DISTINCT attempts, fencing_token FROM finished_jobs") == [(1, 2)]
 
 
-def test_workers_whose_supervisor_is_killed_end_by_themselves_and_finish_what_they_run(yard: Yard) -> None:
+def test_workers_of_a_killed_supervisor_finish_their_jobs_and_stop(yard: Yard) -> None:
     running = yard.pushed(jobs.wait_for_go, "running")
     with yard.working("--processes", "2") as command:
         wait_until(lambda: "running" in yard.effects(), PATIENCE_SECONDS)
@@ -208,7 +208,7 @@ def test_a_job_that_takes_too_long_is_interrupted_and_the_next_ones_run(yard: Ya
         assert "timeout of 1 s" in yard.row(job_id)["explanation"]
 
 
-def test_a_job_that_does_not_yield_is_killed_with_its_process_and_its_neighbours_are_not_charged(
+def test_killing_an_unyielding_job_does_not_charge_its_neighbours(
     yard: Yard,
 ) -> None:
     stubborn = yard.pushed(jobs.never_yield, "stubborn")
@@ -230,7 +230,7 @@ KILLED_SOON = impatient({"drain.workers.exits.KILL_AFTER_SECONDS": 0.5})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_stop_ends_what_runs_and_gives_back_the_rest_at_once(
+def test_a_stopping_worker_finishes_its_job_and_gives_the_others_back(
     yard: Yard, number: signal.Signals
 ) -> None:
     running = yard.pushed(jobs.wait_for_go, "running")
@@ -250,7 +250,7 @@ def test_a_worker_that_is_told_to_stop_ends_what_runs_and_gives_back_the_rest_at
 
 
 @pytest.mark.parametrize("how", ["a second signal", "the end of its grace"])
-def test_what_does_not_end_in_time_is_interrupted_and_will_be_tried_again(yard: Yard, how: str) -> None:
+def test_a_job_that_outlasts_the_grace_is_interrupted_and_retried(yard: Yard, how: str) -> None:
     (job_id,) = yard.pushed(jobs.wait_for_go, "running")
     grace = "600" if how == "a second signal" else "0.1"
     with yard.working("--grace-seconds", grace) as command:
@@ -282,7 +282,7 @@ def test_a_worker_that_is_killed_while_it_stops_leaves_nothing_behind(yard: Yard
 # --- processes
 
 
-def test_so_many_processes_work_as_were_asked_for_and_one_that_dies_is_replaced(yard: Yard) -> None:
+def test_the_requested_number_of_processes_run_and_dead_ones_are_replaced(yard: Yard) -> None:
     with yard.working("--processes", "3") as command:
         wait_until(lambda: len(children(command)) == 3, PATIENCE_SECONDS)
         victim = min(children(command))
@@ -296,7 +296,7 @@ def test_so_many_processes_work_as_were_asked_for_and_one_that_dies_is_replaced(
         assert len(command.events("started")) == 4
 
 
-def test_an_idle_process_stops_though_the_signal_did_not_wake_its_main_thread(yard: Yard) -> None:
+def test_an_idle_process_stops_even_if_its_main_thread_missed_the_signal(yard: Yard) -> None:
     """As if it came between the main thread's last look and its sleep, which no signal ends afterwards."""
     with yard.working() as command:
         (pid,) = wait_until(lambda: children(command), PATIENCE_SECONDS)
@@ -307,7 +307,7 @@ def test_an_idle_process_stops_though_the_signal_did_not_wake_its_main_thread(ya
         assert end(command) == 0
 
 
-def test_a_process_is_replaced_after_so_many_jobs(yard: Yard) -> None:
+def test_a_process_is_replaced_after_max_jobs(yard: Yard) -> None:
     ids = yard.pushed(jobs.note, *map(str, range(10)))
     with yard.working("--max-jobs", "4") as command:
         yard.wait_for("finished_jobs", ids)
@@ -355,7 +355,7 @@ def test_an_id_that_was_pushed_twice_runs_once(yard: Yard) -> None:
     assert sorted(yard.effects()) == ["a", "b"]
 
 
-def test_a_signal_to_all_processes_leaves_what_runs_its_time_of_grace(yard: Yard) -> None:
+def test_a_signal_to_all_processes_respects_the_grace(yard: Yard) -> None:
     """As service managers send it: the workers hear it twice, once of their supervisor."""
     running = yard.pushed(jobs.wait_for_go, "running") + yard.pushed(jobs.isolated_wait_for_go, "isolated")
     with yard.working("--processes", "2", "--prefetch", "1") as command:
@@ -367,7 +367,7 @@ def test_a_signal_to_all_processes_leaves_what_runs_its_time_of_grace(yard: Yard
     assert yard.all_are("finished_jobs", running)
 
 
-def test_a_worker_stops_by_itself_though_redis_stands_still(yard: Yard) -> None:
+def test_a_worker_stops_even_if_redis_hangs(yard: Yard) -> None:
     with EmbeddedRedis() as redis:
         stalled = Yard(yard.database_url, f"{redis.url}&socket_timeout=2")
         ids = stalled.pushed(jobs.note, "before")

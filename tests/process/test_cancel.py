@@ -84,7 +84,7 @@ def buried(connection: Connection, job_id: int) -> tuple[Any, ...]:
     return postgres.fetch_one(connection, f"SELECT {columns} FROM dead_jobs WHERE id = %s", [job_id])
 
 
-def test_what_waits_and_what_runs_is_kept_as_cancelled(connection: Connection) -> None:
+def test_waiting_and_running_jobs_are_kept_as_cancelled(connection: Connection) -> None:
     ids = one_of_each(connection)
     other = stage(connection, "m.f", queue="sms")
     fence = fence_of(connection, ids["running"])
@@ -103,7 +103,7 @@ def test_what_waits_and_what_runs_is_kept_as_cancelled(connection: Connection) -
     assert postgres.fetch_one(connection, "SELECT id FROM staged_jobs") == (other,)
 
 
-def test_ids_that_have_ended_or_are_unknown_are_reported(connection: Connection) -> None:
+def test_ended_and_unknown_ids_are_reported(connection: Connection) -> None:
     ids = one_of_each(connection)
     assert finishes.finish(connection, fence_of(connection, ids["running"]))
     cancel(connection, ids["staged"])
@@ -114,7 +114,7 @@ def test_ids_that_have_ended_or_are_unknown_are_reported(connection: Connection)
     )
 
 
-def test_all_that_is_given_has_to_apply(connection: Connection) -> None:
+def test_all_given_conditions_must_apply(connection: Connection) -> None:
     wanted = {"queue": "mail", "tag": "import", "key": "acme"}
     columns = "INSERT INTO staged_jobs (job_name, queue, tag, key) VALUES (%s, %s, %s, %s) RETURNING id"
 
@@ -145,7 +145,7 @@ def test_all_that_is_given_has_to_apply(connection: Connection) -> None:
         ({"job": ""}, "job must be a non-empty string"),
     ],
 )
-def test_what_names_no_job_is_refused_in_one_line(
+def test_an_invalid_selection_is_refused_on_one_line(
     connection: Connection, named: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(SelectionError, match=why) as refusal:
@@ -228,7 +228,7 @@ def test_a_scheduled_job_that_comes_due_meanwhile_is_not_missed(database_url: st
         assert answer.result(PATIENCE_SECONDS) == Cancelled(waiting=(job_id,))
 
 
-def test_under_repeatable_read_a_job_that_was_moved_is_a_serialization_error(database_url: str) -> None:
+def test_cancelling_a_moved_job_under_repeatable_read_is_a_serialization_error(database_url: str) -> None:
     (job_id,) = stage_jobs(database_url)
     with psycopg.connect(database_url, options=BOUNDS) as caller, psycopg.connect(database_url) as leader:
         caller.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -239,9 +239,7 @@ def test_under_repeatable_read_a_job_that_was_moved_is_a_serialization_error(dat
             cancel(caller, job_id)
 
 
-def test_a_batch_of_the_leader_passes_over_a_job_that_is_being_cancelled(
-    database_url: str, redis_url: str
-) -> None:
+def test_the_leader_skips_a_job_that_is_being_cancelled(database_url: str, redis_url: str) -> None:
     first, second, third = stage_jobs(database_url, 3)
     with (
         psycopg.connect(database_url, options=BOUNDS) as caller,
@@ -256,7 +254,7 @@ def test_a_batch_of_the_leader_passes_over_a_job_that_is_being_cancelled(
     assert ids_in(database_url, "staged_jobs") == []
 
 
-def test_a_batch_of_the_leader_that_meets_a_job_which_has_just_been_cancelled_is_repeated(
+def test_a_batch_that_meets_a_just_cancelled_job_is_repeated(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stage_jobs(database_url, 2)
@@ -323,7 +321,7 @@ def cancel_now(shop: Workshop, job_id: int) -> None:
         assert cancel(opened, job_id).running == (job_id,)
 
 
-def test_a_job_that_runs_is_interrupted_and_nothing_is_called_a_lost_lease(
+def test_a_cancelled_running_job_is_interrupted_and_not_reported_as_lost(
     shop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -401,7 +399,7 @@ def test_the_transaction_of_a_cancelled_job_is_rolled_back(shop: Workshop, block
     assert shop.effects() == []
 
 
-def test_the_successor_of_a_process_that_died_confirms_the_end_of_a_cancelled_job(yard: Yard) -> None:
+def test_the_successor_of_a_dead_process_confirms_the_end_of_cancelled_jobs(yard: Yard) -> None:
     running, waiting = yard.pushed(jobs.note, "running", "waiting")
     journal = Journal()
     with postgres.connect(yard.database_url, "tests") as connection:
@@ -417,7 +415,7 @@ def test_the_successor_of_a_process_that_died_confirms_the_end_of_a_cancelled_jo
     assert claims_with_a_place(yard.database_url) == []
 
 
-def test_a_revived_job_cannot_be_finished_by_the_worker_from_before_the_cancel(shop: Workshop) -> None:
+def test_a_worker_from_before_the_cancel_cannot_finish_the_revived_job(shop: Workshop) -> None:
     job_id = shop.delivered(lambda: None)
     before = shop.claim(job_id)
     assert before is not None
@@ -439,7 +437,7 @@ def test_a_revived_job_cannot_be_finished_by_the_worker_from_before_the_cancel(s
     ],
     ids=["in the main thread", "in the event loop", "isolated"],
 )
-def test_each_kind_of_job_learns_that_it_was_cancelled(yard: Yard, job: Any, error: str) -> None:
+def test_each_kind_of_job_is_interrupted_by_a_cancel(yard: Yard, job: Any, error: str) -> None:
     (running,) = yard.pushed(job, "running")
     with yard.working("--prefetch", "2", "--concurrency", "1") as worker:
         wait_until(lambda: yard.effects() == ["running"], PATIENCE_SECONDS)
@@ -467,7 +465,7 @@ def test_each_kind_of_job_learns_that_it_was_cancelled(yard: Yard, job: Any, err
         assert audit(connection, redis).ok
 
 
-def test_the_delete_of_rqs_tools_is_no_cancel(yard: Yard, client: Redis) -> None:
+def test_deleting_a_job_with_rqs_tools_does_not_cancel_it(yard: Yard, client: Redis) -> None:
     """As rq-dashboard does it."""
     (running,) = yard.pushed(jobs.wait_for_go, "running")
     with yard.working("--prefetch", "1") as worker:
@@ -484,7 +482,7 @@ def test_the_delete_of_rqs_tools_is_no_cancel(yard: Yard, client: Redis) -> None
         assert end(worker) == 0
 
 
-def test_a_lost_lease_is_no_cancel(shop: Workshop) -> None:
+def test_a_lost_lease_is_not_a_cancel(shop: Workshop) -> None:
     told: list[bool] = []
 
     def act() -> None:
@@ -503,7 +501,7 @@ def test_a_lost_lease_is_no_cancel(shop: Workshop) -> None:
 # --- the command
 
 
-def test_the_command_counts_asks_and_cancels(database_url: str, connection: Connection) -> None:
+def test_the_command_counts_confirms_and_cancels(database_url: str, connection: Connection) -> None:
     env = {"DRAIN_DATABASE_URL": database_url}
     ids = one_of_each(connection)
     counts = "2 staged, 1 delivered, 1 retrying, 1 running"

@@ -98,7 +98,7 @@ def end_lease(connection: Connection, job_id: int) -> None:
     )
 
 
-def test_a_claim_gives_the_job_as_it_was_staged(connection: Connection) -> None:
+def test_a_claim_returns_the_job_as_staged(connection: Connection) -> None:
     job_id = delivered(connection, args=[1, "ż"], kwargs={"a": None}, tag="tests", context={"trace": "abc"})
     result = claimed(connection, job_id)
     assert (result.id, result.job_name, result.queue, result.tag) == (job_id, NAME, "default", "tests")
@@ -106,7 +106,7 @@ def test_a_claim_gives_the_job_as_it_was_staged(connection: Connection) -> None:
     assert (result.attempts, result.fencing_token, result.expired) == (1, 1, False)
 
 
-def test_a_claim_says_who_has_the_job(connection: Connection) -> None:
+def test_a_claim_records_its_worker(connection: Connection) -> None:
     job_id = delivered(connection)
     claimed(connection, job_id, worker="host:42")
     found = row(connection, "inflight_jobs", job_id)
@@ -127,7 +127,7 @@ def test_each_claim_raises_the_token_and_the_attempts_by_one(connection: Connect
             redeliver(connection, job_id)
 
 
-def test_a_claimed_job_is_refused_until_its_lease_is_over(connection: Connection) -> None:
+def test_a_claimed_job_is_refused_until_its_lease_expires(connection: Connection) -> None:
     job_id = delivered(connection)
     first = claimed(connection, job_id)
     assert claim(connection, job_id) is None
@@ -169,7 +169,7 @@ def test_a_dead_job_is_refused(connection: Connection) -> None:
     assert before.keys() == {"dead_jobs"}
 
 
-def test_a_job_that_nobody_knows_is_refused(connection: Connection) -> None:
+def test_an_unknown_job_is_refused(connection: Connection) -> None:
     assert claim(connection, 4242) is None
     assert whereabouts(connection, 4242) == {}
 
@@ -180,7 +180,7 @@ def test_a_job_that_is_staged_and_not_drained_yet_is_refused(connection: Connect
     assert whereabouts(connection, job_id).keys() == {"staged_jobs"}
 
 
-def test_a_job_whose_worker_died_on_the_last_attempt_is_given_up_by_the_next_one(
+def test_a_job_whose_worker_died_on_the_last_attempt_is_buried_without_running(
     connection: Connection, worker: Worker
 ) -> None:
     runs: list[int] = []
@@ -196,7 +196,7 @@ def test_a_job_whose_worker_died_on_the_last_attempt_is_given_up_by_the_next_one
     assert buried["reason"] == "lease"
 
 
-def test_a_job_that_failed_has_its_next_attempt_though_its_limit_is_lower_now(
+def test_a_failed_job_gets_its_next_attempt_despite_a_lowered_limit(
     connection: Connection, worker: Worker
 ) -> None:
     runs: list[int] = []
@@ -210,14 +210,14 @@ def test_a_job_that_failed_has_its_next_attempt_though_its_limit_is_lower_now(
     assert runs == [1]
 
 
-def test_a_job_with_a_limit_of_zero_attempts_is_never_out_of_them(connection: Connection) -> None:
+def test_a_limit_of_zero_attempts_means_unlimited(connection: Connection) -> None:
     job_id = delivered(connection, max_attempts=0)
     for number in range(1, 21):
         assert claimed(connection, job_id, registered={NAME: Limits(3, 9)}).attempts == number
         end_lease(connection, job_id)
 
 
-def test_an_expired_job_is_claimed_so_that_it_can_be_buried(connection: Connection) -> None:
+def test_an_expired_job_can_be_claimed_to_be_buried(connection: Connection) -> None:
     expires_at = datetime.now(UTC) + timedelta(hours=1)
     job_id = delivered(connection, expires_at=expires_at)
     connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
@@ -234,14 +234,14 @@ def test_a_job_that_was_claimed_before_it_expired_is_not_too_late(connection: Co
     assert (again.attempts, again.expired) == (1, False)
 
 
-def test_a_name_that_the_encoding_of_the_database_lacks_keeps_nobody_from_claiming(latin1: Workshop) -> None:
+def test_a_name_the_database_encoding_lacks_does_not_prevent_claims(latin1: Workshop) -> None:
     job(name="客户")(lambda: None)
     job(name="alone \ud800")(lambda: None)
     assert latin1.work(latin1.delivered(lambda: None)) == "finished"
 
 
 @pytest.mark.parametrize("database", ["shop", "latin1"])
-def test_the_limits_of_a_name_beyond_ascii_are_found(database: str, request: pytest.FixtureRequest) -> None:
+def test_limits_of_a_non_ascii_name_are_found(database: str, request: pytest.FixtureRequest) -> None:
     shop: Workshop = request.getfixturevalue(database)
     with postgres.connect(shop.database_url, "tests") as connection:
         found = claimed(connection, delivered(connection, "grüße"), registered={"grüße": Limits(7, 8, 9.5)})
@@ -249,7 +249,7 @@ def test_the_limits_of_a_name_beyond_ascii_are_found(database: str, request: pyt
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_claim_outlives_a_crash_of_a_server_that_commits_later_than_it_says() -> None:
+def test_a_claim_survives_a_crash_of_a_server_with_asynchronous_commits() -> None:
     # Of what it has not written yet, the server forgets all at once; the tests' own connections wait for theirs.
     late = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
     with EmbeddedPostgres(settings=CARELESS | late) as server:
@@ -314,7 +314,7 @@ def test_no_two_processes_have_the_same_name() -> None:
     assert {name.rpartition(":")[0] for name in names} == {f"{socket.gethostname()}:1"}
 
 
-def test_of_two_claims_at_the_same_moment_exactly_one_wins(database_url: str) -> None:
+def test_exactly_one_of_two_concurrent_claims_wins(database_url: str) -> None:
     barrier = threading.Barrier(2)
     with (
         postgres.connect(database_url, "tests") as one,
@@ -336,7 +336,7 @@ def test_of_two_claims_at_the_same_moment_exactly_one_wins(database_url: str) ->
             assert winners[0].fencing_token == 1 + turn % 2
 
 
-def test_of_two_batches_at_the_same_moment_each_job_is_in_one(database_url: str) -> None:
+def test_two_concurrent_batches_share_no_job(database_url: str) -> None:
     barrier = threading.Barrier(2)
     with (
         postgres.connect(database_url, "tests") as one,
@@ -361,7 +361,7 @@ def claim_in_batch(connection: Connection, job_id: int) -> list[Claim]:
     return claims.claim_many(connection, asked, worker="somebody", limits=NOTHING)
 
 
-def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided_singly(
+def test_a_batch_omits_claimed_and_undue_jobs_and_those_decided_singly(
     connection: Connection,
 ) -> None:
     new = delivered(connection)
@@ -394,7 +394,7 @@ def left_to_claim(connection: Connection, *ids: int) -> set[int]:
 
 
 @pytest.mark.parametrize("delivery", [1, 2])
-def test_a_job_that_waits_is_claimed_by_nobody_before_the_leader_has_renumbered_it(
+def test_a_waiting_job_cannot_be_claimed_before_the_leader_renumbers_it(
     connection: Connection, delivery: int
 ) -> None:
     job_id = delivered(connection)
@@ -411,7 +411,7 @@ def test_a_job_that_waits_is_claimed_by_nobody_before_the_leader_has_renumbered_
     assert claimed(connection, job_id, delivery=3).attempts == 2
 
 
-def test_a_job_that_was_delivered_again_is_claimed_through_its_latest_delivery_alone(
+def test_a_redelivered_job_can_be_claimed_only_by_its_latest_delivery(
     connection: Connection,
 ) -> None:
     single, batched = delivered(connection), delivered(connection)
@@ -454,7 +454,7 @@ class BrokenClock(datetime):
         return cls(2001, 2, 3)
 
 
-def test_the_databases_clock_decides_and_not_that_of_the_process(
+def test_the_databases_clock_decides_rather_than_the_local_one(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)
@@ -474,7 +474,7 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
     assert claimed(connection, job_id).attempts == 2
 
 
-def test_a_claim_within_a_long_transaction_still_starts_its_lease_now(connection: Connection) -> None:
+def test_a_claim_in_a_long_transaction_starts_its_lease_at_the_current_time(connection: Connection) -> None:
     job_id = delivered(connection)
     with connection.transaction():
         connection.execute("SELECT pg_sleep(0.05)")
@@ -497,7 +497,7 @@ def test_a_claim_within_a_long_transaction_still_starts_its_lease_now(connection
     ],
     ids=str,
 )
-def test_the_rows_own_limits_beat_the_registrations_and_those_beat_the_default(
+def test_row_limits_override_registered_limits_which_override_the_default(
     connection: Connection,
     own: tuple[int | None, int | None],
     registered: Limits | None,
@@ -514,7 +514,7 @@ def test_the_rows_own_limits_beat_the_registrations_and_those_beat_the_default(
     assert lease == pytest.approx(limits.lease_seconds, abs=0.1)
 
 
-def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Connection) -> None:
+def test_a_worker_that_does_not_know_the_job_leaves_its_limits_open(connection: Connection) -> None:
     job_id = delivered(connection)
     before_the_deploy = claimed(connection, job_id)
     outcomes.retry_later(connection, before_the_deploy, 0, ERROR)
@@ -524,9 +524,7 @@ def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Co
 
 
 @pytest.mark.parametrize("column", ["timeout_seconds", "max_attempts"])
-def test_a_job_with_the_largest_limits_that_the_schema_takes_is_claimed(
-    connection: Connection, column: str
-) -> None:
+def test_a_job_with_the_largest_limits_can_be_claimed(connection: Connection, column: str) -> None:
     job_id = delivered(connection, NAME, **{column: 2**31 - 1})
     assert getattr(claimed(connection, job_id), column) == 2**31 - 1
 
@@ -557,7 +555,7 @@ def test_a_claim_is_refused_for_another_queue_database_or_schema(connection: Con
     assert (found.fencing_token, str(found.installation)) == (1, ours)
 
 
-def test_a_worker_for_one_job_asks_for_its_claim_and_its_finish_alone(
+def test_a_worker_for_one_job_runs_only_its_claim_and_its_finish(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -614,7 +612,7 @@ def test_an_outcome_counts_only_once(connection: Connection, record: Record) -> 
     assert whereabouts(connection, job_id) == before
 
 
-def test_a_job_is_finished_under_the_token_of_its_last_claim_alone(connection: Connection) -> None:
+def test_only_the_last_claims_token_can_finish_a_job(connection: Connection) -> None:
     job_id = delivered(connection)
     old = claimed(connection, job_id)
     end_lease(connection, job_id)
@@ -626,9 +624,7 @@ def test_a_job_is_finished_under_the_token_of_its_last_claim_alone(connection: C
 
 
 @with_each_outcome
-def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
-    connection: Connection, record: Record
-) -> None:
+def test_a_worker_from_before_the_revival_can_record_nothing(connection: Connection, record: Record) -> None:
     job_id = delivered(connection)
     former = claimed(connection, job_id)
     outcomes.bury_claimed(connection, former, reason="failed", explanation="why")
@@ -640,7 +636,7 @@ def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
     assert finishes.finish(connection, current)
 
 
-def test_a_finished_row_keeps_what_the_claim_knew(connection: Connection) -> None:
+def test_a_finished_row_keeps_the_columns_of_its_claim(connection: Connection) -> None:
     job_id = delivered(connection, args=[1], tag="tests", context={"trace": "abc"}, priority=3)
     held = claimed(connection, job_id, worker="host:42")
     finishes.finish(connection, held)
@@ -651,7 +647,7 @@ def test_a_finished_row_keeps_what_the_claim_knew(connection: Connection) -> Non
     assert found["staged_at"] <= found["moved_at"] <= found["claimed_at"] <= found["finished_at"]
 
 
-def test_a_worker_refuses_what_is_not_to_be_claimed(connection: Connection, worker: Worker) -> None:
+def test_a_worker_refuses_an_unclaimable_job(connection: Connection, worker: Worker) -> None:
     job(name=NAME)(lambda: None)
     job_id = delivered(connection)
     assert worker.execute(4242) == "refused"
@@ -659,7 +655,7 @@ def test_a_worker_refuses_what_is_not_to_be_claimed(connection: Connection, work
     assert worker.execute(job_id) == "refused"
 
 
-def test_a_worker_tells_the_database_who_it_is(connection: Connection, worker: Worker) -> None:
+def test_a_worker_records_its_name(connection: Connection, worker: Worker) -> None:
     job(name=NAME)(lambda: None)
     job_id = delivered(connection)
     worker.execute(job_id)
@@ -668,7 +664,7 @@ def test_a_worker_tells_the_database_who_it_is(connection: Connection, worker: W
     assert found["finished_by"] == process_name()
 
 
-def test_the_lease_is_as_long_as_the_registration_says(connection: Connection, worker: Worker) -> None:
+def test_the_lease_is_as_long_as_registered(connection: Connection, worker: Worker) -> None:
     seconds: list[float] = []
 
     @job(name=NAME, lease_seconds=100)
@@ -732,7 +728,7 @@ def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
     assert found["explanation"] == "failed 2 times; last: ValueError: no such order"
 
 
-def test_a_worker_connects_anew_when_its_connection_broke(connection: Connection, worker: Worker) -> None:
+def test_a_worker_reconnects_after_a_broken_connection(connection: Connection, worker: Worker) -> None:
     job(name=NAME)(lambda: None)
     assert worker.execute(delivered(connection)) == "finished"
     assert worker.database.connection is not None
@@ -744,7 +740,7 @@ def test_a_worker_connects_anew_when_its_connection_broke(connection: Connection
     assert whereabouts(connection, job_id).keys() == {"finished_jobs"}
 
 
-def test_a_claim_whose_answer_was_lost_is_still_ours(
+def test_a_claim_whose_answer_was_lost_can_be_repeated(
     connection: Connection, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job(name=NAME)(lambda: None)
@@ -776,7 +772,7 @@ def test_a_repeated_claim_takes_no_claim_of_another_worker(connection: Connectio
     assert claimed(connection, job_id, worker="one", again=True).fencing_token == held.fencing_token + 1
 
 
-def test_a_worker_of_rq_logs_the_first_finished_job_of_a_name_and_all_if_that_is_wanted(
+def test_an_rq_worker_logs_the_first_finish_of_a_name_unless_verbose(
     connection: Connection,
     worker: Worker,
     monkeypatch: pytest.MonkeyPatch,

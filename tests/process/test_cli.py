@@ -129,7 +129,7 @@ def buried(
     return job_id
 
 
-def test_status_tells_programs_how_many_jobs_are_where(env: dict[str, str]) -> None:
+def test_status_json_counts_the_jobs_by_state(env: dict[str, str]) -> None:
     dead(env, queue="mail")
     drained(env)
     finished(env)
@@ -169,7 +169,7 @@ def test_status_names_the_leader_and_since_when(env: dict[str, str]) -> None:
     wait_until(lambda: json.loads(drain("status --json", env).stdout)["leader"] is None)
 
 
-def test_status_can_be_asked_while_the_first_leader_has_not_yet_written_its_name(env: dict[str, str]) -> None:
+def test_status_works_before_the_first_leader_has_written_its_name(env: dict[str, str]) -> None:
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
         connection.execute("SELECT pg_advisory_lock(1785684580, 1)")
 
@@ -177,7 +177,7 @@ def test_status_can_be_asked_while_the_first_leader_has_not_yet_written_its_name
         assert drain("status", env).exit_code == 0
 
 
-def test_status_tells_people_the_same(env: dict[str, str]) -> None:
+def test_status_prints_the_same_as_text(env: dict[str, str]) -> None:
     dead(env, queue="mail")
     stage_jobs(env["DRAIN_DATABASE_URL"], 2)
 
@@ -200,7 +200,7 @@ def test_list_shows_the_latest_jobs_first(env: dict[str, str]) -> None:
     assert listed("--queue default --limit 1") == [ids[-1]]
 
 
-def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dict[str, str]) -> None:
+def test_list_orders_jobs_by_time_not_by_id(env: dict[str, str]) -> None:
     first, second, third = (drained(env, queue=queue) for queue in ("mail", "video", "mail"))
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
         held = [claims.claim(connection, job_id, worker="test", limits={}) for job_id in (second, first)]
@@ -228,13 +228,13 @@ def test_list_shows_jobs_of_every_state(env: dict[str, str], state: str, make: A
         assert part in drain(f"list {state}", env).stdout
 
 
-def test_list_of_nothing_prints_nothing_but_a_word(env: dict[str, str]) -> None:
+def test_an_empty_list_prints_only_a_notice(env: dict[str, str]) -> None:
     result = drain("list dead", env)
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead job matches\n")
 
 
-def test_a_queue_that_is_unknown_is_answered_with_those_that_are_known(env: dict[str, str]) -> None:
+def test_an_unknown_queue_is_answered_with_the_known_ones(env: dict[str, str]) -> None:
     stage_jobs(env["DRAIN_DATABASE_URL"], queue="mail")
     stage_jobs(env["DRAIN_DATABASE_URL"], queue="video")
 
@@ -246,7 +246,7 @@ def test_a_queue_that_is_unknown_is_answered_with_those_that_are_known(env: dict
     assert "it has no job staged, in flight or dead" in result.stderr
 
 
-def test_a_table_shows_id_and_queue_of_a_dead_job_in_80_columns_whatever_else_it_holds(
+def test_a_table_shows_a_dead_jobs_id_and_queue_within_80_columns(
     env: dict[str, str],
 ) -> None:
     query(env["DRAIN_DATABASE_URL"], "ALTER SEQUENCE staged_jobs_id_seq RESTART 12345678901")
@@ -259,7 +259,7 @@ def test_a_table_shows_id_and_queue_of_a_dead_job_in_80_columns_whatever_else_it
     assert max(map(len, lines)) <= 80
 
 
-def test_show_tells_all_about_a_job(env: dict[str, str]) -> None:
+def test_show_prints_everything_about_a_job(env: dict[str, str]) -> None:
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
         job_id = stage(connection, "shop.send", ["größe"], {"a": 1}, tag="shop.order")
 
@@ -272,7 +272,7 @@ def test_show_tells_all_about_a_job(env: dict[str, str]) -> None:
         assert part in text
 
 
-def test_show_tells_what_a_job_failed_of(env: dict[str, str]) -> None:
+def test_show_prints_the_last_error(env: dict[str, str]) -> None:
     claim = claimed(env)
     error = {"type": "ValueError", "message": "too small", "traceback": "Traceback: here\n  and there"}
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
@@ -284,7 +284,7 @@ def test_show_tells_what_a_job_failed_of(env: dict[str, str]) -> None:
     assert "Traceback: here\n  and there" in text
 
 
-def test_show_of_an_id_that_nobody_knows_is_one_line(env: dict[str, str]) -> None:
+def test_show_of_an_unknown_id_is_one_line(env: dict[str, str]) -> None:
     assert "no job has the id 4711" in one_line_of(drain("show 4711", env))
 
 
@@ -302,7 +302,7 @@ def test_show_of_an_id_that_nobody_knows_is_one_line(env: dict[str, str]) -> Non
         "dead list --limit 0",
     ],
 )
-def test_words_that_make_no_sense_are_wrong_usage(env: dict[str, str], words: str) -> None:
+def test_invalid_arguments_are_a_usage_error(env: dict[str, str], words: str) -> None:
     assert drain(words, env).exit_code == 2
 
 
@@ -319,7 +319,7 @@ def test_words_that_make_no_sense_are_wrong_usage(env: dict[str, str], words: st
         ("--tag nobody", []),
     ],
 )
-def test_dead_list_shows_the_dead_jobs_that_were_named_the_latest_first(
+def test_dead_list_shows_the_selected_jobs_latest_first(
     env: dict[str, str], by: str, named: list[str]
 ) -> None:
     ids = {
@@ -337,13 +337,13 @@ def test_dead_list_shows_the_dead_jobs_that_were_named_the_latest_first(
     assert (text.stderr == "no dead job matches\n") == (not named)
 
 
-def test_dead_list_answers_a_queue_that_is_unknown_with_those_that_are_known(env: dict[str, str]) -> None:
+def test_dead_list_answers_an_unknown_queue_with_the_known_ones(env: dict[str, str]) -> None:
     dead(env, queue="mail")
 
     assert "known: mail" in drain("dead list --queue mial", env).stderr
 
 
-def test_dead_show_tells_what_the_job_died_of_in_this_life_and_those_before(env: dict[str, str]) -> None:
+def test_dead_show_explains_every_death_of_a_job(env: dict[str, str]) -> None:
     job_id = buried(env, "the first error", args=["größe"], tag="shop.order")
     assert drain(f"dead retry {job_id} --yes", env).exit_code == 0
     buried_again = buried(env, "the second error", job_id=job_id)
@@ -365,7 +365,7 @@ def test_dead_show_tells_what_the_job_died_of_in_this_life_and_those_before(env:
 
 
 @pytest.mark.parametrize(("state", "make"), [("inflight", drained), ("finished", finished)])
-def test_dead_show_of_a_job_that_is_not_dead_is_one_line_that_says_what_it_is(
+def test_dead_show_of_a_job_that_is_not_dead_reports_its_state(
     env: dict[str, str], state: str, make: Any
 ) -> None:
     job_id = make(env)
@@ -376,7 +376,7 @@ def test_dead_show_of_a_job_that_is_not_dead_is_one_line_that_says_what_it_is(
 
 
 @pytest.mark.parametrize("verb", ["retry", "discard"])
-def test_dead_jobs_have_to_be_named(env: dict[str, str], verb: str) -> None:
+def test_dead_jobs_must_be_selected_explicitly(env: dict[str, str], verb: str) -> None:
     job_id = dead(env)
 
     assert drain(f"dead {verb} --yes", env).exit_code == 2
@@ -403,7 +403,7 @@ def test_dead_jobs_have_to_be_named(env: dict[str, str], verb: str) -> None:
         ("list", "Missing argument 'STATE'"),
     ],
 )
-def test_wrong_usage_says_what_would_be_right(words: str, said: str) -> None:
+def test_wrong_usage_suggests_the_right_one(words: str, said: str) -> None:
     result = drain(words, {"DRAIN_DATABASE_URL": NOBODY_LISTENS})
 
     assert result.exit_code == 2
@@ -414,7 +414,7 @@ def test_wrong_usage_says_what_would_be_right(words: str, said: str) -> None:
     "words",
     ["run --metrics-port 99999", "run --metrics-port http", "run --batch-size 0", "run --poll-seconds x"],
 )
-def test_a_setting_that_cannot_be_used_is_one_line_and_exit_code_1(words: str, env: dict[str, str]) -> None:
+def test_an_invalid_setting_is_one_line_and_exit_code_1(words: str, env: dict[str, str]) -> None:
     assert f"DRAIN_{words.split()[1][2:].replace('-', '_').upper()} must " in one_line_of(drain(words, env))
 
 
@@ -431,7 +431,9 @@ def test_an_output_that_cannot_be_written_is_one_line(words: str) -> None:
 
 @pytest.mark.parametrize("verb", ["retry", "discard"])
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "nothing", "end of input"])
-def test_nothing_happens_to_dead_jobs_without_a_yes(env: dict[str, str], verb: str, answer: str) -> None:
+def test_nothing_happens_to_dead_jobs_without_confirmation(
+    env: dict[str, str], verb: str, answer: str
+) -> None:
     job_id = dead(env)
 
     result = drain(f"dead {verb} {job_id}", env, answer)
@@ -445,7 +447,7 @@ def test_nothing_happens_to_dead_jobs_without_a_yes(env: dict[str, str], verb: s
     "by", ["{}", "--queue mail", "--job shop.mail", "--tag urgent", "--queue mail --tag urgent"]
 )
 @pytest.mark.parametrize(("verb", "staged"), [("retry", 1), ("discard", 0)])
-def test_a_yes_retries_or_discards_what_was_named_and_no_other(
+def test_confirmation_retries_or_discards_only_the_selected_jobs(
     env: dict[str, str], by: str, verb: str, staged: int
 ) -> None:
     other = dead(env)
@@ -459,7 +461,7 @@ def test_a_yes_retries_or_discards_what_was_named_and_no_other(
     assert ids_in(env["DRAIN_DATABASE_URL"], "staged_jobs") == [named] * staged
 
 
-def test_a_dead_job_that_is_retried_is_drained_again_and_remembers(env: dict[str, str]) -> None:
+def test_a_retried_dead_job_is_drained_again_and_keeps_its_history(env: dict[str, str]) -> None:
     ids = [dead(env), dead(env)]
 
     assert drain("dead retry --all --yes", env).exit_code == 0
@@ -480,9 +482,7 @@ def test_a_dead_job_that_is_retried_has_all_its_attempts_again(env: dict[str, st
 
 
 @pytest.mark.parametrize("verb", ["retry", "discard"])
-def test_how_many_dead_jobs_it_will_be_is_asked_before_anything_happens(
-    env: dict[str, str], verb: str
-) -> None:
+def test_the_confirmation_prompt_gives_the_number_of_dead_jobs(env: dict[str, str], verb: str) -> None:
     ids = [dead(env, queue="mail") for _ in range(3)]
     dead(env)
 
@@ -494,7 +494,7 @@ def test_how_many_dead_jobs_it_will_be_is_asked_before_anything_happens(
     assert f"{verb}: 2 jobs" in done.stdout
 
 
-def test_dead_jobs_that_nobody_knows_are_one_line(env: dict[str, str]) -> None:
+def test_unknown_dead_jobs_are_one_line(env: dict[str, str]) -> None:
     assert "not dead: 4711" in one_line_of(drain("dead retry 4711 --yes", env))
     assert "no dead job matches" in one_line_of(drain("dead discard --all --yes", env))
 
@@ -515,7 +515,7 @@ def test_init_may_be_repeated(empty_database_url: str) -> None:
         ("--print --from 1 --version 2", 2, 1),
     ],
 )
-def test_init_prints_the_sql_of_a_version_or_of_a_way_without_a_database(
+def test_init_prints_the_sql_of_a_version_or_migration_without_a_database(
     words: str, version: int, since: int
 ) -> None:
     result = drain(f"init {words}", {})
@@ -525,11 +525,11 @@ def test_init_prints_the_sql_of_a_version_or_of_a_way_without_a_database(
 
 
 @pytest.mark.parametrize("words", ["--version 99", "--version 0", "--from 99", "--from 2 --version 1"])
-def test_init_prints_no_version_that_there_is_not_and_says_so_on_one_line(words: str) -> None:
+def test_init_refuses_to_print_an_unknown_version(words: str) -> None:
     assert "version" in one_line_of(drain(f"init --print {words}", {}))
 
 
-def test_a_version_is_for_printing(env: dict[str, str]) -> None:
+def test_the_version_option_requires_print(env: dict[str, str]) -> None:
     result = drain("init --version 1", env)
 
     assert result.exit_code == 2
@@ -537,14 +537,12 @@ def test_a_version_is_for_printing(env: dict[str, str]) -> None:
 
 
 @every_command
-def test_a_database_that_is_not_named_is_asked_for_on_one_line(words: str) -> None:
+def test_a_missing_database_url_is_one_line(words: str) -> None:
     assert "DRAIN_DATABASE_URL" in one_line_of(drain(words, {"DRAIN_REDIS_URL": "redis://127.0.0.1:1"}))
 
 
 @every_command
-def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(
-    words: str, env: dict[str, str]
-) -> None:
+def test_an_unreachable_server_is_one_line_without_its_password(words: str, env: dict[str, str]) -> None:
     line = one_line_of(drain(words, env | {"DRAIN_DATABASE_URL": NOBODY_LISTENS}))
 
     assert "127.0.0.1:1/shop" in line
@@ -552,7 +550,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(
 
 
 @pytest.mark.parametrize("character", "@/?#[]:% \u2100")
-def test_no_part_of_a_password_is_shown_when_somebody_forgot_to_encode_it(character: str) -> None:
+def test_no_part_of_an_unencoded_password_is_shown(character: str) -> None:
     url = f"postgresql://user:hush{character}quiet@127.0.0.1:1/shop"
     line = one_line_of(drain("status", {"DRAIN_DATABASE_URL": url}))
 
@@ -561,27 +559,27 @@ def test_no_part_of_a_password_is_shown_when_somebody_forgot_to_encode_it(charac
 
 
 @every_command
-def test_a_database_without_the_schema_is_one_line(
+def test_a_database_without_the_schema_is_reported_on_one_line(
     words: str, env: dict[str, str], empty_database_url: str
 ) -> None:
     assert "drain init" in one_line_of(drain(words, env | {"DRAIN_DATABASE_URL": empty_database_url}))
 
 
 @every_command
-def test_a_newer_schema_is_one_line(words: str, env: dict[str, str]) -> None:
+def test_a_newer_schema_is_reported_on_one_line(words: str, env: dict[str, str]) -> None:
     query(env["DRAIN_DATABASE_URL"], "INSERT INTO drain_schema (version) VALUES (99)")
 
     assert "upgrade job-drain" in one_line_of(drain(words, env))
 
 
-def test_init_leaves_a_newer_schema_alone_and_says_so(env: dict[str, str]) -> None:
+def test_init_leaves_a_newer_schema_unchanged_and_reports_it(env: dict[str, str]) -> None:
     query(env["DRAIN_DATABASE_URL"], "INSERT INTO drain_schema (version) VALUES (99)")
 
     assert "upgrade job-drain" in one_line_of(drain("init", env))
 
 
 @pytest.mark.parametrize("words", ["run --once", "work default --burst"])
-def test_a_redis_that_is_missing_or_cannot_be_used_is_one_line(words: str, env: dict[str, str]) -> None:
+def test_a_missing_or_unusable_redis_is_one_line(words: str, env: dict[str, str]) -> None:
     def told(url: str) -> str:
         return one_line_of(drain(words, env | {"DRAIN_REDIS_URL": url}))
 
@@ -593,7 +591,7 @@ def test_a_redis_that_is_missing_or_cannot_be_used_is_one_line(words: str, env: 
     assert "hush" not in away
 
 
-def test_status_counts_on_while_redis_is_away(env: dict[str, str]) -> None:
+def test_status_still_counts_jobs_while_redis_is_unavailable(env: dict[str, str]) -> None:
     stage_jobs(env["DRAIN_DATABASE_URL"])
 
     result = drain("status --json", env | {"DRAIN_REDIS_URL": "redis://:hush@127.0.0.1:1/0"})
@@ -651,7 +649,7 @@ def test_help_names_every_command() -> None:
 
 @pytest.mark.parametrize("words", ["status", "list dead", "list staged"])
 @pytest.mark.usefixtures("processes")
-def test_output_that_goes_to_a_program_holds_no_colours(
+def test_output_to_a_pipe_has_no_colours(
     env: dict[str, str], database_url: str, redis_url: str, words: str
 ) -> None:
     dead(env)

@@ -57,7 +57,7 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_what_is_committed_while_it_sleeps_is_drained(
+def test_a_job_committed_while_the_leader_sleeps_is_drained(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env):
@@ -69,7 +69,7 @@ def test_what_is_committed_while_it_sleeps_is_drained(
     assert pushed_jobs(redis_url) == ids_in(database_url, "inflight_jobs")
 
 
-def test_a_commit_wakes_the_one_that_sleeps(database_url: str) -> None:
+def test_a_commit_wakes_the_sleeping_leader(database_url: str) -> None:
     with closing(postgres.connect(database_url, "test")) as connection:
         assert leader.try_to_lead(connection) is not None
         with leader.asleep(connection):
@@ -80,7 +80,7 @@ def test_a_commit_wakes_the_one_that_sleeps(database_url: str) -> None:
             wait_until(lambda: not sleeper.is_alive(), seconds=10)
 
 
-def test_what_is_committed_without_a_word_is_found_by_polling(
+def test_a_job_committed_without_a_notification_is_found_by_polling(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env):
@@ -91,7 +91,7 @@ def test_what_is_committed_without_a_word_is_found_by_polling(
         wait_until(lambda: pushed_jobs(redis_url) == [job_id])
 
 
-def test_a_transaction_that_began_before_it_slept_is_drained_once_it_commits(
+def test_a_transaction_begun_before_the_sleep_is_drained_once_it_commits(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env), psycopg.connect(database_url) as connection:
@@ -103,7 +103,7 @@ def test_a_transaction_that_began_before_it_slept_is_drained_once_it_commits(
         wait_until(lambda: pushed_jobs(redis_url) == [other, job_id])
 
 
-def test_what_is_scheduled_is_drained_when_the_database_says_so(
+def test_a_scheduled_job_is_drained_by_the_databases_clock(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env):
@@ -118,7 +118,7 @@ def test_what_is_scheduled_is_drained_when_the_database_says_so(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_ends_it_in_good_order(
+def test_a_signal_stops_the_leader_cleanly(
     database_url: str, redis_url: str, env: dict[str, str], number: int
 ) -> None:
     ids = stage_jobs(database_url, 500)
@@ -131,7 +131,7 @@ def test_a_signal_ends_it_in_good_order(
     assert pushed_jobs(redis_url) == ids_in(database_url, "inflight_jobs") == ids[: len(ids) - len(left)]
 
 
-def test_a_signal_ends_the_one_that_stands_by(database_url: str, redis_url: str, env: dict[str, str]) -> None:
+def test_a_signal_stops_a_standby(database_url: str, redis_url: str, env: dict[str, str]) -> None:
     with (
         new_enqueuer(database_url, redis_url),
         drain_command("run", "--metrics-port", "0", env=env) as standby,
@@ -140,7 +140,7 @@ def test_a_signal_ends_the_one_that_stands_by(database_url: str, redis_url: str,
         assert end(standby) == 0
 
 
-def test_once_drains_what_is_due_and_ends(database_url: str, redis_url: str, env: dict[str, str]) -> None:
+def test_once_drains_the_due_jobs_and_exits(database_url: str, redis_url: str, env: dict[str, str]) -> None:
     ids = stage_jobs(database_url, 3)
     query(
         database_url,
@@ -154,7 +154,7 @@ def test_once_drains_what_is_due_and_ends(database_url: str, redis_url: str, env
     assert len(ids_in(database_url, "staged_jobs")) == 1
 
 
-def test_once_counts_what_went_to_redis_and_nothing_else(database_url: str, env: dict[str, str]) -> None:
+def test_once_counts_only_the_jobs_pushed_to_redis(database_url: str, env: dict[str, str]) -> None:
     stage_jobs(database_url, 2)
     stage_jobs(database_url, 3, expires_at=datetime(2020, 1, 1, tzinfo=UTC))
     with drain_command("run", "--once", env=env) as process:
@@ -162,7 +162,7 @@ def test_once_counts_what_went_to_redis_and_nothing_else(database_url: str, env:
         assert "2 jobs" in process.output
 
 
-def test_once_is_refused_with_one_line_while_another_one_leads(
+def test_once_is_refused_while_another_enqueuer_leads(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     stage_jobs(database_url)
@@ -201,7 +201,7 @@ def test_the_port_serves_metrics_and_probes(database_url: str, redis_url: str, e
         assert line in metrics
 
 
-def test_where_the_port_is_taken_jobs_are_drained_with_a_warning(
+def test_a_port_in_use_is_a_warning_and_jobs_are_still_drained(
     database_url: str, redis_url: str, env: dict[str, str], taken_port: int
 ) -> None:
     stage_jobs(database_url)
@@ -220,7 +220,7 @@ def test_metrics_port_0_serves_nothing(env: dict[str, str], taken_port: int) -> 
         assert "metrics" not in process.output
 
 
-def test_a_database_without_the_schema_is_told_on_one_line(empty_database_url: str, redis_url: str) -> None:
+def test_run_reports_a_missing_schema_on_one_line(empty_database_url: str, redis_url: str) -> None:
     with drain_command(
         "run", "--metrics-port", "0", env=environment(empty_database_url, redis_url)
     ) as process:
@@ -230,7 +230,7 @@ def test_a_database_without_the_schema_is_told_on_one_line(empty_database_url: s
     assert "drain init" in line
 
 
-def test_every_line_of_its_log_is_a_json_object_when_nobody_watches(
+def test_log_lines_are_json_without_a_terminal(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env) as process:
@@ -255,7 +255,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield listener, f"@{name}" if abstract else name
 
 
-def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
+def test_systemd_is_notified_of_readiness_liveness_and_stopping(
     env: dict[str, str], systemd: tuple[socket.socket, str]
 ) -> None:
     listener, name = systemd
@@ -277,7 +277,7 @@ def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_what_is_committed_as_it_falls_asleep_is_drained_before_it_waits(
+def test_a_job_committed_as_the_leader_falls_asleep_is_drained_first(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[list[int]] = []
@@ -314,7 +314,7 @@ def nobody_leads(database_url: str) -> bool:
     )
 
 
-def test_the_waits_grow_until_a_batch_has_got_through(
+def test_waits_grow_until_a_batch_succeeds(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[int] = []
@@ -347,7 +347,7 @@ def test_the_waits_grow_until_a_batch_has_got_through(
     assert failures == [1, 2, 3, 1]
 
 
-def test_a_batch_that_was_too_much_is_smaller_in_the_next_term_too(
+def test_the_next_term_keeps_the_reduced_batch_size(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []

@@ -54,9 +54,7 @@ def test_the_depth_can_be_fixed_or_without_a_bound(database_url: str, redis_url:
 
 
 @pytest.mark.usefixtures("processes")
-def test_draining_once_has_no_bound_and_nor_has_a_queue_in_forward_mode(
-    database_url: str, redis_url: str
-) -> None:
+def test_draining_once_and_forward_mode_have_no_bound(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 200)
     stage_jobs(database_url, 100, queue="away")
     env = environment(database_url, redis_url, DRAIN_FORWARD_QUEUES="away")
@@ -67,7 +65,7 @@ def test_draining_once_has_no_bound_and_nor_has_a_queue_in_forward_mode(
     assert len(pushed_jobs(redis_url)) == 200
 
 
-def test_a_full_queue_keeps_no_other_one_waiting(database_url: str, redis_url: str) -> None:
+def test_a_full_queue_does_not_delay_the_others(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 500, queue="bulk")
     with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
         assert enqueuer.drain() == 10
@@ -76,7 +74,7 @@ def test_a_full_queue_keeps_no_other_one_waiting(database_url: str, redis_url: s
     assert pushed_jobs(redis_url) == [job_id]
 
 
-def test_a_priority_that_is_set_in_postgres_holds_to_the_last_moment(
+def test_priorities_set_in_postgres_apply_until_the_push(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Another machine may be slow: no sweep is put off because one took long.
@@ -91,7 +89,7 @@ def test_a_priority_that_is_set_in_postgres_holds_to_the_last_moment(
     assert pushed_jobs(redis_url)[:3] == [urgent, ids[-1], ids[10]]
 
 
-def test_a_list_that_others_fill_is_full_too(database_url: str, redis_url: str) -> None:
+def test_a_list_filled_by_other_programs_is_full_too(database_url: str, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("rq:queue:default", *(f"theirs-{number}" for number in range(100)))
     stage_jobs(database_url, 30)
@@ -104,9 +102,7 @@ def test_a_list_that_others_fill_is_full_too(database_url: str, redis_url: str) 
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_redis_that_lost_its_memory_gets_back_what_was_pushed_and_no_more(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_redis_that_lost_its_data_gets_back_only_pushed_jobs(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 500)
     with leading(environment(database_url, redis_url), "--depth", "20") as leader:
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
@@ -119,7 +115,7 @@ def test_a_redis_that_lost_its_memory_gets_back_what_was_pushed_and_no_more(
 
 
 @pytest.mark.usefixtures("processes")
-def test_due_retries_wait_for_room_as_others_do(database_url: str, redis_url: str) -> None:
+def test_due_retries_wait_for_room_like_other_jobs(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 50)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
@@ -134,9 +130,7 @@ def test_due_retries_wait_for_room_as_others_do(database_url: str, redis_url: st
     assert waiting == [(10,)]
 
 
-def test_a_list_holds_no_more_than_its_bound_and_patient_jobs_do_not_overtake_urgent_ones_in_it(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_list_stays_within_its_bound_and_urgent_jobs_come_first(database_url: str, redis_url: str) -> None:
     urgent, patient = stage_jobs(database_url, 35), stage_jobs(database_url, 20, priority=100)
     lists = []
     with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
@@ -151,7 +145,7 @@ def test_a_list_holds_no_more_than_its_bound_and_patient_jobs_do_not_overtake_ur
     assert set(pushed[35:]) <= set(patient)
 
 
-def test_a_push_to_one_list_says_nothing_about_the_length_of_another(
+def test_a_push_to_one_list_does_not_change_the_known_length_of_another(
     database_url: str, redis_url: str
 ) -> None:
     stage_jobs(database_url, 30, queue="calls")

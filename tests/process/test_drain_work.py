@@ -61,7 +61,7 @@ def stage_and_drain(database_url: str, redis_url: str, job: str) -> list[int]:
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_a_worker_that_was_told_to_end_does_so_though_redis_goes_away_under_its_job(
+def test_a_stopping_worker_ends_even_if_redis_disappears_during_its_job(
     database_url: str, redis: EmbeddedRedis, env: dict[str, str], *, comes_back: bool
 ) -> None:
     ids = stage_and_drain(database_url, redis.url, "wait_for_go")
@@ -76,7 +76,7 @@ def test_a_worker_that_was_told_to_end_does_so_though_redis_goes_away_under_its_
     assert ids_in(database_url, "finished_jobs") == ids
 
 
-def test_the_signal_to_end_does_no_harm_to_the_job_in_hand_while_redis_is_away(
+def test_a_stop_signal_during_a_redis_outage_does_not_harm_the_running_job(
     database_url: str, redis: EmbeddedRedis, env: dict[str, str]
 ) -> None:
     ids = stage_and_drain(database_url, redis.url, "wait_for_go")
@@ -122,7 +122,7 @@ def test_a_worker_that_waited_for_redis_leaves_no_thread_behind(
         wait_until(lambda: ids_in(database_url, "finished_jobs") == ids, PATIENCE_SECONDS)
 
 
-def test_a_redis_that_goes_away_before_the_worker_is_made_is_waited_for(
+def test_a_redis_that_disappears_before_the_worker_is_created_is_waited_for(
     database_url: str, redis: EmbeddedRedis, env: dict[str, str]
 ) -> None:
     redis.kill()

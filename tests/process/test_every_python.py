@@ -12,7 +12,7 @@ from tests import every_python
 README = (every_python.ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_pythons_that_the_readme_promises_are_those_of_the_package() -> None:
+def test_the_readme_promises_the_pythons_of_the_package() -> None:
     named = re.search(r"Python 3\.(\d+) to 3\.(\d+)", README)
     assert named
     first, last = map(int, named.groups())
@@ -20,7 +20,7 @@ def test_the_pythons_that_the_readme_promises_are_those_of_the_package() -> None
 
 
 @pytest.mark.usefixtures("processes")
-def test_this_python_is_found_and_a_shim_that_does_not_run_is_not(
+def test_this_python_is_found_but_a_broken_shim_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shim = tmp_path / "python3.29"

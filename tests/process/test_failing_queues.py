@@ -151,7 +151,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     return [record.queue for record in caplog.records if getattr(record, "event", None) == name]  # type: ignore[attr-defined]
 
 
-def test_of_a_failing_queue_one_retry_is_let_through_and_no_other_while_it_is_under_way(
+def test_only_one_retry_of_a_failing_queue_is_let_through_at_a_time(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     assert leader.run_once() == 1
@@ -165,7 +165,7 @@ def test_of_a_failing_queue_one_retry_is_let_through_and_no_other_while_it_is_un
         assert finishes.finish(connection, claim)
 
 
-def test_the_rest_follows_when_one_job_has_finished(
+def test_the_remaining_retries_follow_once_one_job_has_finished(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     leader.run_once()
@@ -175,7 +175,7 @@ def test_the_rest_follows_when_one_job_has_finished(
     assert mail.pop() == failing[1:]
 
 
-def test_a_new_job_that_finishes_lets_the_rest_through_too(
+def test_a_new_job_that_finishes_releases_the_remaining_retries(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     leader.run_once()
@@ -187,14 +187,14 @@ def test_a_new_job_that_finishes_lets_the_rest_through_too(
     assert leader.run_once() == MANY - 1
 
 
-def test_fewer_failures_than_that_hold_nothing_back(mail: Queue, leader: Redelivery) -> None:
+def test_fewer_failures_hold_nothing_back(mail: Queue, leader: Redelivery) -> None:
     ids = fail_all(mail, leader, MANY - 1)
     assert leader.run_once() == MANY - 1
     assert mail.pop() == ids
     assert (mail.gauge(), mail.is_failing()) == (None, False)
 
 
-def test_failures_count_only_from_the_last_finish_on(mail: Queue, leader: Redelivery) -> None:
+def test_only_failures_since_the_last_finish_count(mail: Queue, leader: Redelivery) -> None:
     fail_all(mail, leader, MANY - 1)
     (finished,) = mail.stage(1)
     leader.enqueuer.drain()
@@ -204,7 +204,7 @@ def test_failures_count_only_from_the_last_finish_on(mail: Queue, leader: Redeli
     assert leader.run_once() == 2 * (MANY - 1)
 
 
-def test_the_finish_of_another_queue_does_not_count(mail: Queue, video: Queue, leader: Redelivery) -> None:
+def test_a_finish_in_another_queue_does_not_count(mail: Queue, video: Queue, leader: Redelivery) -> None:
     fail_all(mail, leader, MANY - 1)
     (finished,) = video.stage(1)
     leader.enqueuer.drain()
@@ -213,7 +213,7 @@ def test_the_finish_of_another_queue_does_not_count(mail: Queue, video: Queue, l
     assert leader.run_once() == 1
 
 
-def test_other_queues_go_on_as_ever(
+def test_other_queues_are_not_affected(
     mail: Queue, video: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     ids = fail_all(video, leader, MANY - 1)
@@ -222,13 +222,13 @@ def test_other_queues_go_on_as_ever(
     assert (mail.gauge(), video.gauge()) == (1, None)
 
 
-def test_two_failing_queues_have_one_each(mail: Queue, video: Queue, leader: Redelivery) -> None:
+def test_two_failing_queues_each_have_one_trial(mail: Queue, video: Queue, leader: Redelivery) -> None:
     ids = [fail_all(queue, leader, MANY) for queue in (mail, video)]
     assert leader.run_once() == 2
     assert [mail.pop(), video.pop()] == [ids[0][:1], ids[1][:1]]
 
 
-def test_when_the_one_on_trial_fails_the_next_one_is_let_through(
+def test_a_failed_trial_lets_the_next_retry_through(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     for expected in failing + failing[:1]:
@@ -237,7 +237,7 @@ def test_when_the_one_on_trial_fails_the_next_one_is_let_through(
         mail.fail(expected)
 
 
-def test_when_the_one_on_trial_defers_itself_the_next_one_is_let_through(
+def test_a_deferred_trial_lets_the_next_retry_through(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     leader.run_once()
@@ -247,7 +247,7 @@ def test_when_the_one_on_trial_defers_itself_the_next_one_is_let_through(
     assert mail.pop() == [failing[1]]
 
 
-def test_when_the_one_on_trial_is_dead_the_next_one_is_let_through(
+def test_a_dead_trial_lets_the_next_retry_through(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     leader.run_once()
@@ -257,7 +257,7 @@ def test_when_the_one_on_trial_is_dead_the_next_one_is_let_through(
     assert mail.pop() == [failing[1]]
 
 
-def test_when_the_one_on_trial_loses_its_worker_the_next_one_is_let_through_beside_it(
+def test_the_next_retry_follows_after_a_trial_lost_its_worker(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     leader.run_once()
@@ -268,7 +268,7 @@ def test_when_the_one_on_trial_loses_its_worker_the_next_one_is_let_through_besi
     assert leader.run_once() == 0
 
 
-def test_the_one_on_trial_is_the_one_that_has_been_due_for_longest(mail: Queue, leader: Redelivery) -> None:
+def test_the_trial_is_the_retry_that_has_been_due_longest(mail: Queue, leader: Redelivery) -> None:
     ids = mail.stage(MANY)
     leader.enqueuer.drain()
     mail.pop()
@@ -278,7 +278,7 @@ def test_the_one_on_trial_is_the_one_that_has_been_due_for_longest(mail: Queue, 
     assert mail.pop() == ids[-1:]
 
 
-def test_what_is_not_due_is_not_let_through(mail: Queue, leader: Redelivery) -> None:
+def test_a_retry_that_is_not_due_is_not_let_through(mail: Queue, leader: Redelivery) -> None:
     ids = mail.stage(MANY)
     leader.enqueuer.drain()
     mail.pop()
@@ -287,7 +287,7 @@ def test_what_is_not_due_is_not_let_through(mail: Queue, leader: Redelivery) -> 
     assert (mail.gauge(), mail.is_failing()) == (1, True)
 
 
-def test_a_new_leader_starts_afresh_with_one_more_and_no_harm(mail: Queue) -> None:
+def test_a_new_leader_lets_one_more_retry_through(mail: Queue) -> None:
     with new_leader(mail) as (_, first):
         ids = fail_all(mail, first, MANY)
         first.run_once()
@@ -301,7 +301,7 @@ def test_a_new_leader_starts_afresh_with_one_more_and_no_harm(mail: Queue) -> No
         assert second.run_once() == MANY - 2
 
 
-def test_the_gauge_goes_up_and_down_again_and_each_is_one_line(
+def test_the_gauge_and_one_log_line_follow_each_change(
     mail: Queue, leader: Redelivery, failing: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -315,7 +315,7 @@ def test_the_gauge_goes_up_and_down_again_and_each_is_one_line(
     assert (events(caplog, "queue_failing"), events(caplog, "queue_recovered")) == (["mail"], ["mail"])
 
 
-def test_a_queue_whose_last_retry_is_gone_is_failing_no_more(mail: Queue, leader: Redelivery) -> None:
+def test_a_queue_without_remaining_retries_is_no_longer_failing(mail: Queue, leader: Redelivery) -> None:
     ids = fail_all(mail, leader, MANY)
     for job_id in ids:
         leader.run_once()
@@ -325,7 +325,7 @@ def test_a_queue_whose_last_retry_is_gone_is_failing_no_more(mail: Queue, leader
     assert mail.gauge() == 0
 
 
-def test_the_gauge_is_no_more_when_the_leader_is_another(mail: Queue) -> None:
+def test_a_new_leader_does_not_inherit_the_gauge(mail: Queue) -> None:
     with new_leader(mail) as (_, first):
         fail_all(mail, first, MANY)
         first.run_once()
@@ -336,7 +336,7 @@ def test_the_gauge_is_no_more_when_the_leader_is_another(mail: Queue) -> None:
         assert mail.gauge() is None
 
 
-def test_status_says_that_a_queue_fails_while_one_of_its_five_is_on_trial(
+def test_status_reports_a_queue_as_failing_during_a_trial(
     mail: Queue, leader: Redelivery, failing: list[int]
 ) -> None:
     leader.run_once()
@@ -345,9 +345,7 @@ def test_status_says_that_a_queue_fails_while_one_of_its_five_is_on_trial(
 
 
 @pytest.mark.usefixtures("processes")
-def test_when_the_target_of_a_failing_queue_comes_back_all_of_its_jobs_are_finished(
-    database_url: str, redis_url: str
-) -> None:
+def test_all_jobs_finish_once_the_failing_queues_target_recovers(database_url: str, redis_url: str) -> None:
     jobs_for_tests.create_effects(database_url)
     env = environment(database_url, redis_url, DRAIN_JOBS=jobs_for_tests.MODULE, PYTHONPATH=str(ROOT))
     ids = stage_jobs(database_url, 2 * MANY, job=jobs_for_tests.fail_until_go.job_name)
@@ -369,9 +367,7 @@ def test_many_retries_of_a_working_queue_are_let_through_in_slices(mail: Queue, 
     assert sorted(mail.pop()) == ids
 
 
-def test_the_questions_see_a_queue_of_which_nothing_has_ever_finished(
-    mail: Queue, leader: Redelivery
-) -> None:
+def test_a_queue_without_any_finish_is_queried_correctly(mail: Queue, leader: Redelivery) -> None:
     fail_all(mail, leader, 1)
     with closing(postgres.connect(mail.database_url, "test")) as connection:
         (found,) = waiting.retrying_queues(connection)

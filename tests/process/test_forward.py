@@ -69,7 +69,7 @@ def drain(database_url: str, redis_url: str) -> None:
         enqueuer.drain()
 
 
-def test_a_row_stays_while_nobody_serves_redis(database_url: str, redis_url: str) -> None:
+def test_a_row_stays_while_redis_is_unavailable(database_url: str, redis_url: str) -> None:
     ids = stage_jobs(database_url, 3, queue="mail")
 
     with pytest.raises(UnavailableError):
@@ -135,7 +135,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("job_args", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_a_row_that_cannot_be_encoded_is_dead_and_the_rest_of_its_batch_is_pushed(
+def test_a_row_that_cannot_be_encoded_is_dead_and_the_others_are_pushed(
     database_url: str, redis_url: str, job_args: str
 ) -> None:
     (first,) = stage_jobs(database_url, queue="mail")
@@ -194,9 +194,7 @@ def a_list_again(redis_url: str, queue: str) -> None:
         client.delete(f"rq:queue:{queue}")
 
 
-def test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once(
-    database_url: str, redis_url: str
-) -> None:
+def test_only_jobs_of_a_queue_whose_key_is_not_a_list_stay(database_url: str, redis_url: str) -> None:
     no_list(redis_url, "mail")
     refused = stage_jobs(database_url, 3, queue="mail")
     forwarded = stage_jobs(database_url, 3, queue="text")
@@ -213,7 +211,7 @@ def test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once(
     assert pushed_jobs(redis_url, "mail") == refused
 
 
-def test_a_queue_that_was_refused_is_tried_again_after_a_while_and_not_before(
+def test_a_refused_queue_is_retried_only_after_a_while(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -234,7 +232,7 @@ def test_a_queue_that_was_refused_is_tried_again_after_a_while_and_not_before(
     assert pushed_jobs(redis_url, "mail") == ids
 
 
-def test_what_redis_refuses_again_and_again_leaves_no_job_there_twice(
+def test_jobs_refused_repeatedly_by_redis_are_never_pushed_twice(
     database_url: str, own_redis: EmbeddedRedis
 ) -> None:
     stage_jobs(database_url, 1000, queue="mail")
@@ -257,7 +255,7 @@ def test_what_redis_refuses_again_and_again_leaves_no_job_there_twice(
     assert pushed_jobs(own_redis.url, "mail") == everything
 
 
-def test_a_call_carries_no_more_than_some_megabytes(
+def test_a_call_is_limited_to_a_few_megabytes(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
@@ -276,7 +274,7 @@ def test_a_call_carries_no_more_than_some_megabytes(
     assert ids[:3] == few
 
 
-def test_rows_behind_those_that_fit_into_a_call_follow_in_the_next_ones_whatever_their_queues(
+def test_rows_that_exceed_one_call_follow_in_the_next_calls(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []

@@ -65,9 +65,7 @@ def place(own: Services, claim: Claim) -> str:
 
 
 @SURVIVES
-def test_a_crash_undoes_the_finish_and_the_writes_of_a_commit_that_has_not_waited(
-    own: Services, waits: bool
-) -> None:
+def test_a_crash_undoes_an_asynchronous_commit_with_its_finish_and_writes(own: Services, waits: bool) -> None:
     claim = claimed(own, "a")
     let_nothing_reach_the_disk_by_itself(own)
     commit(own, claim, "a", waits=waits)
@@ -82,7 +80,7 @@ def test_a_crash_undoes_the_finish_and_the_writes_of_a_commit_that_has_not_waite
         assert waits or finishes.finish(connection, claim)
 
 
-def test_a_finish_that_a_crash_has_undone_is_not_taken_for_that_of_a_later_claim(own: Services) -> None:
+def test_a_finish_undone_by_a_crash_is_not_confused_with_a_later_one(own: Services) -> None:
     """The worker asks late, when the lease has run out and another worker has claimed the job."""
     claim = claimed(own, "a")
     let_nothing_reach_the_disk_by_itself(own)
@@ -99,7 +97,7 @@ def test_a_finish_that_a_crash_has_undone_is_not_taken_for_that_of_a_later_claim
 
 
 @pytest.mark.parametrize("ask", ["undone by crash", "is finished", "of nothing"])
-def test_who_asks_whether_a_finish_lasts_makes_it_last(own: Services, ask: str) -> None:
+def test_asking_whether_a_finish_is_durable_makes_it_durable(own: Services, ask: str) -> None:
     claim = claimed(own, "a")
     let_nothing_reach_the_disk_by_itself(own)
     commit(own, claim, "a", waits=False)
@@ -116,7 +114,7 @@ def test_who_asks_whether_a_finish_lasts_makes_it_last(own: Services, ask: str) 
     assert (place(own, claim), jobs.effects(own.database_url)) == ("finished_jobs", ["a"])
 
 
-def test_a_replica_that_is_not_promoted_yet_is_away_rather_than_broken(own: Services) -> None:
+def test_an_unpromoted_replica_counts_as_unavailable_not_broken(own: Services) -> None:
     """As after a failover: the finisher then waits, as for any server that accepts no writes for now."""
     claim = claimed(own, "a")
     commit(own, claim, "a", waits=False)
@@ -135,7 +133,7 @@ def test_a_replica_that_is_not_promoted_yet_is_away_rather_than_broken(own: Serv
         query(own.database_url, "SELECT pg_promote()")
 
 
-def test_a_session_that_never_waits_for_the_disk_waits_for_that_of_others(own: Services) -> None:
+def test_a_session_without_synchronous_commit_still_makes_other_commits_durable(own: Services) -> None:
     claim = claimed(own, "a")
     let_nothing_reach_the_disk_by_itself(own)
     commit(own, claim, "a", waits=False)
@@ -172,7 +170,7 @@ def test_a_job_whose_commit_is_undone_runs_again_and_leaves_one_effect(
     assert yard.row(job_id)["attempts"] == 1
 
 
-def test_what_a_job_does_after_its_commit_is_reported_and_changes_nothing(yard: Yard) -> None:
+def test_a_failure_after_the_jobs_commit_is_reported_and_changes_nothing(yard: Yard) -> None:
     with yard.working() as worker:
         (job_id,) = yard.pushed(jobs.commit_and_fail, "a")
         yard.wait_for("finished_jobs", [job_id])
@@ -180,7 +178,7 @@ def test_what_a_job_does_after_its_commit_is_reported_and_changes_nothing(yard: 
     assert yard.effects() == ["a"]
 
 
-def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_undone(own: Services) -> None:
+def test_a_successor_does_not_finish_a_job_whose_commit_was_undone(own: Services) -> None:
     """The process dies between the commit and the disk, and the server with it."""
     lasting, undone = claimed(own, "lasting"), claimed(own, "undone")
     commit(own, lasting, "lasting", waits=False)
@@ -197,7 +195,7 @@ def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_undone
     assert listed == [(undone.id, undone.id + 1)]
 
 
-def test_a_worker_that_runs_one_job_at_a_time_waits_for_each_commit(own: Services) -> None:
+def test_a_worker_with_one_job_at_a_time_commits_synchronously(own: Services) -> None:
     with closing(Worker(Settings(database_url=own.database_url))) as worker:
         shop = Workshop(own.database_url, worker)
         job_id = shop.deliver(jobs.commit_and_fail, "a")

@@ -45,7 +45,7 @@ def test_drain_work_calls_all_hooks_for_each_kind_of_job(yard: Yard, options: tu
     assert order == expected("a")
 
 
-def test_a_stock_worker_of_rqs_calls_them_too(yard: Yard) -> None:
+def test_a_stock_rq_worker_calls_the_hooks_too(yard: Yard) -> None:
     ids = yard.pushed(jobs.plain, "a") + yard.pushed(jobs.in_loop, "b")
     dead = yard.pushed(jobs.fail, "c")
     written = rq_worker(yard.redis_url, "default", env=yard.env(DRAIN_JOBS=jobs.MODULE))
@@ -79,7 +79,7 @@ def test_the_end_is_committed_before_its_hook_is_called(shop: Workshop) -> None:
     assert seen == [(ended[0], "finished_jobs"), (ended[1], "dead_jobs")]
 
 
-def test_no_hook_is_called_for_a_job_that_will_run_again_or_whose_claim_was_lost(shop: Workshop) -> None:
+def test_no_hook_runs_for_a_job_that_runs_again_or_lost_its_claim(shop: Workshop) -> None:
     seen: list[int] = []
     drain.on_finish(lambda job: seen.append(job.id))
     drain.on_dead(lambda job, reason: seen.append(job.id))
@@ -97,7 +97,7 @@ def test_no_hook_is_called_for_a_job_that_will_run_again_or_whose_claim_was_lost
     assert seen == []
 
 
-def test_an_expired_job_is_told_to_on_dead(shop: Workshop) -> None:
+def test_an_expired_job_is_reported_to_on_dead(shop: Workshop) -> None:
     seen: list[str] = []
     drain.on_dead(lambda job, reason: seen.append(f"{job.args} {reason}"))
     job_id = shop.deliver(job(name=NAME)(lambda _: None), 3)
@@ -106,7 +106,7 @@ def test_an_expired_job_is_told_to_on_dead(shop: Workshop) -> None:
     assert seen == ["[3] its expires_at had passed before a worker could start it"]
 
 
-def test_a_hook_that_refuses_leaves_the_transaction_as_it_was(database_url: str) -> None:
+def test_a_refusing_hook_leaves_the_transaction_usable(database_url: str) -> None:
     def refuses(name: str, args: Any, kwargs: Any, context: dict[str, Any]) -> None:
         if args == [2]:
             raise PermissionError("not this one")
@@ -120,7 +120,7 @@ def test_a_hook_that_refuses_leaves_the_transaction_as_it_was(database_url: str)
     assert query(database_url, "SELECT id, context FROM staged_jobs") == [(first, {"tenant": 7})]
 
 
-def test_a_slow_hook_delays_no_outcome_and_is_left_behind_at_last(
+def test_a_slow_hook_delays_no_outcome_and_is_finally_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("drain.workers.process.end_hooks._MOST_WAITING", 2)

@@ -29,7 +29,7 @@ def imported_by(statement: str, base: str = "import psycopg") -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["job", "stage", "job, stage, StageError", "queues"])
-def test_the_drain_imports_nothing_beside_psycopg(name: str) -> None:
+def test_drain_imports_nothing_except_psycopg(name: str) -> None:
     assert imported_by(f"from drain import {name}") <= OF_THE_DRAIN
 
 
@@ -50,7 +50,7 @@ def test_the_entry_point_imports_nothing_that_a_job_does_not_need() -> None:
     assert imported_by("import drain.workers.entry") <= OF_THE_WORKERS | {"workers"}
 
 
-def test_a_job_finds_what_sqlalchemy_needs_already_there_if_its_module_imports_sqlalchemy() -> None:
+def test_sqlalchemys_imports_are_preloaded_if_the_jobs_module_uses_it() -> None:
     load = "from drain.workers.context.transaction import load_sessions; load_sessions()"
     assert (
         imported_by(
@@ -62,7 +62,7 @@ def test_a_job_finds_what_sqlalchemy_needs_already_there_if_its_module_imports_s
     assert "sqlalchemy" not in imported_by(load)
 
 
-def test_the_names_of_the_workers_are_the_drains_too() -> None:
+def test_drain_exports_the_names_of_the_workers_too() -> None:
     import drain
     from drain import workers
 
@@ -72,7 +72,7 @@ def test_the_names_of_the_workers_are_the_drains_too() -> None:
         drain.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
+def test_cron_parsing_is_imported_only_when_needed() -> None:
     for statement in (
         "import drain",
         "import drain.__main__",

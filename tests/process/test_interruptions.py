@@ -37,9 +37,7 @@ def counted(yard: Yard, job_id: int) -> tuple[str, int, int, int]:
 
 
 @pytest.mark.parametrize("job", [jobs.only_once, jobs.isolated_only_once])
-def test_a_job_with_a_single_attempt_is_run_again_when_a_deploy_has_interrupted_it(
-    yard: Yard, job: Any
-) -> None:
+def test_a_job_with_a_single_attempt_runs_again_after_a_deploy(yard: Yard, job: Any) -> None:
     (job_id,) = yard.pushed(job, "first")
     stop(yard)
     assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
@@ -49,7 +47,7 @@ def test_a_job_with_a_single_attempt_is_run_again_when_a_deploy_has_interrupted_
     assert (yard.row(job_id)["attempts"], yard.row(job_id)["fencing_token"]) == (1, 2)
 
 
-def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yard) -> None:
+def test_an_interrupted_job_of_a_batch_loses_no_attempt(yard: Yard) -> None:
     (job_id, *_) = yard.pushed(jobs.only_once, "first", "second")
     stop(yard, "--prefetch", "2")
     assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
@@ -63,7 +61,7 @@ def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yar
         (jobs.isolated_never_yield, {"drain.workers.execution.isolation._STOP_SECONDS": 0.5}),
     ],
 )
-def test_what_is_killed_because_it_does_not_yield_to_a_stop_does_not_count_either(
+def test_being_killed_for_not_yielding_to_a_stop_does_not_count(
     yard: Yard, job: Any, seconds: dict[str, float]
 ) -> None:
     (job_id,) = yard.pushed(job, "stubborn")
@@ -72,7 +70,7 @@ def test_what_is_killed_because_it_does_not_yield_to_a_stop_does_not_count_eithe
     assert yard.row(job_id)["last_error"]["type"] == "drain.workers.errors.WorkerStoppedError"
 
 
-def test_beyond_the_bound_an_interruption_counts_and_the_job_dies_with_the_reason(yard: Yard) -> None:
+def test_interruptions_beyond_the_limit_count_and_the_job_dies_with_the_reason(yard: Yard) -> None:
     (job_id,) = yard.pushed(jobs.only_once, "never fits")
     query(yard.database_url, "UPDATE inflight_jobs SET interruptions = %s", MOST_INTERRUPTIONS)
     stop(yard)
@@ -99,7 +97,7 @@ def test_an_interruption_whose_answer_was_lost_is_counted_once(shop: Workshop) -
     assert shop.row(job_id)["attempts"] == 1
 
 
-def test_a_late_interruption_of_a_job_that_somebody_else_has_claimed_changes_nothing(shop: Workshop) -> None:
+def test_a_late_interruption_of_a_reclaimed_job_changes_nothing(shop: Workshop) -> None:
     job_id = shop.delivered(lambda: None)
     claim = shop.claim(job_id)
     assert claim is not None
@@ -110,7 +108,7 @@ def test_a_late_interruption_of_a_job_that_somebody_else_has_claimed_changes_not
     assert shop.row(job_id)["interruptions"] == 0
 
 
-def test_an_interruption_after_the_lease_ran_out_and_the_job_was_redelivered_does_not_count(
+def test_an_interruption_after_redelivery_does_not_count(
     shop: Workshop,
 ) -> None:
     job_id = shop.delivered(lambda: None)
@@ -134,7 +132,7 @@ def test_an_interruption_after_the_lease_ran_out_and_the_job_was_redelivered_doe
         (Dead("no use"), "dead"),
     ],
 )
-def test_what_an_interrupted_job_raises_decides_only_if_it_says_what_is_to_become_of_it(
+def test_an_interrupted_jobs_exception_counts_only_if_it_is_a_decision(
     shop: Workshop, error: BaseException, word: str
 ) -> None:
     def act() -> None:
@@ -146,7 +144,7 @@ def test_what_an_interrupted_job_raises_decides_only_if_it_says_what_is_to_becom
     assert shop.worker.execute(shop.delivered(act)) == word
 
 
-def test_an_error_of_a_stopped_worker_that_a_job_raises_by_itself_counts(shop: Workshop) -> None:
+def test_a_worker_stopped_error_raised_by_the_job_itself_counts(shop: Workshop) -> None:
     def act() -> None:
         raise WorkerStoppedError("says the job")
 
@@ -161,7 +159,7 @@ def test_an_error_of_a_stopped_worker_that_a_job_raises_by_itself_counts(shop: W
         (Dead("stopped by RQ's stop-job command"), False, "dead"),
     ],
 )
-def test_the_child_of_an_isolated_job_hears_from_its_parent_why_it_is_to_end(
+def test_an_isolated_jobs_child_receives_the_reason_for_its_interruption(
     shop: Workshop, error: Exception, stopped: bool, word: str
 ) -> None:
     def act() -> None:

@@ -8,7 +8,7 @@ from tests.helpers import PATIENCE_SECONDS, end, leading, query, wait_until
 from tests.worker_processes import Yard, children
 
 
-def test_it_runs_in_a_child_of_the_worker_beside_jobs_that_do_not(yard: Yard) -> None:
+def test_an_isolated_job_runs_in_a_child_alongside_other_jobs(yard: Yard) -> None:
     ids = yard.pushed(jobs.isolated, "a", "b") + yard.pushed(jobs.note, "c")
     ids += yard.pushed(jobs.isolated_in_transaction, "d")
     with yard.working("--prefetch", "4") as command:
@@ -19,7 +19,7 @@ def test_it_runs_in_a_child_of_the_worker_beside_jobs_that_do_not(yard: Yard) ->
     assert query(yard.database_url, "SELECT DISTINCT attempts FROM finished_jobs") == [(1,)]
 
 
-def test_no_module_that_the_worker_imports_at_need_is_half_imported_in_it(yard: Yard) -> None:
+def test_lazily_imported_modules_are_complete_in_an_isolated_job(yard: Yard) -> None:
     """Its supervisor has imported msgspec, which a thread of the worker may otherwise be importing as it is forked."""
     yard.pushed(jobs.isolated_imported, "msgspec")
     with yard.working("--burst") as command:
@@ -27,7 +27,7 @@ def test_no_module_that_the_worker_imports_at_need_is_half_imported_in_it(yard: 
     assert yard.effects() == ["msgspec True"]
 
 
-def test_its_death_is_a_failed_attempt_and_the_worker_lives_on(yard: Yard) -> None:
+def test_the_death_of_an_isolated_job_fails_only_its_attempt(yard: Yard) -> None:
     (killer,) = yard.pushed(jobs.isolated_killer, "killer")
     (leaving,) = yard.pushed(jobs.isolated_exit, "now")
     others = yard.pushed(jobs.note, "a", "b")
@@ -44,14 +44,14 @@ def test_its_death_is_a_failed_attempt_and_the_worker_lives_on(yard: Yard) -> No
     assert Counter(yard.effects()) == Counter(["killer", "killer", "a", "b"])
 
 
-def test_it_is_interrupted_when_its_time_is_over(yard: Yard) -> None:
+def test_an_isolated_job_is_interrupted_at_its_timeout(yard: Yard) -> None:
     (slow,) = yard.pushed(jobs.isolated_sleeper, "slow")
     with yard.working("--burst") as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert "timeout of 1 s" in yard.row(slow)["explanation"]
 
 
-def test_a_worker_that_stops_now_stops_it_too(yard: Yard) -> None:
+def test_a_stopping_worker_stops_its_isolated_job_too(yard: Yard) -> None:
     (waiting,) = yard.pushed(jobs.isolated_waiter, "waiting")
     with yard.working("--grace-seconds", "0.1") as command:
         wait_until(yard.effects, PATIENCE_SECONDS)

@@ -9,7 +9,7 @@ from tests.process.test_batches import KILLED_SOON
 from tests.worker_processes import Yard
 
 
-def test_as_many_run_at_once_as_there_are_threads_and_no_more(yard: Yard) -> None:
+def test_exactly_as_many_jobs_run_at_once_as_there_are_threads(yard: Yard) -> None:
     ids = yard.pushed(jobs.meet_in_threads, *[5] * 20)
     with yard.working("--threads", "5", "--burst") as command:
         assert command.wait(PATIENCE_SECONDS) == 0
@@ -17,7 +17,7 @@ def test_as_many_run_at_once_as_there_are_threads_and_no_more(yard: Yard) -> Non
     assert Counter(yard.effects()) == {"5 together, job ": 20}
 
 
-def test_slow_ones_begin_without_waiting_for_one_another(yard: Yard) -> None:
+def test_slow_jobs_in_threads_start_without_waiting_for_each_other(yard: Yard) -> None:
     # Nothing is known of how long they take: they are fetched one by one.
     ids = yard.pushed(jobs.wait_for_go, *map(str, range(12)))
     with yard.working("--threads", "12") as command:
@@ -27,7 +27,7 @@ def test_slow_ones_begin_without_waiting_for_one_another(yard: Yard) -> None:
         assert end(command) == 0
 
 
-def test_one_that_takes_too_long_is_interrupted_and_the_others_go_on(yard: Yard) -> None:
+def test_a_job_that_takes_too_long_is_interrupted_without_affecting_others(yard: Yard) -> None:
     (slow,) = yard.pushed(jobs.nap_too_long, "slow")
     others = yard.pushed(jobs.note, *map(str, range(20)))
     with yard.working("--threads", "2", "--burst") as command:
@@ -42,7 +42,7 @@ def test_one_that_takes_too_long_is_interrupted_and_the_others_go_on(yard: Yard)
     assert "in nap_for_ever" in yard.row(slow)["last_error"]["traceback"]
 
 
-def test_one_that_no_exception_reaches_is_killed_with_its_process(yard: Yard) -> None:
+def test_a_job_that_no_exception_can_reach_is_killed_with_its_process(yard: Yard) -> None:
     (stubborn,) = yard.pushed(jobs.sleep_too_long, "stubborn")
     with yard.working("--threads", "2", **KILLED_SOON) as command:
         yard.wait_for("dead_jobs", [stubborn])
@@ -52,7 +52,7 @@ def test_one_that_no_exception_reaches_is_killed_with_its_process(yard: Yard) ->
     assert "was killed by SIGKILL" in yard.row(stubborn)["explanation"]
 
 
-def test_each_may_have_its_transaction_open_at_the_same_time_on_a_connection_that_is_kept(yard: Yard) -> None:
+def test_concurrent_jobs_each_keep_their_own_connection_for_transactions(yard: Yard) -> None:
     first = yard.pushed(jobs.settle_in_threads, *(f"go {number}" for number in range(6)))
     held = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'drain job' AND datname = current_database() "
@@ -73,7 +73,7 @@ def test_each_may_have_its_transaction_open_at_the_same_time_on_a_connection_tha
     assert sorted(count for _, count in sessions) == [2] * 6
 
 
-def test_those_that_run_when_the_worker_stops_are_interrupted_at_the_end_of_its_grace(yard: Yard) -> None:
+def test_running_jobs_are_interrupted_when_the_stopping_workers_grace_ends(yard: Yard) -> None:
     running = yard.pushed(jobs.nap_for_ever, "a", "b")
     waiting = yard.pushed(jobs.nap_for_ever, "c")
     with yard.working("--threads", "2", "--prefetch", "3", "--grace-seconds", "0.1") as command:
@@ -86,7 +86,7 @@ def test_those_that_run_when_the_worker_stops_are_interrupted_at_the_end_of_its_
         assert (yard.row(job_id)["attempts"], yard.row(job_id)["interruptions"]) == (0, 1)
 
 
-def test_those_that_end_within_the_grace_are_finished(yard: Yard) -> None:
+def test_jobs_that_end_within_the_grace_are_finished(yard: Yard) -> None:
     ids = yard.pushed(jobs.wait_for_go, "a", "b")
     with yard.working("--threads", "2") as command:
         wait_until(lambda: len(yard.effects()) == 2, PATIENCE_SECONDS)
@@ -97,7 +97,7 @@ def test_those_that_end_within_the_grace_are_finished(yard: Yard) -> None:
     assert yard.all_are("finished_jobs", ids)
 
 
-def test_one_whose_lease_was_taken_over_is_interrupted_and_finishes_nothing(yard: Yard) -> None:
+def test_a_job_whose_lease_was_taken_over_is_interrupted_and_finishes_nothing(yard: Yard) -> None:
     (contested,) = yard.pushed(jobs.nap_for_ever, "contested")
     with yard.working("--threads", "2") as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
@@ -110,7 +110,7 @@ def test_one_whose_lease_was_taken_over_is_interrupted_and_finishes_nothing(yard
     assert yard.row(contested)["claimed_by"] == "the other"
 
 
-def test_isolated_and_async_jobs_run_beside_threads_that_are_all_busy(yard: Yard) -> None:
+def test_isolated_and_async_jobs_run_even_if_all_threads_are_busy(yard: Yard) -> None:
     # Fetched together, so that none waits for room.
     slow = yard.pushed(jobs.wait_for_go, "a", "b")
     others = [*yard.pushed(jobs.isolated, "c"), *yard.pushed(jobs.tell_who_runs, "d")]

@@ -99,7 +99,7 @@ def one_event(caplog: pytest.LogCaptureFixture, name: str) -> str:
 # --- both, or neither
 
 
-def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop, block: Block) -> None:
+def test_the_jobs_writes_and_its_finish_are_one_commit(shop: Workshop, block: Block) -> None:
     seen: list[tuple[list[str], str, bool]] = []
 
     def look() -> None:
@@ -117,7 +117,7 @@ def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop, block: Bl
     assert shop.row(job_id)["fencing_token"] == 1
 
 
-def test_a_block_that_writes_nothing_finishes_the_job_all_the_same(shop: Workshop, block: Block) -> None:
+def test_a_block_that_writes_nothing_still_finishes_the_job(shop: Workshop, block: Block) -> None:
     seen: list[str] = []
 
     def act() -> None:
@@ -130,7 +130,7 @@ def test_a_block_that_writes_nothing_finishes_the_job_all_the_same(shop: Worksho
     assert seen == ["finished_jobs"]
 
 
-def test_a_block_that_raises_leaves_nothing_and_is_tried_again(shop: Workshop, block: Block) -> None:
+def test_a_block_that_raises_writes_nothing_and_is_retried(shop: Workshop, block: Block) -> None:
     def act() -> None:
         with block() as session:
             leave(session, f"attempt {current_job().attempt}")
@@ -160,7 +160,7 @@ def test_a_job_may_defer_itself_or_give_up_within_its_block(
     assert shop.effects() == []
 
 
-def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote(
+def test_a_job_that_catches_its_blocks_exception_finishes_without_its_writes(
     shop: Workshop, block: Block
 ) -> None:
     def write_and_fail() -> None:
@@ -196,9 +196,7 @@ def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Works
 
 
 @SYNC
-def test_whatever_was_staged_in_the_block_exists_exactly_if_the_job_finished(
-    shop: Workshop, block: Block
-) -> None:
+def test_jobs_staged_in_the_block_exist_only_if_the_job_finished(shop: Workshop, block: Block) -> None:
     def act() -> None:
         with block() as session:
             drain.stage(session, "shop.jobs.next", [current_job().attempt])
@@ -210,7 +208,7 @@ def test_whatever_was_staged_in_the_block_exists_exactly_if_the_job_finished(
     assert query(shop.database_url, "SELECT job_args FROM staged_jobs") == [([2],)]
 
 
-def test_a_savepoint_is_rolled_back_by_itself(shop: Workshop) -> None:
+def test_a_savepoint_is_rolled_back_on_its_own(shop: Workshop) -> None:
     def act() -> None:
         with transaction() as session:
             leave(session, "before")
@@ -234,7 +232,7 @@ class Effect(Base):
     label: sqlalchemy.orm.Mapped[str]
 
 
-def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwards(shop: Workshop) -> None:
+def test_unflushed_session_objects_are_written_and_stay_readable(shop: Workshop) -> None:
     query(shop.database_url, "ALTER TABLE effects ADD PRIMARY KEY (id)")
     read: list[tuple[int, str]] = []
 
@@ -250,9 +248,7 @@ def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwa
 
 
 @SYNC
-def test_an_async_job_has_its_transaction_too_in_the_loop_and_in_a_thread(
-    shop: Workshop, block: Block
-) -> None:
+def test_an_async_job_may_open_its_transaction_in_the_loop_or_a_thread(shop: Workshop, block: Block) -> None:
     def in_a_thread(label: str) -> None:
         with block() as session:
             leave(session, label)
@@ -304,7 +300,7 @@ def test_a_block_whose_lease_was_taken_over_is_rolled_back(
 
 
 @INTERRUPTED
-def test_a_block_in_the_middle_of_a_statement_learns_that_its_lease_is_lost_and_is_rolled_back(
+def test_a_lost_lease_interrupts_a_running_statement_and_rolls_the_block_back(
     shop: Workshop,
     block: Block,
 ) -> None:
@@ -347,7 +343,7 @@ def wait_for_a_lock(session: Handle) -> None:
 
 @INTERRUPTED
 @pytest.mark.parametrize("wait", [sleep_in_python, sleep_in_the_database, wait_for_a_lock])
-def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_no_more(
+def test_a_block_that_takes_too_long_is_rolled_back_on_the_server_too(
     shop: Workshop, block: Block, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Handle], None]
 ) -> None:
     monkeypatch.setenv("DRAIN_DATABASE_URL", shop.database_url)
@@ -381,7 +377,7 @@ def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_n
     ],
     ids=repr,
 )
-def test_a_job_that_raises_after_its_commit_stays_finished_and_somebody_is_told(
+def test_a_job_that_raises_after_its_commit_stays_finished_and_is_reported(
     shop: Workshop, block: Block, caplog: pytest.LogCaptureFixture, error: BaseException, told: str
 ) -> None:
     def act() -> None:
@@ -434,7 +430,7 @@ def nest(_: Session) -> None:
 @pytest.mark.parametrize(
     "misuse", [commit, begin, begin_after_a_rollback, commit_the_connection, commit_its_transaction, nest]
 )
-def test_whoever_would_commit_earlier_than_the_finish_is_refused_with_nothing_written(
+def test_committing_before_the_finish_is_refused_with_nothing_written(
     shop: Workshop, misuse: Callable[[Session], None]
 ) -> None:
     def act() -> None:
@@ -493,7 +489,7 @@ left_open: list[AbstractContextManager[Any]] = []
         *(leave_a_pipeline_open, leave_a_savepoint_open),
     ],
 )
-def test_whoever_would_commit_a_psycopg_transaction_earlier_is_refused_with_nothing_written(
+def test_committing_a_psycopg_transaction_early_is_refused_with_nothing_written(
     shop: Workshop, misuse: Callable[[psycopg.Connection[Any]], None]
 ) -> None:
     def act() -> None:
@@ -514,7 +510,7 @@ def test_whoever_would_commit_a_psycopg_transaction_earlier_is_refused_with_noth
 
 
 @pytest.mark.parametrize("after", ["nothing", "a statement", "a rollback"])
-def test_a_block_of_psycopgs_own_within_the_transaction_is_a_savepoint(shop: Workshop, after: str) -> None:
+def test_a_nested_psycopg_transaction_is_a_savepoint(shop: Workshop, after: str) -> None:
     def act() -> None:
         with psycopg_transaction() as connection:
             if after != "nothing":
@@ -557,7 +553,7 @@ def set_it_to_prepare(connection: psycopg.Connection[Any]) -> None:
 @pytest.mark.parametrize(
     "set_", [set_the_rows, set_the_cursors, set_the_isolation, set_it_to_read_only, set_it_to_prepare]
 )
-def test_what_a_job_sets_on_its_connection_is_not_there_for_the_next(
+def test_connection_settings_do_not_leak_into_the_next_job(
     shop: Workshop, set_: Callable[[psycopg.Connection[Any]], None]
 ) -> None:
     seen: list[Any] = []
@@ -587,7 +583,7 @@ def test_rows_as_dicts_hide_no_lost_lease(shop: Workshop) -> None:
     assert shop.effects() == []
 
 
-def test_what_is_done_on_a_connection_after_its_block_is_not_committed_with_the_next_job(
+def test_statements_after_a_block_are_not_committed_with_the_next_job(
     shop: Workshop,
 ) -> None:
     def act() -> None:
@@ -600,7 +596,7 @@ def test_what_is_done_on_a_connection_after_its_block_is_not_committed_with_the_
     assert shop.effects() == ["within"] * 2
 
 
-def test_a_connection_that_is_closed_after_its_block_is_not_the_next_jobs(shop: Workshop) -> None:
+def test_a_connection_closed_after_its_block_is_not_reused(shop: Workshop) -> None:
     def act() -> None:
         with psycopg_transaction() as connection:
             leave(connection, "within")
@@ -611,7 +607,7 @@ def test_a_connection_that_is_closed_after_its_block_is_not_the_next_jobs(shop: 
     assert shop.effects() == ["within"] * 2
 
 
-def test_a_session_that_is_used_after_its_block_is_not_committed_with_the_next_job(shop: Workshop) -> None:
+def test_a_session_used_after_its_block_is_not_committed_with_the_next_job(shop: Workshop) -> None:
     def act() -> None:
         with transaction() as session:
             leave(session, "within")
@@ -639,7 +635,7 @@ def test_looking_at_the_tables_first_changes_nothing_about_the_commit(shop: Work
     assert query(shop.database_url, "SELECT count(*) FROM finished_jobs") == [(2,)]
 
 
-def test_a_savepoint_that_is_rolled_back_after_many_statements_does_not_stop_the_finish(
+def test_rolling_back_a_savepoint_with_prepared_statements_does_not_stop_the_finish(
     shop: Workshop, block: Block
 ) -> None:
     """psycopg has prepared what is often executed by then, and forgets all of that with a rollback."""
@@ -657,7 +653,7 @@ def test_a_savepoint_that_is_rolled_back_after_many_statements_does_not_stop_the
     assert shop.effects() == [str(number) for number in range(8)] * 2
 
 
-def test_an_isolation_level_of_a_session_is_not_there_for_the_next(shop: Workshop) -> None:
+def test_a_sessions_isolation_level_does_not_leak_into_the_next(shop: Workshop) -> None:
     seen: list[Any] = []
     level = sqlalchemy.text("SELECT current_setting('transaction_isolation')")
 
@@ -683,7 +679,7 @@ def divide_at_the_commit(shop: Workshop) -> None:
     )
 
 
-def test_a_commit_that_a_trigger_refuses_is_no_lost_lease(shop: Workshop, block: Block) -> None:
+def test_a_commit_refused_by_a_trigger_is_not_a_lost_lease(shop: Workshop, block: Block) -> None:
     """Though it fails in the words that a refused finish has."""
     divide_at_the_commit(shop)
 
@@ -716,7 +712,7 @@ def test_a_second_transaction_is_refused_and_the_job_stays_finished(
     assert "already has its transaction" in one_event(caplog, "failed_after_finish")
 
 
-def test_a_transaction_that_is_left_open_fails_the_job_instead_of_losing_what_it_wrote(
+def test_a_transaction_left_open_fails_the_job_instead_of_losing_its_writes(
     shop: Workshop,
     block: Block,
 ) -> None:
@@ -753,14 +749,14 @@ def leave_a_generator_unfinished() -> None:
 
 
 @pytest.mark.parametrize("act", [throw_it_away, throw_a_stack_away, leave_a_generator_unfinished])
-def test_a_transaction_that_is_thrown_away_fails_the_job_too(shop: Workshop, act: Callable[[], None]) -> None:
+def test_an_abandoned_transaction_fails_the_job_too(shop: Workshop, act: Callable[[], None]) -> None:
     job_id = shop.delivered(act)
     assert shop.work(job_id) == "retrying"
     assert "still open" in shop.row(job_id)["last_error"]["message"]
     assert shop.effects() == []
 
 
-def test_a_transaction_that_was_thrown_away_is_not_made_good_by_another_one(shop: Workshop) -> None:
+def test_another_transaction_does_not_make_up_for_an_abandoned_one(shop: Workshop) -> None:
     def act() -> None:
         throw_it_away()
         with transaction() as session:
@@ -772,7 +768,7 @@ def test_a_transaction_that_was_thrown_away_is_not_made_good_by_another_one(shop
     assert shop.effects() == []
 
 
-def test_under_repeatable_read_a_block_that_outlasts_a_heartbeat_fails_and_says_why(shop: Workshop) -> None:
+def test_a_repeatable_read_block_that_outlasts_a_heartbeat_fails_with_the_reason(shop: Workshop) -> None:
     def act() -> None:
         with transaction() as session:
             session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
@@ -820,9 +816,7 @@ def test_a_child_that_leaves_the_block_ends_nothing_of_its_parents(
 
 
 @FORKS
-def test_a_child_that_leaves_a_savepoint_rolls_back_nothing_of_its_parents(
-    shop: Workshop, block: Block
-) -> None:
+def test_a_forked_child_that_leaves_a_savepoint_rolls_back_nothing(shop: Workshop, block: Block) -> None:
     def act() -> None:
         with block() as handle, savepoint(handle):
             leave(handle, "before the fork")
@@ -861,7 +855,7 @@ def exit_code_of(child: int) -> int:
 
 @pytest.mark.parametrize("catches", [False, True])
 @pytest.mark.parametrize("first", ["", "INSERT INTO effects (label) VALUES ('committed early'); "])
-def test_a_job_that_commits_in_sql_fails_and_what_it_writes_afterwards_is_rolled_back(
+def test_a_job_that_commits_in_sql_fails_and_later_writes_are_undone(
     shop: Workshop, block: Block, catches: bool, first: str
 ) -> None:
     def act() -> None:
@@ -911,7 +905,7 @@ def once_at(point: FailurePoint, act: Callable[[], object]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("point", [None, FailurePoint.WRITTEN], ids=str)
-def test_a_session_that_is_ended_leaves_nothing_and_the_next_attempt_all(
+def test_a_terminated_session_writes_nothing_and_the_next_attempt_everything(
     shop: Workshop, block: Block, point: FailurePoint | None
 ) -> None:
     def act() -> None:
@@ -972,7 +966,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(
     assert not told & {"stale_finish", "job_failed", "job_dead", "lease_lost"}
 
 
-def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_nothing_twice(
+def test_retrying_after_an_unanswered_commit_writes_nothing_twice(
     between: tuple[Proxy, Workshop], block: Block, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy, shop = between
@@ -992,7 +986,7 @@ def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_noth
     assert "whose commit got no answer" in one_event(caplog, "failed_after_finish")
 
 
-def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_lease_is_lost(
+def test_a_heartbeat_after_an_unanswered_commit_reports_no_lost_lease(
     between: tuple[Proxy, Workshop], block: Block, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy, shop = between
@@ -1009,7 +1003,7 @@ def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_
     assert "lease of attempt" not in caplog.text
 
 
-def test_a_commit_that_never_reached_the_server_is_no_commit(
+def test_a_commit_that_never_reached_the_server_does_not_count(
     between: tuple[Proxy, Workshop], block: Block
 ) -> None:
     proxy, shop = between
@@ -1031,9 +1025,7 @@ def test_a_commit_that_never_reached_the_server_is_no_commit(
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_unmodified_rq_worker_that_forks_for_each_job_has_a_connection_for_each(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_forking_rq_worker_has_a_connection_for_each_job(database_url: str, redis_url: str) -> None:
     jobs_for_tests.create_effects(database_url)
     with psycopg.connect(database_url) as connection:
         ids = [drain.stage(connection, jobs_for_tests.record_in_transaction, [label]) for label in ("a", "b")]

@@ -81,7 +81,7 @@ def test_arrivals_are_counted_by_queue_and_name(leading: Enqueuer, database_url:
     assert value("drain_arrived_jobs_total", queue="arrivals", job_name="m.g") == 2
 
 
-def test_forwarded_jobs_arrive_too(database_url: str, redis_url: str) -> None:
+def test_forwarded_jobs_count_as_arrived(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 3, job="m.forwarded", queue="forwarded")
     with new_enqueuer(database_url, redis_url, forward_queues=frozenset({"forwarded"})) as enqueuer:
         enqueuer.drain()
@@ -144,11 +144,11 @@ def test_only_the_largest_tags_are_shown(
     gauges.clear()
 
 
-def test_a_count_of_tags_reads_the_first_rows_of_staged_jobs(many_staged_rows: str) -> None:
+def test_counting_tags_reads_only_the_first_staged_rows(many_staged_rows: str) -> None:
     assert scans_of_tags(many_staged_rows) <= 200
 
 
-def test_a_count_of_tags_reads_the_first_rows_of_delivered_jobs(many_inflight_rows: str) -> None:
+def test_counting_tags_reads_only_the_first_delivered_rows(many_inflight_rows: str) -> None:
     assert scans_of_tags(many_inflight_rows) <= 200
 
 
@@ -206,7 +206,7 @@ def test_a_transaction_that_keeps_vacuum_back_is_seen(leading: Enqueuer, databas
     gauges.clear()
 
 
-def test_a_prepared_or_open_transaction_of_another_database_counts_for_that_one_alone(
+def test_a_transaction_of_another_database_is_not_measured(
     leading: Enqueuer, empty_database_url: str
 ) -> None:
     with psycopg.connect(empty_database_url) as elsewhere:
@@ -239,7 +239,7 @@ def test_a_lost_connection_ends_the_term(leading: Enqueuer) -> None:
         OptionalGauge("drain_something", lose).run_once(leading.connection)
 
 
-def test_bytes_are_not_waited_for_where_a_partition_is_locked(leading: Enqueuer, database_url: str) -> None:
+def test_sizes_are_skipped_while_a_partition_is_locked(leading: Enqueuer, database_url: str) -> None:
     gauges = ServerGauges()
     with psycopg.connect(database_url) as owner:
         owner.execute("LOCK TABLE finished_jobs IN ACCESS EXCLUSIVE MODE")
@@ -278,7 +278,7 @@ def running(database_url: str, redis_url: str) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_port_of_the_leader_has_it_all_in_both_formats(database_url: str, redis_url: str) -> None:
+def test_the_leaders_port_serves_all_metrics_in_both_formats(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         stage(connection, HOSTILE, tag=HOSTILE, queue="mail")
     with running(database_url, redis_url) as port:

@@ -54,7 +54,7 @@ def test_there_is_one_leader_at_a_time(database_url: str) -> None:
         wait_until(lambda: leader.try_to_lead(two) is not None)
 
 
-def test_databases_of_one_server_have_a_leader_each(database_url: str, empty_database_url: str) -> None:
+def test_each_database_of_a_server_has_its_own_leader(database_url: str, empty_database_url: str) -> None:
     schema.install(empty_database_url)
     with (
         closing(postgres.connect(database_url, "one")) as one,
@@ -64,9 +64,7 @@ def test_databases_of_one_server_have_a_leader_each(database_url: str, empty_dat
         assert leader.try_to_lead(other) is not None
 
 
-def test_the_first_batch_of_a_standby_holds_no_row_that_was_drained_while_it_stood_by(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_standbys_first_batch_contains_no_row_drained_before(database_url: str, redis_url: str) -> None:
     drained = stage_jobs(database_url, 3)
     with closing(postgres.connect(database_url, "drain run")) as standby:
         with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -83,7 +81,7 @@ def test_the_first_batch_of_a_standby_holds_no_row_that_was_drained_while_it_sto
     assert pushed_jobs(redis_url) == drained + new
 
 
-def test_a_process_that_stood_by_goes_on_where_the_leader_ended(
+def test_a_standby_continues_where_the_leader_ended(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     drained = stage_jobs(database_url, 3)
@@ -102,7 +100,7 @@ def test_a_process_that_stood_by_goes_on_where_the_leader_ended(
         assert not standby.events("redelivered")
 
 
-def test_the_session_that_holds_the_lock_is_the_only_one_and_drains(
+def test_the_leader_uses_a_single_session_which_holds_the_lock(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env):
@@ -114,7 +112,7 @@ def test_the_session_that_holds_the_lock_is_the_only_one_and_drains(
         assert query(database_url, LEADERS) == sessions
 
 
-def test_a_leader_whose_session_is_ended_leads_again_by_itself(
+def test_a_leader_whose_session_is_terminated_recovers_on_its_own(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env) as process:
@@ -131,7 +129,7 @@ def end_sessions(database_url: str) -> None:
     query(database_url, f"SELECT pg_terminate_backend(pid, 5000) FROM ({SESSIONS}) AS sessions")
 
 
-def test_a_leader_that_slept_through_the_end_of_its_session_stands_by_when_it_wakes(
+def test_a_leader_that_slept_through_its_sessions_end_becomes_standby(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with leading(env) as sleeper:
@@ -150,7 +148,7 @@ def test_a_leader_that_slept_through_the_end_of_its_session_stands_by_when_it_wa
         wait_until(lambda: len(sleeper.events("leading")) == 2)
 
 
-def test_a_leader_that_is_stopped_in_the_middle_of_a_batch_commits_nothing_of_it(
+def test_a_leader_suspended_in_a_batch_commits_nothing_of_it(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     ids = stage_jobs(database_url, 3)
@@ -189,7 +187,7 @@ def test_two_processes_drain_every_row_once(database_url: str, redis_url: str, e
     assert ids_in(database_url, "inflight_jobs") == ids
 
 
-def test_a_standby_takes_over_from_a_leader_that_is_killed_in_its_work(
+def test_a_standby_takes_over_from_a_killed_leader(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     small = env | {"DRAIN_BATCH_SIZE": "5"}
@@ -207,7 +205,7 @@ def test_a_standby_takes_over_from_a_leader_that_is_killed_in_its_work(
     assert ids_in(database_url, "inflight_jobs") == ids
 
 
-def test_who_leads_is_written_down(database_url: str, env: dict[str, str]) -> None:
+def test_the_leader_records_its_name_and_start(database_url: str, env: dict[str, str]) -> None:
     with leading(env) as process:
         ((name, since, now),) = query(database_url, "SELECT leader, leader_since, now() FROM drain_state")
 
@@ -215,7 +213,7 @@ def test_who_leads_is_written_down(database_url: str, env: dict[str, str]) -> No
     assert since <= now
 
 
-def test_a_transaction_of_somebody_else_that_lasts_does_not_keep_a_leader_from_its_work(
+def test_another_sessions_long_transaction_does_not_stop_the_leader(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     with psycopg.connect(database_url) as report:

@@ -93,7 +93,7 @@ def test_a_job_that_runs_for_longer_than_its_lease_keeps_it(shop: Workshop) -> N
     assert shop.row(job_id)["fencing_token"] == 1
 
 
-def test_the_lease_is_extended_by_all_of_its_length_at_each_heartbeat(shop: Workshop) -> None:
+def test_each_heartbeat_extends_the_lease_by_its_full_length(shop: Workshop) -> None:
     seen: list[tuple[datetime, float]] = []
 
     def act() -> None:
@@ -115,7 +115,7 @@ def test_the_lease_is_extended_by_all_of_its_length_at_each_heartbeat(shop: Work
     assert all(20 < left <= 30 for left in lefts)
 
 
-def test_a_heartbeat_comes_three_times_in_a_lease_unless_the_registration_says_otherwise(
+def test_a_lease_has_three_heartbeats_unless_registered_otherwise(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -178,7 +178,7 @@ def test_nothing_is_left_of_the_heartbeat_when_the_job_has_ended(
     wait_until(lambda: not shop.backends("drain lease"))
 
 
-def test_a_heartbeat_that_hangs_as_the_job_ends_is_broken_off(
+def test_a_heartbeat_that_hangs_as_the_job_ends_is_cancelled(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(connection: psycopg.Connection, *_: Any) -> None:
@@ -193,7 +193,7 @@ def test_a_heartbeat_that_hangs_as_the_job_ends_is_broken_off(
     assert lease_threads() == []
 
 
-def test_a_heartbeat_that_waits_for_a_lock_leaves_no_session_behind_when_it_is_tried_again(
+def test_a_heartbeat_retried_after_a_lock_wait_leaves_no_session_behind(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[Exception] = []
@@ -219,7 +219,7 @@ def test_a_heartbeat_that_waits_for_a_lock_leaves_no_session_behind_when_it_is_t
         assert shop.work(shop.delivered(act, **QUICK)) == "finished"
 
 
-def test_the_heartbeat_survives_that_its_session_is_ended(shop: Workshop) -> None:
+def test_the_heartbeat_survives_the_end_of_its_session(shop: Workshop) -> None:
     def act() -> None:
         for _ in range(3):
             wait_for_extensions()
@@ -229,7 +229,7 @@ def test_the_heartbeat_survives_that_its_session_is_ended(shop: Workshop) -> Non
     assert shop.work(shop.delivered(act, **QUICK)) == "finished"
 
 
-def test_the_heartbeat_survives_whatever_is_raised_in_it(
+def test_the_heartbeat_survives_any_exception(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     extend = leases.extend_many
@@ -267,7 +267,7 @@ def test_the_heartbeat_survives_a_restart_of_postgres_that_takes_longer_than_the
             assert shop.row(job_id)["fencing_token"] == 1
 
 
-def test_the_heartbeat_gives_up_a_postgres_that_stopped_answering_and_comes_back(
+def test_the_heartbeat_abandons_a_hung_postgres_and_reconnects(
     database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("drain.jobs.registry._jobs", {})
@@ -288,7 +288,7 @@ def test_the_heartbeat_gives_up_a_postgres_that_stopped_answering_and_comes_back
 # --- when it is lost
 
 
-def test_a_sleeping_job_whose_lease_was_taken_over_is_interrupted_and_can_finish_nothing(
+def test_a_sleeping_job_whose_lease_was_taken_over_is_interrupted(
     shop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[bool, bool, float]] = []
@@ -314,7 +314,7 @@ def test_a_sleeping_job_whose_lease_was_taken_over_is_interrupted_and_can_finish
     assert shop.finish(taken[0])
 
 
-def test_a_job_that_waits_for_an_answer_of_its_own_database_is_interrupted_too(shop: Workshop) -> None:
+def test_a_job_waiting_for_its_own_database_is_interrupted_too(shop: Workshop) -> None:
     told: list[bool] = []
 
     def act() -> None:
@@ -362,7 +362,7 @@ def test_a_job_in_a_thread_can_ask_whether_its_lease_is_lost(shop: Workshop) -> 
     assert shop.stale_finishes() == [(job_id, 1, "finished")]
 
 
-def test_a_job_that_uses_the_alarm_for_itself_gets_none_of_ours(shop: Workshop) -> None:
+def test_a_job_that_uses_the_alarm_itself_receives_none_of_ours(shop: Workshop) -> None:
     rang: list[int] = []
 
     def act() -> None:
@@ -379,7 +379,7 @@ def test_a_job_that_uses_the_alarm_for_itself_gets_none_of_ours(shop: Workshop) 
     assert signal.getsignal(signal.SIGALRM) is handler
 
 
-def test_a_job_that_goes_on_after_it_lost_its_lease_is_told_again_and_again(
+def test_a_job_that_ignores_its_lost_lease_is_interrupted_repeatedly(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interruption, "AGAIN_SECONDS", HEARTBEAT_SECONDS)
@@ -403,7 +403,7 @@ def test_a_job_that_goes_on_after_it_lost_its_lease_is_told_again_and_again(
     ("error", "max_attempts", "outcome"),
     [(ValueError("too late"), 2, "retrying"), (ValueError("too late"), 1, "dead"), (None, 1, "finished")],
 )
-def test_an_outcome_that_comes_too_late_is_noted_and_changes_nothing(
+def test_a_late_outcome_is_recorded_as_stale_and_changes_nothing(
     shop: Workshop,
     caplog: pytest.LogCaptureFixture,
     error: Exception | None,
@@ -426,7 +426,7 @@ def test_an_outcome_that_comes_too_late_is_noted_and_changes_nothing(
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_leader_counts_what_was_refused(shop: Workshop, redis_url: str) -> None:
+def test_the_leader_counts_refused_outcomes(shop: Workshop, redis_url: str) -> None:
     port = free_port()
 
     def counted(metric: str) -> float | None:
@@ -445,7 +445,7 @@ def test_the_leader_counts_what_was_refused(shop: Workshop, redis_url: str) -> N
         wait_until(lambda: counted("drain_stale_finishes_total") == 1)
 
 
-def test_a_leader_bears_that_somebody_forgets_what_was_refused(shop: Workshop, redis_url: str) -> None:
+def test_the_leader_tolerates_deleted_stale_finishes(shop: Workshop, redis_url: str) -> None:
     gauges = Gauges(Producer(redis_url, NAMESPACE))
     before = metrics.STALE._value.get()
     for count in (5, 7, 0, 1):
@@ -453,7 +453,7 @@ def test_a_leader_bears_that_somebody_forgets_what_was_refused(shop: Workshop, r
     assert metrics.STALE._value.get() == before + 3
 
 
-def test_whoever_says_that_the_lease_is_lost_while_it_is_not_has_failed(shop: Workshop) -> None:
+def test_a_lease_lost_error_raised_without_a_lost_lease_fails_the_job(shop: Workshop) -> None:
     def act() -> None:
         raise LeaseLostError("so I think")
 
@@ -464,7 +464,7 @@ def test_whoever_says_that_the_lease_is_lost_while_it_is_not_has_failed(shop: Wo
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_job_that_ends_at_the_moment_in_which_it_loses_its_lease_hurts_nobody() -> None:
+def test_losing_the_lease_at_the_moment_a_job_ends_is_harmless() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "tests.lost_as_they_end"],
         cwd=ROOT,
@@ -478,7 +478,7 @@ def test_a_job_that_ends_at_the_moment_in_which_it_loses_its_lease_hurts_nobody(
     assert (result.returncode, result.stdout) == (0, "all at work\n"), result.stderr
 
 
-def test_a_heartbeat_that_is_refused_after_the_job_has_ended_interrupts_nobody(
+def test_a_heartbeat_refused_after_the_job_has_ended_interrupts_nothing(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
@@ -505,7 +505,7 @@ def test_a_heartbeat_that_is_refused_after_the_job_has_ended_interrupts_nobody(
 # --- when the job is beyond its time
 
 
-def test_a_job_that_catches_whatever_is_raised_is_extended_no_more_after_its_time_and_a_lease(
+def test_a_job_that_catches_everything_loses_its_lease_after_its_timeout(
     shop: Workshop,
 ) -> None:
     caught: list[BaseException] = []
@@ -527,7 +527,7 @@ def test_a_job_that_catches_whatever_is_raised_is_extended_no_more_after_its_tim
     assert [type(error).__name__ for error in caught] == ["JobTimeoutError", "LeaseLostError"]
 
 
-def test_an_attempt_that_takes_long_is_told_once_with_the_line_that_it_is_at(
+def test_a_slow_attempt_is_reported_once_with_its_current_line(
     shop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def wait_where_it_is_slow() -> None:
@@ -543,7 +543,7 @@ def test_an_attempt_that_takes_long_is_told_once_with_the_line_that_it_is_at(
     assert "in wait_where_it_is_slow\n    wait_until(lambda: events(caplog" in text
 
 
-def test_of_an_async_job_that_takes_long_the_line_is_told_at_which_it_waits(
+def test_a_slow_async_job_is_reported_with_the_line_it_awaits(
     shop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def pause() -> None:
@@ -559,7 +559,9 @@ def test_of_an_async_job_that_takes_long_the_line_is_told_at_which_it_waits(
     assert "in pause\n    await asyncio.sleep(HEARTBEAT_SECONDS)" in event.getMessage()
 
 
-def test_a_job_of_ordinary_length_is_not_told(shop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_of_ordinary_length_is_not_reported_as_slow(
+    shop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
     assert shop.work(shop.delivered(lambda: wait_for_extensions(2), **QUICK)) == "finished"
     assert not events(caplog, "job_slow")
 
@@ -567,7 +569,7 @@ def test_a_job_of_ordinary_length_is_not_told(shop: Workshop, caplog: pytest.Log
 # --- when it is over
 
 
-def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_that_it_lost_anything(
+def test_a_job_that_runs_on_after_its_transaction_is_not_extended(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     beats: list[float] = []
@@ -592,9 +594,7 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
 
 
 @pytest.mark.parametrize("give_back", ["retry", "defer", "release"])
-def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing(
-    shop: Workshop, give_back: str
-) -> None:
+def test_a_heartbeat_after_the_job_was_given_back_changes_nothing(shop: Workshop, give_back: str) -> None:
     job_id = shop.delivered(lambda: None)
     claim = shop.claim(job_id)
     assert claim is not None
@@ -612,7 +612,7 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
     assert shop.work(job_id) == "finished"
 
 
-def test_a_claim_that_is_given_back_twice_has_one_attempt_taken_off(shop: Workshop) -> None:
+def test_a_claim_given_back_twice_loses_one_attempt(shop: Workshop) -> None:
     job_id = shop.delivered(lambda: None)
     claim = shop.claim(job_id)
     assert claim is not None
@@ -625,9 +625,7 @@ def test_a_claim_that_is_given_back_twice_has_one_attempt_taken_off(shop: Worksh
 
 
 @pytest.mark.parametrize("asks_first", [True, False], ids=["asks first", "does not ask"])
-def test_a_session_of_a_worker_waits_for_the_disk_as_the_server_says(
-    shop: Workshop, asks_first: bool
-) -> None:
+def test_a_worker_session_commits_as_the_server_is_configured(shop: Workshop, asks_first: bool) -> None:
     with closing(Database(shop.database_url, asks_first=asks_first)) as database:
         assert database.ask(lambda c: c.execute("SHOW synchronous_commit").fetchone()) == ("on",)
 

@@ -52,7 +52,7 @@ def complaints(command: Command) -> list[str]:
     return [line["message"] for line in lines if line["level"] != "info"]
 
 
-def test_it_is_ready_once_stores_answer_that_were_away_at_its_start(own: Services, manager: Manager) -> None:
+def test_a_worker_is_ready_once_its_stores_become_available(own: Services, manager: Manager) -> None:
     own.redis.stop()
     own.postgres.stop()
     yard, port = Yard(own.database_url, own.redis_url), free_port()
@@ -89,7 +89,7 @@ def ended(port: int) -> dict[str, int]:
     return counts
 
 
-def test_it_stops_at_once_while_it_waits_for_its_stores(database_url: str, tmp_path: Path) -> None:
+def test_a_worker_waiting_for_its_stores_stops_at_once(database_url: str, tmp_path: Path) -> None:
     yard = Yard(database_url, f"unix://{tmp_path}/none.sock")
     with drain_command("work", env=yard.env()) as command:
         wait_until(lambda: command.events("down"), PATIENCE_SECONDS)
@@ -97,7 +97,7 @@ def test_it_stops_at_once_while_it_waits_for_its_stores(database_url: str, tmp_p
         assert len(complaints(command)) == 1
 
 
-def test_a_database_that_lacks_the_schema_ends_it_at_once_with_one_line(
+def test_a_missing_schema_ends_the_worker_at_once_with_one_line(
     empty_database_url: str, redis_url: str
 ) -> None:
     with drain_command("work", env=Yard(empty_database_url, redis_url).env()) as command:
@@ -131,7 +131,7 @@ def test_a_process_that_serves_the_port_and_dies_is_replaced(database_url: str, 
         assert end(command) == 0
 
 
-def test_a_port_is_free_once_its_supervisor_was_killed_though_a_job_still_runs(
+def test_a_killed_supervisors_port_is_free_while_a_job_still_runs(
     database_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     port, file = free_port(), tmp_path / "go"
@@ -151,9 +151,7 @@ def is_free(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_each_process_logs_one_line_when_a_store_goes_away_and_one_when_it_is_back(
-    own: Services, tmp_path: Path
-) -> None:
+def test_each_process_logs_one_line_per_outage_and_recovery(own: Services, tmp_path: Path) -> None:
     yard, file = Yard(own.database_url, own.redis_url), tmp_path / "go"
     with yard.working("--processes", "2", "--prefetch", "1") as command:
         ids = yard.pushed(jobs.wait_for_file, str(file), str(file))

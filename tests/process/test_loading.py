@@ -49,7 +49,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_child_that_is_forked_during_the_import_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_a_child_forked_during_the_import_does_not_hang(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     path = f"{tmp_path}:{ROOT}"
     done = subprocess.run([sys.executable, "-c", FORKS], cwd=tmp_path, env={"PYTHONPATH": path}, check=False)

@@ -45,9 +45,7 @@ def lines(command: Command, message: str) -> list[dict[str, Any]]:
     ],
     ids=["main thread", "threads", "event loop", "isolated"],
 )
-def test_each_record_of_a_job_names_it_in_json_and_in_a_format_of_the_applications_own(
-    yard: Yard, job: Any, words: tuple[str, ...]
-) -> None:
+def test_each_record_of_a_job_names_it_in_every_format(yard: Yard, job: Any, words: tuple[str, ...]) -> None:
     ids = yard.pushed(job, "a", "b")
     yard.say("go")
     with yard.working(*words, DRAIN_JOBS=jobs.MODULE) as command:
@@ -67,7 +65,7 @@ def test_each_record_of_a_job_names_it_in_json_and_in_a_format_of_the_applicatio
         assert all("attempt" not in line for line in command.events("job_finished"))
 
 
-def test_fields_that_an_application_gives_itself_win_and_a_retry_has_its_own_attempt(yard: Yard) -> None:
+def test_an_applications_own_fields_win_and_a_retry_has_its_own_attempt(yard: Yard) -> None:
     (job_id,) = yard.pushed(jobs.report_in_first_attempt, "a")
     for word in ("fail", "report", "go"):
         yard.say(word)
@@ -103,7 +101,7 @@ def test_a_child_of_rq_worker_names_the_job_too(yard: Yard, config: tuple[str, .
     }
 
 
-def test_a_worker_that_logs_every_step_as_that_of_drain_dev_logs_the_traceback_of_a_failure(
+def test_a_verbose_worker_logs_the_traceback_of_a_failure(
     yard: Yard,
 ) -> None:
     yard.pushed(jobs_in_batches.fail, "paper")

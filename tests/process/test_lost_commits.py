@@ -23,7 +23,7 @@ def claimed(yard: Yard, label: str) -> Claim:
     return claim
 
 
-def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost(yard: Yard) -> None:
+def test_a_successor_does_not_finish_a_job_whose_commit_was_lost(yard: Yard) -> None:
     lasting, lost = claimed(yard, "lasting"), claimed(yard, "lost")
     with psycopg.connect(yard.database_url) as connection:
         assert finishes.finish_and_commit(connection, lasting)
@@ -42,7 +42,7 @@ def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost(y
     assert listed == [(lost.id, lost.id + 1)]
 
 
-def test_the_successor_of_a_dead_process_finishes_ended_jobs_and_charges_only_the_running_one(
+def test_a_successor_finishes_ended_jobs_and_charges_only_the_running_one(
     yard: Yard,
 ) -> None:
     ended, ran, waited = (claimed(yard, label) for label in ("ended", "ran", "waited"))

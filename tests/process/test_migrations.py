@@ -37,7 +37,7 @@ def versions(database_url: str) -> list[int]:
     return [number for (number,) in query(database_url, "SELECT version FROM drain_schema ORDER BY version")]
 
 
-def test_the_migrations_are_numbered_without_a_gap_up_to_the_version_of_the_program() -> None:
+def test_migrations_are_numbered_without_gaps_up_to_the_current_version() -> None:
     numbers = [int(re.fullmatch(r"(\d{4})_[a-z0-9_]+\.sql", path.name)[1]) for path in MIGRATIONS]  # type: ignore[index]
 
     assert numbers == list(range(1, schema.VERSION + 1))
@@ -48,9 +48,7 @@ def test_the_migrations_are_numbered_without_a_gap_up_to_the_version_of_the_prog
         assert f"INSERT INTO drain_schema (version) VALUES ({number})" in text
 
 
-def test_the_newest_version_and_the_way_from_the_first_one_make_the_same_database(
-    database_url: str, old_url: str
-) -> None:
+def test_a_fresh_install_and_all_migrations_make_the_same_database(database_url: str, old_url: str) -> None:
     assert schema.install(old_url) == schema.VERSION
 
     assert differences(catalog(database_url), catalog(old_url)) == []
@@ -92,7 +90,7 @@ BREAKAGES = {
 }
 
 
-def test_the_comparison_tells_when_the_two_are_not_the_same(database_url: str) -> None:
+def test_the_comparison_detects_every_difference(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         before = seen_by(connection)
         for name, statement in BREAKAGES.items():
@@ -104,7 +102,7 @@ def test_the_comparison_tells_when_the_two_are_not_the_same(database_url: str) -
         assert differences(before, seen_by(connection)) == []
 
 
-def test_each_function_of_the_first_version_can_still_be_called_as_its_programs_do(old_url: str) -> None:
+def test_old_programs_can_still_call_every_function_of_the_first_version(old_url: str) -> None:
     functions = """
         SELECT proname, array(SELECT format('NULL::%s', type::regtype) FROM unnest(proargtypes) AS type)
         FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prorettype <> 'trigger'::regtype
@@ -120,7 +118,7 @@ def test_each_function_of_the_first_version_can_still_be_called_as_its_programs_
         query(old_url, f"EXPLAIN SELECT {name}({', '.join(arguments)})")
 
 
-def test_many_who_upgrade_at_once_all_succeed(old_url: str) -> None:
+def test_concurrent_upgrades_all_succeed(old_url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         made = list(pool.map(schema.install, [old_url] * 6))
 
@@ -167,7 +165,7 @@ def test_an_upgrade_whose_connection_is_lost_changes_nothing(old_url: str) -> No
 
 
 @pytest.mark.parametrize("table", ["staged_jobs_ready_1", "inflight_jobs", "dead_jobs"])
-def test_an_upgrade_that_would_have_to_wait_for_a_table_lets_everybody_pass_and_says_so(
+def test_an_upgrade_that_cannot_lock_a_table_gives_up_without_blocking_others(
     old_url: str, table: str
 ) -> None:
     before = catalog(old_url)
@@ -185,7 +183,7 @@ def test_an_upgrade_that_would_have_to_wait_for_a_table_lets_everybody_pass_and_
     assert schema.install(old_url) == schema.VERSION
 
 
-def test_an_upgrade_gives_way_to_a_transaction_that_would_wait_for_it_in_a_circle(old_url: str) -> None:
+def test_an_upgrade_gives_way_to_a_transaction_that_would_deadlock(old_url: str) -> None:
     waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'dead_jobs'::regclass"
     with ThreadPoolExecutor(1) as thread, psycopg.connect(old_url) as person:
         person.execute("DELETE FROM dead_jobs")
@@ -200,7 +198,7 @@ def test_an_upgrade_gives_way_to_a_transaction_that_would_wait_for_it_in_a_circl
             upgrade.result()
 
 
-def test_an_upgrade_writes_no_table_anew(old_url: str) -> None:
+def test_an_upgrade_rewrites_no_table(old_url: str) -> None:
     files = "SELECT oid::regclass::text, relfilenode FROM pg_class WHERE relkind = 'r' AND relname ~ '_jobs' ORDER BY 1"
     query(old_url, "INSERT INTO staged_jobs (job_name) SELECT 'm.f' FROM generate_series(1, 10)")
     before = query(old_url, files)
@@ -232,7 +230,7 @@ def test_rows_that_break_the_new_rules_are_dead_after_the_upgrade(old_url: str) 
     assert query(old_url, "SELECT count(*) FROM pg_constraint WHERE NOT convalidated") == [(0,)]
 
 
-def test_an_upgrade_that_was_interrupted_after_its_commit_is_made_whole_by_the_next_one(
+def test_an_upgrade_interrupted_after_its_commit_is_completed_by_the_next(
     database_url: str, old_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query(old_url, ODD)
@@ -262,7 +260,7 @@ def test_an_upgrade_that_was_interrupted_after_its_commit_is_made_whole_by_the_n
         ("SELECT ON dead_jobs", set()),
     ],
 )
-def test_a_role_of_a_program_may_do_after_the_upgrade_what_the_new_program_does_with_it(
+def test_after_the_upgrade_a_role_has_the_rights_the_new_program_needs(
     empty_database_url: str, right: str, given: set[tuple[str, str]]
 ) -> None:
     role = f"test_{uuid4().hex}"
@@ -335,7 +333,7 @@ def test_an_application_that_could_stage_may_give_keys_after_the_upgrade(old_url
         ("SELECT ON dead_jobs", set()),
     ],
 )
-def test_a_role_may_call_after_the_upgrade_from_version_4_what_the_new_program_calls(
+def test_after_an_upgrade_from_version_4_a_role_may_call_the_new_functions(
     empty_database_url: str, right: str, given: set[str]
 ) -> None:
     role = f"test_{uuid4().hex}"
@@ -385,7 +383,7 @@ def run_psql(psql: str, url: str, text: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.usefixtures("processes")
-def test_what_is_printed_does_in_psql_what_init_does(
+def test_the_printed_schema_does_in_psql_what_init_does(
     psql: str, database_url: str, empty_database_url: str
 ) -> None:
     done = run_psql(psql, empty_database_url, schema.script())
@@ -396,7 +394,7 @@ def test_what_is_printed_does_in_psql_what_init_does(
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_way_that_is_printed_does_in_psql_what_init_does(
+def test_the_printed_migration_does_in_psql_what_init_does(
     psql: str, database_url: str, empty_database_url: str
 ) -> None:
     assert run_psql(psql, empty_database_url, schema.script(version=1)).returncode == 0
@@ -411,7 +409,7 @@ def test_the_way_that_is_printed_does_in_psql_what_init_does(
 
 @pytest.mark.parametrize(("version", "since"), [(schema.VERSION, 0), (1, 0), (schema.VERSION, 1)])
 @pytest.mark.usefixtures("processes")
-def test_what_is_printed_leaves_a_database_alone_that_has_another_version(
+def test_the_printed_sql_leaves_a_database_of_another_version_unchanged(
     psql: str, database_url: str, version: int, since: int
 ) -> None:
     before = catalog(database_url)
@@ -425,7 +423,7 @@ def test_what_is_printed_leaves_a_database_alone_that_has_another_version(
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_newest_version_is_not_laid_over_an_older_one_by_psql(psql: str, old_url: str) -> None:
+def test_psql_refuses_the_newest_schema_on_an_older_one(psql: str, old_url: str) -> None:
     assert run_psql(psql, old_url, schema.script()).returncode != 0
     assert versions(old_url) == [1]
 
@@ -434,7 +432,7 @@ def test_the_newest_version_is_not_laid_over_an_older_one_by_psql(psql: str, old
     ("version", "since"),
     [(0, 0), (99, 0), (-1, 0), (schema.VERSION, 99), (schema.VERSION, -1), (1, 1), (1, 2)],
 )
-def test_there_is_no_way_between_versions_that_do_not_exist_or_back(version: int, since: int) -> None:
+def test_there_is_no_migration_between_unknown_versions_or_backwards(version: int, since: int) -> None:
     with pytest.raises(SchemaError, match=r"no version|not from") as caught:
         schema.script(version, since)
     assert "\n" not in str(caught.value)

@@ -41,9 +41,7 @@ from tests.helpers import (
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_transaction_that_stays_open_after_it_staged_keeps_nobody_elses_job_waiting(
-    database_url: str, redis_url: str
-) -> None:
+def test_an_open_transaction_that_staged_does_not_delay_other_jobs(database_url: str, redis_url: str) -> None:
     env = environment(database_url, redis_url) | {"DRAIN_DEPTH": "0"}
     with leading(env), psycopg.connect(database_url) as neighbour:
         while not query(
@@ -62,7 +60,7 @@ def test_a_transaction_that_stays_open_after_it_staged_keeps_nobody_elses_job_wa
 
 
 @pytest.mark.parametrize("is_slow", [False, True], ids=["searches are quick", "the last search was slow"])
-def test_rows_that_all_come_due_at_once_mature_a_batch_at_a_time(
+def test_rows_that_become_due_at_once_mature_one_batch_at_a_time(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
 ) -> None:
     monkeypatch.setattr(due_rows, "_MATURE_LIMIT", 10)
@@ -119,14 +117,14 @@ def test_jobs_that_workers_claim_meanwhile_do_not_stop_redelivery(
         assert Redelivery(enqueuer).recover() == 2
 
 
-def test_a_repeated_init_waits_for_nobody(database_url: str) -> None:
+def test_a_repeated_init_does_not_wait_for_locks(database_url: str) -> None:
     with psycopg.connect(database_url) as neighbour:
         stage(neighbour, "m.f")
         assert schema.install(database_url) == schema.VERSION
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_redis_that_answers_and_takes_no_jobs_is_one_line(database_url: str) -> None:
+def test_a_redis_that_answers_but_refuses_jobs_is_logged_on_one_line(database_url: str) -> None:
     with EmbeddedRedis(settings={"maxmemory": "1mb"}) as redis:
         stage_jobs(database_url, 5000)
         port = free_port()
@@ -146,7 +144,7 @@ def _failures(port: int) -> float:
     return float(counts[0]) if counts else 0.0
 
 
-def test_an_id_that_was_finished_before_is_given_up_instead_of_run_again_for_ever(
+def test_an_already_finished_id_is_buried_instead_of_running_forever(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
@@ -180,7 +178,7 @@ def test_a_transaction_that_the_server_ended_is_a_lost_connection(database_url: 
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_leader_that_stands_still_is_replaced(database_url: str, redis_url: str) -> None:
+def test_a_hung_leader_is_replaced(database_url: str, redis_url: str) -> None:
     # 15 s in earnest.
     soon = impatient({"drain.enqueuer.daemon._IDLE_SECONDS": 2})
     env = environment(database_url, redis_url)
@@ -207,7 +205,7 @@ def foreign_database_url(servers: Services, request: pytest.FixtureRequest) -> I
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
-def test_a_database_of_another_encoding_is_as_good(
+def test_a_database_with_another_encoding_works_too(
     foreign_database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
@@ -225,9 +223,7 @@ def test_a_database_of_another_encoding_is_as_good(
     assert given == ["Grüße"]
 
 
-def test_a_trigger_of_the_users_that_refuses_one_row_stops_only_that_one(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_user_trigger_that_refuses_one_row_stops_only_that_row(database_url: str, redis_url: str) -> None:
     query(
         database_url,
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
@@ -268,7 +264,7 @@ def test_many_large_arguments_go_in_several_statements(
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_embedded_servers_say_on_one_line_that_their_directory_cannot_be_made(tmp_path: Path) -> None:
+def test_the_embedded_servers_report_an_unusable_directory_on_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with drain_command(
         "dev", "--directory", str(tmp_path / "file" / "below"), env={"PATH": "/usr/bin:/bin"}

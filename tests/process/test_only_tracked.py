@@ -105,7 +105,7 @@ def test_the_canary_sings_for_a_worker_that_runs_plain_jobs(
 
 
 @pytest.mark.parametrize("by_setting", [False, True], ids=["option", "setting"])
-def test_plain_jobs_are_refused_unread_and_tracked_ones_behind_them_run(
+def test_plain_jobs_are_refused_unread_and_later_tracked_jobs_run(
     database_url: str, redis_url: str, client: Redis, canary: Path, env: dict[str, str], *, by_setting: bool
 ) -> None:
     for number in range(1200):
@@ -129,7 +129,7 @@ def test_plain_jobs_are_refused_unread_and_tracked_ones_behind_them_run(
     assert len(failed.get_job_ids(cleanup=False)) == 1201
 
 
-def test_a_refused_job_is_a_failed_one_to_rqs_tools_and_says_why(
+def test_rqs_tools_show_a_refused_job_as_failed_with_the_reason(
     client: Redis, redis_url: str, env: dict[str, str]
 ) -> None:
     queue = Queue("default", connection=client)
@@ -145,7 +145,7 @@ def test_a_refused_job_is_a_failed_one_to_rqs_tools_and_says_why(
     assert found.ended_at is not None
 
 
-def test_a_worker_that_waits_refuses_what_comes_and_dropped_ids_are_named_as_text(
+def test_a_waiting_worker_refuses_plain_jobs_and_names_dropped_ids_as_text(
     database_url: str, redis_url: str, client: Redis, canary: Path, env: dict[str, str]
 ) -> None:
     with drain_command("work", "mail", "default", "--only-tracked", env=env) as command:
@@ -161,7 +161,7 @@ def test_a_worker_that_waits_refuses_what_comes_and_dropped_ids_are_named_as_tex
 
 
 @pytest.mark.contrib
-def test_plain_jobs_of_other_queues_run_beside_a_queue_of_tracked_ones(
+def test_plain_jobs_of_other_queues_run_next_to_a_tracked_only_queue(
     database_url: str, redis_url: str, client: Redis, canary: Path, env: dict[str, str]
 ) -> None:
     push_canary(client, canary, "evil", "mail")
@@ -175,7 +175,7 @@ def test_plain_jobs_of_other_queues_run_beside_a_queue_of_tracked_ones(
 
 @pytest.mark.contrib
 @pytest.mark.parametrize("only_tracked", ["default", ""], ids=["of tracked ones", "of all"])
-def test_rqs_maintenance_reads_no_job_of_a_queue_of_tracked_ones(
+def test_rqs_maintenance_reads_no_job_of_a_tracked_only_queue(
     client: Redis, canary: Path, env: dict[str, str], only_tracked: str
 ) -> None:
     push_canary(client, canary, "evil")
@@ -188,7 +188,7 @@ def test_rqs_maintenance_reads_no_job_of_a_queue_of_tracked_ones(
     assert canary.exists() is not bool(only_tracked)
 
 
-def test_a_queue_cannot_be_forwarded_and_take_tracked_jobs_only() -> None:
+def test_a_queue_cannot_be_both_forwarded_and_tracked_only() -> None:
     with pytest.raises(ConfigError, match=r"'mail'.*DRAIN_ONLY_TRACKED_QUEUES"):
         Settings(
             database_url="postgresql://localhost/shop",
@@ -197,7 +197,7 @@ def test_a_queue_cannot_be_forwarded_and_take_tracked_jobs_only() -> None:
         )
 
 
-def test_an_id_of_ours_whose_hash_somebody_has_poisoned_is_run_unread(
+def test_a_tracked_id_with_a_poisoned_hash_runs_without_reading_it(
     database_url: str, redis_url: str, client: Redis, canary: Path, env: dict[str, str]
 ) -> None:
     job_id = deliver(database_url, redis_url)
@@ -209,7 +209,7 @@ def test_an_id_of_ours_whose_hash_somebody_has_poisoned_is_run_unread(
     assert not canary.exists()
 
 
-def test_an_intake_that_judges_leaves_jobs_of_another_database_in_their_list(
+def test_a_classifying_intake_leaves_jobs_of_another_database_in_their_list(
     database_url: str, other_database_url: str, redis_url: str
 ) -> None:
     with new_enqueuer(other_database_url, redis_url, namespace="other") as enqueuer:
@@ -236,7 +236,7 @@ def test_copies_of_one_id_are_dropped_together(redis_url: str, client: Redis) ->
     assert pushed(redis_url) == []
 
 
-def test_a_list_that_takes_long_to_clear_keeps_a_worker_from_no_other_queue(
+def test_a_list_that_is_slow_to_clear_does_not_block_other_queues(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop, "_MOST_ROUNDS", 2)

@@ -67,7 +67,7 @@ def in_public(url: str) -> set[str]:
 
 
 @pytest.mark.usefixtures("processes")
-def test_jobs_are_staged_run_and_finished_without_a_trace_in_public(
+def test_jobs_run_in_their_own_schema_without_a_trace_in_public(
     installed: str, plain_url: str, env: dict[str, str]
 ) -> None:
     jobs.create_effects(plain_url)
@@ -117,7 +117,7 @@ def test_everything_that_an_application_calls_finds_the_tables(installed: str, p
     assert query(plain_url, "SELECT count(*) FROM jobs.queues") == [(1,)]
 
 
-def test_a_job_finds_its_applications_tables_beside_ours(installed: str, plain_url: str) -> None:
+def test_a_job_finds_its_applications_tables_as_well_as_ours(installed: str, plain_url: str) -> None:
     url = urls.in_schema(plain_url, "jobs")
     found = "SELECT current_schemas(false)::text[], to_regclass('staged_jobs')::text"
     try:
@@ -135,7 +135,7 @@ def test_our_own_connections_see_no_other_schema(installed: str, plain_url: str)
         assert connection.execute("SELECT current_schemas(false)::text[]").fetchone() == (["jobs"],)
 
 
-def test_a_schema_without_our_tables_is_not_that_of_others(database_url: str, redis_url: str) -> None:
+def test_a_schema_without_our_tables_does_not_use_those_of_another(database_url: str, redis_url: str) -> None:
     env = environment(database_url, redis_url)
 
     result = run("status", "--schema", "elsewhere", env=env)
@@ -160,7 +160,7 @@ def test_an_older_version_in_the_schema_is_upgraded_there(plain_url: str, env: d
     assert in_public(plain_url) == before
 
 
-def test_what_init_prints_makes_the_schema_and_what_is_in_it(plain_url: str, env: dict[str, str]) -> None:
+def test_the_printed_init_creates_the_schema_and_its_contents(plain_url: str, env: dict[str, str]) -> None:
     printed = run("init", "--print", env=env).stdout
 
     with psycopg.connect(plain_url, autocommit=True) as connection:
@@ -170,7 +170,7 @@ def test_what_init_prints_makes_the_schema_and_what_is_in_it(plain_url: str, env
     assert in_public(plain_url) == set(THEIRS)
 
 
-def test_init_finds_a_schema_that_it_may_not_make(plain_url: str, env: dict[str, str]) -> None:
+def test_init_uses_an_existing_schema_it_may_not_create(plain_url: str, env: dict[str, str]) -> None:
     query(plain_url, "CREATE ROLE owner_of_jobs LOGIN; CREATE SCHEMA jobs AUTHORIZATION owner_of_jobs")
     url = plain_url.replace("postgres@", "owner_of_jobs@", 1)
     try:
@@ -197,7 +197,7 @@ def test_a_second_schema_in_one_database_is_refused_on_one_line(
         schema.install(plain_url)
 
 
-def test_the_rights_of_roles_are_those_in_the_schema(installed: str, env: dict[str, str]) -> None:
+def test_the_rights_of_roles_are_granted_in_the_schema(installed: str, env: dict[str, str]) -> None:
     printed = run("roles", env=env).stdout
 
     assert 'ON SCHEMA "jobs" TO' in printed
@@ -237,7 +237,7 @@ def test_bulk_work_reads_and_writes_in_the_schema(
     assert query(plain_url, "SELECT count(*) FROM jobs.staged_jobs") == [(4,)]
 
 
-def test_a_pooler_that_ignores_the_schema_is_told_of_before_any_table_is_touched(
+def test_a_pooler_that_ignores_the_schema_is_reported_before_any_query(
     database_url: str, installed: str, plain_url: str
 ) -> None:
     with SmallPooler(plain_url, "transaction") as pooler:
@@ -247,7 +247,9 @@ def test_a_pooler_that_ignores_the_schema_is_told_of_before_any_table_is_touched
     assert "\n" not in str(caught.value)
 
 
-def test_a_pooler_that_refuses_the_schema_is_told_of(plain_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pooler_that_refuses_the_schema_is_reported(
+    plain_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise psycopg.OperationalError("FATAL:  unsupported startup parameter: options")
 
@@ -258,9 +260,7 @@ def test_a_pooler_that_refuses_the_schema_is_told_of(plain_url: str, monkeypatch
         postgres.connect(urls.in_schema(plain_url, "jobs"), "test")
 
 
-def test_through_a_pooler_the_search_path_of_the_role_leads_there(
-    installed: str, plain_url: str, redis_url: str
-) -> None:
+def test_the_roles_search_path_works_through_a_pooler(installed: str, plain_url: str, redis_url: str) -> None:
     name = psycopg.conninfo.conninfo_to_dict(plain_url)["dbname"]
     query(plain_url, f"ALTER DATABASE {name} SET search_path = jobs, public")
     with SmallPooler(plain_url, "transaction") as pooler:

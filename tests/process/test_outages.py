@@ -51,7 +51,7 @@ def failures(port: int, store: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def test_rows_wait_while_redis_is_away_and_are_pushed_when_it_is_back(
+def test_rows_wait_during_a_redis_outage_and_are_pushed_afterwards(
     own: Services, env: dict[str, str]
 ) -> None:
     port = free_port()
@@ -70,9 +70,7 @@ def test_rows_wait_while_redis_is_away_and_are_pushed_when_it_is_back(
         assert "Redis" in process.events("down")[0]["message"]
 
 
-def test_a_redis_that_comes_back_without_its_memory_gets_what_it_had(
-    own: Services, env: dict[str, str]
-) -> None:
+def test_a_redis_that_returns_empty_gets_its_jobs_again(own: Services, env: dict[str, str]) -> None:
     with leading(env) as process:
         ids = stage_jobs(own.database_url, 3)
         wait_until(lambda: pushed_jobs(own.redis_url) == ids)
@@ -113,7 +111,7 @@ def test_a_crash_of_postgres_loses_nothing(own: Services, env: dict[str, str]) -
     assert ids_in(own.database_url, "inflight_jobs") == ids
 
 
-def test_servers_that_are_away_at_the_start_are_waited_for(own: Services, env: dict[str, str]) -> None:
+def test_servers_unavailable_at_the_start_are_waited_for(own: Services, env: dict[str, str]) -> None:
     ids = stage_jobs(own.database_url, 3)
     own.redis.stop()
     own.postgres.stop()
@@ -127,7 +125,7 @@ def test_servers_that_are_away_at_the_start_are_waited_for(own: Services, env: d
 
 
 @pytest.mark.contrib
-def test_plain_rq_jobs_run_while_postgres_is_away(own: Services) -> None:
+def test_plain_rq_jobs_run_during_a_postgres_outage(own: Services) -> None:
     yard = Yard(own.database_url, own.redis_url)
     with Redis.from_url(own.redis_url) as client, yard.working() as process:
         queue = Queue("default", connection=client)
@@ -150,7 +148,7 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only 
 """
 
 
-def test_a_database_that_is_read_only_for_a_while_is_waited_for(database_url: str, redis_url: str) -> None:
+def test_a_temporarily_read_only_database_is_waited_for(database_url: str, redis_url: str) -> None:
     """As it is after a failover to a replica that has not been promoted yet."""
     ids = stage_jobs(database_url, 3)
     query(database_url, READ_ONLY.format("on"))
@@ -177,7 +175,7 @@ def moved_and_not_pushed(own: Services) -> bool:
     return False
 
 
-def test_what_was_moved_by_a_leader_that_is_killed_before_it_pushed_is_pushed_by_the_next(
+def test_jobs_moved_but_not_pushed_before_a_leader_died_are_pushed(
     own: Services, env: dict[str, str]
 ) -> None:
     ids: list[int] = []

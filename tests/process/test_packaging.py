@@ -34,7 +34,7 @@ def built(target: str, source: Path, directory: Path) -> Path:
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_wheel_of_the_sdist_is_the_wheel_of_the_clone(tmp_path: Path) -> None:
+def test_the_sdist_and_the_clone_build_the_same_wheel(tmp_path: Path) -> None:
     with tarfile.open(built("sdist", ROOT, tmp_path / "sdist")) as sdist:
         sdist.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.glob("job_drain-*")
@@ -46,7 +46,7 @@ def test_the_wheel_of_the_sdist_is_the_wheel_of_the_clone(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None:
+def test_the_wheel_contains_only_our_packages(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(built("wheel", ROOT, tmp_path)).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"drain"}
@@ -107,7 +107,7 @@ def test_without_servers_one_line_says_what_to_install(command: str, monkeypatch
     assert "Traceback" not in result.output
 
 
-def test_an_application_finds_in_the_drain_all_that_the_workers_offer() -> None:
+def test_drain_exports_everything_the_workers_offer() -> None:
     assert set(workers.__all__) <= set(drain.__all__)
     for name in workers.__all__:
         assert getattr(drain, name) is getattr(workers, name)

@@ -65,7 +65,7 @@ def keys(client: Redis) -> list[bytes]:
     return list(found)
 
 
-def test_it_is_seen_while_the_job_runs_and_gone_once_it_has_ended(
+def test_progress_is_visible_while_the_job_runs_and_removed_afterwards(
     reported: Workshop, redis_url: str, client: Redis
 ) -> None:
     found: list[drain.Progress] = []
@@ -106,7 +106,7 @@ def test_a_job_that_ends_at_once_is_never_written(shop: Workshop, redis_url: str
         assert not {"cmdstat_eval", "cmdstat_evalsha"} & client.info("commandstats").keys()
 
 
-def test_what_does_not_change_is_written_once_and_then_again_so_that_it_does_not_expire(
+def test_unchanged_progress_is_written_only_to_keep_it_from_expiring(
     reported: Workshop, redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, looks = calls_of(monkeypatch), looks_of(monkeypatch)
@@ -147,7 +147,7 @@ def calls(client: Redis) -> int:
     return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
 
 
-def test_a_thread_that_the_job_starts_may_report_and_one_that_is_left_over_is_not_heard(
+def test_a_jobs_thread_may_report_but_not_after_the_job_has_ended(
     reported: Workshop, redis_url: str, client: Redis
 ) -> None:
     left: list[drain.CurrentJob] = []
@@ -185,7 +185,7 @@ def test_a_thread_that_the_job_starts_may_report_and_one_that_is_left_over_is_no
         ((1, 2, 3), "text must be a str, not 3"),
     ],
 )
-def test_what_cannot_be_progress_is_one_line_and_the_last_report_stays(
+def test_invalid_progress_is_refused_and_the_last_report_stays(
     reported: Workshop, redis_url: str, given: tuple[Any, ...], said: str
 ) -> None:
     raised: list[Exception] = []
@@ -204,9 +204,7 @@ def test_what_cannot_be_progress_is_one_line_and_the_last_report_stays(
     assert "\n" not in str(raised[0])
 
 
-def test_numbers_of_other_kinds_and_long_or_strange_texts_are_taken(
-    reported: Workshop, redis_url: str
-) -> None:
+def test_unusual_numbers_and_texts_are_accepted(reported: Workshop, redis_url: str) -> None:
     from decimal import Decimal
 
     np = pytest.importorskip("numpy")
@@ -233,7 +231,7 @@ def test_outside_of_a_job_nothing_can_be_reported() -> None:
 # --- a Redis that is away
 
 
-def test_a_job_whose_redis_is_away_goes_on_and_the_log_says_so_once(
+def test_a_job_continues_without_redis_and_the_log_says_so_once(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reporter, "EVERY_SECONDS", 0.01)
@@ -267,7 +265,7 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_a_redis_that_stalls_holds_up_neither_a_job_nor_its_end(
+def test_a_hung_redis_delays_neither_a_job_nor_its_end(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporter, "EVERY_SECONDS", 0.01)
@@ -293,7 +291,7 @@ def test_a_redis_that_stalls_holds_up_neither_a_job_nor_its_end(
     reporter.report_to("", NAMESPACE)
 
 
-def test_a_thread_that_cannot_be_started_harms_no_job(
+def test_a_reporter_thread_that_fails_to_start_does_not_harm_the_job(
     reported: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.helpers import threads_that_fail
@@ -305,9 +303,7 @@ def test_a_thread_that_cannot_be_started_harms_no_job(
 # --- attempts
 
 
-def test_an_attempt_does_not_overwrite_nor_delete_what_a_later_one_has_written(
-    redis_url: str, client: Redis
-) -> None:
+def test_an_attempt_never_overwrites_or_deletes_a_later_ones_progress(redis_url: str, client: Redis) -> None:
     with closing(ProgressBoard.at(redis_url, NAMESPACE)) as board:
 
         def write(token: int, *, deletes: bool = False) -> None:
@@ -333,7 +329,7 @@ def test_an_attempt_does_not_overwrite_nor_delete_what_a_later_one_has_written(
 keys_of_7 = f"drain:progress:{NAMESPACE}:7"
 
 
-def test_many_jobs_are_written_in_one_call_for_a_thousand(redis_url: str, client: Redis) -> None:
+def test_one_call_writes_the_progress_of_a_thousand_jobs(redis_url: str, client: Redis) -> None:
     with closing(ProgressBoard.at(redis_url, NAMESPACE)) as board:
         client.config_resetstat()
         board.write([Written(number, 1, '{"token": 1}') for number in range(1, 2501)])
@@ -347,7 +343,7 @@ def failed_evalshas(client: Redis) -> list[Any]:
     return [1] * int(found.get("cmdstat_evalsha", {}).get("failed_calls", 0))
 
 
-def test_a_retry_begins_anew(yard: Yard, client: Redis) -> None:
+def test_a_retry_starts_without_progress(yard: Yard, client: Redis) -> None:
     (job_id,) = yard.pushed(jobs.report_in_first_attempt, "a")
     with leading(yard.env()), yard.working(DRAIN_JOBS=jobs.MODULE) as command:
         wait_until(lambda: (now := seen(yard.redis_url, job_id)) and (now.done, now.attempt) == (9, 1))
@@ -362,7 +358,7 @@ def test_a_retry_begins_anew(yard: Yard, client: Redis) -> None:
         assert end(command) == 0
 
 
-def test_that_of_a_killed_process_expires_and_is_not_shown_for_the_next_attempt(
+def test_progress_of_a_killed_process_expires_and_is_not_shown_for_the_retry(
     yard: Yard, client: Redis
 ) -> None:
     (job_id,) = yard.pushed(jobs.report_in_first_attempt, "a")
@@ -397,7 +393,7 @@ def test_that_of_a_killed_process_expires_and_is_not_shown_for_the_next_attempt(
     ],
     ids=["main thread", "one by one", "threads", "event loop", "isolated"],
 )
-def test_it_is_seen_wherever_drain_work_runs_the_job(
+def test_progress_is_visible_in_every_kind_of_drain_work(
     yard: Yard, client: Redis, job: Any, words: tuple[str, ...]
 ) -> None:
     ids = (
@@ -416,9 +412,7 @@ def test_it_is_seen_wherever_drain_work_runs_the_job(
 
 
 @pytest.mark.parametrize("kind", [(), ("--worker-class", "rq.SimpleWorker")], ids=["forking", "simple"])
-def test_it_is_seen_in_a_worker_of_rqs_that_knows_of_redis_what_rq_knows(
-    yard: Yard, client: Redis, kind: tuple[str, ...]
-) -> None:
+def test_progress_is_visible_from_a_stock_rq_worker(yard: Yard, client: Redis, kind: tuple[str, ...]) -> None:
     (job_id,) = yard.pushed(jobs.report, "a")
     env = {
         "DRAIN_DATABASE_URL": yard.database_url,
@@ -477,7 +471,7 @@ def shown(yard: Yard, job_id: int) -> dict[str, Any]:
     return found
 
 
-def test_drain_show_prints_it_and_does_without_redis(yard: Yard) -> None:
+def test_drain_show_prints_progress_and_works_without_redis(yard: Yard) -> None:
     (job_id,) = yard.pushed(jobs.report, "a")
     with yard.working(DRAIN_JOBS=jobs.MODULE) as command:
         wait_until(lambda: seen(yard.redis_url, job_id))
@@ -502,7 +496,7 @@ def test_drain_show_prints_it_and_does_without_redis(yard: Yard) -> None:
         assert end(command) == 0
 
 
-def test_the_environment_says_where_it_is_unless_it_is_said(
+def test_progress_takes_its_location_from_the_environment_by_default(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(ProgressBoard.at(yard.redis_url, NAMESPACE)) as board:
@@ -545,7 +539,7 @@ def test_the_environment_says_where_it_is_unless_it_is_said(
         ),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_one_line(
+def test_an_invalid_question_is_refused_on_one_line(
     ask: Callable[[], object], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said) as raised:
@@ -566,6 +560,6 @@ def test_a_question_that_cannot_be_answered_is_one_line(
         b'{"token": 1, "attempt": 1, "done": 5, "at": 0, "text": 7}',
     ],
 )
-def test_what_others_have_written_there_is_no_progress(redis_url: str, client: Redis, text: bytes) -> None:
+def test_an_unexpected_value_is_not_read_as_progress(redis_url: str, client: Redis, text: bytes) -> None:
     client.set(keys_of_7, text)
     assert seen(redis_url, 7) is None

@@ -30,7 +30,7 @@ def env(database_url: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
     return environment(database_url, redis_url, DRAIN_JOBS="jobs_of_shop", PYTHONPATH=str(tmp_path))
 
 
-def test_without_queues_the_registered_ones_are_worked_on_and_named_in_the_first_line(
+def test_without_queues_a_worker_serves_and_logs_the_registered_ones(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     ids = stage_jobs(database_url, job="jobs_of_shop.send", queue="mail")
@@ -65,7 +65,7 @@ def test_queues_take_turns_unless_they_are_named_in_order(
     assert [options.rotates for options in started] == [rotates]
 
 
-def test_without_queues_and_jobs_one_line_says_what_to_name(env: dict[str, str]) -> None:
+def test_without_queues_and_jobs_the_error_suggests_a_queue(env: dict[str, str]) -> None:
     with drain_command("work", "--burst", env=env | {"DRAIN_JOBS": "no_jobs_of_shop"}) as command:
         assert command.wait(PATIENCE_SECONDS) == 1
         (line,) = command.output.splitlines()
@@ -74,9 +74,7 @@ def test_without_queues_and_jobs_one_line_says_what_to_name(env: dict[str, str])
     assert "drain work default" in line
 
 
-def test_a_queue_that_rq_knows_is_not_called_unknown_because_it_is_idle(
-    env: dict[str, str], redis_url: str
-) -> None:
+def test_an_idle_queue_known_to_rq_is_not_called_unknown(env: dict[str, str], redis_url: str) -> None:
     with Redis.from_url(redis_url) as client:
         client.sadd("rq:queues", "rq:queue:idle")
 
@@ -86,7 +84,7 @@ def test_a_queue_that_rq_knows_is_not_called_unknown_because_it_is_idle(
         assert "queue 'mial' is unknown (idle, or misspelt?)" in command.output
 
 
-def test_help_says_what_it_works_on() -> None:
+def test_help_describes_the_default_queues() -> None:
     text = " ".join(CliRunner().invoke(main, ["work", "--help"]).stdout.split())
 
     assert "or of all queues of the registered jobs" in text

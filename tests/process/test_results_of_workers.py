@@ -66,7 +66,7 @@ def test_each_kind_of_job_keeps_its_own_result(yard: Yard, words: tuple[str, ...
     assert "70002 bytes of JSON, and 65536 at most are kept" in yard.row(dead)["explanation"]
 
 
-def test_a_process_that_is_killed_with_results_that_are_not_recorded_loses_none(yard: Yard) -> None:
+def test_results_lost_with_a_killed_process_are_computed_again(yard: Yard) -> None:
     """Its successor does not have them, and lets these jobs run again."""
     labels = [str(number) for number in range(20)]
     ids = yard.pushed(jobs.note_and_answer, *labels)
@@ -188,7 +188,9 @@ def in_thread(wait: Wait, *given: Any, **more: Any) -> tuple[threading.Thread, l
 @pytest.mark.parametrize(
     "job", [jobs.answer, jobs.answer_in_child, jobs.answer_in_group], ids=lambda each: each.job_name
 )
-def test_who_waits_is_told_at_once(told: Yard, wait: Wait, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_caller_is_notified_at_once(
+    told: Yard, wait: Wait, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Without a word of the worker it would look again far too late.
     monkeypatch.setattr("drain.jobs.results._LOOK_SECONDS", PATIENCE_SECONDS)
     (job_id,) = told.stage(job, "a")
@@ -202,7 +204,7 @@ def test_who_waits_is_told_at_once(told: Yard, wait: Wait, job: Any, monkeypatch
     wait_until(lambda: listeners(told, job_id) == 0)
 
 
-def test_who_waits_is_told_of_a_death(told: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_caller_is_notified_of_a_death(told: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drain.jobs.results._LOOK_SECONDS", PATIENCE_SECONDS)
     (job_id,) = told.stage(jobs.answer_too_much, "a")
     thread, answers = in_thread(with_psycopg, told.database_url, job_id, timeout=PATIENCE_SECONDS)
@@ -216,7 +218,7 @@ def test_who_waits_is_told_of_a_death(told: Yard, monkeypatch: pytest.MonkeyPatc
     assert "\n" not in str(error)
 
 
-def test_rqs_own_worker_tells_too(told: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stock_rq_worker_notifies_callers_too(told: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drain.jobs.results._LOOK_SECONDS", PATIENCE_SECONDS)
     (job_id,) = told.stage(jobs.answer, "a")
     thread, answers = in_thread(with_psycopg, told.database_url, job_id, timeout=PATIENCE_SECONDS)
@@ -230,7 +232,7 @@ def test_rqs_own_worker_tells_too(told: Yard, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("place", ["none", "away"])
-def test_without_redis_the_table_alone_is_looked_at(
+def test_without_redis_only_the_table_is_polled(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.delenv("DRAIN_REDIS_URL", raising=False)
@@ -245,7 +247,9 @@ def test_without_redis_the_table_alone_is_looked_at(
     assert answers == [{"label": "a"}]
 
 
-def test_a_wait_for_a_result_that_is_there_asks_no_redis(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_an_existing_result_does_not_use_redis(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAIN_REDIS_URL", "nonsense")
     monkeypatch.setitem(os.environ, "DRAIN_JOBS", jobs.MODULE)
     (job_id,) = yard.pushed(jobs.answer, "a")
@@ -254,7 +258,7 @@ def test_a_wait_for_a_result_that_is_there_asks_no_redis(yard: Yard, monkeypatch
     assert asyncio.run(with_psycopg(yard.database_url, job_id)) == {"label": "a"}
 
 
-def test_what_is_not_finished_in_time_says_where_it_is(told: Yard) -> None:
+def test_a_timed_out_wait_reports_the_state_of_the_job(told: Yard) -> None:
     (job_id,) = told.stage(jobs.answer, "a")
     with pytest.raises(drain.NotFinishedError, match=r"^job \d+ has not finished after 0\.05 s: waiting$"):
         asyncio.run(with_psycopg(told.database_url, job_id, timeout=0.05))

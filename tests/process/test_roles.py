@@ -197,7 +197,7 @@ def test_a_role_may_do_nothing_else(place: Place, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", [*MAY_CALL, "mallory"])
-def test_a_role_may_call_those_functions_that_it_needs_and_no_other(place: Place, role: str) -> None:
+def test_a_role_may_call_only_the_functions_it_needs(place: Place, role: str) -> None:
     callable_by = query(
         place.url,
         "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace "
@@ -207,7 +207,7 @@ def test_a_role_may_call_those_functions_that_it_needs_and_no_other(place: Place
     assert {name for (name,) in callable_by} == MAY_CALL.get(role, set())
 
 
-def test_an_application_stages_in_every_way_that_there_is(place: Place) -> None:
+def test_an_application_stages_in_every_supported_way(place: Place) -> None:
     url = place.url_of("application")
     options: dict[str, Any] = {
         "priority": 1,
@@ -277,7 +277,7 @@ def test_an_enqueuer_leads_drains_and_delivers_again(place: Place, redis_url: st
     assert scheduled in pushed_jobs(redis_url)
 
 
-def test_an_enqueuer_runs_as_a_daemon_and_observes(place: Place, redis_url: str) -> None:
+def test_an_enqueuer_runs_as_a_daemon_with_metrics(place: Place, redis_url: str) -> None:
     daemon = Daemon(enqueuer_of(place, redis_url))
     thread = threading.Thread(target=daemon.run)
     thread.start()
@@ -305,7 +305,7 @@ def test_an_enqueuer_knows_how_long_jobs_wait(place: Place, redis_url: str) -> N
         assert not waits.refused
 
 
-def test_an_enqueuer_measures_all_but_the_transactions_of_others(
+def test_an_enqueuer_measures_everything_except_transactions_of_other_roles(
     place: Place, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with new_enqueuer(place.url_of("enqueuer"), redis_url) as enqueuer:
@@ -317,7 +317,7 @@ def test_an_enqueuer_measures_all_but_the_transactions_of_others(
         gauges.clear()
 
 
-def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the_days_made(
+def test_an_enqueuer_skips_locked_rows_buries_rows_truncates_and_creates_days(
     place: Place,
 ) -> None:
     day = partition_in(2)
@@ -344,7 +344,7 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_an_enqueuer_admits_as_the_rules_of_a_queue_say(place: Place, ordered: bool) -> None:
+def test_an_enqueuer_applies_queue_rules(place: Place, ordered: bool) -> None:
     rate = Rate.parse("5/s")
     rules = Rules("default", running_per_key=1, rate=rate, rate_per_key=rate, ordered=ordered)
     query(
@@ -393,7 +393,7 @@ def test_a_worker_finishes_retries_defers_and_gives_up(shop: Workshop) -> None:
     assert shop.work_to_the_end(shop.deliver(registered, 3)) == ["dead"]
 
 
-def test_a_worker_s_job_writes_and_finishes_in_one_transaction_of_either_kind(shop: Workshop) -> None:
+def test_a_workers_job_writes_and_finishes_in_either_kind_of_transaction(shop: Workshop) -> None:
     def act(kind: str) -> None:
         if kind == "psycopg":
             with workers.psycopg_transaction() as connection:
@@ -433,7 +433,7 @@ def test_a_worker_keeps_a_result_and_an_application_reads_it(shop: Workshop, pla
         assert result_of(inspection, job_id) == 42
 
 
-def test_a_worker_with_the_rights_of_version_5_reports_a_result_that_it_cannot_add(
+def test_a_worker_with_version_5_rights_reports_a_result_it_cannot_add(
     shop: Workshop, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     def act() -> int:
@@ -447,7 +447,7 @@ def test_a_worker_with_the_rights_of_version_5_reports_a_result_that_it_cannot_a
     assert "permission denied for table finished_jobs" in caplog.text
 
 
-def test_a_worker_leaves_a_row_about_an_outcome_that_came_too_late(shop: Workshop) -> None:
+def test_a_worker_records_a_stale_outcome(shop: Workshop) -> None:
     def act() -> None:
         shop.take_over(workers.current_job().id)
 
@@ -472,7 +472,7 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         assert finishes.undone_by_crash(worker, held[1:]) == set()
 
 
-def test_a_worker_writes_what_its_jobs_declare_and_an_enqueuer_stages_at_ticks(place: Place) -> None:
+def test_a_worker_declares_schedules_and_an_enqueuer_stages_their_ticks(place: Place) -> None:
     declared = {"name": "m.f", "job_name": "m.f", "cron": "* * * * *", "timezone": "UTC", "missed": "last"}
     with place.connected("worker") as worker:
         for queue in ("mail", "default"):
@@ -492,7 +492,7 @@ def test_a_worker_writes_what_its_jobs_declare_and_an_enqueuer_stages_at_ticks(p
         schedule(application, "mine", "m.f", cron="* * * * *")
 
 
-def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: Place) -> None:
+def test_a_worker_stages_if_it_also_has_the_application_role(place: Place) -> None:
     query(place.url, "GRANT drain_application TO test_worker")
     try:
         with place.connected("worker") as worker:
@@ -502,7 +502,7 @@ def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: 
     assert len(ids_in(place.url, "staged_jobs")) == 1
 
 
-def test_a_worker_s_job_slows_down_its_key(shop: Workshop) -> None:
+def test_a_workers_job_slows_down_its_key(shop: Workshop) -> None:
     def act() -> None:
         raise RateLimited(retry_after=60)
 
@@ -554,7 +554,7 @@ def test_inspection_sees_everything(place: Place, redis_url: str) -> None:
         assert len(finished.days(reader)) == 4
 
 
-def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) -> None:
+def test_the_owner_may_do_everything_including_what_others_may_not(place: Place) -> None:
     url = place.url_of("owner")
     assert schema.install(url) == schema.VERSION
     with place.connected("application") as application:
@@ -603,7 +603,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
 
 
 @pytest.mark.usefixtures("processes")
-def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_nothing(
+def test_the_printed_statements_do_what_apply_does_and_are_idempotent(
     servers: Services, place: Place
 ) -> None:
     rights = (
@@ -638,7 +638,7 @@ def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_not
             query(place.url, f"DROP ROLE {name}")
 
 
-def test_everybody_loses_the_right_to_create_where_the_tables_are(place: Place) -> None:
+def test_public_loses_the_right_to_create_in_our_schema(place: Place) -> None:
     query(place.url, "GRANT CREATE ON SCHEMA public TO PUBLIC")
     assert not place.refuses("mallory", "CREATE TABLE public.mine (id bigint)")
     assert drain(["roles", "application", "--apply"], {"DRAIN_DATABASE_URL": place.url}).exit_code == 0
@@ -666,7 +666,7 @@ def test_an_owner_who_may_create_roles_needs_no_superuser(place: Place) -> None:
             query(place.url, f"DROP ROLE IF EXISTS {role}")
 
 
-def test_one_who_may_not_give_rights_is_told_so_on_one_line_and_nothing_changes(place: Place) -> None:
+def test_a_user_who_may_not_grant_rights_gets_one_line_and_no_change(place: Place) -> None:
     found = drain(
         ["roles", "--apply", "--worker", "test_never_made"],
         {"DRAIN_DATABASE_URL": place.url_of("inspection")},
@@ -679,7 +679,7 @@ def test_one_who_may_not_give_rights_is_told_so_on_one_line_and_nothing_changes(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a'b", 'a"b', "$$", "1a", "x" * 64])
-def test_a_name_that_no_role_should_have_is_refused(name: str) -> None:
+def test_an_unsuitable_role_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid role name"):
         roles.statements(Installation("public", "me", False, ()), {"application": name})
 
@@ -692,7 +692,7 @@ def test_only_the_roles_that_are_named_are_printed(place: Place) -> None:
     assert "superuser" not in printed
 
 
-def test_a_superuser_who_owns_the_tables_is_advised_to_hand_them_over(place: Place) -> None:
+def test_a_superuser_who_owns_the_tables_is_advised_to_transfer_them(place: Place) -> None:
     found = roles.installation_of(postgres.connect(place.url, "tests"))
     assert "--owner NAME" in roles.script(replace(found, owner_is_superuser=True), [])
 

@@ -96,14 +96,14 @@ def test_a_schedule_is_made_changed_and_deleted_in_the_callers_transaction(
     assert all_of(database_url) == {}
 
 
-def test_a_schedule_of_a_transaction_that_rolls_back_never_was(database_url: str) -> None:
+def test_a_rolled_back_transaction_creates_no_schedule(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         drain.schedule(connection, "report", "shop.report", cron=DAILY)
         connection.rollback()
     assert all_of(database_url) == {}
 
 
-def test_the_options_of_the_registration_are_those_of_the_jobs(database_url: str) -> None:
+def test_a_schedules_jobs_have_the_registered_options(database_url: str) -> None:
     registered = drain.job(name="shop.report", queue="reports", max_attempts=2)(report)
     with psycopg.connect(database_url) as connection:
         drain.schedule(connection, "report", registered, cron="* * * * *")
@@ -122,7 +122,7 @@ SELECT key, unique_key, keep, quiet_seconds, scheduled_at - (context ->> 'tick')
 
 
 @pytest.mark.parametrize("is_declared", [True, False], ids=["declared", "in a transaction"])
-def test_jobs_of_a_schedule_have_keys_as_staged_ones_do(database_url: str, is_declared: bool) -> None:
+def test_a_schedules_jobs_have_keys_like_staged_jobs(database_url: str, is_declared: bool) -> None:
     options: dict[str, Any] = {
         "key": lambda shop=42: shop,
         "unique_key": "report",
@@ -142,7 +142,7 @@ def test_jobs_of_a_schedule_have_keys_as_staged_ones_do(database_url: str, is_de
     assert query(database_url, OF_KEYS) == [("42", "report", "last", 90.0, timedelta(seconds=90))]
 
 
-def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(database_url: str) -> None:
+def test_rewriting_a_schedule_keeps_its_next_tick_and_its_pause(database_url: str) -> None:
     def write(cron: str = DAILY, **more: Any) -> dict[str, Any]:
         with psycopg.connect(database_url) as connection:
             drain.schedule(connection, "report", "shop.report", cron=cron, **more)
@@ -189,7 +189,7 @@ def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(data
         ({"job": 42}, "a job must be a name or a function"),
     ],
 )
-def test_what_cannot_be_scheduled_is_one_clear_line_and_leaves_the_transaction_as_it_was(
+def test_an_invalid_schedule_is_refused_and_leaves_the_transaction_unchanged(
     common_database_url: str, given: dict[str, Any], words: str
 ) -> None:
     options: dict[str, Any] = {"name": "report", "job": "shop.report", "cron": DAILY} | given
@@ -211,7 +211,7 @@ def test_what_cannot_be_scheduled_is_one_clear_line_and_leaves_the_transaction_a
         ({"cron": DAILY, "name": "n" * 251}, "at most 250 characters"),
     ],
 )
-def test_a_registration_refuses_a_schedule_that_cannot_be(options: dict[str, Any], words: str) -> None:
+def test_a_registration_refuses_an_invalid_schedule(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         drain.job(**options)(report)
 
@@ -229,7 +229,7 @@ def declare(database_url: str) -> list[str]:
         return crons.declare(connection, schedules.declared())
 
 
-def test_what_a_job_declares_is_written_once_and_follows_the_code(
+def test_a_declared_schedule_is_written_once_and_follows_the_code(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drain.job(name="shop.report", queue="reports", cron=DAILY, timezone="Europe/Berlin")(report)
@@ -314,7 +314,7 @@ def test_drain_work_writes_the_schedules_of_its_jobs(database_url: str, redis_ur
     assert (row["cron"], row["declared"]) == (DAILY, True)
 
 
-def test_a_worker_without_the_right_to_write_schedules_works_all_the_same(
+def test_a_worker_without_the_right_to_write_schedules_still_works(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     drain.job(name="shop.report", cron=DAILY)(report)
@@ -325,7 +325,7 @@ def test_a_worker_without_the_right_to_write_schedules_works_all_the_same(
     assert "cannot write the schedules of the registered jobs: relation" in caplog.text
 
 
-def test_apply_does_what_the_workers_do_and_says_what_is_left(database_url: str, shop: Path) -> None:
+def test_apply_writes_declared_schedules_and_lists_undeclared_ones(database_url: str, shop: Path) -> None:
     put(database_url, "gone", declared=True)
     put(database_url, "own")
 
@@ -350,7 +350,7 @@ def test_schedules_are_paused_resumed_and_removed_by_name(database_url: str) -> 
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "remove", "run"])
-def test_a_name_that_no_schedule_has_is_one_line(database_url: str, command: str) -> None:
+def test_an_unknown_schedule_name_is_one_line(database_url: str, command: str) -> None:
     put(database_url)
     result = call(database_url, command, "raport")
     assert result.exit_code == 1
@@ -369,7 +369,7 @@ def test_run_stages_one_job_now_and_prints_its_id(database_url: str) -> None:
     assert all_of(database_url) == before
 
 
-def test_the_list_has_ticks_pauses_errors_and_what_is_gone(database_url: str, shop: Path) -> None:
+def test_the_list_shows_ticks_pauses_errors_and_undeclared_schedules(database_url: str, shop: Path) -> None:
     now = datetime.now(UTC)
     put(database_url, next_tick_at=now + timedelta(hours=2), last_tick_at=now - timedelta(hours=22))
     put(database_url, "paused", paused=True)
@@ -391,13 +391,13 @@ def test_the_list_has_ticks_pauses_errors_and_what_is_gone(database_url: str, sh
     assert datetime.fromisoformat(rows["gone"]["next_tick_at"]) > now
 
 
-def test_a_list_of_nothing_says_so(database_url: str) -> None:
+def test_an_empty_list_says_so(database_url: str) -> None:
     result = call(database_url, "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.startswith("no schedules;")
 
 
-def test_the_audit_finds_ticks_that_a_leader_leaves_out(
+def test_the_audit_finds_ticks_that_a_leader_misses(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(database_url, "late", next_tick_at=datetime.now(UTC) - timedelta(seconds=40))

@@ -63,7 +63,7 @@ def test_a_second_init_changes_nothing(empty_database_url: str) -> None:
     assert query(empty_database_url, "SELECT last_value FROM drain_last_delivery") == [(7,)]
 
 
-def test_many_who_init_at_once_all_succeed(empty_database_url: str) -> None:
+def test_concurrent_inits_all_succeed(empty_database_url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         versions = list(pool.map(schema.install, [empty_database_url] * 6))
 
@@ -101,9 +101,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("thing", FOREIGN)
-def test_what_has_one_of_our_names_and_is_not_ours_is_named_and_left_alone(
-    empty_database_url: str, thing: str
-) -> None:
+def test_an_unrelated_object_with_one_of_our_names_is_left_alone(empty_database_url: str, thing: str) -> None:
     query(empty_database_url, FOREIGN[thing])
     before = catalog_of(empty_database_url)
 
@@ -123,14 +121,14 @@ def catalog_of(database_url: str) -> object:
     return [sorted(query(database_url, statement)) for statement in (relations, functions)]
 
 
-def test_a_drain_schema_that_is_not_ours_is_no_schema_of_ours_to_any_program(empty_database_url: str) -> None:
+def test_a_drain_schema_that_is_not_ours_is_rejected_by_every_program(empty_database_url: str) -> None:
     query(empty_database_url, "CREATE TABLE drain_schema (version text)")
 
     with pytest.raises(SchemaError, match="not job-drain's"):
         check(empty_database_url)
 
 
-def test_a_drain_schema_without_a_version_is_told_of(database_url: str) -> None:
+def test_a_drain_schema_without_a_version_is_reported(database_url: str) -> None:
     query(database_url, "DELETE FROM drain_schema")
 
     for use in (schema.install, check):
@@ -139,7 +137,7 @@ def test_a_drain_schema_without_a_version_is_told_of(database_url: str) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_beside_somebody_elses_tables_all_works_in_a_schema_of_its_own(
+def test_everything_works_in_its_own_schema_despite_conflicting_tables(
     empty_database_url: str, redis_url: str
 ) -> None:
     query(empty_database_url, "CREATE TABLE staged_jobs (id bigint)")
@@ -164,16 +162,14 @@ def test_beside_somebody_elses_tables_all_works_in_a_schema_of_its_own(
     ) == [("staged_jobs",)]
 
 
-def test_a_search_path_that_leads_nowhere_is_told_of_on_one_line(empty_database_url: str) -> None:
+def test_a_search_path_without_an_existing_schema_is_reported_on_one_line(empty_database_url: str) -> None:
     with pytest.raises(SchemaError, match="names no existing schema") as caught:
         schema.install(f"{empty_database_url}&options=-csearch_path%3Djobs")
 
     assert "\n" not in str(caught.value)
 
 
-def test_a_database_that_takes_no_writes_is_told_of_on_one_line(
-    empty_database_url: str, database_url: str
-) -> None:
+def test_a_read_only_database_is_reported_on_one_line(empty_database_url: str, database_url: str) -> None:
     setting = "options=-cdefault_transaction_read_only%3Don"
     with pytest.raises(SchemaError, match="is read-only") as caught:
         schema.install(f"{empty_database_url}&{setting}")
@@ -182,13 +178,13 @@ def test_a_database_that_takes_no_writes_is_told_of_on_one_line(
     assert schema.install(f"{database_url}&{setting}") == schema.VERSION
 
 
-def test_whatever_isolation_is_the_default_many_who_init_at_once_all_succeed(empty_database_url: str) -> None:
+def test_concurrent_inits_succeed_under_any_default_isolation(empty_database_url: str) -> None:
     url = f"{empty_database_url}&options=-cdefault_transaction_isolation%3Dserializable"
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(schema.install, [url] * 4)) == [schema.VERSION] * 4
 
 
-def test_a_database_without_the_schema_is_refused_with_the_command_that_helps(
+def test_a_database_without_the_schema_is_refused_with_advice(
     empty_database_url: str,
 ) -> None:
     with pytest.raises(SchemaError, match="drain init"):
@@ -219,7 +215,7 @@ def test_an_older_schema_is_refused_until_init_has_run(empty_database_url: str) 
     check(empty_database_url)
 
 
-def test_a_server_that_nobody_runs_is_unavailable() -> None:
+def test_an_unreachable_server_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="cannot be used"):
         schema.install("postgresql://127.0.0.1:1/nothing")
 
@@ -236,7 +232,7 @@ def a_role_without_rights(database_url: str) -> Iterator[str]:
             connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-def test_a_role_that_may_not_create_tables_is_told_so_on_one_line(empty_database_url: str) -> None:
+def test_a_role_that_may_not_create_tables_gets_one_line(empty_database_url: str) -> None:
     with (
         a_role_without_rights(empty_database_url) as url,
         pytest.raises(SchemaError, match="may not create the tables, or change them") as caught,
@@ -246,7 +242,7 @@ def test_a_role_that_may_not_create_tables_is_told_so_on_one_line(empty_database
     assert "\n" not in str(caught.value)
 
 
-def test_a_role_that_may_not_change_the_tables_is_told_so_on_one_line(empty_database_url: str) -> None:
+def test_a_role_that_may_not_change_the_tables_gets_one_line(empty_database_url: str) -> None:
     with psycopg.connect(empty_database_url) as connection:
         connection.execute((ROOT / "migrations" / "0001_first.sql").read_bytes())
         connection.execute("GRANT SELECT ON drain_schema TO PUBLIC")
@@ -270,7 +266,7 @@ def sql_ascii_url(servers: Services) -> Iterator[str]:
     query(administrator, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_database_that_takes_any_bytes_for_text_is_refused_by_init_and_by_every_program(
+def test_a_sql_ascii_database_is_refused_by_init_and_every_program(
     sql_ascii_url: str,
 ) -> None:
     for use in (schema.install, check):
@@ -287,7 +283,7 @@ def test_partitions_are_made_for_a_month_ahead_at_most(database_url: str, ahead:
         query(database_url, "SELECT drain_make_days(%s)", ahead)
 
 
-def test_whoever_makes_partitions_cannot_put_his_own_tables_in_the_place_of_ours(database_url: str) -> None:
+def test_a_partition_creators_temporary_tables_cannot_replace_ours(database_url: str) -> None:
     days = (
         "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'public.finished_jobs'::regclass"
     )

@@ -68,7 +68,7 @@ def drained(database_url: str, redis_url: str, count: int, queue: str = "default
 # --- what is in flight
 
 
-def test_what_is_in_flight_is_divided_into_queued_running_and_retrying(
+def test_inflight_jobs_are_divided_into_queued_running_and_retrying(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     first, second, running, retrying, lapsed = drained(database_url, redis_url, 5)
@@ -97,7 +97,7 @@ def test_what_is_in_flight_is_divided_into_queued_running_and_retrying(
     assert first < second
 
 
-def test_a_queue_in_which_no_job_waits_has_no_oldest_one(
+def test_a_queue_without_waiting_jobs_has_no_oldest_one(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     _, retrying = drained(database_url, redis_url, 2)
@@ -128,7 +128,7 @@ def test_a_job_whose_lease_ran_out_has_waited_since_then(
     assert 3600 <= counts["oldest_unclaimed_seconds"] < 3700
 
 
-def test_a_job_that_was_dead_has_waited_since_it_was_drained_again(
+def test_a_revived_job_has_waited_since_it_was_drained_again(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     drained(database_url, redis_url, 1)
@@ -141,7 +141,7 @@ def test_a_job_that_was_dead_has_waited_since_it_was_drained_again(
     assert status_of(env)["queues"]["default"]["oldest_unclaimed_seconds"] < 600
 
 
-def test_scheduled_jobs_that_nobody_took_are_overdue(database_url: str, env: dict[str, str]) -> None:
+def test_due_scheduled_jobs_that_were_not_drained_are_overdue(database_url: str, env: dict[str, str]) -> None:
     late, later, fresh = stage_jobs(database_url, 3)
     for job_id, interval in ((late, "-1 minute"), (later, "1 hour")):
         query(
@@ -171,7 +171,7 @@ def test_scheduled_jobs_that_nobody_took_are_overdue(database_url: str, env: dic
 
 
 @pytest.mark.usefixtures("processes")
-def test_stock_workers_and_processes_of_drain_work_are_counted_for_each_of_their_queues(
+def test_stock_workers_and_drain_work_processes_are_counted_for_each_queue(
     database_url: str, redis_url: str, env: dict[str, str], client: Redis
 ) -> None:
     drained(database_url, redis_url, 1, queue="mail")
@@ -246,7 +246,7 @@ def test_without_redis_workers_are_unknown_and_the_rest_is_shown(
     assert bool(redis) is ("127.0.0.1:1" in result.stderr)
 
 
-def test_nothing_of_a_job_in_redis_is_unpickled(
+def test_no_job_in_redis_is_unpickled(
     database_url: str, redis_url: str, env: dict[str, str], client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Queue("default", connection=client).enqueue(print)
@@ -260,7 +260,7 @@ def test_nothing_of_a_job_in_redis_is_unpickled(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_watched_status_is_a_line_of_json_each_time_and_ends_well_with_ctrl_c(
+def test_a_watched_json_status_prints_a_line_each_time_until_ctrl_c(
     database_url: str, env: dict[str, str]
 ) -> None:
     stage_jobs(database_url, 2)
@@ -274,9 +274,7 @@ def test_a_watched_status_is_a_line_of_json_each_time_and_ends_well_with_ctrl_c(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_watched_status_in_a_pipe_is_one_block_after_the_other(
-    database_url: str, env: dict[str, str]
-) -> None:
+def test_a_watched_status_in_a_pipe_prints_successive_blocks(database_url: str, env: dict[str, str]) -> None:
     stage_jobs(database_url, 2)
     with drain_command("status", "--watch", "0.1", env=env) as command:
         wait_until(lambda: command.output.count("leader ") >= 3, PATIENCE_SECONDS)
@@ -312,7 +310,7 @@ def test_a_watched_status_is_redrawn_in_place_on_a_terminal(database_url: str, e
     assert b"default" in shown
 
 
-def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_one_when_it_ends(
+def test_a_watched_status_prints_one_line_per_outage_and_recovery(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looks: Iterator[Any] = iter(
@@ -344,7 +342,7 @@ def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_on
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_watched_status_goes_on_when_postgresql_is_back(
+def test_a_watched_status_continues_after_a_postgresql_outage(
     servers: Services, database_url: str, env: dict[str, str]
 ) -> None:
     ((name,),) = query(database_url, "SELECT current_database()")
@@ -359,5 +357,5 @@ def test_a_watched_status_goes_on_when_postgresql_is_back(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan"])
-def test_a_watch_without_a_pause_is_wrong_usage(env: dict[str, str], seconds: str) -> None:
+def test_a_watch_interval_of_zero_is_a_usage_error(env: dict[str, str], seconds: str) -> None:
     assert CliRunner().invoke(main, ["status", "--watch", seconds], env=env).exit_code == 2

@@ -44,13 +44,13 @@ class Clocked:
         return ["recovery" if change.is_recovery else "unhealthy" for change in self.told]
 
 
-def test_a_failure_shorter_than_the_grace_is_told_to_nobody() -> None:
+def test_a_failure_shorter_than_the_grace_is_not_reported() -> None:
     clocked = Clocked()
     assert clocked.look(*["away"] * 10, *[None] * 20) == []
     assert clocked.steady.problem is None
 
 
-def test_a_failure_is_told_once_after_the_grace_and_its_end_once_after_the_recovery() -> None:
+def test_a_failure_and_its_recovery_are_each_reported_once() -> None:
     clocked = Clocked()
     assert clocked.look(*["away"] * 10) == []
     assert clocked.look("still away") == ["unhealthy"]
@@ -77,13 +77,13 @@ def test_a_store_that_comes_and_goes_is_one_failure() -> None:
     assert clocked.look(*[None] * 5) == ["unhealthy", "recovery"]
 
 
-def test_failures_with_well_times_between_them_are_failures_of_their_own() -> None:
+def test_failures_separated_by_healthy_periods_are_separate() -> None:
     clocked = Clocked()
     assert clocked.look(*(["away"] * 6 + [None] * 7) * 10) == []
     assert clocked.look(*(["away"] * 11 + [None] * 7) * 2) == ["unhealthy", "recovery"] * 2
 
 
-def test_without_grace_and_recovery_each_change_is_told_at_once() -> None:
+def test_without_grace_and_recovery_each_change_is_reported_at_once() -> None:
     clocked = Clocked(grace=0, recovery=0)
     assert clocked.look("away", None, "away") == ["unhealthy", "recovery", "unhealthy"]
 
@@ -103,7 +103,7 @@ def told() -> list[tuple[str, str, bool]]:
     return found
 
 
-def test_the_enqueuer_is_not_ready_before_it_is_up_and_then_only_after_the_grace() -> None:
+def test_the_enqueuer_is_ready_once_up_and_unready_only_after_the_grace() -> None:
     health = Health(HealthOptions(grace_seconds=3600, recovery_seconds=0))
     unready = health.answers().unready
     assert unready() == "starting"
@@ -139,7 +139,7 @@ def test_the_enqueuer_calls_hooks_for_its_stores_and_for_failing_queues(
     ]
 
 
-def test_a_leader_that_leads_no_more_tells_nothing_of_the_queues(told: list[tuple[str, str, bool]]) -> None:
+def test_a_former_leader_reports_nothing_about_queues(told: list[tuple[str, str, bool]]) -> None:
     health = Health(HealthOptions(recovery_seconds=0, queue_grace_seconds=0))
     health.report_failing({"mail"})
     health.look()
@@ -159,7 +159,7 @@ def released() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_a_hook_that_raises_and_one_that_hangs_keep_no_other_from_being_called(
+def test_a_raising_or_hanging_hook_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, released: threading.Event
 ) -> None:
     monkeypatch.setattr(callbacks, "HOOK_SECONDS", 0.05)
@@ -192,7 +192,7 @@ def test_a_hook_that_raises_and_one_that_hangs_keep_no_other_from_being_called(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_command_gets_the_change_in_its_environment_and_one_that_hangs_is_killed(
+def test_a_command_gets_the_change_in_its_environment_and_may_not_hang(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: object
 ) -> None:
     file = f"{tmp_path}/told"

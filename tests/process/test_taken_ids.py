@@ -47,7 +47,7 @@ def test_a_taken_id_leaves_the_intermediate_list_with_the_next_look(
     assert (ids_in(client, INTERMEDIATE), ids_in(client, QUEUE)) == ([], [])
 
 
-def test_a_taken_id_leaves_the_intermediate_list_though_no_other_is_wanted(
+def test_a_taken_id_leaves_the_intermediate_list_even_if_no_other_is_wanted(
     consumer: Consumer, client: Redis
 ) -> None:
     first = awaited(consumer, client, OURS)
@@ -58,7 +58,7 @@ def test_a_taken_id_leaves_the_intermediate_list_though_no_other_is_wanted(
 
 
 @pytest.mark.parametrize("rq_id", ["plain", f"{NAMESPACE}-7", f"{NAMESPACE}-7-x", "other-7-70"])
-def test_an_id_that_may_be_another_one_s_is_not_taken(consumer: Consumer, client: Redis, rq_id: str) -> None:
+def test_an_id_that_may_not_be_ours_is_not_taken(consumer: Consumer, client: Redis, rq_id: str) -> None:
     assert consumer.take(awaited(consumer, client, rq_id)) is None
 
 
@@ -80,7 +80,7 @@ def test_while_rq_is_suspended_nothing_is_taken(consumer: Consumer, client: Redi
 
 
 @pytest.mark.parametrize("queues", [["default"], ["default", "mail"]], ids=["one queue", "two queues"])
-def test_an_id_that_has_come_is_not_lost_with_the_answer_after_it(
+def test_a_received_id_survives_losing_the_answer_after_it(
     redis_url: str, client: Redis, queues: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain RQ job would not be delivered again."""
@@ -105,7 +105,7 @@ def test_an_id_that_has_come_is_not_lost_with_the_answer_after_it(
         assert consumer.pop(1, first) == [PoppedId("plain", "default", None, 0)]
 
 
-def test_a_key_that_is_no_list_is_an_error_after_which_the_connection_is_good(
+def test_the_connection_stays_usable_after_a_key_that_is_not_a_list(
     consumer: Consumer, client: Redis
 ) -> None:
     """The second answer of the exchange is read too."""

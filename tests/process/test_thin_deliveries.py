@@ -128,7 +128,7 @@ def test_where_only_drain_work_listens_ids_have_no_hashes(
     ],
     ids=["nobody", "a stock worker", "both", "another database", "an older version"],
 )
-def test_where_another_worker_listens_too_or_none_each_job_has_its_hash(
+def test_ids_have_hashes_where_other_workers_or_none_listen(
     workers: dict[str, str | None], database_url: str, redis_url: str, client: Redis
 ) -> None:
     for name, namespace in workers.items():
@@ -151,7 +151,7 @@ def test_a_dead_worker_and_those_of_other_queues_do_not_count(
         assert not any(map(is_thin, push_more(enqueuer, database_url, redis_url, "mail")))
 
 
-def test_a_stock_worker_that_comes_is_noticed_within_a_second_and_an_old_look_is_not_trusted(
+def test_a_new_stock_worker_is_noticed_within_a_second(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     register(client, "one.tracked")
@@ -178,7 +178,7 @@ def test_a_stock_worker_that_comes_is_noticed_within_a_second_and_an_old_look_is
         ({"default"}, set(), "mail", False),
     ],
 )
-def test_what_is_set_by_hand_goes_before_the_registry(
+def test_a_manual_setting_overrides_the_registry(
     always: set[str], never: set[str], queue: str, *, thin: bool, redis_url: str, client: Redis
 ) -> None:
     register(client, "one.tracked", queue="registered")
@@ -189,7 +189,7 @@ def test_what_is_set_by_hand_goes_before_the_registry(
         assert queues.choose({queue}) == ({queue} if thin else set())
 
 
-def test_a_batch_of_both_kinds_of_queue_keeps_the_order_of_each(
+def test_a_mixed_batch_keeps_the_order_of_each_queue(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     with (
@@ -208,7 +208,7 @@ def test_a_batch_of_both_kinds_of_queue_keeps_the_order_of_each(
     assert {key.removeprefix("rq:job:") for key in hashes(client)} == set(pushed(redis_url))
 
 
-def test_a_queue_of_another_database_and_a_key_that_is_no_list_refuse_thin_ids_too(
+def test_thin_ids_are_refused_for_another_databases_queue_too(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     client.hset("drain:owners:queues", "mail", "00000000-0000-0000-0000-000000000001 another")
@@ -224,7 +224,7 @@ def test_a_queue_of_another_database_and_a_key_that_is_no_list_refuse_thin_ids_t
 # --- what is lost
 
 
-def test_ids_that_were_dropped_one_after_the_other_are_pushed_whole_after_the_grace(
+def test_ids_dropped_one_after_another_are_pushed_whole_after_the_grace(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     ids = stage_jobs(database_url, 6)
@@ -243,7 +243,7 @@ def test_ids_that_were_dropped_one_after_the_other_are_pushed_whole_after_the_gr
         assert client.exists(*(f"rq:job:{rq_id}" for rq_id in again)) == 3
 
 
-def test_a_redis_that_lost_its_memory_and_a_new_leader_get_whole_jobs(
+def test_whole_jobs_are_pushed_after_redis_lost_its_data_or_the_leader_changed(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     ids = stage_jobs(database_url, 3)
@@ -259,7 +259,7 @@ def test_a_redis_that_lost_its_memory_and_a_new_leader_get_whole_jobs(
         assert not any(map(is_thin, pushed(redis_url)))
 
 
-def test_thin_ids_of_a_database_that_is_gone_are_removed_from_its_lists(
+def test_thin_ids_of_a_removed_database_are_deleted_from_its_lists(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     stage_jobs(database_url, 3)
@@ -277,7 +277,7 @@ def test_the_place_of_a_thin_delivery_is_found(database_url: str, redis_url: str
         assert reader.ids_before("default", ids[2], 4, within=100) is None
 
 
-def test_a_thin_id_is_popped_as_one_of_ours_by_its_number(database_url: str, redis_url: str) -> None:
+def test_a_thin_id_is_recognised_as_ours_by_its_number(database_url: str, redis_url: str) -> None:
     (job_id,) = stage_jobs(database_url)
     with thin_leader(database_url, redis_url):
         pass
@@ -292,7 +292,7 @@ def test_a_thin_id_is_popped_as_one_of_ours_by_its_number(database_url: str, red
 # --- stock workers that RQ's registry does not name
 
 
-def test_after_redis_lost_its_memory_jobs_have_hashes_for_an_hour_under_each_leader(
+def test_after_redis_lost_its_data_jobs_have_hashes_for_an_hour(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     register(client, "one.tracked")
@@ -321,7 +321,7 @@ def test_after_redis_lost_its_memory_jobs_have_hashes_for_an_hour_under_each_lea
         assert all(map(is_thin, push_more(successor, database_url, redis_url)))
 
 
-def test_a_queue_that_has_lost_deliveries_gets_hashes_for_an_hour_under_each_leader(
+def test_a_queue_that_lost_deliveries_has_hashes_for_an_hour(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     for queue in ("default", "mail"):
@@ -359,9 +359,7 @@ def test_drain_run_pushes_thin_or_whole_as_its_settings_say(yard: Yard, client: 
     assert list(map(is_thin, pushed(yard.redis_url) + pushed(yard.redis_url, "mail"))) == [True, False]
 
 
-def test_jobs_of_a_queue_of_drain_work_alone_have_no_hash_while_they_wait_or_afterwards(
-    yard: Yard, client: Redis
-) -> None:
+def test_jobs_served_only_by_drain_work_keep_no_hash(yard: Yard, client: Redis) -> None:
     with yard.working("--processes", "1"), leading(yard.env()):
         wait_until(lambda: client.keys("rq:worker:*.tracked"), PATIENCE_SECONDS)
         suspend(client)
@@ -392,9 +390,7 @@ def thin(yard: Yard, *labels: str, job: object = jobs.note) -> list[int]:
     return ids
 
 
-def test_a_stock_worker_that_comes_while_thin_ids_wait_drops_them_and_then_runs_each_job_once(
-    yard: Yard, client: Redis
-) -> None:
+def test_a_new_stock_worker_drops_thin_ids_and_later_runs_each_job_once(yard: Yard, client: Redis) -> None:
     ids = thin(yard, "a", "b", "c")
 
     def run_stock() -> str:
@@ -423,9 +419,7 @@ def test_a_dead_thin_job_is_in_rqs_registry_of_failed_jobs(yard: Yard, client: R
     assert "no luck" in str(result.exc_string)
 
 
-def test_a_thin_job_that_runs_for_long_is_shown_by_rqs_tools_and_can_be_stopped(
-    yard: Yard, client: Redis
-) -> None:
+def test_rqs_tools_can_show_and_stop_a_long_thin_job(yard: Yard, client: Redis) -> None:
     (job_id,) = thin(yard, "running", job=jobs.wait_for_go)
     (rq_id,) = pushed(yard.redis_url)
     with yard.working():
@@ -438,9 +432,7 @@ def test_a_thin_job_that_runs_for_long_is_shown_by_rqs_tools_and_can_be_stopped(
     assert yard.row(job_id)["explanation"] == "stopped by RQ's stop-job command"
 
 
-def test_no_job_waits_for_a_stock_worker_that_lived_when_redis_lost_its_data(
-    yard: Yard, client: Redis
-) -> None:
+def test_no_job_waits_for_a_stock_worker_that_redis_forgot(yard: Yard, client: Redis) -> None:
     def registered() -> set[str]:
         members: Any = client.smembers("rq:workers:default")
         return {key.decode() for key in members}

@@ -61,7 +61,7 @@ def schedule(database_url: str, name: str = "report") -> dict[str, Any]:
         return next(row for row in crons.all_schedules(connection) if row["name"] == name)
 
 
-def test_a_tick_that_has_come_stages_the_job_and_moves_the_schedule_on(
+def test_a_due_tick_stages_the_job_and_advances_the_schedule(
     database_url: str, connection: Connection
 ) -> None:
     now = minute(connection)
@@ -83,9 +83,7 @@ def test_a_tick_that_has_come_stages_the_job_and_moves_the_schedule_on(
     assert row["next_tick_at"] in (now + timedelta(minutes=1), now + timedelta(minutes=2))
 
 
-def test_a_new_schedule_ticks_for_the_first_time_after_it_was_made(
-    database_url: str, connection: Connection
-) -> None:
+def test_a_new_schedule_first_ticks_after_its_creation(database_url: str, connection: Connection) -> None:
     put(database_url, cron="0 3 * * *", timezone="Europe/Berlin")
 
     ticker = Ticker(connection)
@@ -99,7 +97,7 @@ def test_a_new_schedule_ticks_for_the_first_time_after_it_was_made(
 
 
 @pytest.mark.parametrize(("cron", "seconds"), [("* * * * *", 60), ("*/15 * * * * *", 15)])
-def test_each_tick_is_staged_once_across_many_leaders_that_die_in_the_middle(
+def test_each_tick_is_staged_once_even_if_many_leaders_die(
     database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch, cron: str, seconds: int
 ) -> None:
     monkeypatch.setattr(ticker_module, "TICKS_PER_TRANSACTION", 17)
@@ -137,7 +135,7 @@ def die(ticker: Ticker, chance: random.Random, _point: FailurePoint) -> None:
         raise psycopg.OperationalError("killed")
 
 
-def test_two_tickers_at_once_stage_a_tick_once(database_url: str, connection: Connection) -> None:
+def test_two_concurrent_tickers_stage_a_tick_once(database_url: str, connection: Connection) -> None:
     now = minute(connection)
     put(database_url, missed="all", next_tick_at=now - timedelta(minutes=3))
     counts = []
@@ -172,7 +170,7 @@ def test_missed_ticks_are_staged_by_the_rule_of_their_schedule(
     assert "schedule report missed its ticks from" in caplog.text
 
 
-def test_a_schedule_that_leaves_out_missed_ticks_still_has_the_one_that_has_just_come(
+def test_a_schedule_that_skips_missed_ticks_still_stages_the_current_one(
     database_url: str, connection: Connection
 ) -> None:
     now = minute(connection)
@@ -185,7 +183,7 @@ def test_a_schedule_that_leaves_out_missed_ticks_still_has_the_one_that_has_just
 
 
 @pytest.mark.parametrize("missed", ["last", "all", "none"])
-def test_a_schedule_of_seconds_loses_no_tick_to_a_change_of_leaders(
+def test_a_schedule_of_seconds_loses_no_tick_when_the_leader_changes(
     database_url: str, connection: Connection, missed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (now,) = postgres.fetch_one(connection, "SELECT date_trunc('second', now())")
@@ -204,7 +202,7 @@ def test_a_schedule_of_seconds_loses_no_tick_to_a_change_of_leaders(
 
 
 @pytest.mark.parametrize(("missed", "count"), [("last", 1), ("none", 1)])
-def test_of_more_than_a_minute_of_seconds_the_rule_of_the_schedule_decides(
+def test_the_schedules_rule_decides_about_over_a_minute_of_missed_seconds(
     database_url: str, connection: Connection, missed: str, count: int
 ) -> None:
     put(database_url, cron="* * * * * *", missed=missed, next_tick_at=minute(connection) - timedelta(hours=3))
@@ -288,7 +286,7 @@ def test_the_leader_does_not_wait_for_a_transaction_that_changes_a_schedule(
     assert ticker.run_once() == 1
 
 
-def test_times_are_compared_in_utc_in_whatever_zone_the_session_is(
+def test_times_are_compared_in_utc_whatever_the_sessions_zone(
     database_url: str, connection: Connection
 ) -> None:
     """Python compares times of one zone by what its clock shows, which is the same twice when summer ends."""
@@ -302,7 +300,7 @@ def test_times_are_compared_in_utc_in_whatever_zone_the_session_is(
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_leader_stages_a_tick_about_when_it_comes(database_url: str, redis_url: str) -> None:
+def test_the_leader_stages_a_tick_on_time(database_url: str, redis_url: str) -> None:
     with leading(environment(database_url, redis_url)):
         query(database_url, "INSERT INTO crons (name, job_name, cron) VALUES ('report', 'm.f', '0 3 * * *')")
         wait_until(lambda: schedule(database_url)["next_tick_at"])
@@ -333,7 +331,7 @@ def test_a_schedule_of_seconds_has_one_job_a_second_under_two_leaders(
     assert looked.breaches() == []
 
 
-def test_drain_run_once_delivers_the_jobs_of_ticks_that_have_come(
+def test_drain_run_once_delivers_the_jobs_of_due_ticks(
     database_url: str, redis_url: str, connection: Connection
 ) -> None:
     from drain.config import Settings

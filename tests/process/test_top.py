@@ -129,7 +129,7 @@ def env(database_url: str, redis_url: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("processes")
-def test_it_is_redrawn_hears_keys_and_leaves_the_terminal_as_it_was(
+def test_the_screen_redraws_handles_keys_and_restores_the_terminal(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     stage_jobs(database_url, 3, queue="mail")
@@ -162,7 +162,7 @@ def test_it_is_redrawn_hears_keys_and_leaves_the_terminal_as_it_was(
 
 @pytest.mark.parametrize(("how", "code"), [("\x03", 0), (signal.SIGTERM, -signal.SIGTERM)])
 @pytest.mark.usefixtures("processes")
-def test_ctrl_c_and_sigterm_leave_the_terminal_as_it_was(env: dict[str, str], how: Any, code: int) -> None:
+def test_ctrl_c_and_sigterm_restore_the_terminal(env: dict[str, str], how: Any, code: int) -> None:
     with screen(env) as shown:
         shown.shows("no queue has jobs")
         if isinstance(how, str):
@@ -173,7 +173,7 @@ def test_ctrl_c_and_sigterm_leave_the_terminal_as_it_was(env: dict[str, str], ho
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_database_that_goes_away_is_a_line_and_comes_back(
+def test_a_database_outage_is_shown_on_a_line_until_it_ends(
     servers: Services, database_url: str, env: dict[str, str]
 ) -> None:
     ((name,),) = query(database_url, "SELECT current_database()")
@@ -192,7 +192,7 @@ def test_a_database_that_goes_away_is_a_line_and_comes_back(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_database_that_is_away_at_the_start_is_a_line_and_q_is_heard(env: dict[str, str]) -> None:
+def test_q_works_while_the_database_is_unavailable_at_the_start(env: dict[str, str]) -> None:
     with screen(env | {"DRAIN_DATABASE_URL": "postgresql://x:secret@127.0.0.1:1/x"}) as shown:
         shown.shows("cannot be used")
         assert b"secret" not in shown.drawn
@@ -201,7 +201,7 @@ def test_a_database_that_is_away_at_the_start_is_a_line_and_q_is_heard(env: dict
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_database_without_a_schema_is_an_error_behind_a_restored_terminal(
+def test_a_missing_schema_is_reported_after_restoring_the_terminal(
     empty_database_url: str, env: dict[str, str]
 ) -> None:
     with screen(env | {"DRAIN_DATABASE_URL": empty_database_url}) as shown:
@@ -209,7 +209,7 @@ def test_a_database_without_a_schema_is_an_error_behind_a_restored_terminal(
         assert b"Error: the database has no job-drain schema" in shown.drawn.rpartition(LEAVE)[2]
 
 
-def test_where_the_output_is_no_terminal_it_is_printed_once(
+def test_without_a_terminal_the_screen_is_printed_once(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     ids = stage_jobs(database_url, 3)
@@ -232,7 +232,7 @@ def test_where_the_output_is_no_terminal_it_is_printed_once(
 # --- the questions
 
 
-def test_activity_is_that_of_the_tables(database_url: str, redis_url: str) -> None:
+def test_the_activity_matches_the_tables(database_url: str, redis_url: str) -> None:
     ids = stage_jobs(database_url, 4)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
@@ -273,7 +273,7 @@ def test_dead_jobs_are_grouped_by_name_reason_and_error(database_url: str) -> No
     assert (found.total("dead"), found.dead_groups) == (60, 6)
 
 
-def test_no_question_reads_a_table_whole(database_url: str) -> None:
+def test_no_query_scans_a_whole_table(database_url: str) -> None:
     """With many rows, planned after ANALYZE, and with the statistics of an empty table."""
     parameters = {"up_to": 10, "limit": 10, "seconds": 60}
     with postgres.connect(database_url, "test") as connection, connection.transaction():
@@ -286,7 +286,7 @@ def test_no_question_reads_a_table_whole(database_url: str) -> None:
             assert [line for (line,) in plan if "Seq Scan" in line] == []
 
 
-def test_the_rights_of_inspection_are_enough(place: Place, redis_url: str) -> None:
+def test_the_inspection_role_has_sufficient_rights(place: Place, redis_url: str) -> None:
     stage_jobs(place.url, 2)
     result = CliRunner().invoke(main, ["top"], env=environment(place.url_of("inspection"), redis_url))
     assert result.exit_code == 0, result.output

@@ -32,7 +32,7 @@ def traced(yard: Yard, job_id: int) -> dict[str, Any]:
     return found
 
 
-def test_a_job_that_nobody_traced_has_the_times_of_its_tables_and_a_hint(yard: Yard) -> None:
+def test_an_untraced_job_shows_the_times_of_its_tables_and_a_hint(yard: Yard) -> None:
     with yard.working():
         (job_id,) = yard.pushed(jobs.note, "a")
         yard.wait_for("finished_jobs", [job_id])
@@ -74,15 +74,13 @@ def test_an_isolated_job_begins_after_its_claim(yard: Yard) -> None:
     [{"pushed": "soon"}, {"pushed": "nan"}, {"pushed": "1e300"}, {b"\xff": "1"}, {"\x1b[31m": "1"}],
     ids=repr,
 )
-def test_what_others_have_written_into_a_trace_is_left_out(
-    yard: Yard, client: Redis, written: dict[Any, Any]
-) -> None:
+def test_unexpected_values_in_a_trace_are_ignored(yard: Yard, client: Redis, written: dict[Any, Any]) -> None:
     (job_id,) = yard.stage(jobs.note, "a")
     client.hset(f"drain:trace:{NAMESPACE}:{job_id}", mapping=written)
     assert hops(traced(yard, job_id)) == ["staged"]
 
 
-def test_a_trace_is_lost_while_redis_is_away_and_nothing_else(redis_url: str, client: Redis) -> None:
+def test_a_redis_outage_loses_only_the_trace(redis_url: str, client: Redis) -> None:
     traces = Traces("redis://127.0.0.1:1/0", NAMESPACE)
     traces.note([(1, {"pushed": 1.5})])
     traces = Traces(redis_url, NAMESPACE)
@@ -96,7 +94,7 @@ def test_a_trace_is_lost_while_redis_is_away_and_nothing_else(redis_url: str, cl
     assert 3590 < client.ttl(f"drain:trace:{NAMESPACE}:2") <= 3600
 
 
-def test_an_unknown_id_is_one_line(yard: Yard) -> None:
+def test_an_unknown_id_is_reported_on_one_line(yard: Yard) -> None:
     result = trace(yard, "99")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: no job has the id 99")

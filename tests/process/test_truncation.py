@@ -111,7 +111,7 @@ def pages_read(
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
 
 
-def test_the_space_of_drained_rows_is_given_back_though_a_snapshot_is_held(
+def test_drained_rows_free_their_space_even_while_a_snapshot_is_held(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection, small_partitions_too: None
 ) -> None:
     before = metrics.TRUNCATED._value.get()
@@ -129,7 +129,7 @@ def test_the_space_of_drained_rows_is_given_back_though_a_snapshot_is_held(
     assert metrics.TRUNCATED._value.get() == before + 3
 
 
-def test_a_batch_does_not_step_over_what_was_drained_before_it(
+def test_a_batch_does_not_read_past_previously_drained_rows(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -140,7 +140,7 @@ def test_a_batch_does_not_step_over_what_was_drained_before_it(
         assert pages_read(enqueuer, (0, last)) < 20
 
 
-def test_the_lag_does_not_step_over_it_either(
+def test_measuring_the_lag_does_not_read_past_drained_rows(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -152,9 +152,7 @@ def test_the_lag_does_not_step_over_it_either(
 
 
 @pytest.mark.parametrize("second", range(0, 60, 3))
-def test_the_partition_whose_turn_is_over_is_not_the_one_of_now_nor_the_next(
-    database_url: str, second: int
-) -> None:
+def test_the_idle_partition_is_neither_the_current_nor_the_next_one(database_url: str, second: int) -> None:
     now = datetime(2026, 11, 21, 12, 34, second, 600_000, tzinfo=UTC)
     ((idle,),) = query(database_url, f"SELECT {staged.IDLE_PARTITION.format(now='%s::timestamptz')}", now)
     ids: list[int] = []
@@ -204,7 +202,7 @@ def test_a_row_that_is_not_committed_yet_keeps_its_partition(database_url: str, 
     assert truncate_if_empty(database_url, partition)
 
 
-def test_a_row_that_is_committed_just_before_the_lock_is_seen_behind_it(database_url: str) -> None:
+def test_a_row_committed_just_before_the_lock_is_seen(database_url: str) -> None:
     """The function waits between its first look and the lock, and meanwhile a row is committed."""
     ((source,),) = query(database_url, "SELECT pg_get_functiondef('drain_truncate_if_empty'::regproc)")
     look, lock = "IF empty THEN", "IF empty THEN PERFORM pg_advisory_xact_lock_shared(1);"
@@ -232,14 +230,14 @@ def test_a_row_that_is_committed_just_before_the_lock_is_seen_behind_it(database
     assert len(ids_in(database_url, "staged_jobs")) == 3
 
 
-def test_a_picture_from_before_the_lock_is_refused(database_url: str) -> None:
+def test_a_snapshot_older_than_the_lock_is_refused(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         with pytest.raises(psycopg.errors.RaiseException, match="read committed"):
             connection.execute("SELECT drain_truncate_if_empty('staged_jobs_ready_0')")
 
 
-def test_the_leader_truncates_whatever_isolation_the_database_prefers(
+def test_the_leader_truncates_under_any_default_isolation(
     database_url: str, redis_url: str, small_partitions_too: None
 ) -> None:
     ((name,),) = query(database_url, "SELECT current_database()")
@@ -250,7 +248,7 @@ def test_the_leader_truncates_whatever_isolation_the_database_prefers(
         wait_until(lambda: PartitionTruncator(enqueuer.connection).run_once(), A_ROUND_SECONDS)
 
 
-def test_a_dump_that_has_locked_the_table_is_not_waited_for(
+def test_truncation_does_not_wait_for_a_dump_that_locked_the_table(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     (job_id,) = stage_jobs(database_url)
@@ -271,7 +269,7 @@ def test_a_dump_that_has_locked_the_table_is_not_waited_for(
         assert enqueuer.connection.execute(truncate.encode()).fetchall() == [(True,)]
 
 
-def test_a_truncation_that_is_refused_is_told_once_and_stops_nothing(
+def test_a_refused_truncation_is_logged_once_and_blocks_nothing(
     database_url: str, redis_url: str, small_partitions_too: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     query(
@@ -299,7 +297,7 @@ def test_a_truncation_that_is_refused_is_told_once_and_stops_nothing(
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_daemon_gives_the_space_back_by_itself(
+def test_the_daemon_truncates_on_its_own(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     port = free_port()
@@ -311,9 +309,7 @@ def test_the_daemon_gives_the_space_back_by_itself(
         wait_until(lambda: "drain_truncated_partitions_total 1.0" in ask(port, "/metrics")[1])
 
 
-def test_draining_once_gives_it_back_too(
-    database_url: str, redis_url: str, small_partitions_too: None
-) -> None:
+def test_draining_once_truncates_too(database_url: str, redis_url: str, small_partitions_too: None) -> None:
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     stage_at(database_url, 5, count=100)
     assert daemon.run_once() == 100
@@ -325,7 +321,7 @@ def test_draining_once_gives_it_back_too(
     wait_until(is_empty, A_ROUND_SECONDS)
 
 
-def test_the_daemon_looks_for_the_lag_behind_the_cursors(
+def test_the_daemon_measures_the_lag_from_its_cursors(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[lanes.Lane, staged.Place]] = []
@@ -356,7 +352,7 @@ def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(
     assert pushed_jobs(redis_url) == [ids[3], ids[5], ids[0], ids[1], ids[2], ids[4]]
 
 
-def test_a_scheduled_row_moves_to_those_that_are_ready_once_its_time_has_come(database_url: str) -> None:
+def test_a_scheduled_row_becomes_ready_once_it_is_due(database_url: str) -> None:
     due, later = (stage_jobs(database_url, run_at=FUTURE)[0] for _ in range(2))
     query(database_url, "UPDATE staged_jobs SET scheduled_at = now() WHERE id = %s", due)
     assert partition_of(database_url, due) == partition_of(database_url, later) == "staged_jobs_scheduled"
@@ -368,9 +364,7 @@ def test_a_scheduled_row_moves_to_those_that_are_ready_once_its_time_has_come(da
     assert partition_of(database_url, later) == "staged_jobs_scheduled"
 
 
-def test_a_row_that_somebody_puts_off_while_it_matures_is_nobodys_trouble(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_row_postponed_while_it_matures_does_no_harm(database_url: str, redis_url: str) -> None:
     put_off, due = (stage_jobs(database_url, run_at=FUTURE)[0] for _ in range(2))
     query(database_url, "UPDATE staged_jobs SET scheduled_at = now()")
     with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as somebody:
@@ -383,7 +377,7 @@ def test_a_row_that_somebody_puts_off_while_it_matures_is_nobodys_trouble(
     assert pushed_jobs(redis_url) == [due]
 
 
-def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_later(
+def test_a_ready_row_postponed_during_its_batch_is_drained_later(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_off, due = stage_jobs(database_url, 2)
@@ -403,7 +397,7 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
     assert ids_in(database_url, "staged_jobs_scheduled") == [put_off]
 
 
-def test_a_row_that_commits_late_is_found_though_the_cursor_is_past_it(
+def test_a_row_that_commits_behind_the_cursor_is_found(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as slow:
@@ -419,7 +413,7 @@ def test_a_row_that_commits_late_is_found_though_the_cursor_is_past_it(
     assert pushed_jobs(redis_url) == [job_id, late]
 
 
-def test_a_more_urgent_row_waits_for_a_sweep_and_no_longer(
+def test_a_more_urgent_row_waits_only_for_the_next_sweep(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
@@ -435,7 +429,7 @@ def test_a_more_urgent_row_waits_for_a_sweep_and_no_longer(
     assert pushed_jobs(redis_url) == [first, second, urgent, third]
 
 
-def test_a_row_that_is_due_by_now_is_found_though_no_sweep_is_due(
+def test_a_row_that_becomes_due_is_found_without_a_sweep(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     (scheduled,) = stage_jobs(database_url, run_at=FUTURE)
@@ -468,7 +462,7 @@ def test_a_batch_that_is_rolled_back_leaves_the_cursor_before_its_rows(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_rows_that_cannot_be_moved_are_found_out_behind_the_cursor_as_well(
+def test_rows_that_cannot_be_moved_are_found_behind_the_cursor_too(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
@@ -486,7 +480,7 @@ def test_rows_that_cannot_be_moved_are_found_out_behind_the_cursor_as_well(
     assert ids_in(database_url, "staged_jobs") == [stuck]
 
 
-def test_a_row_that_somebody_had_locked_is_found_though_the_cursor_is_past_it(
+def test_a_row_unlocked_behind_the_cursor_is_found(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     ids = stage_jobs(database_url, 3)

@@ -73,7 +73,7 @@ def env_of(database_url: str, redis_url: str, namespace: str = NAMESPACE) -> dic
 # --- one namespace
 
 
-def test_forwarded_jobs_of_two_databases_with_one_namespace_are_neither_lost_nor_doubled(
+def test_forwarding_from_two_databases_in_one_namespace_loses_and_duplicates_nothing(
     database_url: str, other_database_url: str, redis_url: str
 ) -> None:
     ours = stage_jobs(database_url, 100, queue="mail")
@@ -87,7 +87,7 @@ def test_forwarded_jobs_of_two_databases_with_one_namespace_are_neither_lost_nor
     assert ids_in(other_database_url, "staged_jobs") == theirs
 
 
-def test_a_push_that_is_under_way_when_another_database_takes_the_namespace_is_refused(
+def test_a_push_in_progress_is_refused_when_another_database_takes_the_namespace(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     (forwarded,) = stage_jobs(database_url, queue="mail")
@@ -105,7 +105,7 @@ def test_a_push_that_is_under_way_when_another_database_takes_the_namespace_is_r
 
 @pytest.mark.parametrize("words", [("--once",), ("--metrics-port", "0")], ids=["once", "daemon"])
 @pytest.mark.usefixtures("processes")
-def test_drain_run_refuses_a_namespace_that_another_database_feeds_in_one_line(
+def test_drain_run_refuses_a_namespace_fed_by_another_database(
     database_url: str, other_database_url: str, redis_url: str, words: tuple[str, ...]
 ) -> None:
     drain(other_database_url, redis_url)
@@ -143,7 +143,7 @@ def _marked(producer: Producer, client: Redis) -> bool:
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_namespace_of_a_database_that_is_gone_is_taken_over_with_its_queues(
+def test_a_removed_databases_namespace_is_taken_over_with_its_queues(
     database_url: str, other_database_url: str, redis_url: str
 ) -> None:
     stage_jobs(other_database_url)
@@ -159,7 +159,7 @@ def test_the_namespace_of_a_database_that_is_gone_is_taken_over_with_its_queues(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_take_over_removes_the_ids_of_the_database_that_is_gone_and_no_others_and_pushes_what_was_refused(
+def test_a_takeover_removes_only_the_old_ids_and_pushes_refused_jobs(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     stage_jobs(other_database_url, 1200)
@@ -184,9 +184,7 @@ def test_a_take_over_removes_the_ids_of_the_database_that_is_gone_and_no_others_
     assert len(client.keys("rq:job:*")) == hashes + 2
 
 
-def test_a_take_over_leaves_a_namespace_alone_that_a_third_database_feeds(
-    redis_url: str, client: Redis
-) -> None:
+def test_a_takeover_does_not_touch_a_namespace_fed_by_a_third_database(redis_url: str, client: Redis) -> None:
     client.hset(OWNERS, "mail", f"{UUID(int=1)} gone")
     third = f"{UUID(int=3)} remembers third"
     client.set(f"drain:{NAMESPACE}", third)
@@ -196,7 +194,7 @@ def test_a_take_over_leaves_a_namespace_alone_that_a_third_database_feeds(
     assert client.get(f"drain:{NAMESPACE}") == third.encode()
 
 
-def test_the_mark_of_an_older_version_is_nobodys_and_is_replaced_without_a_push(
+def test_an_older_versions_mark_is_replaced_without_a_push(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     stage_jobs(database_url)
@@ -209,7 +207,7 @@ def test_the_mark_of_an_older_version_is_nobodys_and_is_replaced_without_a_push(
     assert mark.startswith(installation(database_url).encode())
 
 
-def test_a_redis_that_lost_its_memory_belongs_to_who_pushes_first(
+def test_a_redis_that_lost_its_data_belongs_to_the_first_pusher(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     stage_jobs(database_url)
@@ -247,7 +245,7 @@ def test_a_queue_that_another_database_feeds_gets_nothing_and_other_queues_go_on
 
 
 @pytest.mark.usefixtures("processes")
-def test_once_does_not_count_what_redis_refused(
+def test_once_does_not_count_jobs_refused_by_redis(
     database_url: str, other_database_url: str, redis_url: str
 ) -> None:
     stage_jobs(other_database_url)
@@ -274,7 +272,7 @@ def test_forwarded_jobs_of_a_queue_that_another_database_feeds_stay_staged(
     assert len(pushed(redis_url, "mail")) == 1
 
 
-def test_jobs_that_were_refused_are_pushed_once_the_queue_is_free_whatever_is_in_its_list(
+def test_refused_jobs_are_pushed_once_their_queue_is_free(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     stage_jobs(other_database_url)
@@ -290,7 +288,7 @@ def test_jobs_that_were_refused_are_pushed_once_the_queue_is_free_whatever_is_in
     assert pushed_jobs(redis_url) == ids
 
 
-def test_jobs_that_were_refused_are_pushed_by_a_leader_that_begins_after_the_queue_was_freed(
+def test_a_new_leader_pushes_jobs_refused_before_the_queue_was_free(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     stage_jobs(other_database_url, 60)
@@ -324,7 +322,7 @@ def test_the_audit_names_the_database_that_feeds_a_queue(
 
 
 @pytest.mark.usefixtures("processes")
-def test_jobs_of_two_databases_in_one_queue_each_run_once_where_they_belong(
+def test_jobs_of_two_databases_in_one_queue_each_run_once_in_theirs(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     """Lists as two enqueuers of an older version left them: ids of both, in turn."""
@@ -354,7 +352,7 @@ def test_jobs_of_two_databases_in_one_queue_each_run_once_where_they_belong(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_worker_that_waits_for_jobs_of_its_own_finds_them_among_those_of_another_database(
+def test_a_waiting_worker_finds_its_jobs_among_those_of_another_database(
     database_url: str, other_database_url: str, redis_url: str, client: Redis
 ) -> None:
     jobs.create_effects(database_url)
@@ -371,7 +369,7 @@ def test_a_worker_that_waits_for_jobs_of_its_own_finds_them_among_those_of_anoth
 
 
 @pytest.mark.parametrize(("jobs_of_theirs", "copies"), [(1, 2), (600, 1), (1100, 1)])
-def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_behind_them(
+def test_another_databases_ids_block_neither_other_queues_nor_later_jobs(
     database_url: str,
     other_database_url: str,
     redis_url: str,
@@ -416,7 +414,7 @@ def test_deliveries_under_a_namespace_that_the_database_had_before_are_claimed(
     assert client.keys("rq:job:*") == []
 
 
-def test_an_rq_worker_gives_the_jobs_of_another_database_back(
+def test_an_rq_worker_returns_the_jobs_of_another_database(
     database_url: str,
     other_database_url: str,
     redis_url: str,
@@ -470,9 +468,7 @@ def test_an_id_in_the_list_of_another_queue_claims_nothing(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_take_over_from_this_very_database_is_refused_in_one_line(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_takeover_from_the_same_database_is_refused_on_one_line(database_url: str, redis_url: str) -> None:
     words = ("run", "--once", "--take-over", installation(database_url))
     with drain_command(*words, env=env_of(database_url, redis_url)) as command:
         assert command.wait(PATIENCE_SECONDS) == 1

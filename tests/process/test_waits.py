@@ -125,7 +125,7 @@ def test_a_later_attempt_waits_since_the_leader_first_saw_its_delivery(
         assert found.measure() == {"default": 0.0}
 
 
-def test_a_role_of_an_older_version_is_told_once_and_drains_on(
+def test_a_role_with_outdated_rights_is_reported_once_and_still_drains(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with leader(database_url, redis_url) as (_, found):
@@ -173,18 +173,18 @@ def test_the_port_serves_waits_and_workers_of_each_queue(database_url: str, redi
 # --- a few look-ups
 
 
-def test_the_wait_of_deliveries_is_one_look_up_for_each_queue(many_inflight_rows: str) -> None:
+def test_measuring_deliveries_takes_one_lookup_per_queue(many_inflight_rows: str) -> None:
     assert scans(many_inflight_rows, waits._DELIVERED, (["a", "b"], [0, 0])) == {"inflight_jobs_delivered": 2}
 
 
-def test_the_wait_of_retries_is_one_look_up_for_each_queue(many_waiting_rows: str) -> None:
+def test_measuring_retries_takes_one_lookup_per_queue(many_waiting_rows: str) -> None:
     found = scans(many_waiting_rows, DUE_RETRIES)
 
     assert set(found) == {"inflight_jobs_waiting"}
     assert sum(found.values()) <= 4
 
 
-def test_the_wait_of_staged_jobs_is_asked_of_the_first_hundred_of_each_priority(
+def test_measuring_staged_jobs_reads_the_first_hundred_of_each_priority(
     many_staged_rows: str,
 ) -> None:
     found = scans(many_staged_rows, lanes.OLDEST_DUE, WHOLE_LANE)

@@ -91,7 +91,7 @@ def test_jobs_of_all_kinds_are_counted_by_queue_and_name(yard: Yard, options: tu
         assert port.value("drain_work_stale_outcomes_total") == 0
 
 
-def test_a_wait_is_counted_at_the_first_start_alone(yard: Yard) -> None:
+def test_a_wait_is_counted_only_at_the_first_start(yard: Yard) -> None:
     for job in (jobs.fail_once, jobs.defer_once):
         yard.stage(job, job.job_name)
     with psycopg.connect(yard.database_url) as connection:
@@ -156,7 +156,7 @@ def _count_of_notes(port: Port, before: dict[Any, float], counters: tuple[str, .
     return now["drain_work_finished_jobs_total", *labels]
 
 
-def test_a_process_that_dies_in_a_job_goes_on_counting_under_its_number(yard: Yard) -> None:
+def test_a_process_replaced_after_dying_in_a_job_continues_its_counts(yard: Yard) -> None:
     ids = yard.pushed(jobs.kill_the_process_once, "once")
     with measuring(yard) as (port, _):
         wait_until(lambda: redelivered(yard) and yard.all_are("finished_jobs", ids), PATIENCE_SECONDS)
@@ -166,7 +166,7 @@ def test_a_process_that_dies_in_a_job_goes_on_counting_under_its_number(yard: Ya
         assert port.value("drain_work_wait_seconds_count") == 0
 
 
-def test_names_are_labels_however_hostile_they_are(yard: Yard) -> None:
+def test_hostile_names_are_valid_labels(yard: Yard) -> None:
     yard.pushed(jobs.hostile, "x")
     with psycopg.connect(yard.database_url) as connection:
         connection.execute("INSERT INTO staged_jobs (job_name) VALUES ('no.such\njob'), ('no.other')")
@@ -200,7 +200,7 @@ def test_names_beyond_the_bound_share_a_label(yard: Yard) -> None:
         assert others[0].value == jobs.FEW - (len(found) - 1) > 0
 
 
-def test_a_sampled_trace_is_an_exemplar_of_openmetrics_alone(yard: Yard) -> None:
+def test_a_sampled_trace_is_an_exemplar_only_in_openmetrics(yard: Yard) -> None:
     yard.pushed(jobs.note, "unsampled", context=NOT_SAMPLED)
     with measuring(yard) as (port, _):
         port.wait_for(1, "drain_work_finished_jobs_total")
@@ -221,7 +221,7 @@ def test_a_sampled_trace_is_an_exemplar_of_openmetrics_alone(yard: Yard) -> None
         assert "trace_id" not in scrape(port.number)
 
 
-def test_a_job_that_expired_on_its_way_is_counted(yard: Yard) -> None:
+def test_a_job_that_expired_before_its_start_is_counted(yard: Yard) -> None:
     (job_id,) = yard.pushed(jobs.note, "late")
     with psycopg.connect(yard.database_url) as connection:
         connection.execute("UPDATE inflight_jobs SET expires_at = now() - interval '1 second'")

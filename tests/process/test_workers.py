@@ -156,7 +156,7 @@ def test_an_unmodified_rq_worker_executes_tracked_jobs(system: System) -> None:
         assert (finished["attempts"], finished["fencing_token"], finished["last_error"]) == (1, 1, None)
 
 
-def test_drain_work_executes_the_jobs_of_its_queues_in_their_order_and_of_no_other(system: System) -> None:
+def test_drain_work_runs_only_its_queues_in_their_order(system: System) -> None:
     for queue in ("slow", "other", "fast", "slow", "fast"):
         system.stage(jobs.record, queue, queue=queue)
     system.drain()
@@ -196,7 +196,7 @@ def test_an_idle_drain_work_ends_on_a_signal(system: System, number: signal.Sign
         assert "Traceback" not in command.output
 
 
-def test_a_second_sigterm_ends_drain_work_in_the_middle_of_a_job_and_loses_nothing(system: System) -> None:
+def test_a_second_sigterm_interrupts_the_running_job_and_loses_nothing(system: System) -> None:
     job_id = system.staged_and_drained(jobs.hang_once, "interrupted")
     with drain_command("work", env=system.environment()) as command:
         wait_until(system.effects, PATIENCE_SECONDS)
@@ -213,7 +213,7 @@ def test_a_second_sigterm_ends_drain_work_in_the_middle_of_a_job_and_loses_nothi
     assert interrupted["next_run_at"] is not None
 
 
-def test_a_failing_job_is_retried_then_dead_and_succeeds_when_a_person_retries_it(system: System) -> None:
+def test_a_failing_job_is_retried_dies_and_succeeds_after_a_manual_retry(system: System) -> None:
     job_id = system.stage(jobs.fail_times, "stubborn", 2)
     with (
         drain_command("run", "--metrics-port", "0", env=system.environment()),
@@ -243,7 +243,7 @@ INSERT INTO staged_jobs (job_name, max_attempts) VALUES ('tests.jobs_for_tests.r
 """
 
 
-def test_whatever_a_job_does_is_recorded_and_the_worker_goes_on(system: System) -> None:
+def test_every_job_failure_is_recorded_and_the_worker_continues(system: System) -> None:
     expected = {
         system.stage(jobs.exit_the_process, 0): "SystemExit: 0",
         system.stage(jobs.exit_the_process, 3): "SystemExit: 3",
@@ -290,7 +290,7 @@ def test_a_job_with_the_longest_timeout_that_the_schema_takes_runs(system: Syste
     assert system.whereabouts(job_id) == "finished_jobs"
 
 
-def test_a_job_that_nobody_registered_is_retried_then_dead_with_the_list_of_what_is(
+def test_an_unregistered_job_is_retried_then_dead_and_lists_registered_jobs(
     system: System, worker: Worker
 ) -> None:
     job_id = system.staged_and_drained("shop.jobs.sned_receipt", max_attempts=2)
@@ -307,7 +307,7 @@ def test_a_job_that_nobody_registered_is_retried_then_dead_with_the_list_of_what
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["directly", "through a pooler"])
 @pytest.mark.parametrize("style", ["German", "SQL, DMY"])
-def test_a_database_with_a_datestyle_of_its_own_is_worked_like_any_other(
+def test_a_database_with_its_own_datestyle_works_too(
     database_url: str, redis_url: str, style: str, pooled: bool
 ) -> None:
     name = conninfo_to_dict(database_url)["dbname"]
@@ -347,7 +347,7 @@ def query_one(database_url: str, statement: LiteralString) -> tuple[Any, ...]:
         return postgres.fetch_one(connection, statement)
 
 
-def test_a_job_that_expires_while_it_waits_in_redis_is_dead_and_never_runs(system: System) -> None:
+def test_a_job_that_expires_while_waiting_in_redis_is_dead_and_never_runs(system: System) -> None:
     job_id = system.staged_and_drained(jobs.record, "stale")
     system.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
     system.drain_work()
@@ -357,7 +357,7 @@ def test_a_job_that_expires_while_it_waits_in_redis_is_dead_and_never_runs(syste
     assert system.effects() == []
 
 
-def test_arguments_that_python_cannot_read_are_dead_at_once_and_the_next_job_runs(
+def test_unparsable_arguments_kill_the_job_at_once_and_the_next_job_runs(
     system: System, worker: Worker
 ) -> None:
     # Written by another language: Python itself would not send them.
@@ -377,7 +377,7 @@ def test_arguments_that_python_cannot_read_are_dead_at_once_and_the_next_job_run
 @pytest.mark.parametrize(
     "words", [("show", "1"), ("show", "1", "--json"), ("list", "dead"), ("list", "dead", "--json")]
 )
-def test_a_person_can_look_at_a_job_whose_arguments_python_cannot_read(
+def test_an_operator_can_inspect_a_job_with_unparsable_arguments(
     system: System, worker: Worker, words: tuple[str, ...]
 ) -> None:
     system.execute(
@@ -413,7 +413,7 @@ def test_the_job_of_a_killed_worker_runs_again_elsewhere_and_is_finished_once(sy
     assert system.effects() == ["twice", "twice"]
 
 
-def test_a_job_that_kills_the_work_horse_of_an_rq_worker_leaves_the_worker_alive(system: System) -> None:
+def test_a_job_that_kills_its_work_horse_leaves_the_rq_worker_alive(system: System) -> None:
     killer = system.stage(jobs.kill_the_process_once, "killer")
     after = system.stage(jobs.record, "after", priority=1)
     system.drain()
@@ -451,7 +451,7 @@ def test_a_worker_that_stalls_for_longer_than_its_lease_finishes_nothing(system:
 
 
 @pytest.mark.parametrize("work", [System.rq_worker, System.drain_work], ids=["rq worker", "drain work"])
-def test_a_worker_whose_job_was_taken_over_drops_it_and_goes_on_with_the_next(
+def test_a_worker_drops_a_job_that_was_taken_over_and_continues(
     system: System, work: Callable[[System], str]
 ) -> None:
     contested = system.stage(jobs.sleep_on_a_short_lease, "contested")
@@ -479,7 +479,7 @@ def test_a_worker_whose_job_was_taken_over_drops_it_and_goes_on_with_the_next(
     assert (stale["id"], stale["fencing_token"], stale["outcome"]) == (contested, 1, "nothing")
 
 
-def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead_and_runs_no_more(system: System) -> None:
+def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead(system: System) -> None:
     job_id = system.staged_and_drained(jobs.kill_the_process_once, "the end", max_attempts=1)
     system.rq_worker()
     system.end_lease(job_id)
@@ -489,7 +489,7 @@ def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead_and_runs_no_mo
     assert system.effects() == ["the end"]
 
 
-def test_a_job_that_kills_each_worker_process_is_dead_when_it_has_killed_as_many_as_it_has_attempts(
+def test_a_job_that_kills_every_process_is_dead_after_its_attempts(
     system: System,
 ) -> None:
     job_id = system.stage(jobs.kill_the_process, "killer")
@@ -509,7 +509,7 @@ def test_a_job_that_kills_each_worker_process_is_dead_when_it_has_killed_as_many
     assert system.effects() == ["killer", "killer", "after"]
 
 
-def test_a_job_with_which_each_machine_dies_is_dead_when_as_many_have_died_as_it_has_attempts(
+def test_a_job_that_kills_every_machine_is_dead_after_its_attempts(
     system: System,
 ) -> None:
     job_id = system.stage(jobs.kill_the_machine, "killer")
@@ -538,7 +538,7 @@ def test_a_worker_keeps_a_job_that_takes_longer_than_its_lease(
 
 
 @pytest.mark.parametrize("work", [System.rq_worker, System.drain_work], ids=["rq worker", "drain work"])
-def test_what_a_job_returns_is_no_matter_for_rqs_books(system: System, work: Callable[[System], str]) -> None:
+def test_the_return_value_does_not_affect_rqs_records(system: System, work: Callable[[System], str]) -> None:
     job_id = system.staged_and_drained(jobs.return_what_nobody_can_pickle, "returned")
     (rq_id,) = pushed(system.redis_url)
     output = work(system)
@@ -552,7 +552,7 @@ def test_what_a_job_returns_is_no_matter_for_rqs_books(system: System, work: Cal
         assert (kept.get_status(), kept.return_value()) == ("finished", "finished")
 
 
-def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
+def test_claims_and_outcomes_are_retried_until_postgres_recovers(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
@@ -602,7 +602,7 @@ def test_a_job_that_was_delivered_three_times_runs_once(system: System) -> None:
     assert system.row("finished_jobs", job_id)["fencing_token"] == 1
 
 
-def test_no_argument_and_no_function_but_the_entry_point_reaches_redis_but_what_a_dead_job_has_raised(
+def test_redis_sees_only_the_entry_point_and_errors_of_dead_jobs(
     system: System,
 ) -> None:
     system.stage(jobs.record, MARKER)
@@ -638,7 +638,7 @@ def test_forward_mode_runs_the_function_itself_under_rq_worker(
     assert system.effects() == ["forwarded"]
 
 
-def test_no_job_runs_for_a_transaction_that_rolled_back_and_each_committed_one_runs_once(
+def test_rolled_back_transactions_run_no_job_and_committed_ones_run_once(
     system: System,
 ) -> None:
     system.execute("CREATE TABLE orders (id integer PRIMARY KEY)")
@@ -718,7 +718,7 @@ def test_drain_work_ends_with_one_line_when_no_job_module_is_named(system: Syste
     [{"DRAIN_JOBS": "broken"}, {"DRAIN_JOBS": ""}, {"DRAIN_DATABASE_URL": ""}],
     ids=["a module that does not import", "no module", "no database"],
 )
-def test_a_job_outlives_rq_workers_that_were_told_the_wrong_thing(
+def test_a_job_survives_misconfigured_rq_workers(
     system: System, tmp_path: Path, wrong: dict[str, str]
 ) -> None:
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found")
@@ -776,7 +776,7 @@ def _name(text: bytes | str) -> str:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM])
-def test_drain_work_outlives_a_redis_that_goes_away_under_a_running_job(
+def test_drain_work_survives_a_redis_outage_during_a_job(
     database_url: str, number: signal.Signals | None
 ) -> None:
     with EmbeddedRedis() as redis:

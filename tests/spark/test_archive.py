@@ -116,7 +116,7 @@ def archive(spark: SparkSession, database_url: str, path: Path) -> Archiving:
     return act
 
 
-def test_an_interrupted_archive_ends_and_tries_no_other_day(
+def test_an_interrupted_archive_stops_without_trying_other_days(
     database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> None:
@@ -131,13 +131,13 @@ def test_an_interrupted_archive_ends_and_tries_no_other_day(
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
 
-def test_a_file_is_no_archive(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_an_archive(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = ["archive", str(tmp_path / "file"), "--database-url", "postgresql://nowhere"]
     assert "is a file; name the directory of the archive" in CliRunner().invoke(main, words).stderr
 
 
-def test_a_closed_day_is_in_the_files_and_its_partition_gone(
+def test_a_closed_day_is_archived_and_its_partition_dropped(
     spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -161,7 +161,7 @@ def test_a_closed_day_is_in_the_files_and_its_partition_gone(
     assert in_files(path) == list(range(1, 401))
 
 
-def test_rows_come_back_with_all_that_they_held(
+def test_rows_are_read_back_with_all_their_values(
     spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -217,9 +217,7 @@ def test_a_day_without_rows_is_dropped_and_no_file_is_written(
     assert not path.exists()
 
 
-def test_days_that_are_kept_stay_and_a_dry_run_counts_and_does_nothing(
-    database_url: str, archive: Archiving, path: Path
-) -> None:
+def test_kept_days_stay_and_a_dry_run_only_counts(database_url: str, archive: Archiving, path: Path) -> None:
     old = TODAY - timedelta(days=3)
     make_day(database_url, YESTERDAY)
     make_day(database_url, old)
@@ -246,7 +244,7 @@ def test_days_that_are_kept_stay_and_a_dry_run_counts_and_does_nothing(
     assert in_postgres(database_url, old) == 0
 
 
-def test_rows_that_come_after_their_day_has_been_archived_are_added_and_deleted(
+def test_late_rows_are_added_to_their_archived_day_and_deleted(
     spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -338,7 +336,7 @@ def test_rows_that_are_in_the_files_twice_are_written_once(
     assert in_files(path) == list(range(1, 11))
 
 
-def test_a_day_that_is_too_large_for_a_file_has_several(
+def test_a_day_too_large_for_one_file_is_split(
     database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(days, "_TASK_BYTES", 16_384)
@@ -361,7 +359,7 @@ def test_a_day_that_is_too_large_for_a_file_has_several(
         ("UPDATE finished_jobs SET queue = 'other' WHERE id = 7", "1 differ"),
     ],
 )
-def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
+def test_a_day_whose_files_disagree_stays_and_the_reason_is_reported(
     database_url: str,
     archive: Archiving,
     path: Path,
@@ -387,7 +385,7 @@ def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
     assert names(path) == ["whole-000001-1-1.parquet"]
 
 
-def test_a_day_whose_files_cannot_be_read_is_named_and_keeps_no_other_from_its_end(
+def test_a_day_with_unreadable_files_is_named_and_blocks_no_other(
     database_url: str, archive: Archiving, path: Path
 ) -> None:
     earlier = YESTERDAY - timedelta(days=1)
@@ -404,7 +402,7 @@ def test_a_day_whose_files_cannot_be_read_is_named_and_keeps_no_other_from_its_e
     assert (in_postgres(database_url, earlier), in_postgres(database_url)) == (5, 0)
 
 
-def test_a_queue_may_be_called_as_the_directory_of_those_that_have_none(
+def test_a_queue_may_be_named_like_hives_default_partition(
     spark: SparkSession, database_url: str, archive: Archiving, path: Path
 ) -> None:
     finish(database_url, 1, 5, queue="__HIVE_DEFAULT_PARTITION__")
@@ -414,7 +412,7 @@ def test_a_queue_may_be_called_as_the_directory_of_those_that_have_none(
     assert queue == "__HIVE_DEFAULT_PARTITION__"
 
 
-def test_the_disk_has_all_files_of_a_day_before_its_partition_is_dropped(
+def test_all_files_of_a_day_are_synced_before_its_partition_is_dropped(
     database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[Path] = set()
@@ -436,7 +434,7 @@ def test_the_disk_has_all_files_of_a_day_before_its_partition_is_dropped(
     assert archive().exit_code == 0
 
 
-def test_what_is_finished_and_archived_after_an_instant_is_not_of_it(
+def test_jobs_archived_after_a_snapshot_are_not_part_of_it(
     spark: SparkSession, database_url: str, path: Path
 ) -> None:
     def keep(instant: history.Instant, job_id: int, day: date, xid: str) -> None:
@@ -462,7 +460,7 @@ def test_what_is_finished_and_archived_after_an_instant_is_not_of_it(
         assert ids(before) == [1]
 
 
-def test_a_row_that_is_not_in_the_files_keeps_the_day(
+def test_a_row_missing_from_the_files_keeps_the_day(
     database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -474,7 +472,7 @@ def test_a_row_that_is_not_in_the_files_keeps_the_day(
     assert "1 are missing in the files" in result.output
 
 
-def test_a_read_that_misses_rows_keeps_the_day(
+def test_an_incomplete_read_keeps_the_day(
     database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -512,7 +510,7 @@ def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
     assert in_postgres(database_url) == 0
 
 
-def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
+def test_a_day_in_use_stays_and_the_next_one_is_archived(
     spark: SparkSession, database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = make_day(database_url, YESTERDAY - timedelta(days=1))
@@ -531,7 +529,7 @@ def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
     assert (again.exit_code, in_files(path, YESTERDAY - timedelta(days=1))) == (0, [1, 2, 3, 4, 5])
 
 
-def test_a_reader_who_goes_away_soon_is_waited_for(
+def test_the_archiver_waits_for_a_short_reader(
     database_url: str, archive: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -549,7 +547,7 @@ def test_a_reader_who_goes_away_soon_is_waited_for(
     assert refused.is_set()
 
 
-def test_only_one_archives_at_a_time(database_url: str, archive: Archiving) -> None:
+def test_only_one_archiver_runs_at_a_time(database_url: str, archive: Archiving) -> None:
     make_day(database_url, YESTERDAY)
     with work.exclusive(database_url):
         for options in ([], ["--follow"]):
@@ -561,7 +559,7 @@ def test_only_one_archives_at_a_time(database_url: str, archive: Archiving) -> N
 
 
 @pytest.mark.parametrize("where", ["write", "compare"])
-def test_an_archiver_that_fails_before_or_after_the_write_is_completed_by_the_next_one(
+def test_the_next_archiver_completes_a_failed_one(
     database_url: str, archive: Archiving, path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -663,7 +661,7 @@ with archive.exclusive({database_url!r}) as lock:
     assert result.returncode == -signal.SIGKILL, result
 
 
-def test_a_stream_does_not_pass_over_rows_that_came_with_a_dump(database_url: str) -> None:
+def test_a_stream_does_not_skip_rows_restored_from_a_dump(database_url: str) -> None:
     stream = FinishedJobsStream(database_url, {}, ["id"])
     everything = ReadAllAvailable()
     finish(database_url, 1, 3)

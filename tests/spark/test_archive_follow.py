@@ -80,7 +80,7 @@ def rows_of(follower: Follower) -> list[int]:
     return found
 
 
-def test_what_finishes_is_in_the_files_once_and_by_its_day(
+def test_finished_jobs_are_in_the_files_once_by_day(
     database_url: str, path: Path, following: Following
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -102,9 +102,7 @@ def test_what_finishes_is_in_the_files_once_and_by_its_day(
     assert in_postgres(database_url, TODAY) == 270
 
 
-def test_a_row_of_a_transaction_that_commits_late_is_not_passed_over(
-    database_url: str, path: Path, following: Following
-) -> None:
+def test_a_row_that_commits_late_is_not_skipped(database_url: str, path: Path, following: Following) -> None:
     with following() as follower, psycopg.connect(database_url) as slow:
         slow.execute(INSERT.encode(), ("mail", 1, 5, TODAY))
         finish(database_url, 6, 10, TODAY)
@@ -114,7 +112,7 @@ def test_a_row_of_a_transaction_that_commits_late_is_not_passed_over(
     assert in_files(path, TODAY) == list(range(1, 11))
 
 
-def test_hours_that_are_over_become_one_file_each(
+def test_past_hours_are_merged_into_one_file_each(
     database_url: str, path: Path, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "_QUIET_SECONDS", 0.0)
@@ -182,9 +180,7 @@ def test_days_are_closed_while_jobs_are_followed(
     assert [name[:5] for name in names(path, YESTERDAY)] == ["added", "whole"]
 
 
-def test_a_problem_of_a_day_is_reported_once_and_again_when_it_comes_back(
-    database_url: str, path: Path
-) -> None:
+def test_a_problem_with_a_day_is_reported_once_until_it_recurs(database_url: str, path: Path) -> None:
     reported: list[work.Archived] = []
     closed = work.Archived(YESTERDAY, rows=1, late=False, seconds=0.0)
     in_use = replace(closed, problem="in use")
@@ -196,7 +192,7 @@ def test_a_problem_of_a_day_is_reported_once_and_again_when_it_comes_back(
     assert reported == [in_use, closed, in_use]
 
 
-def test_files_of_another_server_and_of_earlier_versions_are_left_to_the_close(
+def test_files_of_other_servers_and_versions_are_merged_only_at_the_close(
     database_url: str, path: Path, following: Following
 ) -> None:
     finish(database_url, 1, 10, TODAY)
@@ -272,7 +268,7 @@ with archive.exclusive({database_url!r}) as lock:
     assert len(names(path, YESTERDAY)) == 1
 
 
-def test_the_command_follows_without_spark_and_closes_days_with_it_until_a_signal(
+def test_the_command_uses_spark_only_to_close_days(
     spark: SparkSession, database_url: str, path: Path
 ) -> None:
     make_day(database_url, YESTERDAY)
@@ -303,7 +299,7 @@ def test_the_command_follows_without_spark_and_closes_days_with_it_until_a_signa
     assert in_files(path, YESTERDAY) == list(range(1, 51))
 
 
-def test_spark_of_a_follower_that_ends_ends_too(database_url: str, path: Path) -> None:
+def test_spark_ends_with_its_follower(database_url: str, path: Path) -> None:
     order = days.Order(database_url, "no snapshot", str(path), str(TODAY), "0" * 32, size=0, late=False)
     closer = closing.Closer({"master": "local[1]", "settings": {}, "verbose": False, "nice": 0})
     closer.end()

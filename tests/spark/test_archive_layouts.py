@@ -50,7 +50,7 @@ def first_with(name: str) -> int:
     return 1 + 2 * next((number for number, added in enumerate(ADDED.values()) if name in added), 0)
 
 
-def test_a_file_of_each_layout_up_to_the_present_one_is_kept() -> None:
+def test_there_is_a_sample_file_of_every_layout() -> None:
     layouts = [columns_of(day) for day in ADDED]
     assert layouts[-1] == set(files.COLUMNS)
     added = [later - earlier for earlier, later in pairwise(layouts)]
@@ -73,7 +73,7 @@ def test_an_archive_may_be_at_any_path(spark: SparkSession, tmp_path: Path, name
     assert sorted(row.id for row in history.read(spark, str(path), ["id"]).collect()) == IDS
 
 
-def test_a_file_that_is_replaced_while_spark_reads_the_archive(
+def test_replacing_a_file_during_a_read_is_reported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After Spark has found its path, or before."""
@@ -90,7 +90,7 @@ def test_a_file_that_is_replaced_while_spark_reads_the_archive(
         history.read(spark, str(tmp_path / "a"), ["id"])
 
 
-def test_a_condition_on_the_day_reads_the_files_of_those_days_alone(spark: SparkSession) -> None:
+def test_a_condition_on_the_day_reads_only_the_files_of_those_days(spark: SparkSession) -> None:
     days = sorted(ADDED)
     for where, number in (
         ("finished_date >= '2026-11-23' AND id > 0", 2),

@@ -60,7 +60,7 @@ def variables(store: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[st
     return store
 
 
-def test_days_are_archived_and_read_under_both_spellings(
+def test_days_are_archived_and_read_under_both_url_schemes(
     database_url: str, redis_url: str, variables: dict[str, str]
 ) -> None:
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
@@ -144,7 +144,7 @@ def test_hours_are_merged(
         ),
     ],
 )
-def test_a_store_that_cannot_be_used_is_one_line_without_keys(
+def test_an_unusable_store_is_reported_in_one_line_without_keys(
     spark: SparkSession,
     database_url: str,
     redis_url: str,

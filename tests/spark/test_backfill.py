@@ -86,7 +86,7 @@ def test_each_row_becomes_a_job_whose_arguments_keep_their_types(
     ]
 
 
-def test_the_jobs_are_as_the_options_say(database_url: str, backfill: Backfill, documents: Path) -> None:
+def test_the_jobs_have_the_given_options(database_url: str, backfill: Backfill, documents: Path) -> None:
     options = [
         "--args",
         "id",
@@ -107,7 +107,7 @@ def test_the_jobs_are_as_the_options_say(database_url: str, backfill: Backfill, 
 
 
 @pytest.mark.parametrize("spelled", ["parquet of days", "parquet", "CSV:", "json", "orc:"])
-def test_any_format_of_sparks_is_a_source_and_a_directory_is_known_by_its_files(
+def test_any_spark_format_works_and_a_directorys_format_is_detected(
     spark: SparkSession, database_url: str, backfill: Backfill, tmp_path: Path, spelled: str
 ) -> None:
     kind, colon, _ = spelled.partition(":")
@@ -125,7 +125,7 @@ def test_any_format_of_sparks_is_a_source_and_a_directory_is_known_by_its_files(
     ]
 
 
-def test_a_query_on_postgres_is_a_source(database_url: str, backfill: Backfill) -> None:
+def test_a_postgres_query_can_be_a_source(database_url: str, backfill: Backfill) -> None:
     result = backfill(
         "sql:SELECT id, 'user ' || id AS name FROM generate_series(1, 3) AS id",
         "--args",
@@ -151,7 +151,7 @@ def test_times_keep_their_microseconds_and_a_comment_may_end_a_query(
 
 
 @pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
-def test_a_time_that_no_calendar_has_is_refused(database_url: str, backfill: Backfill, kind: str) -> None:
+def test_a_time_outside_the_calendar_is_refused(database_url: str, backfill: Backfill, kind: str) -> None:
     result = backfill(f"sql:SELECT 'infinity'::{kind} AS until", "--args", "until")
     assert result.exit_code == 1
     assert "column until holds a time outside of the years 1 to 9999" in result.stderr
@@ -165,7 +165,7 @@ def test_a_time_that_no_calendar_has_is_refused(database_url: str, backfill: Bac
         ("rows.csv", "id,author", "id,author\n1,ann\n2\n3,bob\n"),
     ],
 )
-def test_a_line_that_cannot_be_read_fails_the_run_unless_that_is_wanted(
+def test_an_unreadable_line_fails_the_run_unless_permitted(
     database_url: str, backfill: Backfill, tmp_path: Path, name: str, columns: str, text: str
 ) -> None:
     path = tmp_path / name
@@ -196,7 +196,7 @@ def test_a_dry_run_counts_and_shows_ten_and_stages_nothing(
     assert query(database_url, "SELECT FROM bulk_runs") == []
 
 
-def test_a_run_is_named_and_the_same_name_again_does_nothing(
+def test_repeating_a_run_under_the_same_name_does_nothing(
     database_url: str, backfill: Backfill, documents: Path
 ) -> None:
     first = backfill(documents, "--args", "id", "--run-id", "spring")
@@ -221,7 +221,7 @@ def test_two_runs_without_a_name_are_two_runs(database_url: str, backfill: Backf
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == [(6,)]
 
 
-def test_a_run_that_another_process_has_under_way_is_refused(
+def test_a_run_in_progress_in_another_process_is_refused(
     database_url: str, backfill: Backfill, documents: Path
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -234,9 +234,7 @@ def test_a_run_that_another_process_has_under_way_is_refused(
     assert query(database_url, "SELECT FROM staged_jobs") == []
 
 
-def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
-    database_url: str, backfill: Backfill, documents: Path
-) -> None:
+def test_jobs_come_due_at_the_requested_rate(database_url: str, backfill: Backfill, documents: Path) -> None:
     assert backfill(documents, "--args", "id", "--max-rows-per-second", "2").exit_code == 0
     waits = "SELECT date_part('second', scheduled_at - staged_at)::int FROM staged_jobs ORDER BY 1"
     assert query(database_url, waits) == [(0,), (0,), (1,)]
@@ -281,7 +279,7 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
         ("sql:", ["--args", "id"], 1, "option query is missing"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_stages_nothing(
+def test_bad_input_is_reported_in_one_line_and_stages_nothing(
     database_url: str,
     backfill: Backfill,
     documents: Path,
@@ -355,7 +353,7 @@ def assert_it_can_be_repeated(database_url: str, backfill: Backfill, documents: 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_interrupted_half_way_leaves_nothing_and_can_be_repeated(
+def test_an_interrupted_run_leaves_nothing_and_can_be_repeated(
     database_url: str, backfill: Backfill, documents: Path, many: str, number: signal.Signals, code: int
 ) -> None:
     def interrupt() -> None:
@@ -372,7 +370,7 @@ def test_a_run_that_is_interrupted_half_way_leaves_nothing_and_can_be_repeated(
     assert_it_can_be_repeated(database_url, backfill, documents)
 
 
-def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
+def test_a_killed_run_stages_nothing_and_can_be_repeated(
     database_url: str, backfill: Backfill, documents: Path, many: str
 ) -> None:
     process = subprocess.Popen(
@@ -421,7 +419,7 @@ def half(database_url: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_in_several_commits_that_was_killed_goes_on_where_it_ended(
+def test_a_killed_run_in_several_commits_resumes_where_it_stopped(
     database_url: str, backfill: Backfill, half: Path
 ) -> None:
     ((before, complete),) = query(database_url, "SELECT rows, committed_at IS NOT NULL FROM bulk_runs")
@@ -437,7 +435,7 @@ def test_a_run_in_several_commits_that_was_killed_goes_on_where_it_ended(
     assert backfill(half, *RUN[2:]).output.endswith("had already staged its 9,000 jobs; nothing was staged\n")
 
 
-def test_a_run_whose_file_has_changed_meanwhile_is_refused(
+def test_resuming_a_run_with_a_changed_file_is_refused(
     database_url: str, backfill: Backfill, half: Path
 ) -> None:
     before = query(database_url, "SELECT count(*) FROM staged_jobs")
@@ -449,7 +447,7 @@ def test_a_run_whose_file_has_changed_meanwhile_is_refused(
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == before
 
 
-def test_a_run_goes_on_whatever_has_become_of_its_rows_that_it_left_out(
+def test_a_run_resumes_even_if_its_skipped_rows_have_changed(
     database_url: str, backfill: Backfill, half: Path
 ) -> None:
     """An unfinished partition is read again as a whole: no row is mistaken for another."""
@@ -466,7 +464,7 @@ def test_a_run_goes_on_whatever_has_become_of_its_rows_that_it_left_out(
     assert odd == before / 2
 
 
-def test_a_run_goes_on_with_a_file_for_rejects_and_with_more_cores(
+def test_a_run_can_be_resumed_with_a_reject_file_and_more_cores(
     database_url: str, backfill: Backfill, half: Path
 ) -> None:
     result = backfill(half, *RUN[2:], "--reject", os.devnull, "--max-rejects", "3")
@@ -485,7 +483,7 @@ def test_the_same_files_in_another_order_are_another_source(spark: SparkSession,
     assert copying._fingerprint(there) != copying._fingerprint(back)
 
 
-def test_directories_of_killed_drivers_alone_are_removed(
+def test_only_directories_of_killed_drivers_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "gettempdir", lambda: str(tmp_path))

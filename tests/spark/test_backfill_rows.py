@@ -132,7 +132,7 @@ def test_a_field_of_a_csv_is_staged_as_the_file_has_it(
         ),
     ],
 )
-def test_a_row_that_cannot_be_staged_as_it_is_fails_the_run(
+def test_a_row_that_cannot_be_staged_unchanged_fails_the_run(
     database_url: str, backfill: Backfill, text: str | bytes, options: tuple[str, ...], words: str
 ) -> None:
     result = backfill("rows.csv", text, "--args", "id", *options)
@@ -143,7 +143,7 @@ def test_a_row_that_cannot_be_staged_as_it_is_fails_the_run(
 
 
 @pytest.mark.parametrize("columns", ["", "id"])
-def test_a_malformed_line_fails_a_run_whatever_columns_it_uses(
+def test_a_malformed_line_fails_the_run_even_in_unused_columns(
     database_url: str, backfill: Backfill, columns: str
 ) -> None:
     assert backfill("rows.csv", "id,note\n1,x\n500\n", "--args", columns).exit_code == 1
@@ -151,9 +151,7 @@ def test_a_malformed_line_fails_a_run_whatever_columns_it_uses(
     assert staged(database_url) == []
 
 
-def test_malformed_lines_are_dropped_on_request_whatever_columns_are_used(
-    database_url: str, backfill: Backfill
-) -> None:
+def test_malformed_lines_are_dropped_on_request(database_url: str, backfill: Backfill) -> None:
     text = "id,note\n1,x\n500\n500,a,b,c\n"
     assert backfill("rows.csv", text, "--args", "id", "--option", "mode=DROPMALFORMED").exit_code == 0
     assert staged(database_url) == [["1"]]
@@ -171,7 +169,7 @@ def test_malformed_lines_are_dropped_on_request_whatever_columns_are_used(
         (b'{"id": 1, "note": "\\ud83d"}\n', "escape such as \\ud83d that is half of a character"),
     ],
 )
-def test_a_line_of_json_that_does_not_fit_fails_the_run(
+def test_an_invalid_json_line_fails_the_run(
     database_url: str, backfill: Backfill, text: bytes, words: str
 ) -> None:
     result = backfill("rows.jsonl", text, "--args", "id", "--columns", "id bigint, note text")
@@ -182,7 +180,7 @@ def test_a_line_of_json_that_does_not_fit_fails_the_run(
 
 @pytest.mark.parametrize("number", ["1e400", "-1.8E+0308", "9" * 40])
 @pytest.mark.parametrize("columns", ["", "id bigint, a double"])
-def test_a_number_of_json_that_no_float_holds_fails_the_run(
+def test_a_json_number_beyond_the_float_range_fails_the_run(
     database_url: str, backfill: Backfill, number: str, columns: str
 ) -> None:
     text = f'{{"id": 1, "a": 1.5}}\n{{"id": 2, "a": {number}}}\n'
@@ -192,7 +190,7 @@ def test_a_number_of_json_that_no_float_holds_fails_the_run(
     assert staged(database_url) == []
 
 
-def test_numbers_of_json_that_floats_hold_are_staged(database_url: str, backfill: Backfill) -> None:
+def test_json_numbers_within_the_float_range_are_staged(database_url: str, backfill: Backfill) -> None:
     text = '{"a": 1e308, "note": "1e400"}\n{"a": 1e-400, "note": "\\" 1e999"}\n'
     long = '{"a": 2.5, "note": "1e400' + 50_000 * 'x\\"' + '"}\n'
     assert backfill("rows.jsonl", text + long, "--args", "a").exit_code == 0
@@ -211,11 +209,11 @@ def test_a_decimal_of_json_is_not_rounded(database_url: str, backfill: Backfill)
 @pytest.mark.parametrize(
     "line", ['{"id": "}{"}', '{"id": "},{", "more": [{"a": {}}, {"a": {}}]}', '[{"id": "}{"}]']
 )
-def test_braces_within_a_line_of_json_are_no_second_object(backfill: Backfill, line: str) -> None:
+def test_braces_inside_a_json_line_are_not_a_second_object(backfill: Backfill, line: str) -> None:
     assert backfill("rows.jsonl", f"{line}\n", "--args", "id").exit_code == 0
 
 
-def test_json_lines_have_an_encoding(database_url: str, backfill: Backfill) -> None:
+def test_json_lines_can_have_another_encoding(database_url: str, backfill: Backfill) -> None:
     latin1 = ["--args", "note", "--option", "encoding=latin1"]
     assert backfill("rows.jsonl", '{"note": "é"}\n'.encode("latin1"), *latin1).exit_code == 0
     assert staged(database_url) == [["é"]]
@@ -241,7 +239,7 @@ def test_files_whose_headers_differ_fail_the_run(
     assert staged(database_url) == [["1"]]
 
 
-def test_nanoseconds_of_pandas_become_microseconds_and_unused_columns_do_not_matter(
+def test_pandas_nanoseconds_are_truncated_to_microseconds(
     database_url: str, backfill: Backfill, tmp_path: Path
 ) -> None:
     pandas = pytest.importorskip("pandas")
@@ -321,7 +319,7 @@ def test_a_dry_run_counts_duplicates_and_rejects(
     assert backfill("rows.csv", REJECTED, "--args", "id", "--max-rejects", "9").exit_code == 2
 
 
-def test_a_query_reads_the_database_of_the_environment_and_a_password_in_an_option_gets_a_warning(
+def test_a_query_uses_the_environment_and_warns_of_passwords_in_options(
     spark: SparkSession, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [
@@ -346,7 +344,7 @@ def test_a_query_reads_the_database_of_the_environment_and_a_password_in_an_opti
     assert "secret" not in str(query(database_url, "SELECT plan FROM bulk_runs"))
 
 
-def test_a_service_file_names_the_database_of_a_query(database_url: str, tmp_path: Path) -> None:
+def test_the_database_of_a_query_can_come_from_a_service_file(database_url: str, tmp_path: Path) -> None:
     given = conninfo_to_dict(database_url)
     entries = "".join(f"{name}={value}\n" for name, value in given.items())
     (tmp_path / "services").write_text(f"[warehouse]\n{entries}")

@@ -45,7 +45,7 @@ def test_the_first_start_makes_the_archive_that_later_ones_use(spark_home: str) 
     )
 
 
-def test_another_java_or_spark_or_class_path_has_an_archive_of_its_own(
+def test_each_java_spark_and_class_path_has_its_own_archive(
     spark_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other" / "jars").mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_another_java_or_spark_or_class_path_has_an_archive_of_its_own(
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "shared", "a:b", 'a"b'])
-def test_a_directory_that_is_not_ours_alone_or_has_no_name_for_java_is_not_used(
+def test_a_shared_or_unsupported_directory_is_not_used(
     spark_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
@@ -85,7 +85,7 @@ def test_a_user_without_a_home_directory_has_no_archive(
     assert class_data.archive(sys.executable, spark_home, LOCAL) is None
 
 
-def test_a_java_that_is_not_there_has_no_archive(spark_home: str) -> None:
+def test_a_missing_java_has_no_archive(spark_home: str) -> None:
     assert class_data.archive("/nowhere/java", spark_home, LOCAL) is None
 
 
@@ -100,7 +100,7 @@ def test_archives_that_nothing_has_used_for_a_month_are_removed(spark_home: str,
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\xf0\x0b\xab\xa8" + bytes(100_000)])
-def test_a_java_says_nothing_of_an_archive_that_it_cannot_read(spark_home: str, content: bytes) -> None:
+def test_java_silently_ignores_an_unreadable_archive(spark_home: str, content: bytes) -> None:
     java = shutil.which("java")
     if java is None:
         pytest.skip("there is no Java on PATH")
@@ -155,13 +155,13 @@ def end(outcome: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_jvm_has_time_to_save_its_class_data_after_its_driver_has_ended(tmp_path: Path) -> None:
+def test_a_jvm_can_save_its_class_data_after_its_driver_ends(tmp_path: Path) -> None:
     assert end("works", tmp_path).stdout == "done\n"
     wait_until((tmp_path / "data.jsa").exists)
     assert (tmp_path / "data.jsa").read_text() == "half\nwhole\n"
     wait_until(lambda: [each.name for each in tmp_path.iterdir()] == ["data.jsa"])
 
 
-def test_a_jvm_whose_work_has_failed_ends_soon_and_leaves_no_part_of_an_archive(tmp_path: Path) -> None:
+def test_a_failed_jvm_ends_soon_without_a_partial_archive(tmp_path: Path) -> None:
     assert end("fails", tmp_path).stderr == "work failed\n"
     wait_until(lambda: not list(tmp_path.iterdir()))

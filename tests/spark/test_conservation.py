@@ -67,7 +67,7 @@ def audit(spark: SparkSession, database_url: str, tmp_path: Path) -> Audit:
     return act
 
 
-def test_jobs_that_are_each_in_one_place_are_all_well(database_url: str, audit: Audit) -> None:
+def test_jobs_in_exactly_one_place_each_pass(database_url: str, audit: Audit) -> None:
     put(database_url, "staged_jobs", [1, 2])
     put(database_url, "inflight_jobs", [3, 4])
     put(database_url, "dead_jobs", [5])
@@ -103,9 +103,7 @@ def test_each_kind_of_breach_is_found_counted_and_named(database_url: str, audit
     ]
 
 
-def test_a_job_of_a_day_that_was_dropped_is_not_lost_and_a_later_one_is(
-    database_url: str, audit: Audit
-) -> None:
+def test_only_jobs_of_dropped_days_may_be_missing(database_url: str, audit: Audit) -> None:
     finish(database_url, [1, 2], LONG_AGO)
     finish(database_url, [3])
     query(database_url, "SELECT drain_drop_old_day(1)")
@@ -123,14 +121,12 @@ def test_no_more_than_twenty_ids_are_named(audit: Audit) -> None:
     assert first.endswith("18, 19, 20, ...")
 
 
-def test_an_id_that_is_listed_twice_is_one_job_and_one_staged_after_the_list_is_not_its_concern(
-    database_url: str, audit: Audit
-) -> None:
+def test_duplicate_ids_count_once_and_unlisted_jobs_are_ignored(database_url: str, audit: Audit) -> None:
     put(database_url, "staged_jobs", [1, 2, 3])
     assert audit([1, 2, 2]).exit_code == 0
 
 
-def test_the_list_may_be_about_one_queue_or_job_only(database_url: str, audit: Audit) -> None:
+def test_the_list_may_cover_a_single_queue_or_job(database_url: str, audit: Audit) -> None:
     put(database_url, "staged_jobs", range(1, 7))
     finish(database_url, [7, 8])
     assert audit([2, 4, 6, 8], "--queue", "even").exit_code == 0
@@ -139,7 +135,7 @@ def test_the_list_may_be_about_one_queue_or_job_only(database_url: str, audit: A
     assert audit([2, 4, 6, 8]).exit_code == 1
 
 
-def test_a_query_on_the_same_database_is_of_the_same_instant(database_url: str, audit: Audit) -> None:
+def test_a_query_on_the_same_database_uses_the_same_snapshot(database_url: str, audit: Audit) -> None:
     put(database_url, "staged_jobs", [1, 2])
     query(
         database_url,
@@ -150,7 +146,7 @@ def test_a_query_on_the_same_database_is_of_the_same_instant(database_url: str, 
     assert audit("sql:SELECT job_id FROM orders", "--key", "job_id").exit_code == 1
 
 
-def test_archived_jobs_count_and_those_that_are_in_both_count_once(
+def test_archived_jobs_count_once_even_if_still_in_postgres(
     spark: SparkSession, database_url: str, audit: Audit, tmp_path: Path
 ) -> None:
     path = tmp_path / "archive"
@@ -180,7 +176,7 @@ def test_any_name_of_a_job_is_found_in_the_archive_too(
     assert result.exit_code == 0, result.output
 
 
-def test_an_archive_that_is_not_there_is_mentioned(database_url: str, audit: Audit, tmp_path: Path) -> None:
+def test_a_missing_archive_is_mentioned(database_url: str, audit: Audit, tmp_path: Path) -> None:
     put(database_url, "staged_jobs", [1])
     result = audit([1], "--archive", str(tmp_path / "archvie"))
     assert result.exit_code == 0
@@ -196,7 +192,7 @@ def test_an_archive_that_is_not_there_is_mentioned(database_url: str, audit: Aud
         ("nothing", [], 1, "cannot detect the format of 'nothing'"),
     ],
 )
-def test_a_list_that_cannot_be_used_is_one_clear_line(
+def test_an_unusable_list_is_reported_in_one_line(
     audit: Audit, ids: list[int] | str, options: list[str], code: int, words: str
 ) -> None:
     result = audit(ids, *options)
@@ -204,7 +200,7 @@ def test_a_list_that_cannot_be_used_is_one_clear_line(
     assert words in result.stderr
 
 
-def test_a_queue_without_a_list_is_no_command(database_url: str) -> None:
+def test_a_queue_without_a_list_is_a_usage_error(database_url: str) -> None:
     result = CliRunner().invoke(main, ["audit", "--database-url", database_url, "--queue", "mail"])
     assert result.exit_code == 2
     assert "--queue and --job go with --expected" in result.stderr

@@ -146,7 +146,7 @@ def stores(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[Stores
         yield both
 
 
-def test_a_search_index_that_was_tampered_with_is_right_again(
+def test_a_tampered_search_index_is_repaired(
     database_url: str, stores: Stores, tmp_path: Path, spark: SparkSession
 ) -> None:
     ids = stores.save(400)
@@ -185,9 +185,7 @@ def test_a_search_index_that_was_tampered_with_is_right_again(
     assert (last["staged"], last["waiting"], staged(database_url)) == (0, 0, [])
 
 
-def test_a_key_is_left_out_while_its_job_waits_and_not_when_it_is_claimed(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_key_is_skipped_while_its_job_waits_but_not_once_claimed(database_url: str, redis_url: str) -> None:
     # The first one stages the job's number as its only argument: 0, 1, 2, 3.
     ids = stage_jobs(database_url, 4, job=JOB)
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -238,7 +236,7 @@ class _WorkedMeanwhileReader(DataSourceReader):
         yield from []
 
 
-def test_a_job_that_waited_and_was_worked_while_the_sides_were_read_keeps_no_key_out(
+def test_a_job_finished_during_the_read_does_not_exclude_its_key(
     database_url: str, spark: SparkSession
 ) -> None:
     with psycopg.connect(database_url) as connection:
@@ -287,7 +285,7 @@ def test_the_target_is_read_before_the_source(database_url: str, tmp_path: Path,
     assert sorted(tmp_path.iterdir()) == [source, target]
 
 
-def test_deleted_keys_get_the_delete_job_and_without_one_are_only_counted(database_url: str) -> None:
+def test_deleted_keys_are_only_counted_without_a_delete_job(database_url: str) -> None:
     words = [*sides("(1, 1), (2, 5)", "(2, 4), (3, 1)"), *BY_VERSION]
     only_counted = run(database_url, *words, "--tag", "sync")
     assert "there is no --delete-job" in only_counted.output
@@ -345,7 +343,7 @@ def test_a_bound_that_is_not_a_number_is_refused(database_url: str, most: str) -
     )
 
 
-def test_several_columns_are_one_key_and_each_side_may_call_them_otherwise(database_url: str) -> None:
+def test_a_key_may_have_several_columns_named_differently_on_each_side(database_url: str) -> None:
     source = "sql:SELECT * FROM (VALUES ('a''\"ä', 1::int2, 1), ('b', 1, 1)) AS rows (tenant, id, version)"
     target = "sql:SELECT 'b' AS customer, 1::int8 AS document, 2::int8 AS seen"
     words = ["--key", "tenant = customer, id=document", "--version", "version=seen"]
@@ -363,7 +361,7 @@ def test_null_is_a_version_like_any_other(database_url: str) -> None:
     }
 
 
-def test_columns_are_compared_each_with_its_own_and_null_with_null(database_url: str) -> None:
+def test_columns_are_compared_pairwise_and_nulls_are_equal(database_url: str) -> None:
     ours = "(1, 'a', NULL), (2, NULL, NULL), (3, 'ab', 'c'), (4, '', NULL), (5, 'a', 'b')"
     theirs = "(1, NULL, 'a'), (2, NULL, NULL), (3, 'a', 'bc'), (4, NULL, ''), (5, 'a', 'b')"
     rows = sides(ours, theirs, "id, name, text")
@@ -384,7 +382,7 @@ def test_the_columns_that_differ_are_reported_for_each_key_and_counted(
     assert report == {2: ["text"], 3: ["name", "text"], 4: ["name"], 5: None, 6: None}
 
 
-def test_a_report_with_a_version_has_it_of_both_sides(
+def test_a_report_contains_the_versions_of_both_sides(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
     words = [*sides("(1, 5), (2, 1)", "(1, 4)"), *BY_VERSION, "--report", str(tmp_path / "report")]
@@ -436,7 +434,7 @@ def test_decimals_are_compared_by_value_whatever_their_precision_and_scale(
         (0, {f"{LONG}.00": LONG, "100": "100"}, {f"{LONG}9": LONG, f"{LONG}.1": LONG, "NaN": "1", "-3": "3"}),
     ],
 )
-def test_numeric_of_postgres_is_compared_by_value_with_decimals_of_parquet(
+def test_postgres_numerics_and_parquet_decimals_are_compared_by_value(
     spark: SparkSession,
     database_url: str,
     tmp_path: Path,
@@ -456,7 +454,7 @@ def test_numeric_of_postgres_is_compared_by_value_with_decimals_of_parquet(
     assert staged(database_url) == [(JOB, [id_]) for id_, _ in pairs[len(equal) :]]
 
 
-def test_a_key_may_be_a_decimal_of_another_scale_and_never_text_on_one_side(
+def test_decimal_keys_may_differ_in_scale_but_never_match_text(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
     rows = "SELECT CAST(id AS {}) AS id, 1 AS version FROM VALUES ('1.5'), ('2') AS r(id)"
@@ -490,7 +488,7 @@ def test_an_expression_that_spark_refuses_is_named(database_url: str, expression
     )
 
 
-def test_nested_values_are_compared_with_all_their_nulls_and_limits(
+def test_nested_values_are_compared_with_their_nulls_and_boundaries(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
     kinds = "id int, one struct<a:string,b:string>, many array<array<int>>"
@@ -517,11 +515,11 @@ def test_nested_values_are_compared_with_all_their_nulls_and_limits(
         ("('1', 1)", "(1, 1)", "id is string in the source and id is int in the target"),
     ],
 )
-def test_what_is_no_key_is_refused(database_url: str, source: str, target: str, reason: str) -> None:
+def test_an_invalid_key_is_refused(database_url: str, source: str, target: str, reason: str) -> None:
     assert reason in refusal(database_url, *sides(source, target), *BY_VERSION)
 
 
-def test_rows_without_a_key_are_skipped_and_counted_if_asked_for(
+def test_rows_without_a_key_are_skipped_and_counted_on_request(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
     rows = sides(
@@ -536,7 +534,7 @@ def test_rows_without_a_key_are_skipped_and_counted_if_asked_for(
     assert outcome(database_url, *words[:-2])["skipped"] == {"source": 2, "target": 1}
 
 
-def test_a_key_that_is_there_twice_is_named_though_python_has_no_such_time(
+def test_a_duplicate_key_beyond_pythons_time_range_is_named(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
     rows = spark.sql("SELECT timestamp '+12000-01-01 00:00:00' AS id, 1 AS version FROM range(2)")
@@ -567,20 +565,20 @@ def test_the_same_run_again_stages_nothing(database_url: str) -> None:
     assert staged(database_url) == []
 
 
-def test_of_two_at_the_same_time_for_the_same_job_the_second_is_refused(database_url: str) -> None:
+def test_a_concurrent_run_for_the_same_job_is_refused(database_url: str) -> None:
     with psycopg.connect(database_url) as other:
         other.execute("SELECT pg_advisory_lock(1785684587, hashtext('m.remove'))")
         line = refusal(database_url, *MISSING_1_TO_8, "--delete-job", "m.remove")
         assert "another reconcile that stages m.remove is under way" in line
 
 
-def test_a_report_that_is_there_already_is_not_written_over(database_url: str, tmp_path: Path) -> None:
+def test_an_existing_report_is_not_overwritten(database_url: str, tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     line = refusal(database_url, *MISSING_1_TO_8, "--report", str(tmp_path / "report"))
     assert "already exists; --report needs a new path" in line
 
 
-def test_what_a_run_has_reported_before_it_failed_is_written_over_by_its_next_attempt(
+def test_the_report_of_a_failed_run_is_overwritten_by_its_next_attempt(
     spark: SparkSession, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -604,6 +602,6 @@ def test_a_job_that_cannot_be_staged_is_refused_before_anything_is_read(database
 @pytest.mark.parametrize(
     "words", [[], ["--version", "a", "--compare", "b"], ["--version", "a,b"], ["--compare", "a,"]]
 )
-def test_wrong_usage_is_told(words: list[str]) -> None:
+def test_wrong_usage_is_reported(words: list[str]) -> None:
     result = run("postgresql://nowhere", "--source", "a.csv", "--target", "b.csv", "--key", "id", *words)
     assert result.exit_code == click.UsageError.exit_code

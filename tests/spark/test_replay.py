@@ -74,7 +74,7 @@ def replay(spark: SparkSession, database_url: str) -> Replay:
     return act
 
 
-def test_what_has_run_is_staged_again_as_new_jobs(database_url: str, archive: Path, replay: Replay) -> None:
+def test_finished_jobs_are_staged_again_as_new_jobs(database_url: str, archive: Path, replay: Replay) -> None:
     given = ("--archive", str(archive), "--job", "tests.act", "--where", "id <= 2", "--run-id", "again")
     result = replay(*given)
     assert (result.exit_code, result.output.partition(" in ")[0]) == (0, "run again has staged 2 jobs again")
@@ -113,7 +113,7 @@ def test_the_archive_is_read_without_spark_too(archive: Path) -> None:
     assert [row["id"] for row in rows(str(archive), ("id",), job_name="tests.other")] == [101]
 
 
-def test_a_job_that_gave_way_has_not_run_and_options_replace_what_is_kept(
+def test_superseded_jobs_are_not_replayed_and_options_override_values(
     database_url: str, archive: Path, replay: Replay
 ) -> None:
     given = ("--archive", str(archive), "--job", "tests.act", "--where", "id >= 9", "--run-id", "r")
@@ -148,7 +148,7 @@ def test_a_dry_run_counts_and_shows_ten_and_stages_nothing(
     assert query(database_url, "SELECT FROM bulk_runs") == []
 
 
-def test_jobs_that_are_still_in_postgres_count_if_that_is_wanted(
+def test_jobs_still_in_postgres_are_replayed_on_request(
     database_url: str, archive: Path, replay: Replay
 ) -> None:
     finish(database_url, 13, 14)
@@ -169,7 +169,7 @@ def test_jobs_that_are_still_in_postgres_count_if_that_is_wanted(
     assert query(database_url, found) == [(15,)]
 
 
-def test_a_driver_that_fails_has_staged_nothing_and_the_same_run_stages_all(
+def test_a_failed_driver_stages_nothing_and_its_run_can_be_repeated(
     database_url: str, archive: Path, replay: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("--archive", str(archive), "--job", "tests.act", "--where", "true", "--run-id", "r")
@@ -196,9 +196,7 @@ REFUSED = (
 )
 
 
-def test_what_cannot_be_replayed_is_said_in_one_line(
-    database_url: str, archive: Path, replay: Replay
-) -> None:
+def test_an_invalid_replay_is_refused_in_one_line(database_url: str, archive: Path, replay: Replay) -> None:
     for options, code, words in REFUSED:
         result = replay("--job", "tests.act", *options.format(archive).split())
         assert (result.exit_code, "Traceback" in result.output) == (code, False), result.output
@@ -206,7 +204,7 @@ def test_what_cannot_be_replayed_is_said_in_one_line(
     assert query(database_url, "SELECT FROM staged_jobs") == []
 
 
-def test_a_job_whose_run_is_staged_before_starts_no_spark(
+def test_a_run_that_is_already_staged_does_not_start_spark(
     database_url: str, archive: Path, replay: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("--archive", str(archive), "--job", "tests.act", "--where", "true", "--run-id", "r")

@@ -213,7 +213,9 @@ def of_postgres(*, without: str = "") -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("force", ["", ", FORCE_QUOTE *"])
-def test_csv_of_copy(database_url: str, staged_from: StagedFrom, tmp_path: Path, force: str) -> None:
+def test_csv_files_written_by_copy(
+    database_url: str, staged_from: StagedFrom, tmp_path: Path, force: str
+) -> None:
     values = of_postgres(without="\ufffd")
     make_table(database_url, values)
     path = tmp_path / "copied.csv"
@@ -239,7 +241,7 @@ def texts_twice(without: str) -> dict[str, list[Any]]:
         (";", "utf-16", csv.QUOTE_ALL),
     ],
 )
-def test_csv_of_excel(
+def test_csv_files_written_by_excel(
     staged_from: StagedFrom, tmp_path: Path, delimiter: str, encoding: str, quoting: Any
 ) -> None:
     values = texts_twice("\ufffd")
@@ -267,7 +269,9 @@ def test_csv_of_excel(
         ({"compression": "gzip"}, None),
     ],
 )
-def test_csv_of_pandas(staged_from: StagedFrom, tmp_path: Path, given: dict[str, Any], empty: Any) -> None:
+def test_csv_files_written_by_pandas(
+    staged_from: StagedFrom, tmp_path: Path, given: dict[str, Any], empty: Any
+) -> None:
     # pandas itself reads "\r" that it has written as the end of a line.
     values = texts_twice("\ufffd\r")
     path = tmp_path / ("pandas.csv.gz" if "compression" in given else "pandas.csv")
@@ -298,7 +302,7 @@ def test_json_lines(staged_from: StagedFrom, tmp_path: Path, tool: str) -> None:
     check(staged_from(path, list(values)), by_column([row.values() for row in expected], values))
 
 
-def test_json_lines_of_postgres(database_url: str, staged_from: StagedFrom, tmp_path: Path) -> None:
+def test_json_lines_written_by_postgres(database_url: str, staged_from: StagedFrom, tmp_path: Path) -> None:
     values = of_postgres(without="\ufffd")
     # JSON has no such numbers: PostgreSQL writes texts, which a column of floats takes.
     make_table(database_url, values)
@@ -404,7 +408,7 @@ def test_parquet(spark: SparkSession, staged_from: StagedFrom, tmp_path: Path, t
     check(staged_from(path, list(expected)), expected)
 
 
-def test_parquet_of_a_frame_of_numpy(staged_from: StagedFrom, tmp_path: Path) -> None:
+def test_parquet_files_of_a_numpy_backed_frame(staged_from: StagedFrom, tmp_path: Path) -> None:
     path, table = tmp_path / "rows.parquet", arrow()
     names = ["id", "real", "text", "ns", "zoned_ns", "dictionary", "bytes", "exact"]
     table.select(names).to_pandas().to_parquet(path)
@@ -458,7 +462,7 @@ def test_a_query_on_another_database(
         ("ROW(1, 2)", "has a type that cannot be read: select to_jsonb(a)"),
     ],
 )
-def test_a_value_of_a_query_that_cannot_be_read_is_refused(
+def test_an_unreadable_query_value_is_refused(
     spark: SparkSession, database_url: str, selected: str, words: str
 ) -> None:
     source = Source.of(f"sql:SELECT {selected} AS a", database_url=database_url)
@@ -467,7 +471,7 @@ def test_a_value_of_a_query_that_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize("selected", ["uuid()", "INTERVAL 1 DAY"])
-def test_a_type_of_parquet_that_spark_lacks_is_refused_in_one_line(
+def test_a_parquet_type_unknown_to_spark_is_refused_in_one_line(
     spark: SparkSession, tmp_path: Path, selected: str
 ) -> None:
     path = tmp_path / "rows.parquet"
@@ -477,7 +481,7 @@ def test_a_type_of_parquet_that_spark_lacks_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("kind", ["money", "time", "interval"])
-def test_types_of_postgres_that_spark_lacks_are_texts(
+def test_postgres_types_unknown_to_spark_are_read_as_text(
     spark: SparkSession, database_url: str, kind: str
 ) -> None:
     text = {"money": "$12.30", "time": "10:00:00", "interval": "1 day"}[kind]
@@ -485,7 +489,7 @@ def test_types_of_postgres_that_spark_lacks_are_texts(
     assert rows.first() == (text,)
 
 
-def test_a_directory_of_compressed_files_is_not_divided(tmp_path: Path) -> None:
+def test_a_directory_with_compressed_files_is_not_split(tmp_path: Path) -> None:
     (tmp_path / "day=1").mkdir()
     (tmp_path / "day=1" / "rows.csv").touch()
     assert Source.of(str(tmp_path)).is_divided

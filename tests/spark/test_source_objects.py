@@ -115,7 +115,7 @@ def test_rows_of_objects_are_staged_or_rejected(
         ("s3://key:hidden@lake/none", "s3://key@lake/none does not exist"),
     ],
 )
-def test_a_place_that_cannot_be_read_is_named(
+def test_an_unreadable_location_is_named(
     spark: SparkSession, lake: str, format_: str, place: str, line: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -124,9 +124,7 @@ def test_a_place_that_cannot_be_read_is_named(
     assert "hidden" not in str(raised.value)
 
 
-def test_a_store_that_refuses_the_key_or_does_not_answer_is_named(
-    lake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_denied_key_or_an_unreachable_store_is_reported(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_keys(after=0)
     with pytest.raises(ConfigError, match="access was denied: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_"):
         Source.of(f"{lake}/days")
@@ -167,6 +165,6 @@ def test_only_the_objects_of_a_source_are_served(spark: SparkSession, lake: str,
         urlopen(f"{url.removesuffix('days/day=1')}{path}?op=LISTSTATUS")
 
 
-def test_a_driver_of_sparks_own_is_used(spark: SparkSession) -> None:
+def test_a_driver_installed_in_spark_takes_precedence(spark: SparkSession) -> None:
     spark._jsc.hadoopConfiguration().set("fs.s3n.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
     assert gateway.reachable(spark, "s3n://lake/rows.csv", {}) == ("s3n://lake/rows.csv", {})

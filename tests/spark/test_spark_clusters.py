@@ -135,7 +135,7 @@ def put_documents(variables: Mapping[str, str]) -> None:
         file.write(b"id\n1\n2\n3\n")
 
 
-def test_each_line_of_the_page_works(
+def test_each_command_of_the_cluster_page_works(
     database_url: str, master: str, driver: dict[str, str], tmp_path: Path
 ) -> None:
     put_documents(driver)

@@ -46,7 +46,7 @@ def runs(pattern: str) -> Callable[[list[str]], bool]:
     ],
     ids=["launcher", "start", "planning", "twice"],
 )
-def test_no_process_of_sparks_outlives_its_command(
+def test_no_spark_process_outlives_its_command(
     database_url: str,
     redis_url: str,
     moment: str,
@@ -66,7 +66,7 @@ def test_no_process_of_sparks_outlives_its_command(
     assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_runs") == []
 
 
-def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str, redis_url: str) -> None:
+def test_a_killed_jvm_is_reported_with_advice(database_url: str, redis_url: str) -> None:
     given = environment(database_url, redis_url, MARK=database_url)
     with drain_command(*RUN, env=given | in_a_hurry()) as command:
 
@@ -100,7 +100,7 @@ def test_a_command_whose_jvm_is_killed_says_so_and_what_to_do(database_url: str,
     ],
     ids=["JVM", "Python"],
 )
-def test_a_command_whose_process_is_killed_while_it_copies_says_so_in_one_line(
+def test_a_process_killed_during_a_copy_is_reported_in_one_line(
     database_url: str, tmp_path: Path, killed: str, words: str
 ) -> None:
     rows = tmp_path / "rows.csv"

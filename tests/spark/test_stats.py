@@ -152,7 +152,7 @@ def times_agree(found: dict[str, Any] | None, times: Sequence[float]) -> None:
         assert found[name] == pytest.approx(np.percentile(times, share), rel=0.0101, abs=1e-6)
 
 
-def test_the_numbers_are_those_of_a_plain_calculation_over_archived_and_live_jobs(
+def test_the_numbers_match_a_plain_calculation_over_all_jobs(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:
     archived, live = some_jobs(700), some_jobs(500, first=701)
@@ -179,7 +179,7 @@ def test_the_numbers_are_those_of_a_plain_calculation_over_archived_and_live_job
         agrees(one, named(in_the_hour(jobs, one), one))
 
 
-def test_waiting_begins_when_a_job_is_due_and_is_known_of_a_single_claim_only(database_url: str) -> None:
+def test_waiting_starts_at_the_due_time_and_covers_single_claims_only(database_url: str) -> None:
     finish(
         database_url,
         [
@@ -233,7 +233,7 @@ def test_the_slowest_jobs_are_those_with_the_longest_p95(database_url: str) -> N
 
 
 @pytest.mark.parametrize("since", ["0500-01-01", "500000d", "3000d"])
-def test_archived_jobs_count_however_long_ago_the_time_is(
+def test_archived_jobs_count_even_long_after_they_finished(
     spark: SparkSession, database_url: str, tmp_path: Path, since: str
 ) -> None:
     finish(database_url, [Job(1, 0.1, 0.1)])
@@ -249,7 +249,7 @@ def test_archived_jobs_count_however_long_ago_the_time_is(
         ("", "the path of the archive is empty"),
     ],
 )
-def test_an_archive_that_cannot_be_opened_is_one_line(
+def test_an_unreadable_archive_is_reported_in_one_line(
     spark: SparkSession, database_url: str, archive: str, problem: str
 ) -> None:
     result = run(database_url, "--archive", archive)
@@ -257,7 +257,7 @@ def test_an_archive_that_cannot_be_opened_is_one_line(
 
 
 @pytest.mark.parametrize("archived", [False, True])
-def test_only_what_is_asked_for_counts(
+def test_only_the_selected_jobs_count(
     spark: SparkSession, database_url: str, tmp_path: Path, archived: bool
 ) -> None:
     finish(
@@ -285,7 +285,7 @@ def test_only_what_is_asked_for_counts(
     assert ended("--job", HOSTILE, "--queue", "mail") == (1, 1)
 
 
-def test_how_long_ago_is_counted_by_the_clock_of_the_database(database_url: str) -> None:
+def test_relative_times_follow_the_clock_of_the_database(database_url: str) -> None:
     ((now,),) = query(database_url, "SELECT now()")
     finish(
         database_url,
@@ -295,7 +295,7 @@ def test_how_long_ago_is_counted_by_the_clock_of_the_database(database_url: str)
     assert report(database_url, "--since", "1d")["total"]["finished"] == 2
 
 
-def test_where_nothing_has_finished_that_is_said(database_url: str, tmp_path: Path) -> None:
+def test_the_report_says_when_nothing_has_finished(database_url: str, tmp_path: Path) -> None:
     stage_jobs(database_url, 2)
     result = run(database_url, "--html", str(tmp_path / "page.html"))
     assert result.exit_code == 0, result.output
@@ -306,7 +306,7 @@ def test_where_nothing_has_finished_that_is_said(database_url: str, tmp_path: Pa
     assert (found["total"]["finished"], found["total"]["waiting"], found["periods"]) == (0, None, [])
 
 
-def test_an_archive_that_is_not_there_is_mentioned(database_url: str, tmp_path: Path) -> None:
+def test_a_missing_archive_is_mentioned(database_url: str, tmp_path: Path) -> None:
     result = run(database_url, "--archive", str(tmp_path / "nothing"), "--json")
     assert result.exit_code == 0
     assert f"there is no archive at {tmp_path / 'nothing'}" in result.stderr
@@ -322,7 +322,7 @@ def test_an_archive_that_is_not_there_is_mentioned(database_url: str, tmp_path: 
         (["--html", "/proc/page.html"], "/proc cannot be written to"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_line_before_anything_is_read(words: list[str], line: str) -> None:
+def test_invalid_options_are_refused_before_anything_is_read(words: list[str], line: str) -> None:
     result = run("postgresql://nowhere.invalid/x", *words)
     assert result.exit_code == 1
     assert line in result.stderr
@@ -425,7 +425,7 @@ def test_errors_are_grouped_by_their_first_line_without_numbers_and_ids(database
     assert found == {"KeyError: #": 2, "Empty": 1, "a test": 1}
 
 
-def test_the_ten_most_frequent_errors_are_listed_however_many_texts_there_are(database_url: str) -> None:
+def test_only_the_ten_most_frequent_errors_are_listed(database_url: str) -> None:
     for letter in "abcdefghijklm":
         for _ in range(2 if letter == "m" else 1):
             die(database_url, error=("Error", letter * 3000))

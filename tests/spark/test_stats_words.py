@@ -29,11 +29,11 @@ from tests.chromium import chromium, overhang, severe_findings, tab
         *((7_200, "2 h"), (86_400, "24 h"), (200_000, "2.31 d"), (86_400 * 1234.0, "1,234 d")),
     ],
 )
-def test_a_duration_has_the_unit_in_which_it_is_short(duration: float | None, text: str) -> None:
+def test_a_duration_uses_the_most_compact_unit(duration: float | None, text: str) -> None:
     assert words.seconds(duration) == text
 
 
-def test_a_share_is_in_percent_and_a_tiny_one_is_not_none() -> None:
+def test_a_share_is_a_percentage_and_a_tiny_one_is_not_zero() -> None:
     assert [words.share(share) for share in (0, 0.0001, 0.0349, 1)] == ["–", "<0.1 %", "3.5 %", "100.0 %"]
 
 
@@ -53,18 +53,18 @@ def test_a_time_is_written_as_a_date_or_as_how_long_ago(text: str, found: dateti
 
 
 @pytest.mark.parametrize("text", ["", "d", "7 days", "7y", "-1d", "2026-13-01", "0001-01-01T00:00+02:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time; give 2026-11-01"):
         parse_time(text)
 
 
-def test_how_long_ago_counts_from_the_given_now_however_long_it_is() -> None:
+def test_relative_times_count_from_the_given_now() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert Question(since=timedelta(days=7)).begin(now) == datetime(2026, 11, 14, 12, tzinfo=UTC)
     assert Question(since=timedelta(days=999_999)).begin(now) == datetime(1, 1, 1, tzinfo=UTC)
 
 
-def test_a_condition_names_all_that_was_asked_for() -> None:
+def test_a_condition_names_everything_that_was_requested() -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     assert Question().condition(now) is None
     asked = Question(since=timedelta(days=1), queue="mail", job="it's")
@@ -110,14 +110,16 @@ def hostile_report() -> Report:
     ("since", "told"),
     [(None, True), (datetime(2026, 3, 1, tzinfo=UTC), True), (datetime(2026, 3, 8, tzinfo=UTC), False)],
 )
-def test_the_heading_says_from_when_on_finished_jobs_are_seen(since: datetime | None, *, told: bool) -> None:
+def test_the_heading_says_since_when_finished_jobs_are_available(
+    since: datetime | None, *, told: bool
+) -> None:
     report = replace(hostile_report(), since=since, dropped_before=date(2026, 3, 8))
     said = about(Question(since=since), report)
     assert ("; finished jobs from before 2026-03-08 have been dropped" in said) == told
     assert as_json(report, 1)["dropped_before"] == "2026-03-08"
 
 
-def test_names_command_neither_a_terminal_nor_a_page(
+def test_names_can_control_neither_a_terminal_nor_a_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = hostile_report()
@@ -165,7 +167,7 @@ def crowded_report(jobs: int, periods: int, text: str = "x") -> Report:
 
 
 @pytest.mark.parametrize("text", ["x", '"', "\U000e0001", "\u202e"])
-def test_a_page_is_smaller_than_a_megabyte_however_many_names_and_hours_there_are(text: str) -> None:
+def test_a_page_stays_below_a_megabyte_with_any_number_of_names(text: str) -> None:
     html = page.html(crowded_report(3000, 20_000, text), "all queues", top=10_000)
     assert len(html.encode()) < 1_000_000
     assert "the latest 400 of 20,000 hours" in html
@@ -181,7 +183,7 @@ def test_a_page_fetches_nothing_and_runs_nothing() -> None:
     )
 
 
-def test_where_there_is_nothing_to_plot_a_sentence_says_so() -> None:
+def test_an_empty_plot_is_replaced_by_a_sentence() -> None:
     nothing = Report(
         at=NOON,
         since=None,
@@ -248,7 +250,9 @@ def test_a_plot_has_its_numbers_in_a_table_and_few_dates_on_its_axis() -> None:
         ([1.0, 2.0, None, 4.0], "M5 750L15 500M32 0h6"),
     ],
 )
-def test_a_line_has_gaps_and_a_lone_period_is_a_dash(series: list[float | None], drawn: str | None) -> None:
+def test_a_line_has_gaps_and_an_isolated_period_is_a_dash(
+    series: list[float | None], drawn: str | None
+) -> None:
     shown = Plot("t", "a", "nothing", list("abcd"), [Series("s", 1, series)], words.share)  # type: ignore[arg-type]
     assert shown.is_empty == (drawn is None)
     if drawn:
@@ -281,7 +285,7 @@ OUTSIDE = """() => [...document.querySelectorAll(".plot span")].filter(each => {
 
 
 @pytest.mark.parametrize("width", [320, 375, 1440])
-def test_in_a_browser_no_card_overflows_and_everybody_can_read_it(tmp_path: Path, width: int) -> None:
+def test_in_a_browser_no_card_overflows_and_the_page_is_accessible(tmp_path: Path, width: int) -> None:
     (tmp_path / "page.html").write_text(page.html(crowded_report(9, 60), "queue " + "x" * 250, top=20))
     (tmp_path / "none.html").write_text(page.html(hostile_report(), "all queues", top=20))
     with chromium() as browser:

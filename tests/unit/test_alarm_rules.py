@@ -60,7 +60,7 @@ def tried(cases: Path) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alarm_says_what_it_means_how_grave_it_is_and_when_it_comes(alert: str) -> None:
+def test_an_alarm_states_its_meaning_severity_and_delay(alert: str) -> None:
     rule = ALERTS[alert]
     notes = rule["annotations"]
     assert set(notes) == {"summary", "description", "runbook_url", "fires_within"}
@@ -90,7 +90,7 @@ def test_a_metric_that_is_not_exposed_is_noticed() -> None:
     }
 
 
-def test_each_alarm_has_a_case_in_which_it_fires_and_one_in_which_it_is_quiet() -> None:
+def test_each_alarm_has_a_firing_case_and_a_quiet_case() -> None:
     cases = [case for path in CASES for case in tried(path)]
     assert {(alert, fires) for _, alert, fires in cases} == {
         (alert, fires) for alert in ALERTS for fires in (True, False)
@@ -103,7 +103,7 @@ def test_each_alarm_has_a_case_in_which_it_fires_and_one_in_which_it_is_quiet() 
     ] == []
 
 
-def test_each_section_of_a_runbook_is_that_of_an_alarm() -> None:
+def test_each_runbook_section_belongs_to_an_alarm() -> None:
     sections = {
         heading
         for page in (ROOT / "docs" / "operations" / "runbooks").glob("*.md")
@@ -112,7 +112,7 @@ def test_each_section_of_a_runbook_is_that_of_an_alarm() -> None:
     assert sections == set(ALERTS)
 
 
-def test_times_are_scaled_everywhere_and_names_nowhere() -> None:
+def test_scaling_changes_durations_but_not_names() -> None:
     text = 'rate(x_5m[5m] offset 10m) and drain_wait_seconds > 600 or a{b="1m"}\nfor: 1d\n'
     faster = prometheus.scaled(text, 60)
     assert "rate(x_5m[5000ms] offset 10000ms) and drain_wait_seconds > 10 " in faster

@@ -18,7 +18,7 @@ def counted(*names: str) -> list[str]:
     return sorted(file.name for file in current(files))
 
 
-def test_a_file_without_its_name_does_not_count() -> None:
+def test_a_file_still_under_its_temporary_name_does_not_count() -> None:
     assert counted("_order-1-2-3.new", "hour-01-0-7.parquet") == ["hour-01-0-7.parquet"]
 
 
@@ -27,12 +27,12 @@ def test_a_file_without_its_name_does_not_count() -> None:
     [("hour-01-0-9.parquet", 1), ("hour-01-5-20.parquet", 2), ("hour-02-0-20.parquet", 3)],
     ids=["all transactions", "the later transactions", "another hour"],
 )
-def test_a_merged_file_replaces_those_of_its_hour_and_its_transactions(name: str, kept: int) -> None:
+def test_a_merged_file_replaces_the_files_of_its_hour_and_transactions(name: str, kept: int) -> None:
     parts = ["hour-01-0-7.parquet", "hour-01-7-9.parquet"]
     assert len(counted(*parts, name)) == kept
 
 
-def test_a_whole_day_replaces_what_is_older() -> None:
+def test_a_whole_day_replaces_older_files() -> None:
     older = ["hour-01-0-7.parquet", "whole-000001-1-1-a.parquet", "added-000002-1-1-b.parquet"]
     newer = ["whole-000003-1-2-c.parquet", "whole-000003-2-2-c.parquet"]
     later = ["added-000004-1-1-d.parquet"]

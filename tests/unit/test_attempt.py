@@ -129,7 +129,7 @@ def test_the_function_is_called_with_the_arguments_that_were_staged() -> None:
     assert calls == [((1, None, {"a": [True]}), {"b": "ż"})]
 
 
-def test_an_async_function_is_run_to_its_end() -> None:
+def test_an_async_function_runs_to_completion() -> None:
     calls: list[str] = []
 
     @job(name=NAME)
@@ -149,7 +149,7 @@ class UnboundProxy:
 
 
 @pytest.mark.parametrize("make", [lambda: "a result", threading.Lock, UnboundProxy])
-def test_what_the_function_returns_is_of_no_interest(make: Callable[[], object]) -> None:
+def test_the_return_value_is_ignored(make: Callable[[], object]) -> None:
     job(name=NAME)(make)
     assert run(claim()) == Finished()
 
@@ -165,7 +165,7 @@ def test_what_the_function_returns_is_of_no_interest(make: Callable[[], object])
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_the_function_raises_is_a_failed_attempt(error: BaseException) -> None:
+def test_any_exception_fails_the_attempt(error: BaseException) -> None:
     registered = job(name=NAME)(raising(error))
     outcome = failed(run(claim()))
     assert outcome.error["type"].endswith(type(error).__name__)
@@ -197,9 +197,7 @@ class SilentDefer(Defer):
 @pytest.mark.parametrize(
     ("error", "complaint"), [(UntoldDefer, "when"), (LateDefer, "'tomorrow'"), (SilentDefer, "no when")]
 )
-def test_a_deferral_that_does_not_say_until_when_has_failed(
-    error: Callable[[], Defer], complaint: str
-) -> None:
+def test_a_deferral_without_a_valid_time_fails(error: Callable[[], Defer], complaint: str) -> None:
     registered = job(name=NAME)(raising(error()))
     outcome = failed(run(claim()))
     assert complaint in outcome.error["message"]
@@ -209,7 +207,7 @@ def test_a_deferral_that_does_not_say_until_when_has_failed(
 @pytest.mark.parametrize(
     ("after", "seconds"), [(5, 5.0), (0, 0.0), (timedelta(minutes=1), 60.0), (None, None)], ids=str
 )
-def test_a_retry_is_a_failed_attempt_that_says_when_the_next_one_begins(
+def test_a_retry_is_a_failed_attempt_with_its_own_wait(
     after: float | timedelta | None, seconds: float | None
 ) -> None:
     registered = job(name=NAME)(raising(Retry(after, "the bank is busy")))
@@ -227,7 +225,7 @@ def test_a_retry_without_a_reason_is_recorded_with_its_wait() -> None:
 
 @pytest.mark.parametrize("reason", ["", "payment 7"])
 @pytest.mark.parametrize("explicitly", [True, False], ids=["from the error", "while the error is handled"])
-def test_a_retry_records_the_error_that_it_answers(reason: str, explicitly: bool) -> None:
+def test_a_retry_records_its_cause(reason: str, explicitly: bool) -> None:
     @job(name=NAME)
     def act() -> None:
         try:
@@ -244,7 +242,7 @@ def test_a_retry_records_the_error_that_it_answers(reason: str, explicitly: bool
     assert "in fail" in outcome.error["traceback"]
 
 
-def test_a_retry_from_an_error_that_was_never_raised_has_the_place_of_the_retry() -> None:
+def test_a_retry_from_an_unraised_error_has_the_retrys_traceback() -> None:
     @job(name=NAME)
     def act() -> None:
         raise Retry(5) from OSError("no disk")
@@ -280,7 +278,7 @@ class LateRetry(Retry):
     ("error", "complaint"),
     [(UntoldRetry, "no attribute 'after'"), (LateRetry, "Retry: 'tomorrow' is not between")],
 )
-def test_a_retry_that_does_not_say_when_has_failed(error: Callable[[], Retry], complaint: str) -> None:
+def test_a_retry_without_a_valid_wait_fails(error: Callable[[], Retry], complaint: str) -> None:
     registered = job(name=NAME)(raising(error()))
     outcome = failed(run(claim()))
     assert complaint in outcome.error["message"]
@@ -290,7 +288,7 @@ def test_a_retry_that_does_not_say_when_has_failed(error: Callable[[], Retry], c
 @pytest.mark.parametrize(
     "after", [-1, float("nan"), 366 * 86400, "5", True, datetime(2026, 1, 1, tzinfo=UTC)], ids=str
 )
-def test_a_wait_that_makes_no_sense_is_refused_where_the_retry_is_made(after: Any) -> None:
+def test_an_invalid_wait_is_refused_when_the_retry_is_created(after: Any) -> None:
     with pytest.raises(ValueError, match=r"Retry: .* is not between 0 seconds and a year"):
         Retry(after)
 
@@ -310,7 +308,7 @@ def test_a_wait_that_makes_no_sense_is_refused_where_the_retry_is_made(after: An
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
-def test_the_registration_says_which_errors_are_retried(
+def test_the_registration_decides_which_errors_are_retried(
     runner: Callable[[Claim], Outcome], error: BaseException, rule: str | None
 ) -> None:
     async def act() -> None:
@@ -322,12 +320,12 @@ def test_the_registration_says_which_errors_are_retried(
     assert getattr(outcome, "rule", None) == rule
 
 
-def test_arguments_that_do_not_fit_are_retried_whatever_the_rules_say() -> None:
+def test_mismatched_arguments_are_retried_regardless_of_the_rules() -> None:
     job(name=NAME, give_up_on=(TypeError,))(raising(ValueError()))
     assert failed(run(claim("[1]"))).error["type"] == "drain.workers.errors.ArgumentsDoNotFitError"
 
 
-def test_a_retry_in_answer_to_a_stopping_worker_does_not_count() -> None:
+def test_a_retry_raised_because_the_worker_stops_does_not_count() -> None:
     call = Call(job(name=NAME)(raising(Retry(5))), [], {})
     assert isinstance(outcome_of(Retry(5), call, stopped=True), Interrupted)
     assert failed(outcome_of(Retry(5), call)).after == 5.0
@@ -339,7 +337,7 @@ class FacelessError(Exception):
         raise RuntimeError("no class")
 
 
-def test_an_error_that_lies_about_its_class_has_failed() -> None:
+def test_an_error_whose_class_attribute_raises_fails_the_attempt() -> None:
     outcomes: list[Outcome] = []
     job(name=NAME)(raising(FacelessError("why")))
     # Were it to come out here, pytest would break off at it.
@@ -349,13 +347,13 @@ def test_an_error_that_lies_about_its_class_has_failed() -> None:
     assert failed(outcome).error["message"] == "why"
 
 
-def test_ctrl_c_is_no_failure_of_the_job() -> None:
+def test_ctrl_c_does_not_fail_the_job() -> None:
     job(name=NAME)(raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         run(claim())
 
 
-def test_a_name_that_nobody_registered_fails_with_the_list_of_what_is_registered() -> None:
+def test_an_unregistered_name_fails_and_lists_the_registered_ones() -> None:
     job(name="sums.add")(lambda: None)
     job(name="mail.send")(lambda: None)
     outcome = failed(run(claim(name="mail.sned")))
@@ -365,7 +363,7 @@ def test_a_name_that_nobody_registered_fails_with_the_list_of_what_is_registered
     assert outcome.options is None
 
 
-def test_where_nothing_is_registered_the_error_says_so() -> None:
+def test_the_error_says_so_if_no_job_is_registered() -> None:
     assert "registered here: nothing;" in failed(run(claim())).error["message"]
 
 
@@ -378,7 +376,7 @@ def test_where_nothing_is_registered_the_error_says_so() -> None:
         ("[1]", '{"left": 1}', "multiple values for argument 'left'"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_called(
+def test_mismatched_arguments_are_reported_with_the_signature_before_the_call(
     args: str, kwargs: str, complaint: str
 ) -> None:
     calls: list[int] = []
@@ -395,7 +393,7 @@ def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_ca
     assert calls == []
 
 
-def test_arguments_that_do_not_fit_an_async_def_are_told_with_the_signature_in_the_event_loop_too() -> None:
+def test_mismatched_arguments_of_an_async_job_are_reported_with_the_signature() -> None:
     @job(name=NAME)
     async def act(left: int) -> None: ...
 
@@ -404,14 +402,14 @@ def test_arguments_that_do_not_fit_an_async_def_are_told_with_the_signature_in_t
     assert f"{NAME}(left: int) -> None: too many positional arguments" in outcome.error["message"]
 
 
-def test_a_function_whose_signature_nobody_knows_is_called_all_the_same() -> None:
+def test_a_function_without_a_readable_signature_is_still_called() -> None:
     counts: dict[str, int] = {}
     job(name=NAME)(counts.update)
     assert run(claim('[{"a": 1}]')) == Finished()
     assert counts == {"a": 1}
 
 
-def test_a_type_error_within_the_function_is_its_own() -> None:
+def test_a_type_error_inside_the_function_keeps_its_type() -> None:
     job(name=NAME)(raising(TypeError("unsupported operand")))
     assert failed(run(claim())).error["type"] == "TypeError"
 
@@ -439,7 +437,7 @@ def test_a_value_error_of_the_function_is_not_taken_for_unreadable_arguments() -
     assert isinstance(run(claim()), Failed)
 
 
-def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> None:
+def test_a_function_that_exceeds_its_timeout_is_interrupted_and_fails() -> None:
     interrupted: list[bool] = []
 
     @job(name=NAME)
@@ -461,7 +459,7 @@ def come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
 
 
-def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_catches_its_timeout_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     come_again_at_once(monkeypatch)
     caught: list[JobTimeoutError] = []
 
@@ -476,7 +474,7 @@ def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pyte
     assert run(claim(timeout_seconds=1)) == Finished()
 
 
-def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_swallowed_by_an_event_loop_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
     come_again_at_once(monkeypatch)
     caught: list[object] = []
 
@@ -495,7 +493,7 @@ def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.Mo
     assert isinstance(caught[0], JobTimeoutError)
 
 
-def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
+def test_a_function_that_cancels_the_alarm_is_still_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     come_again_at_once(monkeypatch)
@@ -509,7 +507,7 @@ def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
 
 
 @pytest.mark.parametrize("error", [None, KeyError("its own")])
-def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exception | None) -> None:
+def test_an_alarm_after_the_end_of_the_block_raises_nothing(error: Exception | None) -> None:
     ended: list[bool] = []
 
     def end() -> None:
@@ -525,7 +523,7 @@ def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exce
     assert ended == [True]
 
 
-def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() -> None:
+def test_no_alarm_remains_whichever_instruction_the_function_ends_at() -> None:
     handler = signal.getsignal(signal.SIGALRM)
     outcomes = set()
     for turn in range(20_000):
@@ -539,7 +537,7 @@ def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() ->
     assert outcomes == {"in time", "too late"}
 
 
-def test_a_watch_that_cannot_be_ended_leaves_no_alarm_either() -> None:
+def test_a_watch_that_fails_to_end_leaves_no_alarm() -> None:
     with pytest.raises(OSError, match="no end"):
         interruptible(lambda *_: None, FOREVER_SECONDS, end=lambda: fail("no end"))
 
@@ -551,7 +549,7 @@ def test_a_function_that_ends_in_time_leaves_no_alarm() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def test_a_function_that_raises_leaves_no_alarm_either() -> None:
+def test_a_function_that_raises_leaves_no_alarm() -> None:
     with pytest.raises(OSError, match="its own"):
         interruptible(lambda *_: fail("its own"), FOREVER_SECONDS)
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
@@ -581,7 +579,7 @@ def alarm(seconds: float) -> Iterator[list[float]]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it() -> None:
+def test_an_outer_alarm_resumes_with_its_remaining_time() -> None:
     with alarm(1000) as rang:
         outer = signal.getsignal(signal.SIGALRM)
         before, _ = signal.getitimer(signal.ITIMER_REAL)
@@ -594,7 +592,7 @@ def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it
         assert rang == []
 
 
-def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
+def test_an_outer_alarm_that_expires_during_the_job_rings_afterwards() -> None:
     def rings_afterwards(seconds: float) -> bool:
         """Whether the alarm was still to come as the job began; on a slow machine it is not."""
         with alarm(seconds) as rang:
@@ -617,7 +615,7 @@ def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
         seconds *= 2
 
 
-def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
+def test_an_outer_alarm_resumes_after_a_timeout() -> None:
     with alarm(1000):
         outer = signal.getsignal(signal.SIGALRM)
         with pytest.raises(JobTimeoutError):
@@ -627,7 +625,7 @@ def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
         assert remaining > FOREVER_SECONDS
 
 
-def test_in_a_thread_the_time_limit_does_nothing_and_harms_nobody() -> None:
+def test_the_time_limit_has_no_effect_in_a_thread() -> None:
     calls: list[str] = []
     job(name=NAME)(lambda: calls.append(threading.current_thread().name))
     with alarm(1000) as rang:
@@ -688,7 +686,7 @@ def test_both_runners_in_this_process_come_to_the_same_outcomes(runner: Callable
     assert failed(runner(claim(name="unknown"))).error["type"] == "drain.workers.errors.NotRegisteredError"
 
 
-def test_the_traceback_of_a_job_that_took_too_long_ends_at_the_line_where_it_was() -> None:
+def test_the_traceback_of_a_timed_out_job_ends_at_its_own_line() -> None:
     @job(name=NAME)
     def act() -> None:
         try:
@@ -725,7 +723,7 @@ def traceback_of(outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-def test_an_interruption_while_djangos_connections_are_renewed(
+def test_an_interruption_while_renewing_djangos_connections_counts_only_before_the_job(
     monkeypatch: pytest.MonkeyPatch, at_end: bool
 ) -> None:
     """Before the job it ends the attempt; after the job it changes nothing."""

@@ -20,7 +20,7 @@ def take_all(buckets: Buckets, key: str, now: float) -> int:
 
 
 @pytest.mark.parametrize(("rate", "burst"), [("100/s", 100), ("10/min", 1), ("5/h", 1)])
-def test_without_a_burst_a_bucket_holds_the_tokens_of_a_second(rate: str, burst: int) -> None:
+def test_a_bucket_without_a_burst_holds_one_second_of_tokens(rate: str, burst: int) -> None:
     assert Buckets(Rate.parse(rate), None).tokens("a", 0.0) == burst
 
 
@@ -47,7 +47,7 @@ def test_each_key_has_a_bucket_of_its_own() -> None:
     st.sampled_from(["7/s", "100/s", "30/min"]),
     st.integers(1, 20),
 )
-def test_in_no_time_more_begin_than_the_burst_and_the_rate_allow(
+def test_starts_in_any_interval_stay_within_burst_and_rate(
     pauses: list[float], rate: str, burst: int
 ) -> None:
     buckets, now, begun = Buckets(Rate.parse(rate), burst), 0.0, []
@@ -81,7 +81,7 @@ def test_the_buckets_of_the_next_leader_are_never_fuller() -> None:
         assert later.tokens("b", now) == 15
 
 
-def test_what_is_not_known_of_the_time_before_counts_as_taken() -> None:
+def test_tokens_of_an_unknown_period_count_as_taken() -> None:
     buckets = Buckets(Rate.parse("1/min"), 10)
     buckets.refill({"a": 1}, since=700.0, now=1000.0)
 
@@ -105,7 +105,7 @@ def test_no_token_comes_early(rate: str) -> None:
     assert bucket.tokens("", at - 0.00001) == 0
 
 
-def test_jobs_that_wait_for_a_worker_hold_their_tokens_back_until_they_begin() -> None:
+def test_jobs_waiting_for_a_worker_hold_their_tokens_until_they_begin() -> None:
     buckets = Buckets(Rate(1, 1.0), 4, per_key=True)
     for _ in range(4):
         buckets.hold("a")
@@ -122,7 +122,7 @@ def test_jobs_that_wait_for_a_worker_hold_their_tokens_back_until_they_begin() -
     assert (buckets.tokens("a", 10.0), buckets.empty(10.0)) == (4, [])
 
 
-def test_no_rounding_adds_up_where_a_rate_is_used_up() -> None:
+def test_rounding_errors_do_not_accumulate_at_full_rate() -> None:
     buckets, start = Buckets(Rate(4700, 1.0), 10), 1.8e9
     begun, now = 0, start
     while now < start + 20:
@@ -138,7 +138,7 @@ def test_no_rounding_adds_up_where_a_rate_is_used_up() -> None:
     st.sampled_from(["7/s", "100/s", "30/min"]),
     st.integers(1, 20),
 )
-def test_in_no_time_more_begin_however_late_they_are_claimed_and_looked_at(
+def test_late_claims_and_observations_never_exceed_burst_and_rate(
     steps: list[tuple[float, bool, int]], rate: str, burst: int
 ) -> None:
     buckets, now, begun = Buckets(Rate.parse(rate), burst, per_key=True), 0.0, []
@@ -173,7 +173,7 @@ def test_jobs_that_begin_at_once_use_the_whole_rate() -> None:
         buckets.hold("a")
 
 
-def test_under_another_rate_a_bucket_is_as_empty_as_before() -> None:
+def test_a_bucket_keeps_its_deficit_under_a_new_rate() -> None:
     before, after = Buckets(Rate(20, 3600.0), 20), Buckets(Rate(10, 3600.0), 15)
     before.refill({}, since=-1800.0, now=0.0)
     before.begin("a", [0.0] * 8, 0.0)

@@ -7,7 +7,7 @@ import yaml
 from tests.helpers import ROOT
 
 
-def test_the_jobs_of_the_workflow_are_the_parts_of_the_script() -> None:
+def test_the_workflow_runs_the_same_parts_as_the_script() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     job = workflow["jobs"]["part"]

@@ -34,7 +34,7 @@ def squeezed(text: str) -> str:
     return " ".join(text.replace("pg_catalog.", "").split())
 
 
-def test_a_job_brings_every_column_along_that_two_tables_share() -> None:
+def test_a_moving_job_carries_every_column_the_tables_share() -> None:
     """A column added to one table only would be lost on the way, silently."""
     carried = names(columns.JOB)
     for table in ("inflight_jobs", "dead_jobs"):
@@ -42,17 +42,17 @@ def test_a_job_brings_every_column_along_that_two_tables_share() -> None:
     assert columns_of("staged_jobs") - carried == {"matured_at"}
 
 
-def test_a_dead_job_has_all_columns_of_its_table_but_the_time_of_its_death() -> None:
+def test_a_dead_job_has_every_column_except_its_time_of_death() -> None:
     assert columns_of("dead_jobs") - names(columns.DEAD) == {"died_at"}
     assert names(columns.DEAD) <= columns_of("dead_jobs")
 
 
-def test_applications_give_the_columns_that_they_have_a_right_to_and_that_a_bulk_run_can_copy() -> None:
+def test_stageable_columns_match_the_grants_and_bulk_copy() -> None:
     assert columns.STAGEABLE == STAGED_BY_APPLICATIONS
     assert set(staged.IF_NULL) <= names(columns.STAGEABLE) <= columns_of("staged_jobs")
 
 
-def test_finishing_many_jobs_records_what_finishing_one_does() -> None:
+def test_finishing_many_jobs_records_the_same_columns_as_finishing_one() -> None:
     function = body(r"FUNCTION drain_finish\((.*?)RETURN FOUND")
     (into, values) = re.findall(r"finished_jobs \((.*?)\)\s+SELECT (.*?)\s+FROM done", function, re.DOTALL)[0]
     one = dict(zip(squeezed(into).split(", "), squeezed(values).split(", "), strict=True))
@@ -62,7 +62,7 @@ def test_finishing_many_jobs_records_what_finishing_one_does() -> None:
     assert columns_of("finished_jobs") - set(one) == {"finished_xid", "superseded_by"}
 
 
-def test_a_claimed_jobs_columns_are_those_of_its_table() -> None:
+def test_a_claimed_jobs_columns_exist_in_its_table() -> None:
     claimed = {column.removesuffix("::text") for column in names(columns.CLAIMED)}
     jsons = {column for column in names(columns.CLAIMED) if column.endswith("::text")}
 
@@ -75,7 +75,7 @@ def test_a_claimed_jobs_columns_are_those_of_its_table() -> None:
     ("index", "condition"),
     [("staged_jobs_in_lanes", columns.DUE), ("inflight_jobs_delivered", columns.DELIVERED)],
 )
-def test_a_condition_is_that_of_its_index(index: str, condition: str) -> None:
+def test_each_condition_matches_its_index(index: str, condition: str) -> None:
     assert condition.strip("()") == squeezed(body(rf"INDEX IF NOT EXISTS {index}\s+ON .*?WHERE (.*?);"))
 
 

@@ -45,7 +45,7 @@ def test_every_setting_but_the_database_has_a_default() -> None:
     assert (settings.batch_size, settings.poll_seconds) == (2500, 1.0)
 
 
-def test_an_empty_variable_is_one_that_is_not_set() -> None:
+def test_an_empty_variable_counts_as_unset() -> None:
     empty = dict.fromkeys(VARIABLES.values(), "")
 
     assert Settings.from_environment(empty | {"DRAIN_DATABASE_URL": URL}) == Settings(database_url=URL)
@@ -66,7 +66,7 @@ def test_the_database_url_may_have_any_of_the_usual_schemes(scheme: str) -> None
         (f"postgresql://localhost/{'x' * 63}", "x" * 63),
     ],
 )
-def test_the_namespace_is_the_name_of_the_database_as_rq_can_carry_it(url: str, namespace: str) -> None:
+def test_the_namespace_is_the_database_name_in_a_form_rq_accepts(url: str, namespace: str) -> None:
     assert Settings(database_url=url).namespace == namespace
 
 
@@ -89,7 +89,7 @@ def test_the_namespace_is_the_name_of_the_database_as_rq_can_carry_it(url: str, 
         ({"DRAIN_POLL_SECONDS": "soon"}, "DRAIN_POLL_SECONDS"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_named_on_one_line(changes: dict[str, str], told: str) -> None:
+def test_an_invalid_value_is_named_on_one_line(changes: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)) as caught:
         Settings.from_environment({"DRAIN_DATABASE_URL": URL} | changes)
 
@@ -97,7 +97,7 @@ def test_a_value_that_cannot_be_used_is_named_on_one_line(changes: dict[str, str
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_redis_that_is_needed_and_not_named_is_asked_for_by_its_variable() -> None:
+def test_a_missing_redis_url_is_reported_with_its_variable() -> None:
     with pytest.raises(ConfigError, match="DRAIN_REDIS_URL"):
         _ = Settings(database_url=URL).required_redis_url
 
@@ -110,7 +110,7 @@ def test_settings_do_not_show_passwords() -> None:
 
 
 @pytest.mark.parametrize("password", SPECIAL_PASSWORDS)
-def test_no_error_about_a_database_url_shows_a_part_of_its_password(password: str) -> None:
+def test_database_url_errors_never_reveal_the_password(password: str) -> None:
     def connect() -> None:
         settings = Settings(database_url=f"postgresql://user:{password}@127.0.0.1:1/shop")
         postgres.connect(settings.database_url, "test").close()
@@ -123,7 +123,7 @@ def test_no_error_about_a_database_url_shows_a_part_of_its_password(password: st
 
 
 @pytest.mark.parametrize("password", [*SPECIAL_PASSWORDS, "12/quiet"])
-def test_no_error_about_a_redis_url_shows_a_part_of_its_password(password: str) -> None:
+def test_redis_url_errors_never_reveal_the_password(password: str) -> None:
     def connect() -> None:
         settings = Settings(database_url=URL, redis_url=f"redis://:{password}@127.0.0.1:1/0")
         wire.Producer(settings.redis_url, settings.namespace).ping()
@@ -136,7 +136,7 @@ def test_no_error_about_a_redis_url_shows_a_part_of_its_password(password: str) 
 
 
 @pytest.mark.parametrize("part", ["?frobnicate=1", "?socket_timeout=soon", ":99999/0"])
-def test_a_redis_url_that_redis_does_not_understand_is_a_wrong_setting(part: str) -> None:
+def test_a_redis_url_that_redis_rejects_is_a_configuration_error(part: str) -> None:
     with pytest.raises(ConfigError, match="DRAIN_REDIS_URL"):
         wire.connect(f"redis://localhost{part}")
 
@@ -167,7 +167,7 @@ def test_a_redis_database_is_a_number(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["forward_queues", "only_tracked_queues", "thin_queues", "whole_queues"])
-def test_the_variable_with_a_wrong_name_of_a_queue_is_named(name: str) -> None:
+def test_an_invalid_queue_name_is_reported_with_its_variable(name: str) -> None:
     with pytest.raises(ConfigError, match=f"DRAIN_{name.upper()}: 'm il'"):
         Settings.from_texts({"database_url": "postgresql://h/d", name: "m il"})
 

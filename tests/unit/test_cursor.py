@@ -27,7 +27,7 @@ def test_the_first_scan_is_a_sweep() -> None:
     assert ScanCursor().place == START
 
 
-def test_a_scan_begins_behind_the_last_row_of_the_one_before() -> None:
+def test_a_scan_begins_after_the_previous_scans_last_row() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 1), (0, 2), is_full=True))
     assert cursor.place == (0, 2)
@@ -42,27 +42,27 @@ def test_a_scan_that_found_nothing_leaves_the_cursor_where_it_was() -> None:
     assert cursor.place == (0, 2)
 
 
-def test_a_sweep_that_found_all_that_was_late_leaves_the_cursor_where_it_was() -> None:
+def test_a_sweep_that_found_every_late_row_does_not_move_the_cursor() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 9), is_full=True))
     cursor.advance(scan((-1, 10), (0, 1), sweep_seconds=0.0))
     assert cursor.place == (0, 9)
 
 
-def test_after_a_full_sweep_scans_go_on_from_its_end() -> None:
+def test_scans_continue_from_the_end_of_a_full_sweep() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 9), is_full=True))
     cursor.advance(scan((-1, 10), (0, 1), is_full=True, sweep_seconds=0.0))
     assert cursor.place == (0, 1)
 
 
-def test_sweeps_that_take_no_longer_than_they_should_follow_each_other(clock: list[float]) -> None:
+def test_fast_sweeps_may_follow_each_other_directly(clock: list[float]) -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 1), is_full=True, sweep_seconds=cursor_module._SCAN_SECONDS))
     assert cursor.sweep_is_due()
 
 
-def test_a_slow_sweep_puts_the_next_one_off_for_many_times_what_it_took_too_long(clock: list[float]) -> None:
+def test_a_slow_sweep_delays_the_next_by_a_multiple_of_its_overrun(clock: list[float]) -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
     clock[0] += 4.9

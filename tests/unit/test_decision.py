@@ -79,7 +79,7 @@ def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda _low, high: high)
 
 
-def test_a_job_that_returned_is_finished_without_a_line_of_the_log() -> None:
+def test_a_returned_job_is_finished_without_a_log_line() -> None:
     decision = decide(claim(), FINISHED)
     assert (decision.word, decision.statement, decision.values) == ("finished", finishes.finish, {})
     assert (decision.log, decision.death, decision.otherwise) == (None, None, None)
@@ -123,7 +123,7 @@ def test_listed_waits_are_exact_and_the_last_one_is_repeated(attempts: int, wait
     assert decide(claim(), Failed(ERROR, options, after=5.0)).values["wait_seconds"] == 5.0
 
 
-def test_a_job_waits_for_as_long_as_its_retry_asked_and_is_dead_after_its_last_attempt() -> None:
+def test_a_job_waits_as_its_retry_asks_and_dies_after_its_last_attempt() -> None:
     failed = Failed(ERROR, OPTIONS, CAUSE, after=5.0)
     assert decide(claim(attempts=2), failed).values == {"wait_seconds": 5.0, "error": ERROR}
     assert decide(claim(), replace(failed, after=0.0)).values["wait_seconds"] == 0.0
@@ -132,7 +132,7 @@ def test_a_job_waits_for_as_long_as_its_retry_asked_and_is_dead_after_its_last_a
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
 @pytest.mark.parametrize("claimed", [claim(), claim(max_attempts=1)], ids=["failed", "dead"])
-def test_the_traceback_is_in_the_log_of_a_worker_that_logs_every_step(
+def test_the_traceback_is_logged_only_at_debug_level(
     caplog: pytest.LogCaptureFixture, claimed: Claim, level: int
 ) -> None:
     with caplog.at_level(level, "drain.workers"):
@@ -160,7 +160,7 @@ def test_a_job_that_failed_for_the_last_time_is_dead(claimed: Claim, times: str)
 
 
 @pytest.mark.parametrize("claimed", [claim(), LAST], ids=["first", "last"])
-def test_an_attempt_that_knew_that_its_lease_was_lost_wanted_nothing_if_the_token_is_stale(
+def test_a_lost_lease_with_a_stale_token_records_no_failure(
     claimed: Claim,
 ) -> None:
     lost, failed = decide(claimed, Lost(ERROR, OPTIONS)), decide(claimed, Failed(ERROR, OPTIONS))
@@ -170,7 +170,7 @@ def test_an_attempt_that_knew_that_its_lease_was_lost_wanted_nothing_if_the_toke
 
 
 @pytest.mark.parametrize("when", [60.0, datetime(2030, 1, 1, tzinfo=UTC)], ids=str)
-def test_a_job_that_asks_for_it_is_deferred_whatever_its_attempts(when: float | datetime) -> None:
+def test_a_job_may_defer_itself_on_any_attempt(when: float | datetime) -> None:
     decision = decide(LAST, Deferred(when))
     assert (decision.word, decision.statement, decision.values) == (
         "deferred",
@@ -197,26 +197,26 @@ def test_a_job_that_is_rate_limited_is_deferred_and_slows_down_its_key(when: flo
     ("message", "explanation"),
     [("no such order", "no such order"), ("", "the job gave up without a reason")],
 )
-def test_a_job_that_gives_up_is_dead_for_the_reason_that_it_gives(message: str, explanation: str) -> None:
+def test_a_job_that_gives_up_is_dead_with_its_own_reason(message: str, explanation: str) -> None:
     error = {**ERROR, "message": message}
     decision = decide(claim(), GaveUp(error, CAUSE))
     assert decision.values == {"reason": "gave up", "explanation": explanation, "error": error, "ran": True}
     assert decision.death == Death(7, "mail", explanation, "Traceback: OSError", CAUSE, "tests.act")
 
 
-def test_a_job_that_a_rule_forbids_to_retry_is_dead_and_the_rule_is_named() -> None:
+def test_a_dead_job_names_the_rule_that_forbids_retrying() -> None:
     decision = decide(claim(), GaveUp(ERROR, CAUSE, "give_up_on"))
     assert decision.word == "dead"
     assert decision.values["reason"] == "gave up"
     assert decision.values["explanation"] == "OSError: no disk (not retried: give_up_on)"
 
 
-def test_a_job_whose_arguments_cannot_be_read_is_dead_and_keeps_the_error_of_the_attempt_before() -> None:
+def test_unreadable_arguments_kill_the_job_and_keep_the_previous_error() -> None:
     decision = decide(claim(), Unreadable("no JSON"))
     assert decision.values == {"reason": "unreadable", "explanation": "no JSON", "error": None, "ran": True}
 
 
-def test_an_interrupted_attempt_does_not_count_not_even_the_last_one() -> None:
+def test_an_interrupted_attempt_never_counts_even_the_last_one() -> None:
     decision = decide(LAST, Interrupted(ERROR, OPTIONS))
     assert (decision.word, decision.statement) == ("interrupted", outcomes.interrupt)
     assert decision.values == {"wait_seconds": 1.0, "error": ERROR}
@@ -227,7 +227,7 @@ def test_an_interrupted_attempt_does_not_count_not_even_the_last_one() -> None:
 
 
 @pytest.mark.parametrize(("claimed", "word"), [(claim(), "retrying"), (LAST, "dead")], ids=["first", "last"])
-def test_an_attempt_that_was_interrupted_too_often_has_failed(claimed: Claim, word: str) -> None:
+def test_an_attempt_interrupted_too_often_fails(claimed: Claim, word: str) -> None:
     failed = decide(claimed, Interrupted(ERROR, OPTIONS)).otherwise
     assert failed is not None
     decision = decide(claimed, failed)
@@ -252,7 +252,7 @@ def test_a_job_that_its_own_process_has_recorded_is_not_written_again() -> None:
         (Deferred(60.0), "it asked to be run later"),
     ],
 )
-def test_what_a_job_wanted_after_its_own_finish_is_only_logged(rest: Outcome, shown: str) -> None:
+def test_a_failure_after_the_jobs_own_finish_is_only_logged(rest: Outcome, shown: str) -> None:
     decision = decide(claim(), AlreadyFinished(rest))
     assert replace(decision, log=None) == Decision("finished")
     assert event_of(decision) == "failed_after_finish"
@@ -262,7 +262,7 @@ def test_what_a_job_wanted_after_its_own_finish_is_only_logged(rest: Outcome, sh
     )
 
 
-def test_a_job_that_finished_itself_and_returned_is_finished_without_a_line_of_the_log() -> None:
+def test_a_job_that_finished_itself_is_recorded_without_a_log_line() -> None:
     assert decide(claim(), AlreadyFinished(FINISHED)) == Decision("finished")
 
 
@@ -278,13 +278,15 @@ def test_a_result_that_comes_after_the_finish_is_added() -> None:
         (claim(), "lease", "its worker died or stalled on the last attempt, and the lease ran out"),
     ],
 )
-def test_a_claim_that_is_not_to_be_run_is_no_attempt(claimed: Claim, reason: str, explanation: str) -> None:
+def test_a_claim_that_must_not_run_does_not_count_as_an_attempt(
+    claimed: Claim, reason: str, explanation: str
+) -> None:
     decision = decide_unrun(claimed)
     assert decision.values == {"reason": reason, "explanation": explanation, "error": None, "ran": False}
     assert decision.death == Death(7, "mail", explanation, job_name="tests.act")
 
 
-def test_a_line_of_the_log_shows_no_control_characters_of_a_name() -> None:
+def test_a_log_line_shows_no_control_characters_from_names() -> None:
     decision = decide(claim(job_name="tests\x1b[31m.act"), Unreadable("no\x00JSON"))
     assert "\x1b" not in line_of(decision)
     assert "\x00" not in line_of(decision)
@@ -316,12 +318,12 @@ def test_the_wait_is_the_cap_however_often_the_job_failed(attempts: int) -> None
 
 
 @pytest.mark.usefixtures("no_jitter")
-def test_a_name_that_nobody_registered_waits_as_the_defaults_say() -> None:
+def test_an_unregistered_job_waits_by_the_default_policy() -> None:
     assert [retry_wait_seconds(attempts, None) for attempts in (1, 2, 100)] == [2, 4, 3600]
 
 
 @pytest.mark.parametrize("attempts", [*HUGE, 0])
-def test_the_longest_policy_that_a_registration_takes_overflows_nothing(attempts: int) -> None:
+def test_the_longest_accepted_retry_policy_does_not_overflow(attempts: int) -> None:
     year = 365 * 24 * 3600
     for base in (year, 1e-300):
         options = JobOptions(retry_base_seconds=base, retry_cap_seconds=year)

@@ -32,7 +32,7 @@ def test_numbers_are_handed_out_again_after_a_rollback(
     assert (deliveries.last_delivery, recorded) == (13, [(12, 8), (13, 8)])
 
 
-def test_the_watermark_is_recorded_once_it_has_risen_and_only_then(
+def test_the_watermark_is_recorded_only_after_it_has_risen(
     deliveries: Deliveries, recorded: list[tuple[int, int]]
 ) -> None:
     deliveries.record_watermark()
@@ -43,7 +43,7 @@ def test_the_watermark_is_recorded_once_it_has_risen_and_only_then(
     assert deliveries.queues == {"mail"}
 
 
-def test_a_watermark_that_is_held_rises_to_the_last_number_at_the_end(deliveries: Deliveries) -> None:
+def test_a_held_watermark_rises_to_the_last_number_at_the_end(deliveries: Deliveries) -> None:
     with deliveries.held_watermark():
         deliveries.committed(12)
         deliveries.pushed(11, ["mail"])
@@ -51,7 +51,7 @@ def test_a_watermark_that_is_held_rises_to_the_last_number_at_the_end(deliveries
     assert deliveries.pushed_up_to == 12
 
 
-def test_a_watermark_that_is_held_stays_where_it_is_if_a_push_fails(deliveries: Deliveries) -> None:
+def test_a_held_watermark_stays_unchanged_if_a_push_fails(deliveries: Deliveries) -> None:
     def fail_to_push() -> None:
         with deliveries.held_watermark():
             deliveries.pushed(9, [])

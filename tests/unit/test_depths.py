@@ -54,7 +54,7 @@ def push(kept: Depths, lists: Lists, jobs: int) -> None:
     kept.pushed({"q": jobs}, {"q": lists.length})
 
 
-def test_a_list_takes_as_many_jobs_as_its_bound_and_then_none(lists: Lists, clock: list[float]) -> None:
+def test_a_list_accepts_no_more_jobs_than_its_bound(lists: Lists, clock: list[float]) -> None:
     kept = of(lists)
     assert kept.room("q") == LEAST
     kept.moved({"q": LEAST})
@@ -75,7 +75,7 @@ def test_room_comes_back_once_half_of_the_bound_is_free(lists: Lists, clock: lis
         assert kept.room("q") == room
 
 
-def test_a_list_that_nothing_waits_for_is_forgotten_after_a_while(lists: Lists, clock: list[float]) -> None:
+def test_an_idle_list_is_forgotten_after_a_while(lists: Lists, clock: list[float]) -> None:
     kept = of(lists)
     push(kept, lists, 1)
     kept.moved({"on the way": 1})
@@ -87,7 +87,7 @@ def test_a_list_that_nothing_waits_for_is_forgotten_after_a_while(lists: Lists, 
     assert set(kept._depths) == {"on the way"}
 
 
-def test_a_fixed_bound_is_kept_whatever_the_workers_take(lists: Lists, clock: list[float]) -> None:
+def test_a_fixed_bound_ignores_the_workers_speed(lists: Lists, clock: list[float]) -> None:
     kept = of(lists, fixed=3)
     for _ in range(50):
         assert kept.room("q") == 3
@@ -99,7 +99,7 @@ def test_a_fixed_bound_is_kept_whatever_the_workers_take(lists: Lists, clock: li
 
 
 @pytest.mark.parametrize("options", [{"fixed": 0}, {"unbounded": {"q"}}])
-def test_without_a_bound_there_is_always_room_and_redis_is_never_asked(
+def test_an_unbounded_list_always_has_room_and_never_asks_redis(
     lists: Lists, clock: list[float], options: dict[str, Any]
 ) -> None:
     kept = of(lists, **options)
@@ -111,9 +111,7 @@ def test_without_a_bound_there_is_always_room_and_redis_is_never_asked(
     assert kept.next_look_at == float("inf")
 
 
-def test_the_bound_follows_what_the_workers_take_in_a_tenth_of_a_second(
-    lists: Lists, clock: list[float]
-) -> None:
+def test_the_bound_follows_a_tenth_of_a_second_of_worker_throughput(lists: Lists, clock: list[float]) -> None:
     kept = of(lists)
     for _ in range(200):
         push(kept, lists, kept.room("q"))
@@ -133,9 +131,7 @@ def test_the_bound_follows_what_the_workers_take_in_a_tenth_of_a_second(
     assert kept.room("q") < 200
 
 
-def test_a_list_that_ran_empty_while_rows_waited_may_hold_twice_as_many(
-    lists: Lists, clock: list[float]
-) -> None:
+def test_a_list_that_ran_empty_with_rows_waiting_doubles_its_bound(lists: Lists, clock: list[float]) -> None:
     kept = of(lists)
     rooms = []
     for _ in range(4):
@@ -160,7 +156,7 @@ def test_a_list_that_runs_empty_with_nothing_waiting_keeps_its_bound(
     assert LEAST - 1 <= kept.room("q") <= LEAST
 
 
-def test_there_is_room_for_what_all_workers_can_begin_with(lists: Lists, clock: list[float]) -> None:
+def test_the_bound_holds_two_jobs_for_each_worker(lists: Lists, clock: list[float]) -> None:
     kept = of(lists)
     lists.workers = 100
     push(kept, lists, kept.room("q"))
@@ -170,9 +166,7 @@ def test_there_is_room_for_what_all_workers_can_begin_with(lists: Lists, clock: 
     assert lists.length + kept.room("q") == 200
 
 
-def test_redis_is_asked_for_full_lists_only_and_not_before_there_can_be_room(
-    lists: Lists, clock: list[float]
-) -> None:
+def test_redis_is_asked_only_about_full_lists_once_room_is_possible(lists: Lists, clock: list[float]) -> None:
     kept = of(lists)
     push(kept, lists, LEAST)
     kept.look_when_due()
@@ -186,14 +180,14 @@ def test_redis_is_asked_for_full_lists_only_and_not_before_there_can_be_room(
     assert lists.asked == [["q"]]
 
 
-def test_a_job_that_redis_has_refused_is_in_no_list(lists: Lists, clock: list[float]) -> None:
+def test_a_job_refused_by_redis_takes_no_room(lists: Lists, clock: list[float]) -> None:
     kept = of(lists, fixed=4)
     kept.moved({"q": 4})
     kept.pushed({"q": 4}, {})
     assert kept.room("q") == 4
 
 
-def test_the_bounds_of_lists_for_which_rows_wait_are_shown_now_and_then(
+def test_the_bounds_of_lists_with_waiting_rows_are_shown_periodically(
     lists: Lists, clock: list[float]
 ) -> None:
     kept = of(lists, fixed=20)
@@ -234,7 +228,7 @@ def test_a_look_at_lists_without_workers_takes_a_tenth_of_the_time(
     assert (part < 0.15) == (not workers)
 
 
-def test_a_look_that_stalls_is_made_again_soon(
+def test_a_stalled_look_is_repeated_soon(
     lists: Lists, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis may stand still for seconds, whatever is asked."""

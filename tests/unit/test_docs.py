@@ -71,7 +71,7 @@ def failure_points() -> list[str]:
     return list(points.__members__)
 
 
-def test_the_table_of_failure_points_has_each_in_the_order_in_which_a_job_passes() -> None:
+def test_the_failure_points_table_lists_each_in_the_order_jobs_pass_them() -> None:
     assert [code(first) for first, *_ in rows(page("design/failure-points.md"))] == failure_points()
 
 
@@ -94,13 +94,13 @@ def events() -> set[str]:
     return found
 
 
-def test_the_reference_of_log_events_has_each_that_the_code_logs() -> None:
+def test_the_log_event_reference_lists_every_logged_event() -> None:
     listed = [code(first) for first, *_ in rows(page("reference/log-events.md"))]
     assert len(listed) == len(set(listed))
     assert set(listed) == events()
 
 
-def test_each_line_that_a_program_logs_has_an_event() -> None:
+def test_every_log_line_has_an_event() -> None:
     """Lines of RQ's loggers aside, which are RQ's."""
     without = []
     for path in [*(ROOT / "drain").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]:
@@ -124,7 +124,7 @@ def all_metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
             yield next(iter(metric.describe())).name, type(metric).__name__.lower(), metric._labelnames
 
 
-def test_the_reference_of_metrics_has_each_with_its_type_and_its_labels() -> None:
+def test_the_metrics_reference_lists_each_metric_with_type_and_labels() -> None:
     _, of_leader, of_others = re.split(
         r"^## Of `drain run`$|^## Of `drain work", page("reference/metrics.md"), flags=re.M
     )
@@ -138,7 +138,7 @@ def test_the_reference_of_metrics_has_each_with_its_type_and_its_labels() -> Non
     assert {code(cells[0]) for cells in rows(of_others)} == others
 
 
-def test_no_metric_has_a_label_that_prometheus_gives_itself() -> None:
+def test_no_metric_has_a_label_reserved_by_prometheus() -> None:
     labels = {
         label
         for _, _, cell, _ in rows(page("reference/metrics.md"))
@@ -166,7 +166,7 @@ def variables() -> dict[str, set[str]]:
     return {name: options for name, options in found.items() if name.startswith("DRAIN_")}
 
 
-def test_the_reference_of_settings_has_each_variable_with_its_option() -> None:
+def test_the_settings_reference_lists_each_variable_with_its_option() -> None:
     listed = {code(cells[0]): cells for cells in rows(page("reference/settings.md"))}
     found = variables()
     assert {name for name in listed if name.startswith("DRAIN_")} == {
@@ -182,14 +182,14 @@ def test_the_reference_of_settings_has_each_variable_with_its_option() -> None:
         assert any(option in listed[name][1] for option in given), name
 
 
-def test_the_reference_of_settings_has_the_defaults() -> None:
+def test_the_settings_reference_lists_the_defaults() -> None:
     listed = {code(cells[0]): cells[2] for cells in rows(page("reference/settings.md")) if len(cells) == 4}
     defaults = {each.name: each.default for each in fields(Settings)}
     assert float(listed["DRAIN_BATCH_SIZE"]) == defaults["batch_size"]
     assert float(listed["DRAIN_POLL_SECONDS"]) == defaults["poll_seconds"]
 
 
-def test_the_reference_of_settings_has_each_option_of_a_job_with_its_default() -> None:
+def test_the_settings_reference_lists_each_job_option_with_its_default() -> None:
     table = page("reference/settings.md").split("## Options of `@job`")[1].split("\n## ")[0]
     listed = {code(name): default for name, default, _ in rows(table)}
     kinds = module("drain.jobs.options", "drain.job")
@@ -200,7 +200,7 @@ def test_the_reference_of_settings_has_each_option_of_a_job_with_its_default() -
             assert listed[name].strip("`") == str(default), name
 
 
-def test_the_reference_of_the_api_has_each_name_that_an_application_imports() -> None:
+def test_the_api_reference_lists_each_public_name() -> None:
     named = re.findall(r"^::: drain\.(\w+)$", page("reference/api.md"), re.MULTILINE)
     assert sorted(named) == sorted(drain.__all__)
 
@@ -209,13 +209,13 @@ CREATED = r"CREATE (?:OR REPLACE )?(?:TABLE|INDEX|SEQUENCE|FUNCTION) (?:IF NOT E
 
 
 @pytest.mark.parametrize("pattern", [CREATED, r"CONSTRAINT (\w+)"])
-def test_the_reference_of_the_schema_names_all_that_there_is(pattern: str) -> None:
+def test_the_schema_reference_names_every_object(pattern: str) -> None:
     found = set(re.findall(pattern, SCHEMA))
     assert len(found) > 10
     assert found <= set(re.findall(r"`(\w+)`", page("reference/schema.md")))
 
 
-def test_the_reference_of_the_schema_has_each_column() -> None:
+def test_the_schema_reference_names_every_column() -> None:
     tables = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*?)\n\)", SCHEMA, re.DOTALL)
     found = {
         (table, column)
@@ -234,7 +234,7 @@ def test_the_glossary_has_each_word_once_in_alphabetical_order() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / "drain" / "tables").is_dir(), reason="drain/tables is not there yet")
-def test_each_file_of_ours_that_a_page_names_is_there() -> None:
+def test_each_repository_path_named_on_a_page_exists() -> None:
     pattern = r"`((?:drain|workers|pipeline|tests|migrations|examples)/[\w/]*(?:\.\w+)?)`"
     named = {
         (name, path.name)
@@ -244,7 +244,7 @@ def test_each_file_of_ours_that_a_page_names_is_there() -> None:
     assert sorted(each for each in named if not (ROOT / each[0]).exists()) == []
 
 
-def test_the_reference_of_the_command_line_is_the_help_of_each_command() -> None:
+def test_the_command_line_reference_matches_each_commands_help() -> None:
     """The texts of tests/printed, without the options of every command; DRAIN_WRITE_PRINTED=1 writes the page."""
     path = DOCS / "reference" / "cli.md"
     introduction = path.read_text(encoding="utf-8").partition("\n## ")[0]
@@ -264,7 +264,7 @@ def test_the_reference_of_the_command_line_is_the_help_of_each_command() -> None
     assert path.read_text(encoding="utf-8") == expected
 
 
-def test_each_figure_in_a_table_of_the_benchmarks_is_one_of_the_results() -> None:
+def test_each_figure_in_the_benchmark_tables_comes_from_the_results() -> None:
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     figures = {
         figure
@@ -278,7 +278,7 @@ def test_each_figure_in_a_table_of_the_benchmarks_is_one_of_the_results() -> Non
     } == set()
 
 
-def test_the_page_on_plain_jobs_names_what_tracked_jobs_have_instead() -> None:
+def test_the_page_on_plain_jobs_names_the_tracked_alternatives() -> None:
     """Options of `@job` and names of `drain`: each is there, so its row may not say that there is nothing."""
     text = page("howto/plain-rq-jobs.md").partition("## Feature by feature")[2].partition("\n## ")[0]
     cells = {first: rest[-1] for first, *rest in rows(text)}

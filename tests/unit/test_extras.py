@@ -36,12 +36,12 @@ EXTRAS = re.compile(
 )
 
 
-def test_no_text_installs_from_an_index_that_does_not_have_job_drain() -> None:
+def test_no_text_installs_from_an_index_that_lacks_job_drain() -> None:
     found = {path for path in TEXTS if FROM_PYPI.search(path.read_text(encoding="utf-8"))}
     assert found == EXPLAINED
 
 
-def test_each_extra_that_a_text_names_is_there() -> None:
+def test_each_extra_named_in_a_text_exists() -> None:
     named = {
         extra
         for path in TEXTS
@@ -76,7 +76,7 @@ def test_the_page_about_installing_lists_each_extra() -> None:
     ],
     ids=["index", "editable", "directory", "wheel", "git"],
 )
-def test_an_extra_is_added_from_where_job_drain_came(
+def test_an_extra_is_installed_from_job_drains_own_source(
     recorded: dict[str, Any] | None, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if recorded is not None:

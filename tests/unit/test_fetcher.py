@@ -95,15 +95,13 @@ def fetcher(lists: Lists, claims: Claims) -> Fetcher:
     return fetcher
 
 
-def test_an_id_that_comes_alone_is_claimed_before_anything_else(
-    fetcher: Fetcher, lists: Lists, claims: Claims
-) -> None:
+def test_a_single_popped_id_is_claimed_first(fetcher: Fetcher, lists: Lists, claims: Claims) -> None:
     fetcher._run_once()
     assert claims.claimed == [[1]]
     assert lists.asked == [("taken", 9)]
 
 
-def test_others_that_have_come_meanwhile_are_claimed_then_and_the_next_ones_together(
+def test_ids_popped_meanwhile_are_claimed_next_and_later_ones_together(
     fetcher: Fetcher, lists: Lists, claims: Claims
 ) -> None:
     lists.others = [popped(2), popped(3)]
@@ -114,7 +112,7 @@ def test_others_that_have_come_meanwhile_are_claimed_then_and_the_next_ones_toge
     assert lists.asked == [("taken", 9), ("first", 10)]
 
 
-def test_an_id_that_comes_alone_after_others_is_one_to_be_taken_again(
+def test_a_single_id_after_others_is_taken_singly_again(
     fetcher: Fetcher, lists: Lists, claims: Claims
 ) -> None:
     lists.others = [popped(2), popped(3)]

@@ -132,7 +132,7 @@ def end_next(inbox: Inbox) -> None:
     inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.002)
 
 
-def test_what_ended_first_waits_for_its_like_while_more_is_waiting_to_run(stores: Stores) -> None:
+def test_the_first_ended_job_waits_to_be_recorded_with_others(stores: Stores) -> None:
     with finishing(stores) as inbox:
         claimed(inbox, 1, 2, 3)
         end_next(inbox)
@@ -160,7 +160,7 @@ def end_committed(inbox: Inbox) -> None:
     inbox.add_outcome(job, AlreadyFinished(FINISHED, is_durable=False), 0.002)
 
 
-def test_nobody_is_told_of_a_commit_that_has_not_waited_before_it_is_durable(stores: Stores) -> None:
+def test_an_asynchronous_commit_is_reported_only_once_durable(stores: Stores) -> None:
     with finishing(stores) as inbox:
         claimed(inbox, 4, 5)
         end_committed(inbox)
@@ -174,7 +174,7 @@ def test_nobody_is_told_of_a_commit_that_has_not_waited_before_it_is_durable(sto
     assert (stores.finished, inbox.journal.counts) == ([], (2, 0))
 
 
-def test_a_commit_of_which_nobody_knows_whether_it_lasts_counts_as_no_finish(stores: Stores) -> None:
+def test_a_commit_of_unknown_durability_does_not_count_as_a_finish(stores: Stores) -> None:
     stores.unavailable = UnavailableError("PostgreSQL is away")
     with finishing(stores) as inbox:
         claimed(inbox, 4)
@@ -186,7 +186,7 @@ def test_a_commit_of_which_nobody_knows_whether_it_lasts_counts_as_no_finish(sto
     assert inbox.journal.counts == (0, 0)
 
 
-def test_a_job_whose_finish_is_refused_or_undone_by_a_crash_does_not_count_as_finished(
+def test_a_finish_that_is_refused_or_lost_in_a_crash_does_not_count(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finishes, "finish_many", lambda *_: {1})
@@ -247,7 +247,7 @@ def test_two_threads_lose_no_count(stores: Stores) -> None:
     assert journal.written == sorted(journal.written, key=sum)
 
 
-def test_the_journal_says_of_a_job_that_has_finished_itself_that_it_may_be_finished() -> None:
+def test_the_journal_marks_a_self_finished_job_as_possibly_finished() -> None:
     journal = Journal()
     inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
     claimed(inbox, 1, 2)
@@ -256,7 +256,7 @@ def test_the_journal_says_of_a_job_that_has_finished_itself_that_it_may_be_finis
     assert [entry.progress for entry in journal.entries()] == [Progress.COMMITTED, Progress.FINISHED]
 
 
-def test_what_ended_last_waits_for_nothing(stores: Stores) -> None:
+def test_the_last_ended_job_is_recorded_at_once(stores: Stores) -> None:
     with finishing(stores) as inbox:
         claimed(inbox, 1)
         end_next(inbox)
@@ -265,7 +265,7 @@ def test_what_ended_last_waits_for_nothing(stores: Stores) -> None:
     assert stores.finished == [[1]]
 
 
-def test_what_waits_for_its_like_is_written_down_when_the_worker_ends(stores: Stores) -> None:
+def test_outcomes_waiting_to_be_batched_are_recorded_when_the_worker_ends(stores: Stores) -> None:
     with finishing(stores) as inbox:
         claimed(inbox, 1, 2)
         end_next(inbox)
@@ -285,7 +285,7 @@ def test_outcomes_that_were_added_before_the_stop_are_recorded(stores: Stores) -
 
 
 @pytest.mark.parametrize(("level", "logged"), [("INFO", [1]), ("DEBUG", [1, 2, 3])])
-def test_the_first_job_of_a_name_is_logged_as_finished_and_all_of_them_if_that_is_wanted(
+def test_only_the_first_finish_of_a_name_is_logged_unless_all_are_wanted(
     stores: Stores,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

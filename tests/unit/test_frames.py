@@ -23,11 +23,11 @@ IN_MAIL = Frame("/srv/app/shop/mail.py", 7, "deliver")
 
 
 @pytest.mark.parametrize("foreign", [LIBRARY, STANDARD, FROZEN, OURS, INSTALLED_OURS])
-def test_frames_of_others_are_passed_over(foreign: str) -> None:
+def test_frames_of_other_packages_are_skipped(foreign: str) -> None:
     assert innermost_own_frame(BEGIN + OWN + INNER + foreign + END, "shop.jobs.send_receipt") == IN_MAIL
 
 
-def test_a_package_that_is_installed_is_the_application_if_the_job_has_its_name() -> None:
+def test_an_installed_package_that_owns_the_job_counts_as_the_application() -> None:
     text = BEGIN + OWN + INSTALLED + LIBRARY + END
     found = innermost_own_frame(text, "shop.jobs.charge")
     assert found == Frame("/srv/venv/lib/python3.11/site-packages/shop/jobs.py", 40, "charge")
@@ -37,7 +37,7 @@ def test_a_package_that_is_installed_is_the_application_if_the_job_has_its_name(
     assert other.function == "send_receipt"
 
 
-def test_of_an_exception_with_a_cause_the_last_one_counts() -> None:
+def test_the_last_of_several_chained_exceptions_counts() -> None:
     cause = BEGIN + OWN + INNER + "OSError: gone\n\nThe above exception was the direct cause ...:\n\n"
     found = innermost_own_frame(cause + BEGIN + OWN + LIBRARY + END, "shop.jobs.send_receipt")
     assert found == Frame("/srv/app/shop/jobs.py", 12, "send_receipt")
@@ -48,7 +48,7 @@ def test_a_frame_of_an_exception_group_is_found() -> None:
     assert innermost_own_frame(f"  + Exception Group {BEGIN}{drawn}", "shop.jobs.f") == IN_MAIL
 
 
-def test_without_a_frame_of_its_own_the_innermost_one_counts_and_without_any_there_is_none() -> None:
+def test_the_innermost_frame_counts_if_none_belongs_to_the_application() -> None:
     found = innermost_own_frame(BEGIN + LIBRARY + STANDARD + END, "shop.jobs.f")
     assert found == Frame("/usr/lib/python3.11/smtplib.py", 899, "sendmail")
     assert innermost_own_frame("", "shop.jobs.f") is None
@@ -88,7 +88,7 @@ def test_the_calls_of_the_worker_come_before_the_first_one_of_the_job(paths: lis
     assert calls_before_the_job(paths, "shop.jobs.send") == outer
 
 
-def test_hostile_texts_are_read_in_no_time() -> None:
+def test_hostile_texts_are_parsed_quickly() -> None:
     for text in ('File "' * 6000, ' File "' + "a" * 32_000, "\n" * 32_000, " " * 32_000, "| " * 16_000):
         assert innermost_own_frame(text, "a" * 255) is None
     assert innermost_own_frame(BEGIN + INNER, "") == IN_MAIL

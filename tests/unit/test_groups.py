@@ -9,7 +9,7 @@ from drain.__main__ import main
 GROUPS = sorted(name for name, command in main.commands.items() if isinstance(command, click.Group))
 
 
-def test_there_are_groups() -> None:
+def test_the_known_groups_exist() -> None:
     assert {"cron", "dead", "jobs", "queue", "slo"} <= set(GROUPS)
 
 

@@ -14,7 +14,7 @@ from drain.workers.supervisor import health
 from drain.workers.supervisor.health import Health
 
 
-def test_health_is_a_loop_that_turns_and_a_worker_process_that_lives_and_reaches_its_stores(
+def test_health_requires_a_turning_loop_and_a_live_worker_that_reaches_its_stores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [100.0]
@@ -44,7 +44,7 @@ def test_health_is_a_loop_that_turns_and_a_worker_process_that_lives_and_reaches
     assert str(state.unhealthy()).startswith("no worker process has been alive for ")
 
 
-def test_a_channel_ends_with_its_process_whatever_that_has_forked() -> None:
+def test_a_channel_ends_with_its_process_despite_forked_children() -> None:
     ours, theirs = socket.socketpair()
     channel, other = Channel(ours), Channel(theirs)
     child = os.fork()

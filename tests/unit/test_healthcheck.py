@@ -46,13 +46,13 @@ def answering(status: int, text: bytes) -> Iterator[int]:
             thread.join()
 
 
-def test_a_process_that_says_it_is_well_is_well(healthcheck: ModuleType) -> None:
+def test_a_process_that_reports_healthy_is_healthy(healthcheck: ModuleType) -> None:
     with answering(200, b"ok\n") as port:
         assert healthcheck.sickness(port) is None
 
 
 @pytest.mark.parametrize("variable", ["DRAIN_METRICS_PORT", "DRAIN_WORK_METRICS_PORT"])
-def test_a_process_that_says_it_is_sick_is_sick_with_its_reason(
+def test_a_process_that_reports_unhealthy_is_unhealthy_with_its_reason(
     healthcheck: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -64,13 +64,15 @@ def test_a_process_that_says_it_is_sick_is_sick_with_its_reason(
     assert capsys.readouterr().out == "the loop has been silent for 61 s\n"
 
 
-def test_a_process_that_accepts_and_says_nothing_is_sick(healthcheck: ModuleType) -> None:
+def test_a_process_that_accepts_but_never_answers_is_unhealthy(healthcheck: ModuleType) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
         assert healthcheck.sickness(port, seconds=0.05) == f"port {port}: timed out"
 
 
-def test_a_command_without_a_port_is_well(healthcheck: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_a_port_is_healthy(
+    healthcheck: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as closed:
         port = closed.getsockname()[1]
     assert healthcheck.sickness(port) is None

@@ -47,7 +47,7 @@ def test_a_job_is_interrupted_once_the_heartbeats_thread_can_be_started(
     ]
 
 
-def test_a_heartbeat_whose_thread_was_never_started_ends_and_leaves_nothing_to_be_done(
+def test_a_heartbeat_whose_thread_never_started_stops_cleanly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = set(deadline._watch.limits)
@@ -61,7 +61,7 @@ def test_a_heartbeat_whose_thread_was_never_started_ends_and_leaves_nothing_to_b
     assert set(deadline._watch.limits) <= before
 
 
-def test_what_ends_soon_starts_no_thread_and_leaves_nothing_to_be_done() -> None:
+def test_short_attempts_start_no_thread_and_leave_no_limits() -> None:
     before = set(deadline._watch.limits)
     attempts = [Attempt(seconds) for seconds in (50, 40, 30)]
     heartbeat = heartbeat_of(*attempts)
@@ -87,7 +87,7 @@ class Slow(Heartbeat):
         object.__setattr__(self, name, value)
 
 
-def test_the_earlier_of_two_times_that_two_threads_ask_for_at_once_is_kept() -> None:
+def test_the_earlier_of_two_concurrent_wake_times_is_kept() -> None:
     early, late = Attempt(0.1), Attempt(30)
     heartbeat = Slow(early, late)
     thread = threading.Thread(target=heartbeat.wake_by, args=(late.due_at,), name="overtaken")
@@ -100,7 +100,7 @@ def test_the_earlier_of_two_times_that_two_threads_ask_for_at_once_is_kept() -> 
     heartbeat.stop()
 
 
-def test_a_job_that_is_interrupted_anywhere_as_it_begins_leaves_a_heartbeat_that_works() -> None:
+def test_a_job_interrupted_while_it_begins_leaves_a_working_heartbeat() -> None:
     held: Any = [Attempt(60)]
     heartbeat = Heartbeat("postgresql://nowhere", lambda: held)
     heartbeat._start()

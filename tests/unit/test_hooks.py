@@ -81,7 +81,7 @@ def test_a_hook_sees_the_job_and_its_context_variables_reach_it(runner: Runner, 
     assert variable.get() == "unset"
 
 
-def test_an_asynchronous_hook_is_for_async_jobs_alone(calls: list[Any]) -> None:
+def test_an_asynchronous_hook_runs_only_for_async_jobs(calls: list[Any]) -> None:
     @drain.around
     @asynccontextmanager
     async def managed(job: drain.CurrentJob) -> AsyncIterator[None]:
@@ -109,7 +109,7 @@ def test_an_asynchronous_hook_is_for_async_jobs_alone(calls: list[Any]) -> None:
 
 
 @RUNNERS
-def test_the_exception_of_a_hook_is_one_of_the_attempt(runner: Runner, calls: list[Any]) -> None:
+def test_an_exception_in_a_hook_fails_the_attempt(runner: Runner, calls: list[Any]) -> None:
     drain.around(noting(calls, "outer"))
 
     @drain.around
@@ -156,7 +156,7 @@ def test_a_hook_swallows_errors_but_no_decision(
     ("error", "kind"),
     [(Defer(5), Deferred), (Dead("enough"), GaveUp), (LeaseLostError("gone"), Lost), (OSError("x"), Failed)],
 )
-def test_a_hook_that_swallows_what_the_next_one_raises_does_not_finish_a_job_that_has_not_run(
+def test_swallowing_an_inner_hooks_exception_does_not_finish_an_unrun_job(
     runner: Runner, error: Exception, kind: type[Outcome], calls: list[Any]
 ) -> None:
     @drain.around
@@ -175,7 +175,7 @@ def test_a_hook_that_swallows_what_the_next_one_raises_does_not_finish_a_job_tha
 
 
 @RUNNERS
-def test_a_hook_cannot_swallow_the_decision_of_another_hook_at_its_end(runner: Runner) -> None:
+def test_a_hook_cannot_swallow_another_hooks_decision(runner: Runner) -> None:
     @drain.around
     def swallowing(job: drain.CurrentJob) -> Iterator[None]:
         with suppress(Exception):
@@ -237,7 +237,7 @@ def test_a_hook_may_raise_another_exception_in_place_of_the_jobs(runner: Runner)
 
 
 @RUNNERS
-def test_arguments_that_do_not_fit_are_told_as_without_hooks(runner: Runner, calls: list[Any]) -> None:
+def test_mismatched_arguments_are_reported_the_same_with_hooks(runner: Runner, calls: list[Any]) -> None:
     drain.around(noting(calls, "hook"))
     job(name=NAME)(lambda one: None)
     if runner is run_in_the_loop:
@@ -280,7 +280,7 @@ def test_a_child_that_the_job_forks_does_not_leave_the_hooks(calls: list[Any]) -
     os.close(writing)
 
 
-def test_a_hook_that_returns_no_context_manager_is_told_so() -> None:
+def test_a_hook_that_returns_no_context_manager_fails_with_advice() -> None:
     @drain.around
     def hook(job: drain.CurrentJob) -> int:
         return 1
@@ -317,7 +317,7 @@ def generator_function(*_: object) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("register", [drain.around, drain.on_stage, drain.on_finish, drain.on_dead])
-def test_what_cannot_be_a_hook_is_refused(register: Callable[[Any], Any]) -> None:
+def test_an_invalid_hook_is_refused(register: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=rf"@drain.{register.__name__} is for .*, not for a str"):
         register("hook")
     with pytest.raises(TypeError, match="not for an async def"):
@@ -334,7 +334,7 @@ def context_of(name: str = NAME, args: Any = (), kwargs: Any = None, **options: 
     return rows.insert_one(name, args, kwargs, **options).parameters.get("context")
 
 
-def test_a_hook_at_staging_adds_to_the_context() -> None:
+def test_a_staging_hook_adds_to_the_context() -> None:
     @drain.on_stage
     def changes(name: str, args: Any, kwargs: Any, context: dict[str, Any]) -> None:
         context["seen"] = [name, list(args), kwargs]
@@ -350,7 +350,7 @@ def test_a_hook_at_staging_adds_to_the_context() -> None:
     assert given == {"request": "r1"}
 
 
-def test_all_jobs_of_stage_many_share_what_one_call_of_the_hook_adds() -> None:
+def test_stage_many_calls_the_hook_once_for_all_jobs() -> None:
     seen: list[Any] = []
 
     @drain.on_stage
@@ -371,7 +371,7 @@ def test_a_context_is_stored_as_given_if_a_hook_adds_nothing() -> None:
         context_of(context="r1")
 
 
-def test_an_exception_of_a_hook_refuses_the_job() -> None:
+def test_an_exception_in_a_staging_hook_refuses_the_job() -> None:
     def refuses(*_: object) -> None:
         raise KeyError("tenant")
 

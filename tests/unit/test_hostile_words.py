@@ -83,11 +83,11 @@ def refuses(words: list[str], **env: str) -> None:
 
 
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: ascii(" ".join(words))[:60])
-def test_words_that_cannot_be_used_are_one_line(words: list[str]) -> None:
+def test_invalid_arguments_are_reported_on_one_line(words: list[str]) -> None:
     refuses(words)
 
 
-def test_options_that_contradict_each_other_are_wrong_usage() -> None:
+def test_contradictory_options_are_a_usage_error() -> None:
     words = ["work", "--only-tracked", "--plain", "inline", "--burst"]
     result = CliRunner().invoke(main, words, env=ENV)
     assert result.exit_code == 2
@@ -95,16 +95,16 @@ def test_options_that_contradict_each_other_are_wrong_usage() -> None:
 
 
 @pytest.mark.parametrize(("variable", "text"), VALUES, ids=lambda text: ascii(text)[:60])
-def test_a_variable_that_cannot_be_used_is_one_line(variable: str, text: str) -> None:
+def test_an_invalid_variable_is_reported_on_one_line(variable: str, text: str) -> None:
     refuses(["run", "--once"] if variable != "DRAIN_METRICS_PORT" else ["run"], **{variable: text})
 
 
 @pytest.mark.parametrize("columns", ["0", "\u00b2", "-5", "wide", "99999999999"])
-def test_a_width_of_the_terminal_that_is_none_is_forgotten(columns: str) -> None:
+def test_an_invalid_terminal_width_is_ignored(columns: str) -> None:
     refuses(["status"], COLUMNS=columns)
 
 
-def test_a_newline_at_the_end_of_a_variable_is_not_a_part_of_it() -> None:
+def test_a_trailing_newline_in_a_variable_is_ignored() -> None:
     settings = Settings.from_environment(
         {"DRAIN_DATABASE_URL": f"{NOBODY_LISTENS}\n", "DRAIN_BATCH_SIZE": " 7\n"}
     )

@@ -58,7 +58,7 @@ def fail_on(offenders: Iterator[tuple[Path, str]]) -> None:
         pytest.fail("\n".join([f"{len(lines)} offenders", *lines]), pytrace=False)
 
 
-def test_the_map_of_each_room_names_each_of_its_modules() -> None:
+def test_each_package_docstring_names_all_of_its_modules() -> None:
     def missing() -> Iterator[tuple[Path, str]]:
         for room in ROOMS:
             text = ast.get_docstring(ast.parse(room.read_text(encoding="utf-8"))) or ""
@@ -77,7 +77,7 @@ def modules_in(room: Path) -> Iterator[str]:
             yield path.stem
 
 
-def test_no_file_and_no_class_is_larger_than_a_reader_can_hold() -> None:
+def test_no_file_or_class_exceeds_its_size_limit() -> None:
     def too_large() -> Iterator[tuple[Path, str]]:
         for path in FILES:
             text = path.read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ CALLS_ANYBODY = re.compile(
 )
 
 
-def test_functions_that_take_any_type_are_named_with_their_schema() -> None:
+def test_calls_of_polymorphic_functions_are_schema_qualified() -> None:
     """A role that may make functions would have its own called by ours."""
 
     def unqualified() -> Iterator[tuple[Path, str]]:

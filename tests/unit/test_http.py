@@ -56,7 +56,7 @@ def answers(port: int) -> bool:
     return False
 
 
-def test_a_load_balancer_may_ask_for_the_head_alone() -> None:
+def test_head_requests_are_answered_without_a_body() -> None:
     with serving() as port, client(port) as sock:
         sock.sendall(b"HEAD /healthz HTTP/1.0\r\n\r\n")
         head, _, body = all_of(sock).partition(b"\r\n\r\n")
@@ -64,7 +64,7 @@ def test_a_load_balancer_may_ask_for_the_head_alone() -> None:
     assert body == b""
 
 
-def test_no_version_is_told() -> None:
+def test_the_server_header_reveals_no_version() -> None:
     with serving() as port:
         for request in (
             b"GET /healthz HTTP/1.1\r\n\r\n",
@@ -78,7 +78,7 @@ def test_no_version_is_told() -> None:
             assert b"ython" not in head
 
 
-def test_a_client_that_dribbles_is_cut_and_others_are_answered_meanwhile(
+def test_a_dribbling_client_is_cut_off_without_delaying_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "_REQUEST_SECONDS", 0.3)
@@ -154,7 +154,7 @@ def test_a_client_that_does_not_take_its_answer_is_cut(monkeypatch: pytest.Monke
     ],
     ids=["line", "header", "headers", "zeros"],
 )
-def test_a_request_that_is_too_long_is_not_read_to_its_end(request_of: Callable[[], bytes]) -> None:
+def test_an_oversized_request_is_not_read_to_the_end(request_of: Callable[[], bytes]) -> None:
     with serving() as port:
         with client(port) as sock:
             with suppress(OSError):
@@ -163,7 +163,7 @@ def test_a_request_that_is_too_long_is_not_read_to_its_end(request_of: Callable[
         assert answers(port)
 
 
-def test_a_client_that_resets_the_connection_is_not_news(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_connection_reset_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
     with serving() as port:
         with client(port) as sock:
             sock.sendall(b"GET /healthz HTTP/1.1\r\n")
@@ -188,7 +188,7 @@ def test_the_host_may_be_an_address_of_ipv6(host: str) -> None:
         assert all_of(sock).endswith(b"ok\n")
 
 
-def test_localhost_is_served_where_those_look_who_know_no_ipv6() -> None:
+def test_localhost_also_listens_on_ipv4() -> None:
     with serving("localhost") as port:
         assert answers(port)
 
@@ -207,7 +207,7 @@ def test_localhost_is_served_where_those_look_who_know_no_ipv6() -> None:
         "x" * 300,
     ],
 )
-def test_a_host_that_cannot_be_listened_on_is_one_line(host: str) -> None:
+def test_an_unusable_host_is_reported_on_one_line(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot serve metrics on") as caught:
         http.serve(host, free_port(), ANSWERS)
 
@@ -226,7 +226,7 @@ def metrics_for(accept: str) -> tuple[bytes, bytes]:
     "accept",
     ["application/openmetrics-text", "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5"],
 )
-def test_openmetrics_is_for_those_that_accept_it(accept: str) -> None:
+def test_openmetrics_is_sent_to_clients_that_accept_it(accept: str) -> None:
     head, body = metrics_for(accept)
     assert b"Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in head
     assert body.endswith(b"# EOF\n")
@@ -235,7 +235,7 @@ def test_openmetrics_is_for_those_that_accept_it(accept: str) -> None:
 @pytest.mark.parametrize(
     "accept", ["", "*/*", "text/html", "text/plain;version=0.0.4", ",;=\x01", "a" * 9000]
 )
-def test_all_others_get_the_text_format(accept: str) -> None:
+def test_other_clients_get_the_text_format(accept: str) -> None:
     head, body = metrics_for(accept)
     assert b"Content-Type: text/plain; version=0.0.4; charset=utf-8" in head
     assert b"# HELP drain_leader" in body

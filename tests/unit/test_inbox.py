@@ -25,7 +25,7 @@ BEGINS: list[tuple[str, Callable[[Inbox], ClaimedJob | None]]] = [
 
 
 @pytest.mark.parametrize(("waiting", "begin"), BEGINS)
-def test_the_fetcher_is_woken_when_a_job_begins_beside_others(
+def test_the_fetcher_wakes_when_a_concurrent_job_begins(
     inbox: Inbox, waiting: str, begin: Callable[[Inbox], ClaimedJob | None]
 ) -> None:
     getattr(inbox, waiting).append(cast(ClaimedJob, object()))
@@ -36,7 +36,7 @@ def test_the_fetcher_is_woken_when_a_job_begins_beside_others(
 
 
 @pytest.mark.parametrize(("waiting", "begin"), BEGINS)
-def test_no_slow_job_is_fetched_while_all_places_are_taken_and_the_fetcher_is_woken_once_one_is_free(
+def test_slow_jobs_are_fetched_only_once_a_slot_is_free(
     inbox: Inbox, waiting: str, begin: Callable[[Inbox], ClaimedJob | None]
 ) -> None:
     jobs = [cast(ClaimedJob, object()) for _ in range(2)]
@@ -50,14 +50,14 @@ def test_no_slow_job_is_fetched_while_all_places_are_taken_and_the_fetcher_is_wo
     assert inbox.wanted == 1
 
 
-def test_jobs_that_wait_for_threads_are_withdrawn_with_the_others(inbox: Inbox) -> None:
+def test_jobs_waiting_for_threads_are_withdrawn_too(inbox: Inbox) -> None:
     job = cast(ClaimedJob, type("Job", (), {"waits_since": 0.0})())
     inbox.waiting_for_threads.append(job)
     assert inbox.withdraw(1.0) == [job]
     assert inbox.begin_next_in_thread() is None
 
 
-def test_a_process_is_recycled_though_two_threads_have_counted_its_last_job_at_once() -> None:
+def test_a_process_is_recycled_even_if_two_threads_count_its_last_job() -> None:
     journal = Journal()
     shutdown = Shutdown(30, journal)
     inbox = Inbox(WorkOptions(queues=["default"], threads=2, max_jobs=5), journal, shutdown)

@@ -44,7 +44,7 @@ def test_the_drivers_own_work_does_not_begin_after_a_signal() -> None:
             interruption.at_once().__enter__()
 
 
-def test_the_first_signal_only_cancels_what_spark_does() -> None:
+def test_the_first_signal_only_cancels_spark_work() -> None:
     with interruption.interruptible(session()):
         with interruption.at_once():
             pass

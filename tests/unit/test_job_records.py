@@ -56,7 +56,7 @@ def logged(handler: Handler, *args: Any, **more: Any) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize("formatter", FORMATS, ids=["%", "{", "$"])
-def test_any_formatter_knows_the_job_and_none_outside_of_jobs(
+def test_any_formatter_shows_the_running_job(
     handler: Handler, running: list[log.JobFields], formatter: logging.Formatter
 ) -> None:
     assert formatter.format(logged(handler)) == "None None None sent"
@@ -68,7 +68,7 @@ def test_any_formatter_knows_the_job_and_none_outside_of_jobs(
     assert formatter.format(record) == "42 shop.receipt 2 sent"
 
 
-def test_our_own_formats_have_the_job(handler: Handler, running: list[log.JobFields]) -> None:
+def test_built_in_formats_include_the_job(handler: Handler, running: list[log.JobFields]) -> None:
     lines, outside = log.Lines("%(levelname)s %(message)s"), logged(handler)
     assert lines.format(outside) == "WARNING sent"
     assert not {"job_id", "job_name", "attempt"} & json.loads(log.JsonLines().format(outside)).keys()
@@ -79,16 +79,14 @@ def test_our_own_formats_have_the_job(handler: Handler, running: list[log.JobFie
     assert (line["job_id"], line["job_name"], line["attempt"], line["message"]) == (*JOB, "sent\nit")
 
 
-def test_fields_of_the_same_names_may_be_given_and_win(
-    handler: Handler, running: list[log.JobFields]
-) -> None:
+def test_explicit_fields_override_those_of_the_job(handler: Handler, running: list[log.JobFields]) -> None:
     running.append(JOB)
     record = logged(handler, extra={"job_id": 7, "attempt": None})
     assert FORMATS[0].format(record) == "7 shop.receipt None sent"
     assert json.loads(log.JsonLines().format(record))["job_id"] == 7
 
 
-def test_a_filter_may_ask_before_and_change_them(handler: Handler, running: list[log.JobFields]) -> None:
+def test_a_filter_may_read_and_change_the_job_fields(handler: Handler, running: list[log.JobFields]) -> None:
     running.append(JOB)
     record: Any = logged(handler)
     assert (record.job_id, record.job_name, record.attempt) == JOB
@@ -110,9 +108,7 @@ def test_a_record_can_be_copied_and_sent_to_another_process(
     assert FORMATS[0].format(sent) == "5 shop.receipt 2 sent"
 
 
-def test_it_may_be_asked_for_again_and_by_an_application_that_knows_no_job(
-    handler: Handler, running: list[log.JobFields]
-) -> None:
+def test_carrying_the_job_can_be_installed_repeatedly(handler: Handler, running: list[log.JobFields]) -> None:
     factory = logging.getLogRecordFactory()
     running.append(JOB)
     log.carry_job()
@@ -129,7 +125,7 @@ class Shouted(logging.LogRecord):
         return super().getMessage().upper()
 
 
-def test_a_factory_that_was_there_before_makes_the_records(
+def test_an_existing_record_factory_still_creates_the_records(
     handler: Handler, running: list[log.JobFields], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def traced(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -144,7 +140,7 @@ def test_a_factory_that_was_there_before_makes_the_records(
     assert logging.Formatter("%(trace)s %(job_id)s %(message)s").format(record) == "t1 42 SENT"
 
 
-def test_a_factory_that_comes_later_may_wrap_ours(handler: Handler, running: list[log.JobFields]) -> None:
+def test_a_later_record_factory_may_wrap_ours(handler: Handler, running: list[log.JobFields]) -> None:
     running.append(JOB)
     ours = logging.getLogRecordFactory()
 

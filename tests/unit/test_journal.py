@@ -10,7 +10,7 @@ from drain.workers.handover.journal import SLOTS, Entry, Journal, Progress
 NEVER = float("inf")
 
 
-def test_it_tells_how_far_each_job_is() -> None:
+def test_the_journal_shows_the_progress_of_each_job() -> None:
     journal = Journal()
     fences = [Fence(job_id, 10 * job_id, None if job_id == 1 else -2 + job_id, "w") for job_id in range(1, 6)]
     slots = [journal.add(fence, 100 * fence.id) for fence in fences]
@@ -29,7 +29,7 @@ def test_it_tells_how_far_each_job_is() -> None:
     ]
 
 
-def test_what_a_child_writes_its_parent_reads_and_the_next_child_does_not_overwrite() -> None:
+def test_the_parent_reads_a_childs_entries_and_the_next_child_keeps_them() -> None:
     journal = Journal()
     pid = os.fork()
     if pid == 0:
@@ -51,7 +51,7 @@ def test_a_slot_that_was_cleared_is_used_again() -> None:
     assert journal.entries() == []
 
 
-def test_only_what_runs_is_overdue_and_nothing_that_is_left_behind() -> None:
+def test_only_running_jobs_are_overdue_and_leftover_entries_never() -> None:
     journal = Journal()
     past = time.monotonic() - 1
     slot = journal.add(Fence(1, 1, None, "w"), 1)
@@ -81,7 +81,7 @@ def test_a_process_that_has_ended_runs_no_plain_job() -> None:
     assert not journal.runs_plain_job
 
 
-def test_a_job_that_begins_is_overdue_at_no_instant() -> None:
+def test_a_starting_job_is_never_overdue() -> None:
     """Another process begins jobs without end, while this one looks, as the supervisor does."""
     journal = Journal()
     slot = journal.add(Fence(1, 1, None, "w"), 1)

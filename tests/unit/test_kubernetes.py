@@ -49,7 +49,7 @@ def test_the_chart_runs_as_the_user_of_the_image() -> None:
     assert f"USER {user}:{user}" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def test_each_program_has_a_secret_of_its_own_and_none_but_init_that_of_the_owner() -> None:
+def test_each_program_has_its_own_secret_and_only_init_has_the_owners() -> None:
     default = values()
     programs = ("init", "enqueuer", "workerDefaults", "web")
     names = {name: default[name]["databaseSecret"]["name"] for name in programs}

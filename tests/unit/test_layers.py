@@ -25,7 +25,7 @@ def item(folder: str, *fixtures: str) -> Any:
         ("acceptance", ("servers",), "acceptance"),
     ],
 )
-def test_a_layer_comes_from_the_fixtures(folder: str, fixtures: tuple[str, ...], layer: str) -> None:
+def test_a_tests_layer_follows_from_its_fixtures(folder: str, fixtures: tuple[str, ...], layer: str) -> None:
     assert layers.layer_of(item(folder, *fixtures)) == layer
     assert layers.complaint(item(folder, *fixtures)) is None
 

@@ -68,14 +68,14 @@ def test_a_command_is_imported_when_it_is_needed(run: Run) -> None:
     assert "shop_of_lazy" not in sys.modules
 
 
-def test_a_package_adds_options_to_a_command_of_ours(run: Run) -> None:
+def test_a_package_adds_options_to_a_built_in_command(run: Run) -> None:
     for _ in range(2):
         assert run("top", "--help").output.count("--hello") == 1
     assert run("top", "--hello").output == "hello\n"
     assert run("top").exit_code == 1
 
 
-def test_options_that_cannot_be_added_are_left_out_and_said(run: Run) -> None:
+def test_options_that_cannot_be_added_are_left_out_and_reported(run: Run) -> None:
     result = run("stack", "--help")
     assert "Usage: drain stack" in result.output
     problem = (
@@ -84,7 +84,7 @@ def test_options_that_cannot_be_added_are_left_out_and_said(run: Run) -> None:
     assert result.stderr == problem
 
 
-def test_a_name_of_ours_is_never_that_of_another_package(run: Run) -> None:
+def test_a_package_cannot_replace_a_built_in_command(run: Run) -> None:
     assert "Say hello." not in run("top", "--help").output
 
 
@@ -95,7 +95,7 @@ def test_a_name_of_ours_is_never_that_of_another_package(run: Run) -> None:
         ("number", "shop_of_lazy:NUMBER is not a click command"),
     ],
 )
-def test_a_command_that_cannot_be_used_hinders_no_other(run: Run, name: str, problem: str) -> None:
+def test_a_broken_command_does_not_affect_the_others(run: Run, name: str, problem: str) -> None:
     result = run(name)
     assert result.exit_code == 1
     assert result.output == f"Error: the command `{name}` of package shop does not work: {problem}\n"
@@ -103,7 +103,7 @@ def test_a_command_that_cannot_be_used_hinders_no_other(run: Run, name: str, pro
     assert run("hello").exit_code == 0
 
 
-def test_it_is_a_mapping_of_commands() -> None:
+def test_lazy_commands_behave_as_a_mapping() -> None:
     commands = LazyCommands({"top": "drain.commands.top:top"})
     commands["mine"] = click.Command("mine")
     assert {"top", "mine"} <= set(commands)

@@ -46,7 +46,7 @@ def test_every_entry_has_hashes() -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", rest), name
 
 
-def test_the_image_installs_nothing_from_an_index_but_by_hash() -> None:
+def test_the_image_installs_index_packages_only_by_hash() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     installs = [rest for name, rest in instructions(text) if name == "RUN" and "pip install" in rest]
     assert len(installs) == 2
@@ -54,7 +54,7 @@ def test_the_image_installs_nothing_from_an_index_but_by_hash() -> None:
         assert "--require-hashes" in line or "--no-deps --no-build-isolation" in line
 
 
-def test_the_python_of_the_lock_file_is_that_of_the_image() -> None:
+def test_the_lock_file_targets_the_python_of_the_image() -> None:
     (version,) = re.findall(
         r"^ARG BASE=python:([\d.]+)-slim$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE
     )

@@ -17,7 +17,7 @@ OF_FUNCTIONS = {
 }
 
 
-def test_the_numbers_of_the_locks_are_those_of_every_version_before() -> None:
+def test_lock_numbers_match_those_of_every_earlier_version() -> None:
     assert {name: tuple(lock) for name, lock in LOCKS.items()} == {
         "LEADER": (1785684580, "1"),
         "ASLEEP": (1785684580, "2"),
@@ -35,7 +35,7 @@ def test_no_two_locks_are_the_same() -> None:
     assert len(set(LOCKS.values())) == len(LOCKS)
 
 
-def test_the_functions_of_the_schema_take_the_locks_of_these_names() -> None:
+def test_schema_functions_take_the_named_locks() -> None:
     found = {}
     for function in re.split(r"^CREATE OR REPLACE FUNCTION ", schema.text(), flags=re.MULTILINE)[1:]:
         for first, second in re.findall(r"advisory\w*lock\w*\((\d+), (\d+)\)", function):

@@ -102,13 +102,13 @@ def test_only_recorded_failures_are_failures() -> None:
     assert ("drain_work_lost_leases_total", "1") not in found
 
 
-def test_the_outcome_of_an_isolated_job_tells_that_its_lease_was_lost() -> None:
+def test_a_stale_outcome_of_an_isolated_job_counts_as_a_lost_lease() -> None:
     measures = Measures()
     Meter(measures).count_ended(run(isolated=True), STALE, RETURNED)
     assert values(measures)["drain_work_lost_leases_total", "1"] == 1
 
 
-def test_a_job_that_has_not_begun_has_not_run() -> None:
+def test_an_unstarted_job_is_not_counted_as_run() -> None:
     measures = Measures()
     meter = Meter(measures)
     meter.count_ended(run(began_at=None), "cancelled", RETURNED)
@@ -121,7 +121,7 @@ def test_a_job_that_has_not_begun_has_not_run() -> None:
     assert found["drain_expired_jobs_total", "mail"] == 1
 
 
-def test_a_successor_goes_on_from_there() -> None:
+def test_a_successor_continues_the_counts() -> None:
     measures = Measures()
     first = Meter(measures)
     first.count_finished([run(), run("m.g")])
@@ -144,7 +144,7 @@ def test_a_successor_goes_on_from_there() -> None:
     assert after["drain_work_finished_jobs_total", "default", "m.g"] == 1
 
 
-def test_processes_are_added_up() -> None:
+def test_counts_of_several_processes_are_summed() -> None:
     both = [Measures(), Measures()]
     Meter(both[0]).count_finished([run("m.f"), run("m.g")])
     Meter(both[1]).count_finished([run("m.h"), run("m.g")])
@@ -215,13 +215,13 @@ def test_names_that_are_not_registered_share_a_label() -> None:
     "traceparent",
     [f"00-{TRACE}-00f067aa0ba902b7-00", f"00-{'0' * 32}-00f067aa0ba902b7-01", "00-x-y-01", '\\"', ""],
 )
-def test_no_exemplar_comes_of_a_trace_that_is_not_sampled_or_is_none(traceparent: str) -> None:
+def test_an_unsampled_or_invalid_trace_yields_no_exemplar(traceparent: str) -> None:
     measures = Measures()
     Meter(measures).count_finished([run(context=f'{{"traceparent": "{traceparent}"}}')])
     assert not any(measures.exemplars(0))
 
 
-def test_an_exemplar_is_of_its_bucket() -> None:
+def test_an_exemplar_belongs_to_its_bucket() -> None:
     measures = Measures()
     context = f'{{"a": 1, "traceparent": "00-{TRACE}-00f067aa0ba902b7-01"}}'
     Meter(measures).count_finished([run(took=0.02, context=context), run(took=0.0)])
@@ -250,7 +250,7 @@ def test_several_threads_lose_no_count() -> None:
     assert found["drain_work_lost_leases_total", "1"] == 2000
 
 
-def test_no_number_goes_back_while_a_process_is_killed_in_between() -> None:
+def test_counts_never_decrease_when_a_process_is_killed() -> None:
     """A child counts without end and is killed; what another process reads meanwhile only grows."""
     measures = Measures()
     names = [f"m.{number}" for number in range(20)]

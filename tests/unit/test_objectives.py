@@ -21,12 +21,12 @@ from drain.workers import job
         ("95% start within 1h", 95, 3600),
     ],
 )
-def test_an_objective_is_read(text: str, percent: float, seconds: float) -> None:
+def test_an_objective_is_parsed(text: str, percent: float, seconds: float) -> None:
     assert Objective.parse(text) == Objective(percent, seconds)
 
 
 @pytest.mark.parametrize("seconds", TARGETS)
-def test_an_objective_is_written_as_it_is_read(seconds: float) -> None:
+def test_an_objective_survives_a_round_trip_through_text(seconds: float) -> None:
     objective = Objective(99.9, seconds)
     assert Objective.parse(str(objective)) == objective
 
@@ -52,24 +52,24 @@ def test_an_objective_is_written_as_it_is_read(seconds: float) -> None:
         ("99% start within 5s\x1b[31m", "a length of time"),
     ],
 )
-def test_anything_else_is_one_line_that_says_what_is_wrong(text: object, problem: str) -> None:
+def test_an_invalid_objective_is_explained_on_one_line(text: object, problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)) as caught:
         Objective.parse(text)
     assert str(caught.value).isprintable()
 
 
-def test_the_budget_has_no_error_of_binary_fractions() -> None:
+def test_the_budget_has_no_floating_point_error() -> None:
     assert Objective(99, 5).budget == 0.01
     assert Objective(99.9, 5).budget == 0.001
     assert Objective(99.999, 5).budget == 0.00001
 
 
-def test_a_job_with_an_objective_that_cannot_be_used_is_not_registered() -> None:
+def test_a_job_with_an_invalid_objective_is_not_registered() -> None:
     with pytest.raises(ValueError, match="written as"):
         job(name="tests.slo", slo="soon")(lambda: None)
 
 
-def test_the_objective_of_a_queue_stands_beside_its_rules_and_is_none_of_them() -> None:
+def test_a_queues_objective_is_declared_with_its_rules_but_is_not_a_rule() -> None:
     calls = '[calls]\nrunning = 5\nslo = "99% start within 5s"'
     text = f'{calls}\n[mail]\nslo = "90% start within 1m"\n[other]\nfair = true'
     assert declared.objectives(text) == {"calls": Objective(99, 5), "mail": Objective(90, 60)}
@@ -84,11 +84,11 @@ def test_the_objective_of_a_queue_stands_beside_its_rules_and_is_none_of_them() 
 
 @pytest.mark.parametrize("read", [declared.read, declared.objectives])
 @pytest.mark.parametrize("text", ['[calls]\nslo = "soon"', "[calls]\nslo = 5", "[calls]\nslo = true"])
-def test_an_objective_that_cannot_be_used_is_an_error_of_the_file(read: object, text: str) -> None:
+def test_an_invalid_objective_makes_the_file_invalid(read: object, text: str) -> None:
     with pytest.raises(ConfigError, match="queue calls: slo: an SLO is written as"):
         read(text)  # type: ignore[operator]
 
 
-def test_a_misspelt_rule_is_an_error_for_who_reads_the_objectives_as_well() -> None:
+def test_a_misspelt_rule_is_also_an_error_when_reading_objectives() -> None:
     with pytest.raises(ConfigError, match="unknown rule 'runing'"):
         declared.objectives("[calls]\nruning = 5")

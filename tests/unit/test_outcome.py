@@ -20,7 +20,7 @@ OPTIONS = JobOptions(retry_base_seconds=2, retry_cap_seconds=3600)
 E = TypeVar("E", bound=BaseException)
 
 
-def test_an_error_is_told_by_type_message_and_traceback() -> None:
+def test_an_error_is_described_by_type_message_and_traceback() -> None:
     described = describe(raised(ValueError("no such order")))
     assert described.keys() == {"type", "message", "traceback"}
     assert (described["type"], described["message"]) == ("ValueError", "no such order")
@@ -29,12 +29,12 @@ def test_an_error_is_told_by_type_message_and_traceback() -> None:
     assert described["traceback"].endswith("ValueError: no such order\n")
 
 
-def test_the_type_of_an_error_names_its_module_unless_that_is_builtins() -> None:
+def test_an_errors_type_includes_its_module_unless_builtin() -> None:
     assert describe(Outer.InnerError())["type"] == f"{__name__}.Outer.InnerError"
     assert describe(SystemExit(3))["type"] == "SystemExit"
 
 
-def test_the_cause_of_an_error_is_told_too() -> None:
+def test_the_description_includes_the_cause() -> None:
     error = raised(KeyError("order"))
     error.__cause__ = raised(OSError("no disk"))
     assert "OSError: no disk" in describe(error)["traceback"]
@@ -49,7 +49,7 @@ def test_the_cause_of_an_error_is_told_too() -> None:
         ("żółw 🐢 \t\n", "żółw 🐢 \t\n"),
     ],
 )
-def test_what_postgresql_cannot_store_is_replaced_and_nothing_else(text: str, told: str) -> None:
+def test_only_characters_that_postgresql_cannot_store_are_replaced(text: str, told: str) -> None:
     described = describe(raised(ValueError(text)))
     assert described["message"] == told
     assert told in described["traceback"]
@@ -68,7 +68,7 @@ def test_a_message_of_megabytes_keeps_its_beginning_and_its_end() -> None:
 
 
 @pytest.mark.parametrize("inner", [RuntimeError("no text"), RecursionError(), SystemExit(1)], ids=repr)
-def test_an_error_that_cannot_be_printed_is_told_all_the_same(inner: BaseException) -> None:
+def test_an_unprintable_error_is_still_described(inner: BaseException) -> None:
     class UnprintableError(Exception):
         def __str__(self) -> str:
             raise inner
@@ -79,14 +79,14 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same(inner: BaseExcepti
     assert "in raised" in described["traceback"]
 
 
-def test_a_syntax_error_whose_place_is_no_place_is_told_all_the_same() -> None:
+def test_a_syntax_error_with_an_invalid_location_is_still_described() -> None:
     described = describe(raised(SyntaxError("bad", ("f.py", 1, "abc", "text"))))  # type: ignore[arg-type]
     assert (described["type"], described["message"]) == ("SyntaxError", "bad (f.py, line 1)")
     assert "in raised" in described["traceback"]
     assert "TypeError" in described["traceback"]
 
 
-def test_an_error_whose_notes_cannot_be_read_is_told_all_the_same() -> None:
+def test_an_error_with_unreadable_notes_is_still_described() -> None:
     class UnreadableError(Exception):
         @property
         def __notes__(self) -> list[str]:  # type: ignore[override]
@@ -97,7 +97,7 @@ def test_an_error_whose_notes_cannot_be_read_is_told_all_the_same() -> None:
     assert "in raised" in described["traceback"]
 
 
-def test_an_error_whose_class_cannot_say_its_name_is_told_all_the_same() -> None:
+def test_an_error_with_an_unreadable_class_name_is_still_described() -> None:
     class Nameless(type):
         @property
         def __module__(cls) -> str:  # type: ignore[override]
@@ -126,11 +126,11 @@ IN_ASCII = {"type": "Gr\\xf6\\xdfe", "message": "\\u5ba2\\u6237 a", "traceback":
         (Deferred(3.0), Deferred(3.0)),
     ],
 )
-def test_any_outcome_can_be_told_in_ascii(outcome: Outcome, expected: Outcome) -> None:
+def test_any_outcome_can_be_converted_to_ascii(outcome: Outcome, expected: Outcome) -> None:
     assert in_ascii(outcome) == expected
 
 
-def test_an_error_on_one_line_is_its_type_and_the_first_line_of_its_message() -> None:
+def test_an_errors_line_is_its_type_and_the_messages_first_line() -> None:
     assert Failed(describe(ValueError("first\nsecond"))).line == "ValueError: first"
     assert Failed(describe(ValueError())).line == "ValueError"
 

@@ -11,7 +11,7 @@ def after(prefetch: Prefetch, seconds: float, jobs: int) -> int:
     return prefetch.size
 
 
-def test_it_begins_with_one_and_grows_no_faster_than_what_has_been_run() -> None:
+def test_the_size_begins_at_one_and_grows_with_completed_jobs() -> None:
     prefetch = Prefetch()
     sizes = [prefetch.size] + [after(prefetch, 0.00001, 1) for _ in range(9)]
     assert sizes == list(range(1, 11))
@@ -20,11 +20,11 @@ def test_it_begins_with_one_and_grows_no_faster_than_what_has_been_run() -> None
 @pytest.mark.parametrize(
     ("seconds", "size"), [(0.00001, LARGEST), (0.001, 100), (0.01, 10), (0.1, 1), (10, 1)]
 )
-def test_it_takes_what_runs_within_a_tenth_of_a_second(seconds: float, size: int) -> None:
+def test_the_size_covers_a_tenth_of_a_second_of_work(seconds: float, size: int) -> None:
     assert after(Prefetch(), seconds, 2000) in range(max(1, size - 1), size + 1)
 
 
-def test_one_slow_job_is_enough_to_take_them_singly_and_fast_ones_make_up_for_it() -> None:
+def test_one_slow_job_reduces_the_size_to_one_until_many_fast_jobs_ran() -> None:
     prefetch = Prefetch()
     after(prefetch, 0.00001, 1000)
     assert after(prefetch, 60, 1) == 1
@@ -33,13 +33,11 @@ def test_one_slow_job_is_enough_to_take_them_singly_and_fast_ones_make_up_for_it
 
 
 @pytest.mark.parametrize(("seconds", "low"), [(0.00001, LARGEST // 2), (0.001, 25), (0.1, 0)])
-def test_more_is_fetched_while_what_is_left_lasts_until_the_claim_is_answered(
-    seconds: float, low: int
-) -> None:
+def test_more_jobs_are_fetched_before_the_remaining_ones_run_out(seconds: float, low: int) -> None:
     prefetch = Prefetch()
     after(prefetch, seconds, 2000)
     assert prefetch.low in range(max(0, low - 1), low + 1)
 
 
-def test_a_number_that_was_given_is_kept_to() -> None:
+def test_a_configured_size_never_changes() -> None:
     assert after(Prefetch(7), 0.00001, 1000) == after(Prefetch(7), 10, 10) == 7

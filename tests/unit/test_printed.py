@@ -124,7 +124,7 @@ TABLES: dict[str, list[dict[str, Any]]] = {
 
 @every_width
 @pytest.mark.parametrize("state", TABLES)
-def test_a_table_of_jobs_has_a_line_for_each_that_fits_the_terminal(
+def test_each_job_in_a_table_is_one_line_that_fits_the_terminal(
     state: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -151,14 +151,14 @@ def test_groups_of_dead_jobs_fit_the_terminal(
     assert_printed("dead-groups", width, capsys.readouterr().out)
 
 
-def test_a_job_that_waits_though_no_claim_of_it_is_left_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deferred_job_without_a_claim_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     show_jobs("inflight", [inflight(7, next_run_at=ago(-60))], NOW)
 
     assert "deferred" in capsys.readouterr().out
 
 
 @every_width
-def test_all_about_one_job_fits_the_terminal(
+def test_the_details_of_a_job_fit_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     life = {"died_at": "2026-11-20T10:00:00.5+00:00", "reason": "failed", "attempts": 3, "last_error": NO_ROW}
@@ -207,7 +207,7 @@ def test_schedules_fit_the_terminal(
     assert_printed("cron-list", width, capsys.readouterr().out)
 
 
-def test_colours_are_for_terminals_and_for_those_who_want_them(
+def test_colours_are_used_on_terminals_or_on_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def shown(**env: str) -> str:
@@ -249,7 +249,7 @@ def test_the_help_of_each_command_fits_the_terminal(
     assert_printed("-".join(["help", *words.split()]), 80, text)
 
 
-def test_the_first_help_is_one_screen_that_shows_the_way() -> None:
+def test_the_top_level_help_fits_one_screen_and_lists_first_steps_in_order() -> None:
     text = CliRunner().invoke(main, ["--help"], prog_name="drain").output
     assert len(text.splitlines()) <= 55
     places = [text.index(f"\n  {name} ") for name in ("demo", "dev", "init", "run", "work", "status")]

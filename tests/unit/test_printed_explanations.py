@@ -70,7 +70,7 @@ def test_an_explanation_is_a_few_lines_that_fit_the_terminal(
     assert_printed(f"explain-{name}", width, capsys.readouterr().out)
 
 
-def test_texts_of_others_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_user_texts_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     show_explanation(
         explanation("dead", Finding("dead", "gave up: \x1b[2J", NOW, Estimate(None, "")), key="\x1b]")
     )

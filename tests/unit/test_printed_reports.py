@@ -91,7 +91,7 @@ def test_stats_show_tables(width: int, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("staged", "said"), [(1, "1 job staged"), (1200, "1,200 jobs staged")])
-def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reconcile_counts_the_differences(staged: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     plan: Any = type("Plan", (), {"queue": "default", "delete_job": None})
     result: Any = type("Result", (), {"reasons": {"missing in target": staged, DIFFERENT: 2, DELETED: 3}})
     result.run_id, result.staged, result.waiting, result.seconds = "nightly", staged, 1, 61.2

@@ -86,7 +86,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("width", [90, 100, 110])
-def test_no_word_of_a_status_is_broken_where_the_narrow_table_fits(printed: Any, width: int) -> None:
+def test_the_status_breaks_no_word_if_the_narrow_table_fits(printed: Any, width: int) -> None:
     few = status(queues={"default": queue(0.04, 7, ready=1, workers=4, redis_depth=1)}, leader=LEADER)
     lines = printed(width, show_status, few).splitlines()
     (heading,) = [number for number, line in enumerate(lines) if line.startswith("queue ")]
@@ -95,9 +95,7 @@ def test_no_word_of_a_status_is_broken_where_the_narrow_table_fits(printed: Any,
 
 
 @widths
-def test_a_status_shows_who_works_on_each_queue_and_what_to_do_where_nobody_does(
-    printed: Any, width: int
-) -> None:
+def test_a_status_shows_each_queues_workers_and_advice_where_none_run(printed: Any, width: int) -> None:
     assert_printed("status", width, printed(width, show_status, busy()))
 
 
@@ -110,7 +108,7 @@ def test_a_status_without_redis_shows_workers_as_unknown(printed: Any, width: in
     assert_printed("status-without-redis", width, printed(width, show_status, unknown))
 
 
-def test_a_status_of_nothing_has_no_table(printed: Any) -> None:
+def test_an_empty_status_has_no_table(printed: Any) -> None:
     assert_printed("status-of-nothing", 80, printed(80, show_status, status()))
 
 
@@ -125,7 +123,7 @@ def test_a_status_of_large_numbers_fits_the_terminal(printed: Any, width: int) -
     assert "".join(text.split()).count("123") >= 10
 
 
-def test_only_some_of_many_queues_without_workers_are_told_what_to_do_about(printed: Any) -> None:
+def test_advice_is_given_for_only_some_of_many_queues_without_workers(printed: Any) -> None:
     queues = {
         f"queue-{number:02}": queue(1.0, 1, queued=1, waiting={"queued": 1}, workers=0)
         for number in range(40)
@@ -150,7 +148,7 @@ def test_only_some_of_many_queues_without_workers_are_told_what_to_do_about(prin
         (queue(workers=None, queued=1, waiting={"queued": 1}), False),
     ],
 )
-def test_a_queue_is_marked_that_has_jobs_to_run_and_no_worker(counts: Queue, unattended: bool) -> None:
+def test_a_queue_with_jobs_but_no_worker_is_marked(counts: Queue, unattended: bool) -> None:
     console = Console(force_terminal=True, width=80, color_system="standard")
     with console.capture() as capture:
         console.print(status_view(status(queues={"mail": counts}), 80))

@@ -79,14 +79,14 @@ def test_the_screen_shows_queues_and_running_jobs(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_an_old_screen_says_why_it_is_old(width: int) -> None:
+def test_a_stale_screen_shows_the_reason(width: int) -> None:
     problem = "PostgreSQL at localhost/shop cannot be used: connection refused; trying again"
     assert_printed(
         "top-away", width, drawn(width, 24, busy(), "name", problem=problem, paused=True, samples=SAMPLES)
     )
 
 
-def test_nothing_is_a_screen_too() -> None:
+def test_an_empty_system_is_drawn() -> None:
     text = drawn(80, 24, System(NOW))
     assert "No leader  Jobs are not drained: start `drain run`." in text
     assert "no queue has jobs" in text
@@ -114,7 +114,7 @@ def test_a_tiny_terminal_breaks_nothing(size: tuple[int, int]) -> None:
     drawn(*size, many())
 
 
-def test_the_longest_runs_are_shown_where_there_are_too_many() -> None:
+def test_the_longest_runs_are_shown_if_not_all_fit() -> None:
     text = drawn(80, 24, many())
     assert "and 493 more queues" in text
     assert "10m" in text
@@ -209,7 +209,7 @@ def test_each_event_is_a_line() -> None:
 # --- checks
 
 
-def test_a_line_for_nagios_is_one_line_with_its_numbers() -> None:
+def test_the_nagios_output_is_one_line_with_its_numbers() -> None:
     verdict = Verdict(
         [Finding("lag", Level.WARNING, "a|b\nc"), Finding("dead", Level.UNKNOWN, "x" * 2_000)],
         [
@@ -224,13 +224,13 @@ def test_a_line_for_nagios_is_one_line_with_its_numbers() -> None:
     assert len(line) < 1_200
 
 
-def test_what_is_critical_is_so_whatever_is_unknown() -> None:
+def test_a_critical_finding_outranks_an_unknown_one() -> None:
     assert worst([]) == Level.OK
     assert worst([Level.OK, Level.UNKNOWN]) == Level.UNKNOWN
     assert worst([Level.UNKNOWN, Level.WARNING]) == Level.WARNING
     assert worst([Level.CRITICAL, Level.UNKNOWN]) == Level.CRITICAL
 
 
-def test_a_number_at_its_threshold_is_well() -> None:
+def test_a_value_at_its_threshold_is_ok() -> None:
     threshold = Threshold(1, 2)
     assert [threshold.level(value) for value in (0, 1, 1.5, 2, 3)] == [0, 0, 1, 1, 2]

@@ -128,7 +128,7 @@ def test_no_pattern_is_more_frequent_than_in_good_english(source: object) -> Non
     } == {}
 
 
-def test_the_patterns_find_what_they_are_for() -> None:
+def test_the_patterns_match_awkward_prose() -> None:
     bad = "`job` is none. Who waits is shown. It lists all, and what waits. In which case nobody tells the news?"
     found = uses(iter([("bad", bad)]))[1]
     assert found.keys() == {

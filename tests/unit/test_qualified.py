@@ -36,7 +36,7 @@ def in_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_statement_is_as_it_was_where_no_schema_is_named(
+def test_a_statement_is_unchanged_if_no_schema_is_set(
     statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for text in ("", " "):
@@ -47,7 +47,7 @@ def test_a_statement_is_as_it_was_where_no_schema_is_named(
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_each_table_and_function_of_ours_has_the_schema_before_it_once(statement: str, in_jobs: None) -> None:
+def test_each_of_our_tables_and_functions_is_qualified_once(statement: str, in_jobs: None) -> None:
     found = qualified(statement)
 
     ours = "|".join([*names.tables_in(schema.text()), r"drain_\w+"])
@@ -59,7 +59,7 @@ def test_each_table_and_function_of_ours_has_the_schema_before_it_once(statement
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_statement_with_the_schema_of_a_connection_keeps_it(statement: str, in_jobs: None) -> None:
+def test_a_statement_already_qualified_for_a_connection_is_unchanged(statement: str, in_jobs: None) -> None:
     assert within("jobs", statement) == qualified(statement) == within("other", qualified(statement))
     assert within(r'"My \1 jobs"', statement).count(r'"My \1 jobs".') == qualified(statement).count("jobs.")
     assert within("", statement) is statement
@@ -80,13 +80,11 @@ def test_a_statement_with_the_schema_of_a_connection_keeps_it(statement: str, in
         ),
     ],
 )
-def test_only_what_names_a_table_or_calls_a_function_is_changed(
-    statement: str, means: str, in_jobs: None
-) -> None:
+def test_only_table_names_and_function_calls_are_qualified(statement: str, means: str, in_jobs: None) -> None:
     assert qualified(statement) == means
 
 
-def test_a_schema_that_cannot_be_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_schema_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAIN_SCHEMA", "jobs; DROP TABLE orders")
 
     with pytest.raises(ConfigError, match="DRAIN_SCHEMA must be the name of a schema"):

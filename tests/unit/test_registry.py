@@ -51,7 +51,7 @@ def test_a_function_is_registered_under_the_name_that_is_given() -> None:
     assert registry.names() == ["sums.add"]
 
 
-def test_a_name_that_no_worker_could_import_has_to_be_given() -> None:
+def test_a_function_that_no_worker_can_import_needs_a_name() -> None:
     with pytest.raises(StageError, match="no name that a worker could import"):
         job()(lambda: None)
     registered = job(name="sums.nothing")(lambda: None)
@@ -67,7 +67,7 @@ def test_a_registered_function_is_still_called_as_before() -> None:
     assert registered.function is add
 
 
-def test_stage_takes_the_arguments_of_the_function_and_the_options_of_the_registration(
+def test_stage_uses_the_functions_arguments_and_the_registered_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     staged: list[tuple[Any, ...]] = []
@@ -157,9 +157,7 @@ def test_stage_takes_the_arguments_of_the_function_and_the_options_of_the_regist
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_are_refused_as_the_module_is_imported(
-    options: dict[str, Any], complaint: str
-) -> None:
+def test_invalid_options_are_refused_at_import(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         job(**options)
     with pytest.raises(ValueError, match=complaint):
@@ -181,19 +179,19 @@ def test_options_that_make_no_sense_are_refused_as_the_module_is_imported(
         {"max_execute_seconds": 365 * 24 * 3600},
     ],
 )
-def test_options_at_the_edge_of_sense_are_taken(options: dict[str, Any]) -> None:
+def test_options_at_their_limits_are_accepted(options: dict[str, Any]) -> None:
     assert job(**options)(add).job_options == JobOptions(**options)
 
 
 @pytest.mark.parametrize("queue", ["bad queue!", "-mail", "a" * 101, "größe", "a\n"])
-def test_a_queue_that_the_schema_refuses_is_refused_as_the_module_is_imported(queue: str) -> None:
+def test_an_invalid_queue_is_refused_at_import(queue: str) -> None:
     with pytest.raises(ValueError, match=r"is not a queue name: letters, digits, _ \. : - only") as refused:
         job(queue=queue)
     assert repr(queue) in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["", 5])
-def test_a_name_that_is_none_is_refused(name: Any) -> None:
+def test_an_invalid_name_is_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="name must be a non-empty string"):
         job(name=name)
 
@@ -208,14 +206,14 @@ def test_a_name_that_is_none_is_refused(name: Any) -> None:
         ("zzz", "Options: name, queue, max_attempts"),
     ],
 )
-def test_an_option_that_does_not_exist_is_answered_with_those_that_do(option: str, hint: str) -> None:
+def test_an_unknown_option_is_answered_with_the_known_ones(option: str, hint: str) -> None:
     anything: Any = job
     with pytest.raises(TypeError, match=hint) as refused:
         anything(**{option: 3})
     assert str(refused.value).startswith(f"job() has no option {option!r}")
 
 
-def test_arguments_of_a_registered_job_are_checked_when_it_is_staged_by_its_name() -> None:
+def test_staging_by_name_checks_a_registered_jobs_arguments() -> None:
     job(name="sums.compute")(add)
     rows.insert_one("sums.compute", [1, 2])
     for args in ([1, "z"], []):
@@ -225,7 +223,7 @@ def test_arguments_of_a_registered_job_are_checked_when_it_is_staged_by_its_name
             list(rows.insert_many("sums.compute", [args]))
 
 
-def test_a_name_that_is_missing_among_registered_jobs_is_reported_once(
+def test_an_unregistered_name_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rows.insert_one("sums.unknown")
@@ -247,7 +245,7 @@ def test_two_functions_under_one_name_are_refused_and_both_are_named() -> None:
     assert registry.find("sums.compute") is first
 
 
-def test_the_same_function_may_be_registered_again_as_its_module_is_reloaded(modules: Path) -> None:
+def test_a_function_may_be_registered_again_when_its_module_is_reloaded(modules: Path) -> None:
     source = "from drain.workers import job\n@job(max_attempts={})\ndef send(): pass\n"
     (modules / "reloaded.py").write_text(source.format(3))
     registry.load(["reloaded"])
@@ -281,7 +279,7 @@ def test_loading_imports_all_modules_and_knows_their_names_and_queues(modules: P
         ("from drain.workers import job\n@job(max_attempts=-1)\ndef f(): pass", "ValueError: max_attempts"),
     ],
 )
-def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
+def test_a_module_that_fails_to_import_is_named_with_the_reason(
     modules: Path, source: str, reason: str
 ) -> None:
     (modules / "broken.py").write_text(source)
@@ -293,7 +291,7 @@ def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
     assert "\n" not in text
 
 
-def test_a_module_that_imports_a_package_that_has_moved_is_told_the_new_name(
+def test_importing_a_moved_package_reports_its_new_name(
     modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (modules / "of_yesterday.py").write_text("import workers")
@@ -303,7 +301,7 @@ def test_a_module_that_imports_a_package_that_has_moved_is_told_the_new_name(
         registry.load(["of_yesterday"])
 
 
-def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(modules: Path) -> None:
+def test_an_invalid_option_is_reported_with_its_decorators_line(modules: Path) -> None:
     source = "from drain.workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
     (modules / "misnamed.py").write_text(source)
     with pytest.raises(JobModuleError, match=r"'bad queue!' is not a queue name.* see misnamed\.py, line 4 "):
@@ -311,7 +309,7 @@ def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(mo
 
 
 @pytest.mark.parametrize("name", ["no.such.module", "", ".relative", "json.", "shop jobs", "json\x00"])
-def test_a_name_that_is_no_module_is_told_on_one_line(name: str) -> None:
+def test_an_invalid_module_name_is_reported_on_one_line(name: str) -> None:
     with pytest.raises(JobModuleError, match="DRAIN_JOBS") as refused:
         registry.load([name])
     assert repr(name) in str(refused.value)
@@ -329,7 +327,7 @@ def test_the_path_of_a_file_is_refused_with_the_name_of_its_module(path: str, na
     )
 
 
-def test_ctrl_c_while_a_module_is_imported_is_no_fault_of_the_module(modules: Path) -> None:
+def test_ctrl_c_during_an_import_is_not_a_module_error(modules: Path) -> None:
     (modules / "slow.py").write_text("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         registry.load(["slow"])

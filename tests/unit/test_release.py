@@ -20,7 +20,7 @@ def workflow() -> dict[Any, Any]:
     return dict(yaml.safe_load(WORKFLOW.read_text(encoding="utf-8")))
 
 
-def test_the_changelog_is_about_the_version_of_the_project() -> None:
+def test_the_changelog_begins_with_the_projects_version() -> None:
     section = release.top_section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     version = re.escape(release.version())
     assert re.fullmatch(rf"Unreleased \({version}\)|{version} \(\d{{4}}-\d{{2}}-\d{{2}}\)", section)
@@ -59,13 +59,13 @@ def test_only_the_job_that_publishes_may_ask_for_an_identity(workflow: dict[Any,
     assert [set(step) & {"run"} for step in publish["steps"]] == [set(), set()]
 
 
-def test_each_action_is_a_commit_but_that_of_pypi_itself(workflow: dict[Any, Any]) -> None:
+def test_each_action_except_pypis_own_is_pinned_to_a_commit(workflow: dict[Any, Any]) -> None:
     used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
     floating = [action for action in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)]
     assert floating == ["pypa/gh-action-pypi-publish@release/v1"]
 
 
-def test_no_script_of_the_workflow_holds_a_value_that_github_pastes_into_it(workflow: dict[Any, Any]) -> None:
+def test_no_workflow_script_contains_a_github_expression(workflow: dict[Any, Any]) -> None:
     scripts = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     assert len(scripts) == 4
     assert [script for script in scripts if "${{" in script] == []

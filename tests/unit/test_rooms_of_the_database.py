@@ -9,7 +9,7 @@ from tests.helpers import ROOT
 
 
 @pytest.mark.parametrize("room", ["tables", "database"])
-def test_the_map_of_a_package_names_each_of_its_modules_and_no_other(room: str) -> None:
+def test_a_package_docstring_names_exactly_its_modules(room: str) -> None:
     package = ROOT / "drain" / room
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     named = re.findall(r"^    (\w+)  +\S", text, re.MULTILINE)

@@ -14,7 +14,7 @@ import pytest
         *(f"workers.{name}" for name in ("execution", "context", "lease")),
     ],
 )
-def test_the_map_of_a_room_names_each_module(room: str) -> None:
+def test_a_package_docstring_names_each_module(room: str) -> None:
     package = importlib.import_module(room)
     named = {line.split()[0] for line in (package.__doc__ or "").splitlines() if line.startswith("    ")}
     assert {module.name for module in pkgutil.iter_modules(package.__path__)} <= named

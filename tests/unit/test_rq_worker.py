@@ -15,7 +15,7 @@ from drain.workers.process.running import RunningJobs
 @pytest.mark.parametrize(
     "error", [redis.TimeoutError("late"), redis.ResponseError("NOPERM"), ValueError("no")]
 )
-def test_the_worker_listens_again_whatever_it_heard(
+def test_the_worker_listens_again_after_any_error(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rq_commands, "_LISTEN_AGAIN_SECONDS", 0.0)
@@ -46,7 +46,7 @@ def commanded(running: RunningJobs, current: str | None, stop: str | None = None
     rq_worker.RQWorker.kill_horse(worker)
 
 
-def test_kill_horse_ends_attempts_in_threads_and_in_the_loop_though_the_main_thread_has_no_job() -> None:
+def test_kill_horse_ends_attempts_in_threads_and_in_the_event_loop() -> None:
     ordered: list[tuple[str, Exception]] = []
     running = RunningJobs()
     running.begin_in_thread(job_that_hears(ordered, "in a thread"))

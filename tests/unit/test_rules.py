@@ -29,7 +29,7 @@ def refused(**options: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "per_second"), [("100/s", 100), ("10/min", 1 / 6), ("5/h", 5 / 3600), ("1/d", 1 / 86_400)]
 )
-def test_a_rate_is_read_and_written_as_people_write_it(text: str, per_second: float) -> None:
+def test_a_rate_is_parsed_and_written_in_its_usual_form(text: str, per_second: float) -> None:
     rate = Rate.parse(text)
     assert rate.per_second == pytest.approx(per_second)
     assert str(rate) == text
@@ -41,7 +41,7 @@ def test_a_rate_is_read_and_written_as_people_write_it(text: str, per_second: fl
 @pytest.mark.parametrize(
     "text", ["", "10", "10/", "/s", "10/m", "10/sec", "-1/s", "1.5/s", "1_0/s", "\u0661/s", "10/s\n"]
 )
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_an_invalid_rate_is_refused(text: str) -> None:
     assert "is written as 100/s, 10/min, 5/h or 1/d" in refused(rate=text)
 
 
@@ -99,29 +99,29 @@ def test_a_rule_that_contradicts_another_is_refused(options: dict[str, Any], com
         ({"on_dead": "hold", "on-dead": "skip"}, "on-dead is given twice"),
     ],
 )
-def test_a_rule_that_cannot_be_used_is_refused(options: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_rule_is_refused(options: dict[str, Any], complaint: str) -> None:
     assert complaint in refused(**options)
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "-a", "a" * 101, "a\nb", None])
-def test_a_name_that_no_queue_can_have_is_refused(queue: Any) -> None:
+def test_an_invalid_queue_name_is_refused(queue: Any) -> None:
     with pytest.raises(ConfigError, match="is not a queue name"):
         Rules(queue)
 
 
 @pytest.mark.parametrize("key", ["", "k" * (LONGEST_KEY + 1), "a\0b", "\ud800", 7.5, True, None])
-def test_a_key_that_no_job_can_have_is_refused(key: Any) -> None:
+def test_an_invalid_key_is_refused(key: Any) -> None:
     assert check_key("k" * LONGEST_KEY)
     with pytest.raises(ConfigError, match=r"^key "):
         check_key(key)
 
 
-def test_a_number_as_a_key_is_its_digits_as_for_a_job_that_is_staged() -> None:
+def test_a_numeric_key_becomes_its_digits_as_in_staging() -> None:
     assert check_key(42) == "42"
     assert with_options(Rules("calls"), {"fair": True, "weights": {42: 3}}).weights == {"42": 3}
 
 
-def test_options_change_their_rules_alone_and_none_takes_one_off() -> None:
+def test_an_option_changes_only_its_own_rule_and_may_remove_it() -> None:
     rules = with_options(
         Rules("calls"), {"running": 50, "rate": "100/s", "fair": True, "weights": {"acme": 3}}
     )
@@ -163,7 +163,7 @@ def test_a_file_declares_rules_by_queue() -> None:
     }
 
 
-def test_the_file_of_the_how_to_page_can_be_read() -> None:
+def test_the_example_file_in_the_how_to_is_valid() -> None:
     (block,) = [
         each for each in pages.blocks(pages.DOCS / "howto" / "queue-rules.md") if each.language == "toml"
     ]
@@ -181,14 +181,14 @@ def test_the_file_of_the_how_to_page_can_be_read() -> None:
         ("[calls]\nrate = '1/s'\nrate = '2/s'", "it is not valid TOML"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_in_one_line(text: str, complaint: str) -> None:
+def test_an_invalid_file_is_refused_on_one_line(text: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         declared.read(text)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_difference_is_by_rule_and_queues_that_are_not_in_the_file_lose_theirs_on_demand() -> None:
+def test_differences_are_by_rule_and_unlisted_queues_are_pruned_only_on_request() -> None:
     present = {
         "calls": with_options(Rules("calls"), {"running": 10, "rate": "1/s"}),
         "mail": with_options(Rules("mail"), {"running": 1}),
@@ -207,11 +207,11 @@ def test_the_difference_is_by_rule_and_queues_that_are_not_in_the_file_lose_thei
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172_800), ("1h 30m", 5400)]
 )
-def test_a_length_of_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
+def test_a_duration_is_parsed_in_its_usual_form(text: str, seconds: float) -> None:
     assert formatting.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-5s", "1e3s", "10 m", "5min"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is written as 90s"):
         formatting.seconds(text)

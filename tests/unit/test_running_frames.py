@@ -41,7 +41,7 @@ def test_a_stack_has_file_line_and_function_and_no_value() -> None:
     ]
 
 
-def test_a_deep_recursion_loses_its_middle_and_says_how_much() -> None:
+def test_a_deep_stack_omits_its_middle_and_counts_the_omitted_calls() -> None:
     found = stack_within(400).frames
     assert found is not None
     assert len(found) == 151
@@ -50,7 +50,7 @@ def test_a_deep_recursion_loses_its_middle_and_says_how_much() -> None:
     assert shortened(found[:150]) == found[:150]
 
 
-def test_a_thread_that_is_gone_has_no_calls() -> None:
+def test_an_ended_thread_has_no_calls() -> None:
     assert stack_in(1, None) == Stack("thread ''", [], [])
 
 
@@ -103,7 +103,7 @@ def answering(stack: ChildStack, interruption: Any) -> threading.Thread:
     return thread
 
 
-def test_a_child_answers_as_often_as_it_is_asked_until_the_way_is_closed() -> None:
+def test_a_child_answers_every_question_until_the_channel_is_closed() -> None:
     stack = ChildStack()
     thread = answering(stack, OfChild("MainThread"))
     for _ in range(300):
@@ -144,7 +144,7 @@ def test_closing_ends_a_question_that_waits() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"no json\n", b"[1]\n", b"[1, 2, 3, 4]\n", b'[1, "x", [[1]], []]\n'])
-def test_what_is_no_answer_is_none(answer: bytes) -> None:
+def test_an_invalid_answer_yields_no_frames(answer: bytes) -> None:
     stack = ChildStack()
     stack._theirs.sendall(answer)
     assert stack.ask().frames is None
@@ -179,7 +179,7 @@ def test_a_flood_of_questions_gets_a_bounded_number_of_answers(monkeypatch: pyte
         (ValueError("the frame is gone"), False, "silent"),
     ],
 )
-def test_the_answer_says_how_the_job_stands(stack: Any, has_ended: bool, state: str) -> None:
+def test_the_answer_reports_the_state_of_the_job(stack: Any, has_ended: bool, state: str) -> None:
     def look() -> Any:
         if isinstance(stack, Exception):
             raise stack

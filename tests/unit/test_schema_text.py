@@ -162,12 +162,12 @@ def test_the_schema_is_the_only_ddl() -> None:
     assert not found
 
 
-def test_every_table_of_the_schema_is_ours_to_know() -> None:
+def test_the_code_knows_every_table_of_the_schema() -> None:
     assert set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", schema.text())) == TABLES
 
 
 @pytest.mark.parametrize("module", WRITES)
-def test_a_module_of_the_tables_writes_to_its_own_tables_alone(module: str) -> None:
+def test_each_table_module_writes_only_to_its_own_tables(module: str) -> None:
     found: dict[str, set[str]] = {}
     for verb, table in writes(ROOT / "drain" / "tables" / f"{module}.py"):
         found.setdefault(verb, set()).add(table)
@@ -175,7 +175,7 @@ def test_a_module_of_the_tables_writes_to_its_own_tables_alone(module: str) -> N
     assert found == WRITES[module]
 
 
-def test_rows_in_flight_are_changed_and_taken_out_by_the_modules_of_their_table_alone() -> None:
+def test_only_the_modules_of_inflight_jobs_update_or_delete_its_rows() -> None:
     changing = {
         path
         for path in sources()
@@ -186,7 +186,7 @@ def test_rows_in_flight_are_changed_and_taken_out_by_the_modules_of_their_table_
     assert changing == {ROOT / "drain" / "tables" / f"{module}.py" for module in OF_INFLIGHT_JOBS}
 
 
-def test_nothing_outside_of_the_tables_room_writes_to_a_table() -> None:
+def test_nothing_outside_the_table_modules_writes_to_a_table() -> None:
     outside = {path: writes(path) for path in sources() if module_of_the_tables(path) not in WRITES}
 
     assert {path.name: found for path, found in outside.items() if found} == {}

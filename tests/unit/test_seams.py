@@ -86,7 +86,7 @@ def test_an_extension_that_fails_has_no_metrics_until_it_measures_again(
     assert len(caplog.messages) == 2
 
 
-def test_an_outage_is_the_leaders_affair(found: Extensions) -> None:
+def test_a_database_outage_is_raised_to_the_leader(found: Extensions) -> None:
     del found._loaded["scaling"]
     found._loaded["beacon"].error = psycopg.OperationalError()  # type: ignore[attr-defined]
     with pytest.raises(psycopg.OperationalError):
@@ -124,7 +124,7 @@ def test_only_one_package_runs_plain_jobs(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("_afresh")
-def test_what_runs_plain_jobs_must_be_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_job_handler_must_be_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_jobs, "GROUP", "shop.plain_jobs")
     install(monkeypatch, tmp_path, {"shop.plain_jobs": "mine = shop_of_nowhere"}, {})
     with pytest.raises(ConfigError, match="shop_of_nowhere, which runs plain RQ jobs, cannot be imported"):
@@ -141,7 +141,7 @@ def test_without_an_extension_no_plain_job_runs(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_an_old_name_of_a_module_leads_to_the_new_one(name: str) -> None:
+def test_importing_an_old_module_name_reports_the_new_one(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=f"^{name} is {MOVED[name]} now$"):
         __import__(name)
     __import__(MOVED[name])

@@ -146,7 +146,7 @@ def travel(signature: Signature, args: list[Any], kwargs: dict[str, Any]) -> tup
 
 
 @pytest.mark.parametrize(("annotation", "value"), VALUES, ids=str)
-def test_a_value_comes_back_as_its_annotation_says(annotation: Any, value: Any) -> None:
+def test_a_value_is_decoded_by_its_annotation(annotation: Any, value: Any) -> None:
     signature = takes(annotation)
     assert signature.decodes
     (back,), others = travel(signature, [value], {"other": value})
@@ -177,13 +177,13 @@ class Opaque:
     ],
     ids=repr,
 )
-def test_other_annotations_get_what_json_has_held(annotation: Any) -> None:
+def test_other_annotations_leave_json_values_unchanged(annotation: Any) -> None:
     signature = takes(annotation)
     assert not signature.decodes
     assert travel(signature, ["1"], {}) == (["1"], {})
 
 
-def test_what_json_holds_needs_no_annotation() -> None:
+def test_unannotated_arguments_arrive_as_json_values() -> None:
     def function(a, *args, b=1, **kwargs):  # type: ignore[no-untyped-def]
         pass
 
@@ -203,7 +203,7 @@ def test_what_json_holds_needs_no_annotation() -> None:
         (datetime, "tomorrow", "datetime"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named_in_one_line(annotation: Any, value: Any, word: str) -> None:
+def test_a_mismatched_value_is_named_on_one_line(annotation: Any, value: Any, word: str) -> None:
     with pytest.raises(ArgumentsError) as caught:
         takes(annotation).decode([value], {})
     assert str(caught.value).startswith("the argument value is not a valid ")
@@ -215,7 +215,7 @@ def takes_keys(first: UUID, /, *more: UUID, **others: UUID) -> None:
     """Has parameters of all kinds that are not one argument by its name."""
 
 
-def test_the_annotation_of_many_arguments_is_that_of_each() -> None:
+def test_a_variadic_annotation_applies_to_each_argument() -> None:
     arguments = ([KEY, KEY, KEY], {"others": KEY, "first": KEY})
     assert travel(Signature(takes_keys), *arguments) == arguments
 
@@ -264,19 +264,19 @@ def test_arguments_that_do_not_fit_are_refused(function: Any, args: Any, kwargs:
         (dict.fromkeys, [1, 2], {}),
     ],
 )
-def test_arguments_that_fit_are_not(function: Any, args: Any, kwargs: Any) -> None:
+def test_arguments_that_fit_are_accepted(function: Any, args: Any, kwargs: Any) -> None:
     Signature(function).check("shop.job", args, kwargs)
 
 
 @pytest.mark.parametrize(
     ("kind", "encode"), [("Point", str), (Point, None), (5, str)], ids=["a name", "no function", "a number"]
 )
-def test_a_codec_is_for_a_class_and_has_two_functions(kind: Any, encode: Any) -> None:
+def test_a_codec_needs_a_class_and_two_functions(kind: Any, encode: Any) -> None:
     with pytest.raises(TypeError, match="a class, and two functions"):
         codec(kind, encode=encode, decode=str)
 
 
-def test_a_codec_that_makes_something_without_one_is_one_line() -> None:
+def test_a_codec_that_produces_an_unencodable_value_is_refused() -> None:
     codec(Opaque, encode=lambda _: object(), decode=lambda _: Opaque())
     with pytest.raises(StageError, match="object has no codec"):
         values.as_arguments([Opaque()], {})
@@ -296,7 +296,7 @@ def test_a_codec_that_makes_something_without_one_is_one_line() -> None:
         (list[Colour], [Colour.RED]),
     ],
 )
-def test_a_codec_counts_for_what_would_travel_without_one(annotation: Any, value: Any) -> None:
+def test_a_codec_overrides_the_built_in_encoding(annotation: Any, value: Any) -> None:
     codec(Money, encode=lambda money: f"{money.cents} cents", decode=lambda text: Money(int(text[:-6])))
     codec(UUID, encode=lambda key: [key.int], decode=lambda numbers: UUID(int=numbers[0]))
     codec(Colour, encode=lambda colour: {"colour": colour.name}, decode=lambda said: Colour[said["colour"]])
@@ -310,7 +310,7 @@ def test_a_codec_counts_for_what_would_travel_without_one(annotation: Any, value
 
 
 @pytest.mark.parametrize("native", [str, int, float, list, tuple, dict])
-def test_a_codec_that_json_would_not_ask_is_refused(native: type) -> None:
+def test_a_codec_for_a_subclass_of_a_json_type_is_refused(native: type) -> None:
     kind = type("Mine", (native,), {})
     with pytest.raises(
         TypeError, match=f"^JSON writes a Mine as a {native.__name__}, and would not ask its codec: "
@@ -358,7 +358,7 @@ def test_a_value_that_its_annotation_allows_is_staged(kind: Any, value: Any) -> 
     ],
     ids=str,
 )  # fmt: skip
-def test_a_value_that_its_annotation_does_not_allow_is_refused_as_it_is_staged(kind: Any, value: Any) -> None:
+def test_a_value_that_violates_its_annotation_is_refused_at_staging(kind: Any, value: Any) -> None:
     for args, kwargs in (([value], {}), ([], {"given": value})):
         with pytest.raises(StageError, match=r"the argument given of m\.f must be of type ") as refused:
             annotated(kind).check("m.f", args, kwargs)
@@ -369,7 +369,7 @@ def test_a_default_of_none_allows_none() -> None:
     annotated(int, default=None).check("m.f", [None], {})
 
 
-def test_values_of_many_arguments_are_checked() -> None:
+def test_variadic_arguments_are_checked() -> None:
     def function(*numbers: int, **texts: str) -> None: ...
 
     signature = Signature(function)

@@ -34,7 +34,7 @@ def directory(path: Path, *names: str) -> str:
         ("s3://lake/orders/*.orc", "orc", "s3://lake/orders/*.orc"),
     ],
 )
-def test_a_name_or_a_word_before_it_tells_the_format(text: str, format_: str, path: str) -> None:
+def test_the_format_follows_from_the_name_or_a_prefix(text: str, format_: str, path: str) -> None:
     source = Source.of(text)
     assert (source.format, source.path) == (format_, path)
     assert (source.options.get("header") == "true") == (format_ == "csv")
@@ -50,7 +50,7 @@ def test_a_name_or_a_word_before_it_tells_the_format(text: str, format_: str, pa
         (["part-0.parquet", "_delta_log/0.json"], "delta"),
     ],
 )
-def test_a_directory_is_known_by_its_files_whatever_its_name(
+def test_a_directorys_format_follows_from_its_files_not_its_name(
     tmp_path: Path, names: list[str], format_: str
 ) -> None:
     place = directory(tmp_path / "orders.orc", *names)
@@ -58,7 +58,7 @@ def test_a_directory_is_known_by_its_files_whatever_its_name(
     assert Source.of(f"file:{place}/").format == format_
 
 
-def test_a_directory_whose_files_say_nothing_is_known_by_its_name(tmp_path: Path) -> None:
+def test_a_directory_of_unclear_files_takes_its_format_from_its_name(tmp_path: Path) -> None:
     assert Source.of(directory(tmp_path / "orders.parquet", "part-00000")).format == "parquet"
 
 
@@ -72,7 +72,7 @@ def test_a_directory_whose_files_say_nothing_is_known_by_its_name(tmp_path: Path
         (["2026/a.parquet", "2027/a.parquet"], "2 directories that are not partitions"),
     ],
 )
-def test_a_directory_that_could_be_anything_is_refused_with_what_it_holds(
+def test_a_directory_of_ambiguous_format_is_refused_with_its_contents(
     tmp_path: Path, names: list[str], found: str
 ) -> None:
     place = directory(tmp_path / "orders", *names)
@@ -80,7 +80,7 @@ def test_a_directory_that_could_be_anything_is_refused_with_what_it_holds(
         Source.of(place)
 
 
-def test_what_only_spark_can_list_is_known_by_its_name_alone() -> None:
+def test_a_path_that_only_spark_can_list_is_judged_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"cannot detect the format of 'hdfs://lake/orders'; give a path"):
         Source.of("hdfs://lake/orders")
 
@@ -95,6 +95,6 @@ def test_what_only_spark_can_list_is_known_by_its_name_alone() -> None:
         ("abfss://box@shop.dfs.core.windows.net/a", "abfs://box@shop.dfs.core.windows.net/a"),
     ],
 )
-def test_the_url_of_an_object_is_shown_in_one_spelling_and_without_secrets(given: str, shown: str) -> None:
+def test_object_urls_are_shown_in_one_form_without_secrets(given: str, shown: str) -> None:
     assert stores.shown(given) == shown
     assert Source.of(f"csv:{given}").description()["source"] == f"csv:{shown}"

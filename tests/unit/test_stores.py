@@ -53,7 +53,7 @@ def events(log: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.event, record.store) for record in log.records]  # type: ignore[attr-defined]
 
 
-def test_many_threads_that_cannot_reach_a_store_make_one_line_and_its_return_another(
+def test_an_outage_is_logged_once_however_many_threads_notice(
     log: pytest.LogCaptureFixture, clock: list[float]
 ) -> None:
     state = Stores()
@@ -71,7 +71,7 @@ def test_many_threads_that_cannot_reach_a_store_make_one_line_and_its_return_ano
     assert log.messages[-1] == "PostgreSQL is reachable again after 42s; 3 jobs left to redelivery"
 
 
-def test_an_answer_to_what_was_asked_before_the_last_failure_is_not_its_return(clock: list[float]) -> None:
+def test_an_answer_to_an_earlier_question_does_not_end_an_outage(clock: list[float]) -> None:
     state = Stores()
     state.failed(AWAY)
     state.answered(REDIS, clock[0] - 1)
@@ -80,7 +80,7 @@ def test_an_answer_to_what_was_asked_before_the_last_failure_is_not_its_return(c
     assert state.is_away(REDIS)
 
 
-def test_a_redis_that_refuses_the_loop_is_not_back_because_it_answers_others(
+def test_redis_is_not_back_while_it_refuses_the_loop_but_answers_others(
     log: pytest.LogCaptureFixture,
 ) -> None:
     state = Stores()
@@ -106,7 +106,7 @@ def test_a_store_that_comes_and_goes_is_logged_at_intervals(
     assert 1 < len(events(log)) < 6
 
 
-def test_a_server_that_answers_and_refuses_a_statement_is_not_away() -> None:
+def test_a_server_that_refuses_a_statement_is_not_unavailable() -> None:
     refused: list[psycopg.Error] = [
         psycopg.errors.QueryCanceled(), psycopg.errors.LockNotAvailable(), psycopg.errors.DeadlockDetected(),
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_server_that_answers_and_refuses_a_statement_is_not_away() -> None:
     assert (is_outage(AWAY), is_outage(REFUSED), is_outage(ValueError())) == (True, False, False)
 
 
-def test_jobs_that_an_outage_has_left_are_counted_in_the_line_that_ends_it_and_in_no_other(
+def test_jobs_left_by_an_outage_are_counted_only_in_its_last_line(
     log: pytest.LogCaptureFixture, clock: list[float]
 ) -> None:
     state = Stores()
@@ -137,7 +137,7 @@ def test_jobs_that_an_outage_has_left_are_counted_in_the_line_that_ends_it_and_i
     assert len(lines) == 4
 
 
-def test_a_statement_that_was_refused_leaves_its_jobs_with_a_line_of_its_own(
+def test_a_refused_statement_logs_the_jobs_it_leaves(
     log: pytest.LogCaptureFixture,
 ) -> None:
     state = Stores()
@@ -146,7 +146,7 @@ def test_a_statement_that_was_refused_leaves_its_jobs_with_a_line_of_its_own(
     assert "1 job left to redelivery" in log.messages[0]
 
 
-def test_what_rq_says_again_and_again_of_a_redis_that_is_away_is_one_line(
+def test_rqs_repeated_complaints_about_an_unavailable_redis_are_one_line(
     log: pytest.LogCaptureFixture,
 ) -> None:
     """In the words of its thread that listens for commands."""

@@ -20,7 +20,7 @@ def wait_for_ever() -> int:
         signal.pause()
 
 
-def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_forked_while_a_signal_arrives_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that the job modules have started may take the signal, though the main thread holds it back."""
     supervisor = Supervisor(Settings(database_url="postgresql://nowhere"), WorkOptions(queues=["default"]))
     (slot,) = supervisor._slots
@@ -54,7 +54,7 @@ def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pyte
     assert os.waitstatus_to_exitcode(statuses[0]) == DONE
 
 
-def test_a_slot_that_nobody_fills_any_more_does_not_keep_a_stopping_supervisor_turning() -> None:
+def test_an_abandoned_slot_does_not_keep_a_stopping_supervisor_spinning() -> None:
     supervisor = Supervisor(Settings(database_url="postgresql://nowhere"), WorkOptions(queues=["default"]))
     assert supervisor._pause() == 0
     supervisor._handle_signal(signal.SIGTERM, None)

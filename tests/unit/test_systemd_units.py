@@ -43,7 +43,7 @@ def test_there_is_a_unit_for_each_program_and_a_timer_for_the_audit() -> None:
 
 
 @each_service
-def test_the_command_of_a_unit_is_understood(path: Path) -> None:
+def test_the_command_of_a_unit_parses(path: Path) -> None:
     (line,) = directives(path)["ExecStart"]
     program, name, *arguments = line.split()
     assert program == "/opt/job-drain/bin/drain"
@@ -52,7 +52,7 @@ def test_the_command_of_a_unit_is_understood(path: Path) -> None:
 
 
 @each_service
-def test_a_unit_is_locked_in_as_the_enqueuer_is_but_for_what_jobs_need(path: Path) -> None:
+def test_a_unit_is_hardened_like_the_enqueuer_except_for_what_jobs_need(path: Path) -> None:
     strict, own = hardening(DEPLOY / "job-drain.service"), hardening(path)
     assert strict["CapabilityBoundingSet"] == [""]
     assert "@privileged" in strict["SystemCallFilter"][1]
@@ -64,7 +64,7 @@ def test_a_unit_is_locked_in_as_the_enqueuer_is_but_for_what_jobs_need(path: Pat
         assert own[name] == strict[name]
 
 
-def test_the_sample_of_an_environment_file_names_settings_alone() -> None:
+def test_the_sample_environment_file_names_only_settings() -> None:
     text = (DEPLOY / "job-drain.env").read_text(encoding="utf-8")
     known = {
         str(variable)

@@ -29,7 +29,7 @@ def in_thread(act: Callable[[Callable[[], None]], object], end: Callable[[], Non
         return pool.submit(thread_alarm, run, 1.0, lambda: CAUSE, end).result(30)
 
 
-def test_a_job_is_interrupted_by_the_error_that_is_its_cause() -> None:
+def test_a_job_is_interrupted_by_the_given_error() -> None:
     def act(interrupt: Callable[[], None]) -> None:
         threading.Thread(target=interrupt).start()
         while True:

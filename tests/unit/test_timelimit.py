@@ -25,7 +25,7 @@ def soon(act: Callable[[], object]) -> None:
     call_at(time.monotonic() + 0.01, act)
 
 
-def test_what_is_done_at_the_end_of_a_limit_may_fail_and_later_limits_are_kept(
+def test_a_failing_limit_callback_does_not_affect_later_limits(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail() -> None:
@@ -74,7 +74,7 @@ def test_a_forked_child_keeps_its_own_limits_and_none_of_its_parents() -> None:
     forget()
 
 
-def test_a_job_that_is_interrupted_anywhere_while_it_sets_a_limit_spoils_no_later_limit() -> None:
+def test_a_job_interrupted_while_it_sets_a_limit_does_not_spoil_later_limits() -> None:
     early = threading.Event()
     soon(early.set)
     assert early.wait(10)

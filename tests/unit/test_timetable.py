@@ -69,7 +69,9 @@ def ticks(cron: str, zone: str, after: str, count: int) -> list[str]:
         ),
     ],
 )
-def test_ticks_where_the_clock_changes(cron: str, zone: str, after: str, expected: list[str]) -> None:
+def test_ticks_are_right_when_the_clock_changes(
+    cron: str, zone: str, after: str, expected: list[str]
+) -> None:
     assert ticks(cron, zone, after, len(expected)) == expected
 
 
@@ -81,7 +83,7 @@ def test_ticks_where_the_clock_changes(cron: str, zone: str, after: str, expecte
         (LORD_HOWE, ["2026-04-04", "2026-10-03"]),
     ],
 )
-def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str, days: list[str]) -> None:
+def test_quarter_hours_stay_even_across_both_clock_changes(zone: str, days: list[str]) -> None:
     every_quarter = Timetable("*/15 * * * *", zone)
     for day in days:
         begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
@@ -106,7 +108,7 @@ def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str, da
 )
 @pytest.mark.parametrize("day", ["2026-04-04", "2026-10-03", "2026-09-26"])
 @pytest.mark.parametrize("zone", [LORD_HOWE, BERLIN, CHATHAM])
-def test_a_line_in_real_time_ticks_at_each_minute_that_it_matches(cron: str, day: str, zone: str) -> None:
+def test_a_real_time_line_ticks_at_every_matching_minute(cron: str, day: str, zone: str) -> None:
     """Compared with a look at each minute of three days, by the fields of the line in UTC."""
     begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
     minutes = [begin + timedelta(minutes=number) for number in range(3 * 24 * 60)]
@@ -129,7 +131,7 @@ def test_a_zone_that_differs_between_machines_is_refused(name: str) -> None:
         Timetable("0 3 * * *", name)
 
 
-def test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in_the_past() -> None:
+def test_a_schedule_created_in_the_repeated_hour_has_no_past_tick() -> None:
     second = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
     assert second.astimezone(ZoneInfo(BERLIN)).fold == 1
 
@@ -151,7 +153,7 @@ def test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in
     ],
 )
 @pytest.mark.parametrize("end", ["2026-03-29 01:30", "2026-10-25 01:30", "2026-07-01 00:00"])
-def test_the_latest_tick_is_the_last_of_all(cron: str, end: str) -> None:
+def test_the_latest_tick_is_the_last_one_listed(cron: str, end: str) -> None:
     table = Timetable(cron, BERLIN)
     until = datetime.fromisoformat(end).replace(tzinfo=UTC)
     first = table.after(until - timedelta(days=3))
@@ -204,7 +206,7 @@ def test_seconds_come_first() -> None:
         ("0 3 * * *", "a\0b", "there is no time zone"),
     ],
 )
-def test_a_line_or_a_zone_that_cannot_be_used_is_one_clear_line(cron: str, zone: str, words: str) -> None:
+def test_an_invalid_line_or_zone_is_reported_on_one_line(cron: str, zone: str, words: str) -> None:
     with pytest.raises(TimetableError) as error:
         Timetable(cron, zone)
 
@@ -230,6 +232,6 @@ def test_any_line_is_read_or_refused(fields: list[str]) -> None:
         ("0 3 * * *", "UTC", "first", "missed must be 'last', 'all' or 'none', not 'first'"),
     ],
 )
-def test_a_schedule_is_checked(cron: str, zone: str, missed: str, words: str) -> None:
+def test_an_invalid_schedule_is_refused(cron: str, zone: str, missed: str, words: str) -> None:
     with pytest.raises(TimetableError, match=words):
         check_schedule(cron, zone, missed)

@@ -39,7 +39,7 @@ class Books(RQBooks):
         self.noted.append((rq_id, queue))
 
 
-def test_deliveries_that_end_while_redis_is_away_are_cleared_when_it_is_back() -> None:
+def test_deliveries_that_end_during_a_redis_outage_are_cleared_afterwards() -> None:
     hashes, books = Hashes(), Books()
     ended = UnclearedDeliveries(cast(Consumer, hashes), Stores(), books)
     ended.finished("awaited", "mail")

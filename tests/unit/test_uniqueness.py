@@ -43,7 +43,7 @@ def inflight(id_: int, keep: str | None = None) -> Candidate:
         ),
     ],
 )
-def test_one_stands_and_the_others_give_way(
+def test_one_job_stands_and_the_others_give_way(
     candidates: Sequence[Candidate], stands: int, staged: list[int], in_flight: list[int]
 ) -> None:
     verdict = decide(candidates)
@@ -63,7 +63,7 @@ def test_one_stands_and_the_others_give_way(
         pytest.param([inflight(1), ready(2, None, 10, 7)], 1, 0, id="a job in flight waits for no other"),
     ],
 )
-def test_with_a_quiet_time_the_one_that_stands_waits_on(
+def test_a_quiet_time_makes_the_standing_job_keep_waiting(
     candidates: Sequence[Candidate], stands: int, seconds: float
 ) -> None:
     verdict = decide(candidates)

@@ -29,7 +29,7 @@ def options_of(unit: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: str(unit.stem))
-def test_a_unit_starts_again_and_waits_for_as_long_as_its_stores_are_away(unit: Path) -> None:
+def test_a_unit_restarts_until_its_stores_are_available(unit: Path) -> None:
     assert options_of(unit)
     settings = settings_of(unit)
     assert settings["Type"] == "notify"
@@ -40,7 +40,7 @@ def test_a_unit_starts_again_and_waits_for_as_long_as_its_stores_are_away(unit: 
     assert not {"Requires", "BindsTo", "PartOf"} & settings.keys()
 
 
-def test_the_unit_of_workers_leaves_jobs_their_grace_and_the_watchdog_its_loop() -> None:
+def test_the_worker_unit_allows_for_the_grace_and_the_loop() -> None:
     settings, options = settings_of(WORKERS), options_of(WORKERS)
     grace = options["grace_seconds"]
     assert isinstance(grace, float)

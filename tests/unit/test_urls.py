@@ -50,19 +50,17 @@ def test_the_name_of_any_driver_is_left_out(scheme: str, driver: str) -> None:
         ("options=-csearch_path%3Djobs&ssl=require", {"options": "-csearch_path=jobs", "sslmode": "require"}),
     ],
 )
-def test_a_parameter_of_another_driver_means_to_libpq_what_it_means_to_the_driver(
-    query: str, means: dict[str, str]
-) -> None:
+def test_a_drivers_parameter_is_translated_to_its_libpq_equivalent(query: str, means: dict[str, str]) -> None:
     assert parts(f"postgresql+asyncpg://user@localhost/shop?{query}") == means
 
 
-def test_a_url_without_a_driver_is_libpqs_own_in_which_a_plus_is_a_plus() -> None:
+def test_a_url_without_a_driver_keeps_a_literal_plus() -> None:
     url = "postgresql://user@localhost/shop?application_name=a+b&options=-cjit%3Doff"
 
     assert Settings(database_url=url).database_url == url
 
 
-def test_a_url_without_a_driver_may_have_the_parameters_of_one() -> None:
+def test_a_url_without_a_driver_accepts_driver_parameters() -> None:
     assert parts("postgresql://localhost/shop?ssl=require") == {"sslmode": "require"}
 
 
@@ -103,7 +101,7 @@ def test_a_parameter_that_libpq_lacks_is_refused_on_one_line_without_its_value(q
 @pytest.mark.parametrize(
     "url", ["postgresql+://localhost/shop", "postgresql+psycopg:/x", "mysql+asyncpg://h/d"]
 )
-def test_a_url_of_no_driver_of_postgresql_is_refused(url: str) -> None:
+def test_a_url_without_a_postgresql_driver_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"postgresql\+DRIVER://"):
         Settings(database_url=url)
 
@@ -112,7 +110,7 @@ def test_a_url_of_no_driver_of_postgresql_is_refused(url: str) -> None:
     some.text(some.characters(codec="ascii", exclude_categories=["C"]), min_size=1),
     some.text(some.characters(codec="ascii", exclude_categories=["C"]), min_size=1),
 )
-def test_what_sqlalchemy_writes_means_to_us_what_it_means_to_sqlalchemy(password: str, value: str) -> None:
+def test_a_url_written_by_sqlalchemy_is_read_as_sqlalchemy_means_it(password: str, value: str) -> None:
     written = sqlalchemy.URL.create(
         "postgresql+psycopg2", "user", password, "localhost", 5433, "shop", {"application_name": value}
     ).render_as_string(hide_password=False)
@@ -122,7 +120,7 @@ def test_what_sqlalchemy_writes_means_to_us_what_it_means_to_sqlalchemy(password
     assert (read["password"], read["application_name"]) == (password, value)
 
 
-def test_a_schema_of_ones_own_is_where_the_url_leads() -> None:
+def test_the_url_leads_to_the_configured_schema() -> None:
     settings = Settings(database_url="postgresql+asyncpg://localhost/shop?ssl=require", schema="jobs")
 
     read = conninfo_to_dict(settings.database_url)
@@ -132,7 +130,7 @@ def test_a_schema_of_ones_own_is_where_the_url_leads() -> None:
     assert urls.schema_of(settings.database_url) == "jobs"
 
 
-def test_a_schema_comes_after_the_options_of_the_url_and_once() -> None:
+def test_the_schema_follows_the_urls_options_and_is_added_only_once() -> None:
     once = urls.in_schema("postgresql://localhost/shop?options=-csearch_path%3Dothers", "jobs")
 
     assert conninfo_to_dict(once)["options"] == (
@@ -142,13 +140,13 @@ def test_a_schema_comes_after_the_options_of_the_url_and_once() -> None:
     assert urls.schema_of(urls.in_schema(once, "other")) == "other"
 
 
-def test_a_program_that_is_handed_the_url_alone_has_the_schema_and_the_namespace() -> None:
+def test_a_program_given_only_the_url_has_the_schema_and_namespace() -> None:
     given = Settings(database_url="postgresql://localhost/shop", schema="jobs")
 
     assert Settings(database_url=given.database_url) == given
 
 
-def test_without_a_schema_of_its_own_a_url_names_none() -> None:
+def test_a_search_path_alone_does_not_set_the_schema() -> None:
     settings = Settings(database_url="postgresql://localhost/shop?options=-csearch_path%3Djobs")
 
     assert (settings.schema, settings.namespace) == ("", "shop")
@@ -158,7 +156,7 @@ def test_without_a_schema_of_its_own_a_url_names_none() -> None:
     "name",
     ["Jobs", "my jobs", 'jobs"', "jobs;", "pg_jobs", "information_schema", "1a", "x" * 64, "a,b", "a\n"],
 )
-def test_what_cannot_be_the_name_of_a_schema_is_refused(name: str) -> None:
+def test_an_invalid_schema_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="DRAIN_SCHEMA must be the name of a schema") as caught:
         Settings(database_url="postgresql://localhost/shop", schema=name)
 

@@ -31,7 +31,7 @@ def test_a_ratio_holds_or_has_fallen_only_if_nearly_all_rounds_say_so(
     assert verdict(ratios, [1.0] * 9) is expected
 
 
-def test_the_bound_is_four_fifths_of_what_is_recorded() -> None:
+def test_the_bound_is_four_fifths_of_the_recorded_ratio() -> None:
     assert verdict([1.5] * 4, [1.8] * 9) is HOLDS
     assert verdict([1.5] * 4, [2.0] * 9) is FELL
 
@@ -43,12 +43,12 @@ def test_the_bound_is_four_fifths_of_what_is_recorded() -> None:
         pytest.param([0.5, 0.6, *[1.0] * 5], id="whose lower bound is low"),
     ],
 )
-def test_nothing_has_fallen_from_a_record_that_proves_little(recorded: list[float]) -> None:
+def test_nothing_is_judged_fallen_against_an_inconclusive_record(recorded: list[float]) -> None:
     assert verdict([0.5] * 12, recorded) is CANNOT_TELL
     assert verdict([0.9] * 12, recorded) is HOLDS
 
 
-def test_the_order_of_the_rounds_decides_nothing() -> None:
+def test_the_order_of_the_rounds_does_not_matter() -> None:
     ratios = [0.7, 0.75, 0.9, 0.95, 1.0, 1.1, 1.2, 1.3, 1.4]
     shuffled = random.Random(5).sample(ratios, len(ratios))
     assert verdict(ratios, [1.0] * 9) is verdict(shuffled, [1.0] * 9) is HOLDS
@@ -58,7 +58,7 @@ def test_the_order_of_the_rounds_decides_nothing() -> None:
     ("rounds", "expected"),
     [(3, (None, None)), (4, (1.0, 4.0)), (7, (2.0, 6.0)), (9, (3.0, 7.0)), (12, (4.0, 9.0))],
 )
-def test_the_bounds_of_the_median_are_the_outermost_rounds_that_a_coin_allows(
+def test_the_bounds_of_the_median_follow_from_the_number_of_rounds(
     rounds: int, expected: tuple[float | None, float | None]
 ) -> None:
     assert interval([float(number) for number in range(1, rounds + 1)]) == expected
@@ -84,7 +84,7 @@ def test_noise_neither_fails_an_unchanged_ratio_nor_hides_one_that_was_halved() 
     assert halved.count(FELL) > 290
 
 
-def test_noise_as_large_as_the_ratio_cannot_be_told() -> None:
+def test_noise_as_large_as_the_ratio_is_inconclusive() -> None:
     assert judged(0.8, 1.0, seed=1) is CANNOT_TELL
 
 
@@ -92,5 +92,7 @@ def test_noise_as_large_as_the_ratio_cannot_be_told() -> None:
     ("verdicts", "expected"),
     [([HOLDS, HOLDS], 0), ([HOLDS, CANNOT_TELL], 3), ([FELL, CANNOT_TELL], 1), ([], 0)],
 )
-def test_the_exit_code_tells_a_fall_from_what_cannot_be_told(verdicts: list[Verdict], expected: int) -> None:
+def test_the_exit_code_distinguishes_a_fall_from_an_inconclusive_result(
+    verdicts: list[Verdict], expected: int
+) -> None:
     assert exit_code(verdicts) == expected

@@ -27,7 +27,7 @@ HIDDEN = COMMANDS | DRAW_NOTHING
 
 
 @given(st.text(st.characters(categories=None) | st.sampled_from(list(map(chr, HIDDEN)))))
-def test_no_character_that_a_terminal_obeys_or_that_draws_nothing_is_left_and_no_other_is_changed(
+def test_only_control_and_invisible_characters_are_escaped(
     text: str,
 ) -> None:
     harmless = "".join(character for character in text if ord(character) not in HIDDEN)
@@ -49,7 +49,7 @@ def test_no_character_that_a_terminal_obeys_or_that_draws_nothing_is_left_and_no
         ("größe 日本 שלום 👍🏽", "größe 日本 שלום 👍🏽"),
     ],
 )
-def test_what_a_terminal_obeys_or_draws_as_nothing_is_shown_as_its_escape(text: str, shown: str) -> None:
+def test_control_and_invisible_characters_are_shown_as_escapes(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -64,7 +64,7 @@ def record(message: str, error: BaseException | None = None, **extra: Any) -> lo
     return made
 
 
-def test_a_log_line_for_people_shows_escapes_and_further_lines_cannot_pass_for_lines_of_the_log() -> None:
+def test_a_plain_log_line_is_escaped_and_cannot_forge_other_lines() -> None:
     formatter = log.Lines("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
 
     text = formatter.format(record("a\x1b[2J\n12:00:00 INFO all is well", ValueError("\x9b31m\nforged")))
@@ -74,7 +74,7 @@ def test_a_log_line_for_people_shows_escapes_and_further_lines_cannot_pass_for_l
     assert others == ["  12:00:00 INFO all is well", r"  ValueError: \x9b31m", "  forged"]
 
 
-def test_a_log_line_for_people_has_the_traceback_of_a_job_that_failed() -> None:
+def test_a_plain_log_line_includes_the_traceback_of_a_failed_job() -> None:
     formatter = log.Lines("%(levelname)s %(message)s")
 
     text = formatter.format(record("job 7 failed", traceback="Traceback:\n  File x\x1b"))
@@ -90,13 +90,13 @@ class Hostile:
 @pytest.mark.parametrize(
     "value", [Hostile(), {(1, 2): 3}, float("nan")], ids=["no text", "no key", "no number"]
 )
-def test_a_log_line_for_programs_is_json_whatever_an_event_adds(value: Any) -> None:
+def test_a_json_log_line_stays_valid_whatever_an_event_adds(value: Any) -> None:
     line = json.loads(log.JsonLines().format(record("failed", args_of_job=value)), parse_constant=pytest.fail)
 
     assert line["message"] == "failed"
 
 
-def test_on_a_terminal_log_lines_are_for_people(
+def test_log_lines_on_a_terminal_are_plain_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = logging.getLogger()

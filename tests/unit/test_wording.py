@@ -32,7 +32,7 @@ def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_moment_is_told_relative_to_now() -> None:
+def test_a_time_is_shown_relative_to_now() -> None:
     now = datetime(2026, 11, 22, tzinfo=UTC)
     assert relative(now - timedelta(seconds=200), now) == "3m 20s ago"
     assert relative(now + timedelta(hours=2), now) == "in 2h"
@@ -45,7 +45,7 @@ def test_the_clock_is_in_utc() -> None:
     )
 
 
-def test_one_thing_is_singular() -> None:
+def test_a_count_of_one_is_singular() -> None:
     assert [count(number, "job") for number in (0, 1, 12_000)] == ["0 jobs", "1 job", "12,000 jobs"]
     assert count(2, "process", "processes") == "2 processes"
 

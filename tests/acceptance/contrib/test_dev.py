@@ -115,7 +115,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         yield running
 
 
-def test_a_first_job_is_staged_runs_and_is_reloaded_and_ctrl_c_leaves_nothing(shop: Shop) -> None:
+def test_a_first_job_runs_changes_are_reloaded_and_ctrl_c_cleans_up(shop: Shop) -> None:
     assert f"export DRAIN_DATABASE_URL='{shop.database_url}'" in shop.output
     assert f"export DRAIN_REDIS_URL='redis://127.0.0.1:{shop.redis_port}/0'" in shop.output
     with Redis.from_url(f"redis://127.0.0.1:{shop.redis_port}/0") as client:
@@ -168,7 +168,7 @@ def test_a_first_job_is_staged_runs_and_is_reloaded_and_ctrl_c_leaves_nothing(sh
     assert wait_until(lambda: not shop.processes(), PATIENCE_SECONDS)
 
 
-def test_started_twice_it_says_so_in_one_line_and_killed_it_leaves_nothing(shop: Shop) -> None:
+def test_a_second_start_is_refused_in_one_line_and_a_kill_cleans_up(shop: Shop) -> None:
     for words, said in (
         (["--directory", "data"], f"another `drain dev` (pid {shop.command.pid}) runs in data; stop it"),
         (
@@ -197,7 +197,7 @@ def test_started_twice_it_says_so_in_one_line_and_killed_it_leaves_nothing(shop:
         assert third.wait(PATIENCE_SECONDS) == 0
 
 
-def test_killed_at_any_moment_of_its_start_it_leaves_nothing(tmp_path: Path) -> None:
+def test_a_kill_during_startup_leaves_no_processes(tmp_path: Path) -> None:
     tmp_path.joinpath("shop.py").write_text(SHOP, encoding="utf-8")
     env = environment("x", "y", MARK_OF_TEST=str(tmp_path), PYTHONPATH=str(ROOT))
     for sign in ("starting", "paste these"):
@@ -208,7 +208,7 @@ def test_killed_at_any_moment_of_its_start_it_leaves_nothing(tmp_path: Path) -> 
         assert wait_until(lambda: not marked(tmp_path), PATIENCE_SECONDS)
 
 
-def test_a_program_is_guarded_from_its_first_instant(tmp_path: Path) -> None:
+def test_a_program_is_guarded_as_soon_as_it_starts(tmp_path: Path) -> None:
     """Its owner may die before it can note the pid."""
     owner = f"""
 import os, signal, sys
@@ -221,7 +221,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert wait_until(lambda: not marked(tmp_path), PATIENCE_SECONDS)
 
 
-def test_a_program_that_heeds_no_signal_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_a_program_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     deaf = (
         "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); "
         "os.write(1, b'deaf\\n'); time.sleep(60)"
@@ -260,7 +260,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_a_change_is_reported_once_when_the_writing_is_over(project: Path) -> None:
+def test_a_change_is_reported_once_after_the_last_write(project: Path) -> None:
     watched = SourceWatcher(project, ["shop"])
     assert watched.changed() == watched.changed() == []
     jobs, added = project / "shop/jobs.py", project / "shop/mail.py"
@@ -274,7 +274,7 @@ def test_a_change_is_reported_once_when_the_writing_is_over(project: Path) -> No
     assert [watched.changed(), watched.changed()] == [[], [added]]
 
 
-def test_what_is_no_source_of_the_application_is_not_watched(project: Path) -> None:
+def test_files_outside_the_application_sources_are_not_watched(project: Path) -> None:
     watched = SourceWatcher(project, ["shop"])
     for name in (".venv/lib/x.py", "node_modules/y.py", "other/z.py", "shop/notes.txt"):
         project.joinpath(name).write_text("changed")
@@ -295,7 +295,7 @@ def test_a_module_from_elsewhere_is_watched_and_a_huge_tree_is_not(
     assert [watched.changed(), watched.changed()] == [[], [project / "shop/jobs.py"]]
 
 
-def test_a_log_line_is_shown_as_its_message_and_anything_else_as_it_is(
+def test_log_records_are_shown_as_messages_and_other_lines_unchanged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = Console()
@@ -328,7 +328,7 @@ def test_a_log_line_is_shown_as_its_message_and_anything_else_as_it_is(
         ("raise SystemExit(3)", "broken.py:1: SystemExit: 3\n    raise SystemExit(3)\n"),
     ],
 )
-def test_a_module_that_does_not_import_is_named_with_its_line(
+def test_an_import_error_names_the_module_and_the_line(
     source: str,
     said: str,
     tmp_path: Path,

@@ -119,7 +119,7 @@ def test_a_cancelled_task_has_failed(site: Site) -> None:
     assert site.play("refresh", job_id) == ["READY", "FAILED", "JobCancelledError"]
 
 
-def test_a_receiver_of_task_enqueued_that_fails_does_no_harm(site: Site) -> None:
+def test_a_failing_task_enqueued_receiver_does_not_prevent_staging(site: Site) -> None:
     job_id, *heard = site.play("listen_to_task_enqueued")
     assert heard == [["DrainBackend", job_id, "READY"]]
     assert query(site.database_url, "SELECT id::text FROM staged_jobs") == [(job_id,)]
@@ -146,7 +146,7 @@ def test_bad_input_is_refused_in_one_line(site: Site) -> None:
 
 
 @pytest.mark.parametrize("use_tz", ["yes", "no"])
-def test_times_are_those_of_the_project(site: Site, use_tz: str) -> None:
+def test_times_follow_the_time_zone_setting_of_the_project(site: Site, use_tz: str) -> None:
     assert site.play("times", SITE_USE_TZ=use_tz) == {"aware": use_tz == "yes", "same": True}
 
 
@@ -163,7 +163,7 @@ def test_times_are_those_of_the_project(site: Site, use_tz: str) -> None:
         ({"OPTIONS": {"database": "other"}}, "job-drain needs PostgreSQL, and DATABASES['other'] is sqlite"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_one_line(
+def test_an_invalid_setting_is_reported_in_one_line(
     site: Site, settings: dict[str, object], text: str | None
 ) -> None:
     tasks = json.dumps({"second": {"BACKEND": "drain.contrib.django.DrainBackend", **settings}})
@@ -178,7 +178,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(
         assert text in checked.stderr
 
 
-def test_the_programs_need_a_database_that_is_there(site: Site) -> None:
+def test_the_programs_need_a_configured_database(site: Site) -> None:
     tasks = json.dumps(
         {"default": {"BACKEND": "drain.contrib.django.DrainBackend", "OPTIONS": {"database": "nowhere"}}}
     )
@@ -188,7 +188,7 @@ def test_the_programs_need_a_database_that_is_there(site: Site) -> None:
     assert "DATABASES has no 'nowhere', which OPTIONS['database'] names: there are default, other" in line
 
 
-def test_the_programs_need_one_database(site: Site) -> None:
+def test_the_programs_need_a_single_postgres_database(site: Site) -> None:
     tasks = json.dumps(
         {"second": {"BACKEND": "drain.contrib.django.DrainBackend", "OPTIONS": {"database": "other"}}}
     )
@@ -204,7 +204,7 @@ def test_the_programs_need_one_database(site: Site) -> None:
     assert run.stderr.count("\n") == 1
 
 
-def test_the_help_of_a_program_is_that_of_drain(site: Site) -> None:
+def test_program_help_comes_from_drain(site: Site) -> None:
     for words in (("drain_work", "--help"), ("help", "drain_work")):
         printed = site.manage(*words)
         assert printed.returncode == 0
@@ -225,7 +225,7 @@ def test_each_command_of_drain_works_with_the_settings_of_django(site: Site) -> 
     assert "2 receipt x3" in site.notes()
 
 
-def test_help_and_exit_codes_are_those_of_drain(site: Site) -> None:
+def test_help_and_exit_codes_match_those_of_drain(site: Site) -> None:
     words = (
         (),
         ("--help",),
@@ -256,7 +256,7 @@ def test_help_and_exit_codes_are_those_of_drain(site: Site) -> None:
     assert refused.stderr.startswith("Error: job-drain needs PostgreSQL")
 
 
-def test_every_setting_of_drain_may_stand_among_those_of_django(site: Site) -> None:
+def test_every_drain_setting_can_be_a_django_setting(site: Site) -> None:
     for name, value, error in (
         ("DRAIN_NAMESPACE", "a b", "DRAIN_NAMESPACE may hold letters"),
         ("DRAIN_METRICS_PORT", "ninety", "DRAIN_METRICS_PORT must be a port"),
@@ -291,5 +291,7 @@ def test_every_setting_of_drain_may_stand_among_those_of_django(site: Site) -> N
         ),
     ],
 )
-def test_the_url_of_a_database_is_that_of_django(site: Site, database: dict[str, object], url: str) -> None:
+def test_the_database_url_is_built_from_the_django_settings(
+    site: Site, database: dict[str, object], url: str
+) -> None:
     assert site.play("url_of", database) == url

@@ -47,7 +47,7 @@ def leave(label: str) -> None:
     jobs_of_django.model().objects.create(label=label)
 
 
-def test_what_the_orm_writes_and_the_finish_are_one_commit(shop: Workshop) -> None:
+def test_orm_writes_and_the_finish_commit_together(shop: Workshop) -> None:
     seen: list[tuple[list[str], str, bool]] = []
 
     def look() -> None:
@@ -78,7 +78,7 @@ def test_atomic_within_the_block_is_a_savepoint(shop: Workshop) -> None:
     assert shop.effects() == ["before", "nested"]
 
 
-def test_jobs_are_staged_in_the_block_on_the_connection_below(shop: Workshop) -> None:
+def test_jobs_can_be_staged_in_the_block_on_the_underlying_connection(shop: Workshop) -> None:
     def act() -> None:
         with drain.contrib.django.transaction() as its_own:
             drain.stage(its_own.connection, "shop.jobs.next", [current_job().attempt])
@@ -146,7 +146,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("misuse", REFUSED)
-def test_a_block_that_could_not_commit_with_the_finish_is_rolled_back_and_says_why(
+def test_a_block_that_cannot_commit_with_the_finish_is_rolled_back(
     shop: Workshop, misuse: Callable[[], None]
 ) -> None:
     def act() -> None:
@@ -205,7 +205,7 @@ def in_an_event_loop() -> None:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_a_block_that_could_not_be_the_jobs_is_refused(
+def test_a_block_that_cannot_belong_to_the_job_is_refused(
     shop: Workshop, act: Callable[[], None], told: str
 ) -> None:
     try:
@@ -223,7 +223,7 @@ def test_a_block_that_could_not_be_the_jobs_is_refused(
 
 
 @pytest.mark.parametrize("other", ["another installation", "no schema"])
-def test_another_database_than_that_of_the_jobs_is_refused(
+def test_a_database_other_than_the_job_database_is_refused(
     shop: Workshop, other: str, request: pytest.FixtureRequest
 ) -> None:
     name = "other_database_url" if other == "another installation" else "empty_database_url"
@@ -239,7 +239,7 @@ def test_another_database_than_that_of_the_jobs_is_refused(
     forget_django()
 
 
-def test_outside_of_a_job_there_is_no_transaction(shop: Workshop) -> None:
+def test_a_transaction_outside_a_job_is_refused(shop: Workshop) -> None:
     with pytest.raises(drain.NoCurrentJobError), drain.contrib.django.transaction():
         pass
 
@@ -247,9 +247,7 @@ def test_outside_of_a_job_there_is_no_transaction(shop: Workshop) -> None:
 # --- functions that Django calls after the commit
 
 
-def test_functions_for_after_the_commit_find_the_job_finished(
-    shop: Workshop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_on_commit_hooks_see_the_job_finished(shop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[bool] = []
 
     def fail() -> None:
@@ -268,7 +266,7 @@ def test_functions_for_after_the_commit_find_the_job_finished(
     assert "the mail server is away" in one_event(caplog, "failed_after_finish")
 
 
-def test_functions_for_after_the_commit_are_not_called_if_the_lease_is_lost(shop: Workshop) -> None:
+def test_on_commit_hooks_are_not_called_if_the_lease_is_lost(shop: Workshop) -> None:
     seen: list[str] = []
 
     def act() -> None:
@@ -282,7 +280,7 @@ def test_functions_for_after_the_commit_are_not_called_if_the_lease_is_lost(shop
     assert (shop.effects(), seen) == ([], [])
 
 
-def test_an_async_job_has_its_transaction_in_a_function_that_is_called_through_asgiref(
+def test_an_async_job_can_open_its_transaction_in_sync_to_async(
     shop: Workshop,
 ) -> None:
     def write() -> None:
@@ -307,7 +305,7 @@ def sessions(shop: Workshop) -> list[int]:
 
 
 @pytest.mark.parametrize("health_checks", [False, True])
-def test_a_connection_that_is_lost_between_two_jobs_fails_none(shop: Workshop, health_checks: bool) -> None:
+def test_a_connection_lost_between_two_jobs_fails_neither(shop: Workshop, health_checks: bool) -> None:
     use_django_at(shop.database_url, CONN_HEALTH_CHECKS=health_checks)
     for label in ("first", "second"):
         assert shop.work(shop.delivered(lambda label=label: leave(label), max_attempts=1)) == "finished"
@@ -316,7 +314,7 @@ def test_a_connection_that_is_lost_between_two_jobs_fails_none(shop: Workshop, h
     use_django_at(shop.database_url, CONN_HEALTH_CHECKS=False)
 
 
-def test_a_connection_stays_for_the_next_job_as_long_as_django_is_told(shop: Workshop) -> None:
+def test_a_connection_is_kept_for_the_next_job_according_to_conn_max_age(shop: Workshop) -> None:
     for _ in range(2):
         assert shop.work(shop.delivered(lambda: leave("written"))) == "finished"
         first, *more = sessions(shop)
@@ -330,7 +328,7 @@ def test_a_connection_stays_for_the_next_job_as_long_as_django_is_told(shop: Wor
     use_django_at(shop.database_url)
 
 
-def test_a_statement_whose_job_has_run_out_of_time_is_dropped_by_the_server(shop: Workshop) -> None:
+def test_a_statement_is_cancelled_on_the_server_when_its_job_times_out(shop: Workshop) -> None:
     job_id = shop.deliver(drain.job(name="tests.act", max_attempts=1, timeout_seconds=1)(sleep_too_long))
     assert shop.work(job_id) == "dead"
     # The cancel is on its way when the job has ended.
@@ -342,7 +340,7 @@ def sleep_too_long() -> None:
     connection.cursor().execute("SELECT pg_sleep(600)")
 
 
-def test_a_block_that_a_job_leaves_open_is_not_the_next_jobs(shop: Workshop) -> None:
+def test_a_block_left_open_does_not_leak_into_the_next_job(shop: Workshop) -> None:
     opened: list[Any] = []
 
     def act() -> None:
@@ -355,7 +353,7 @@ def test_a_block_that_a_job_leaves_open_is_not_the_next_jobs(shop: Workshop) -> 
     assert shop.effects() == ["the next job"]
 
 
-def test_a_job_that_begins_and_ends_leaves_the_connection_of_the_others_in_its_loop(shop: Workshop) -> None:
+def test_a_job_does_not_close_the_connection_of_others_in_its_loop(shop: Workshop) -> None:
     """They share it: asgiref has one thread for all of them."""
     query(shop.database_url, "INSERT INTO effects (label) SELECT generate_series(1, 4)::text")
     use_django_at(shop.database_url, CONN_MAX_AGE=0)
@@ -393,7 +391,7 @@ def in_a_child(shop: Workshop, function: Callable[..., Any]) -> Outcome:
         heartbeat.stop()
 
 
-def test_what_a_killed_child_has_begun_is_not_in_the_next_jobs_transaction(shop: Workshop) -> None:
+def test_a_killed_childs_writes_are_not_in_the_next_jobs_transaction(shop: Workshop) -> None:
     def act() -> None:
         with atomic():
             leave("of the killed")
@@ -405,7 +403,7 @@ def test_what_a_killed_child_has_begun_is_not_in_the_next_jobs_transaction(shop:
     assert shop.effects() == ["first", "the next job"]
 
 
-def test_a_child_has_a_thread_of_asgirefs_own(shop: Workshop) -> None:
+def test_a_child_process_gets_its_own_asgiref_thread(shop: Workshop) -> None:
     async def act() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await jobs_of_django.model().objects.acreate(label=current_job().name)
@@ -415,7 +413,7 @@ def test_a_child_has_a_thread_of_asgirefs_own(shop: Workshop) -> None:
     assert shop.effects() == ["tests.act", "tests.isolated"]
 
 
-def test_a_transaction_of_a_test_case_is_left_as_it_is(shop: Workshop) -> None:
+def test_a_test_case_transaction_is_left_open(shop: Workshop) -> None:
     """Django's TestCase runs jobs within a transaction of its own."""
     block = atomic()
     block._from_testcase = True
@@ -459,7 +457,7 @@ def test_within_a_test_case_the_block_is_a_savepoint(shop: Workshop) -> None:
     ],
     ids=["main thread", "threads", "async", "finish", "finish async"],
 )
-def test_a_worker_whose_connections_were_ended_goes_on(yard: Yard, job: Any, words: tuple[str, ...]) -> None:
+def test_a_worker_survives_the_loss_of_its_connections(yard: Yard, job: Any, words: tuple[str, ...]) -> None:
     def sessions() -> list[tuple[int]]:
         return query(yard.database_url, "SELECT pid FROM pg_stat_activity WHERE application_name = 'django'")
 
@@ -484,9 +482,7 @@ def test_commits_through_django_may_be_grouped(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--threads", "2")], ids=["main thread", "threads"])
-def test_a_child_that_a_job_forks_in_its_block_loses_nothing_of_the_jobs(
-    yard: Yard, words: tuple[str, ...]
-) -> None:
+def test_a_fork_inside_the_block_loses_none_of_the_jobs_writes(yard: Yard, words: tuple[str, ...]) -> None:
     ids = yard.pushed(jobs_of_django.fork_and_finish, "first", "second")
     with yard.working(*words, "--burst", DRAIN_JOBS=jobs_of_django.MODULE) as command:
         assert command.wait(PATIENCE_SECONDS) == 0

@@ -271,12 +271,12 @@ def test_the_tutorial_can_be_followed(reader: Reader, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("page", [README, *HOW_TO], ids=lambda page: page.stem)
-def test_the_code_of_the_readme_and_of_a_how_to_page_runs(reader: Reader, page: Path) -> None:
+def test_the_code_in_the_readme_and_how_to_pages_runs(reader: Reader, page: Path) -> None:
     code = [block for block in pages.blocks(page) if block.language == "python" and block.not_run is None]
     assert reader.follow(page) >= len(code)
 
 
-def test_enough_how_to_pages_have_code_for_the_test_above_to_mean_something() -> None:
+def test_the_key_how_to_pages_contain_code() -> None:
     with_code = {
         page.stem for page in HOW_TO if any(block.language == "python" for block in pages.blocks(page))
     }

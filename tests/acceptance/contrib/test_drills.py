@@ -103,7 +103,7 @@ def broken(evidence: list[Evidence]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", catalogue.DRILLS)
-def test_each_drill_takes_place_and_is_survived(lines: Lines, name: str) -> None:
+def test_each_drill_happens_and_is_survived(lines: Lines, name: str) -> None:
     (verdict,) = [line for line in lines if line["drill"] == name and "verdict" in line]
     assert verdict["verdict"] == "survived"
     assert verdict["passed"]
@@ -113,7 +113,7 @@ def test_each_drill_takes_place_and_is_survived(lines: Lines, name: str) -> None
 
 
 @pytest.mark.parametrize("name", catalogue.DRILLS)
-def test_each_drill_tells_what_happens_in_its_order_and_the_verdict_last(lines: Lines, name: str) -> None:
+def test_each_drill_reports_events_in_order_and_the_verdict_last(lines: Lines, name: str) -> None:
     *events, verdict = [line for line in lines if line["drill"] == name]
     times = [event["at"] for event in events]
     assert times == sorted(times)
@@ -121,7 +121,7 @@ def test_each_drill_tells_what_happens_in_its_order_and_the_verdict_last(lines: 
     assert {event["event"] for event in events} > {"started", "committed"}
 
 
-def test_the_lease_race_goes_through_both_tokens_and_a_refusal(lines: Lines) -> None:
+def test_the_lease_race_uses_both_tokens_and_sees_a_refusal(lines: Lines) -> None:
     events = [line for line in lines if line["drill"] == "lease-race" and "event" in line]
     tokens = [event["token"] for event in events if event["event"] == "lease_acquired"]
     (refused,) = [event for event in events if event["event"] == "stale_finish_refused"]
@@ -129,7 +129,7 @@ def test_the_lease_race_goes_through_both_tokens_and_a_refusal(lines: Lines) -> 
     assert (refused["stale_token"], refused["current_token"]) == (1, 2)
 
 
-def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_name_is_answered_with_the_available_drills() -> None:
     for words in (["drill", "kill-everything"], ["drill"]):
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 2
@@ -170,7 +170,7 @@ def test_an_effect_that_vanishes_makes_the_whole_drill_fail(
     assert "late-commit: not survived" in output
 
 
-def test_a_race_that_does_not_come_about_is_no_success_and_told_with_last_words(
+def test_a_race_that_never_happens_is_reported_as_not_proven(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenario, "_PATIENCE_SECONDS", 0.0)
@@ -200,7 +200,7 @@ def test_the_table_has_a_row_for_each_drill(capsys: pytest.CaptureFixture[str]) 
     assert rows[2][-3:] == ["not", "survived", "3s"]
 
 
-def test_without_evidence_nothing_is_proven_and_nothing_survived() -> None:
+def test_without_evidence_no_verdict_is_a_success() -> None:
     proof = Evidence("", "", holds=True)
     assert Verdict("", [], [proof]).outcome is Outcome.NOT_PROVEN
     assert Verdict("", [proof], []).outcome is Outcome.NOT_SURVIVED
@@ -213,17 +213,17 @@ def test_the_books_agree_when_each_order_is_settled_once(tables: Books) -> None:
     assert broken(invariants.check(tables.connection, [order.id])) == []
 
 
-def test_the_books_do_not_agree_on_nothing_at_all(tables: Books) -> None:
+def test_empty_books_do_not_agree(tables: Books) -> None:
     assert len(broken(invariants.check(tables.connection))) == 2
 
 
 @pytest.mark.parametrize("effects", [0, 2])
-def test_the_books_miss_an_effect_and_see_a_second_one(tables: Books, effects: int) -> None:
+def test_the_books_notice_a_missing_effect_and_a_duplicate(tables: Books, effects: int) -> None:
     tables.settle(tables.place(), effects=effects)
     assert broken(invariants.check(tables.connection)) == ["effects has the row of each job exactly once"]
 
 
-def test_the_books_miss_a_job(tables: Books) -> None:
+def test_the_books_notice_a_missing_job(tables: Books) -> None:
     tables.settle(tables.place())
     lost = tables.place()
     tables.connection.execute("DELETE FROM staged_jobs")
@@ -233,14 +233,14 @@ def test_the_books_miss_a_job(tables: Books) -> None:
     ]
 
 
-def test_the_books_miss_a_commit_that_only_the_application_remembers(tables: Books) -> None:
+def test_the_books_notice_a_commit_known_only_to_the_application(tables: Books) -> None:
     tables.settle(tables.place())
     assert broken(invariants.check(tables.connection, [999])) == [
         "finished_jobs has the job of every committed order"
     ]
 
 
-def test_the_books_see_what_ran_without_a_commit_and_what_ran_before_it(tables: Books) -> None:
+def test_the_books_notice_runs_without_a_commit_and_before_it(tables: Books) -> None:
     tables.settle(tables.place())
     tables.connection.execute(EFFECT, (999, 999, 1))
     tables.connection.execute("UPDATE finished_jobs SET claimed_at = %s", (LONG_AGO,))
@@ -280,12 +280,12 @@ CALM: dict[ModuleType, Callable[[Books, Order], object]] = {
 
 
 @pytest.mark.parametrize("drill", CALM, ids=lambda drill: drill.__name__)
-def test_no_drill_passes_on_tables_in_which_nothing_has_happened(tables: Books, drill: ModuleType) -> None:
+def test_no_drill_passes_when_nothing_went_wrong(tables: Books, drill: ModuleType) -> None:
     order = tables.place()
     tables.settle(order)
     verdict = drill.judge(tables.connection, CALM[drill](tables, order))
     assert verdict.outcome is Outcome.NOT_PROVEN
 
 
-def test_every_drill_is_put_to_that_proof() -> None:
+def test_every_drill_has_a_calm_case() -> None:
     assert set(CALM) == set(catalogue.DRILLS.values())

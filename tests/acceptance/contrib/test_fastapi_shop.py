@@ -22,7 +22,7 @@ def env(database_url: str, redis_url: str) -> dict[str, str]:
     return environment(database_url, redis_url, DRAIN_JOBS=MODULE, PYTHONPATH=f"{ROOT}:{ROOT / 'examples'}")
 
 
-def test_the_suite_of_the_shop_passes_and_leaves_nothing(env: dict[str, str], database_url: str) -> None:
+def test_the_shops_own_suite_passes_and_cleans_up(env: dict[str, str], database_url: str) -> None:
     options = (
         "-o",
         "addopts=",
@@ -75,7 +75,7 @@ class Customer:
                 await asyncio.sleep(0.05)
 
 
-def test_an_order_goes_the_whole_way(
+def test_an_order_is_processed_end_to_end(
     env: dict[str, str], database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in env.items():

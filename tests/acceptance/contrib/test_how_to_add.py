@@ -29,7 +29,7 @@ CONSISTENCY = (
     *("tests/database/test_queues.py", "tests/database/test_move.py", "tests/database/contrib/test_web.py"),
     *("tests/process/test_migrations.py", "tests/process/test_roles.py"),
     f"{_CRASHES}::test_every_crash_point_has_its_test",
-    f"{_CRASHES}::test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs_twice[GREETED]",
+    f"{_CRASHES}::test_a_killed_enqueuer_loses_no_job_and_makes_none_run_twice[GREETED]",
 )
 
 
@@ -50,14 +50,14 @@ def named(kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=kind_of)
-def test_what_is_added_touches_the_files_that_contributing_names_and_no_others(patch: Path) -> None:
+def test_an_addition_touches_exactly_the_files_named_in_contributing(patch: Path) -> None:
     files, names = touched(patch), named(kind_of(patch))
     folders = {f"{Path(file).parent}/" for file in files}
     assert {file for file in files if file not in names and f"{Path(file).parent}/" not in names} == set()
     assert names - files - folders == set()
 
 
-def test_each_dummy_is_all_that_the_tests_ask_for() -> None:
+def test_the_consistency_tests_pass_with_every_dummy_applied() -> None:
     with tree.copied() as copy:
         subprocess.run(["git", "apply", "-C1", *map(str, PATCHES)], cwd=copy, check=True)
         env = tree.environment(copy)

@@ -138,7 +138,7 @@ def test_a_retry_that_a_job_asks_for_reports_the_error_behind_it(shop: Workshop,
 
 
 @pytest.mark.parametrize("error", [drain.Defer(0), drain.RateLimited(0.001)])
-def test_a_job_that_goes_on_later_has_not_failed(shop: Workshop, spans: Spans, error: Exception) -> None:
+def test_a_deferred_job_is_not_reported_as_failed(shop: Workshop, spans: Spans, error: Exception) -> None:
     def act() -> None:
         raise error
 
@@ -148,7 +148,7 @@ def test_a_job_that_goes_on_later_has_not_failed(shop: Workshop, spans: Spans, e
     assert (span.attributes or {})["job_drain.job.outcome"] == "deferred"
 
 
-def test_an_error_that_cannot_be_shown_fails_nothing_else(shop: Workshop, spans: Spans) -> None:
+def test_an_unprintable_error_does_not_break_the_worker(shop: Workshop, spans: Spans) -> None:
     class UnprintableError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -210,7 +210,7 @@ def test_an_async_job_has_the_span_of_its_own_task(shop: Workshop, spans: Spans)
     assert parent(spans.only("inner")) == ids(spans.only("process default"))
 
 
-def test_baggage_and_state_travel_and_a_context_of_the_application_stays(
+def test_baggage_and_state_are_propagated_and_an_explicit_context_is_kept(
     shop: Workshop, spans: Spans
 ) -> None:
     seen: list[object] = []
@@ -240,7 +240,7 @@ def test_a_job_without_a_trace_begins_one(
     assert parent(spans.only("process default")) is None
 
 
-def test_no_thread_has_the_span_of_anothers_job(shop: Workshop, spans: Spans) -> None:
+def test_a_thread_does_not_inherit_the_span_of_the_job(shop: Workshop, spans: Spans) -> None:
     seen: list[bool] = []
     thread = threading.Thread(
         target=lambda: seen.append(trace.get_current_span().get_span_context().is_valid)
@@ -254,7 +254,7 @@ def test_no_thread_has_the_span_of_anothers_job(shop: Workshop, spans: Spans) ->
     assert seen == [False]
 
 
-def test_uninstrument_takes_every_hook_away(shop: Workshop, spans: Spans) -> None:
+def test_uninstrument_removes_every_hook(shop: Workshop, spans: Spans) -> None:
     DrainInstrumentor().uninstrument()
     assert (hooks.around_hooks, hooks.stage_hooks, hooks.producers) == ((), (), ())
     assert shop.work(shop.deliver(job(name=NAME)(lambda: None))) == "finished"

@@ -55,7 +55,7 @@ def no_worker_is_left(client: Redis) -> bool:
 
 
 @MODES
-def test_a_warm_stop_waits_for_a_plain_job_beyond_the_grace_and_says_so(
+def test_a_warm_stop_waits_for_a_plain_job_beyond_the_grace_period(
     yard: Yard, client: Redis, queue: Queue, mode: str
 ) -> None:
     job = queue.enqueue(probes.wait_for, "go")
@@ -75,7 +75,7 @@ def test_a_warm_stop_waits_for_a_plain_job_beyond_the_grace_and_says_so(
 
 
 @MODES
-def test_a_second_signal_ends_a_plain_job_as_rqs_cold_shutdown_and_says_which(
+def test_a_second_signal_ends_a_plain_job_like_rqs_cold_shutdown(
     yard: Yard, client: Redis, queue: Queue, mode: str
 ) -> None:
     job = queue.enqueue(probes.wait_for, "go")
@@ -106,9 +106,7 @@ def test_rqs_shutdown_command_ends_the_worker_process(yard: Yard, client: Redis,
     assert job.get_status() is JobStatus.FINISHED
 
 
-def test_an_rq_process_that_is_killed_is_replaced_and_is_no_ghost(
-    yard: Yard, client: Redis, queue: Queue
-) -> None:
+def test_a_killed_rq_process_is_replaced_and_leaves_no_ghost(yard: Yard, client: Redis, queue: Queue) -> None:
     with yard.working() as command:
         first = only_rq_worker(client, tracked=False)
         assert first.pid is not None
@@ -123,7 +121,7 @@ def test_an_rq_process_that_is_killed_is_replaced_and_is_no_ghost(
     assert no_worker_is_left(client)
 
 
-def test_a_worker_process_that_is_killed_leaves_its_plain_job_to_end_and_no_ghost(
+def test_a_killed_workers_plain_job_ends_and_no_ghost_is_left(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     job = queue.enqueue(probes.wait_for, "go")
@@ -155,7 +153,7 @@ def test_hard_exits_in_one_process_leave_no_ghost(yard: Yard, client: Redis, que
     assert {job.get_status() for job in failed} == {JobStatus.STARTED}
 
 
-def test_a_plain_job_at_the_head_of_a_list_holds_nothing_up_while_coroutines_run(
+def test_a_plain_job_at_the_head_blocks_nothing_while_coroutines_run(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     waiting = yard.pushed(jobs.settle_together, "waiting")
@@ -173,7 +171,7 @@ def test_a_plain_job_at_the_head_of_a_list_holds_nothing_up_while_coroutines_run
 
 @MODES
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_tracked_jobs_run_beside_a_slow_plain_job_and_from_behind_others_that_wait(
+def test_tracked_jobs_run_alongside_slow_and_waiting_plain_jobs(
     yard: Yard, client: Redis, queue: Queue, mode: str, threads: str
 ) -> None:
     slow = queue.enqueue(probes.wait_for, "go")
@@ -199,7 +197,7 @@ def shown_as(client: Redis, *, tracked: bool) -> tuple[str, int]:
     return str(worker.get_state()), worker.successful_job_count
 
 
-def test_a_burst_goes_on_with_plain_jobs_that_it_had_no_room_for(
+def test_a_burst_comes_back_for_plain_jobs_it_had_no_room_for(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     words = [str(number) for number in range(20)]
@@ -212,9 +210,7 @@ def test_a_burst_goes_on_with_plain_jobs_that_it_had_no_room_for(
     assert yard.all_are("finished_jobs", ids)
 
 
-def test_what_waits_behind_a_plain_job_is_given_to_other_workers(
-    yard: Yard, client: Redis, queue: Queue
-) -> None:
+def test_jobs_waiting_behind_a_plain_job_go_to_other_workers(yard: Yard, client: Redis, queue: Queue) -> None:
     slow = queue.enqueue(probes.wait_for, "go")
     others = [queue.enqueue(probes.note, word) for word in ("one", "two")]
     with yard.working("--prefetch", "3") as first:
@@ -229,7 +225,7 @@ def test_what_waits_behind_a_plain_job_is_given_to_other_workers(
     assert (first_mark, sorted(others_marks)) == ("waits for go", ["one", "two"])
 
 
-def test_a_worker_ends_that_has_had_no_job_for_so_long(yard: Yard, client: Redis, queue: Queue) -> None:
+def test_a_worker_ends_after_the_maximum_idle_time(yard: Yard, client: Redis, queue: Queue) -> None:
     # Before they start: they do not wait for longer than that until a test has enqueued it.
     job = queue.enqueue(probes.note, "one")
     with yard.working("--max-idle-time", "0.3", "--processes", "2") as command:
@@ -239,7 +235,7 @@ def test_a_worker_ends_that_has_had_no_job_for_so_long(yard: Yard, client: Redis
 
 
 @pytest.mark.parametrize("words", [("--burst",), ()], ids=["in a burst", "for good"])
-def test_rqs_scheduler_enqueues_what_is_due(
+def test_rqs_scheduler_enqueues_due_jobs(
     yard: Yard, client: Redis, queue: Queue, words: tuple[str, ...]
 ) -> None:
     due = queue.enqueue_in(timedelta(seconds=-1), probes.note, "due")
@@ -249,7 +245,7 @@ def test_rqs_scheduler_enqueues_what_is_due(
     assert not client.keys("rq:scheduler-lock:*")
 
 
-def test_the_workers_of_several_processes_have_names_of_their_own(yard: Yard, client: Redis) -> None:
+def test_each_process_has_a_worker_name_of_its_own(yard: Yard, client: Redis) -> None:
     with yard.working("--name", "Alice", "--processes", "2") as command:
         expected = {"Alice.1", "Alice.2", "Alice.1.tracked", "Alice.2.tracked"}
         wait_until(lambda: {w.name for w in Worker.all(connection=client)} == expected, PATIENCE_SECONDS)
@@ -257,7 +253,7 @@ def test_the_workers_of_several_processes_have_names_of_their_own(yard: Yard, cl
     assert no_worker_is_left(client)
 
 
-def test_a_name_that_a_dead_process_has_left_is_taken_over(yard: Yard, client: Redis) -> None:
+def test_the_worker_name_of_a_dead_process_is_taken_over(yard: Yard, client: Redis) -> None:
     with yard.working("--name", "Alice") as command:
         wait_until(lambda: len(pids(client)) == 2, PATIENCE_SECONDS)
         dead = pids(client)
@@ -281,7 +277,7 @@ def pids(client: Redis) -> set[int]:
     return {worker.pid or 0 for worker in Worker.all(connection=client)}
 
 
-def test_no_reader_finds_a_name_without_a_hash_while_it_is_taken_over(client: Redis) -> None:
+def test_a_worker_name_always_has_a_hash_during_a_takeover(client: Redis) -> None:
     """RQ removes a name without a hash from its set of workers, possibly after the new worker has registered."""
     for _ in range(2):
         worker = Worker([], name="Alice", connection=client)
@@ -303,7 +299,7 @@ def test_queues_of_any_name_are_worked_on(yard: Yard, client: Redis, name: str) 
     assert job.get_status() is looks_like_ours.get_status() is JobStatus.FINISHED
 
 
-def test_a_plain_job_whose_id_looks_like_ours_is_refused_where_only_tracked_ones_run(
+def test_a_plain_job_with_a_tracked_id_is_refused_in_refuse_mode(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     job = queue.enqueue(probes.note, "never", job_id=f"{NAMESPACE}-1-2")
@@ -322,7 +318,7 @@ def test_a_plain_job_whose_id_looks_like_ours_is_refused_where_only_tracked_ones
         ("--exception-handler", "tests.plain_probes.MARKS", "cannot be called"),
     ],
 )
-def test_what_an_option_names_that_cannot_be_imported_is_one_line(
+def test_an_option_naming_an_unimportable_object_is_refused_in_one_line(
     yard: Yard, option: str, path: str, reason: str
 ) -> None:
     with drain_command("work", option, path, env=yard.env()) as command:
@@ -348,7 +344,7 @@ def test_an_abandoned_job_with_a_callback_is_cleaned_up_at_the_start(
 
 
 @pytest.mark.parametrize("rq_id", ["any", probes.LOOKS_LIKE_OURS])
-def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
+def test_a_job_that_rq_has_not_started_is_returned_if_its_process_dies(
     yard: Yard, client: Redis, queue: Queue, rq_id: str
 ) -> None:
     """A crash between the answer and RQ's first word about the job."""
@@ -388,9 +384,7 @@ def test_a_shutdown_command_that_comes_before_rqs_signal_handlers_is_obeyed(
     assert no_worker_is_left(client)
 
 
-def test_a_job_is_not_forgotten_of_which_redis_could_not_be_asked_for_a_moment(
-    yard: Yard, client: Redis, queue: Queue
-) -> None:
+def test_a_brief_redis_failure_does_not_lose_a_job(yard: Yard, client: Redis, queue: Queue) -> None:
     job = queue.enqueue(probes.note, "once")
     fails_once = (
         "import redis; from rq.job import Job; refresh = Job.refresh\n"
@@ -406,7 +400,7 @@ def test_a_job_is_not_forgotten_of_which_redis_could_not_be_asked_for_a_moment(
     assert marks(client) == ["once"]
 
 
-def test_a_name_of_another_machine_is_left_to_it(yard: Yard, client: Redis) -> None:
+def test_a_worker_name_used_on_another_machine_is_not_taken(yard: Yard, client: Redis) -> None:
     # No process has this id here.
     client.hset("rq:worker:Alice", mapping={"pid": 2**30, "hostname": "elsewhere"})
     with yard.working("--name", "Alice") as command:
@@ -418,7 +412,7 @@ def test_a_name_of_another_machine_is_left_to_it(yard: Yard, client: Redis) -> N
     assert client.hget("rq:worker:Alice", "hostname") == b"elsewhere"
 
 
-def test_a_tracked_job_behind_a_plain_one_is_not_waited_for_beyond_the_grace(
+def test_a_tracked_job_behind_a_plain_one_gets_only_the_grace_period(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     plain = queue.enqueue(probes.note, "plain")
@@ -431,7 +425,7 @@ def test_a_tracked_job_behind_a_plain_one_is_not_waited_for_beyond_the_grace(
     assert yard.place(stubborn[0]) == "inflight_jobs"
 
 
-def test_a_second_signal_ends_an_rq_process_that_is_deaf_to_it(
+def test_a_second_signal_ends_an_rq_process_that_ignores_signals(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     queue.enqueue(probes.hear_no_signal)

@@ -54,7 +54,7 @@ def told(event: dict[str, Any]) -> tuple[str, str, str]:
     return str(event["level"]), "", str(event["logentry"])
 
 
-def test_an_exception_is_sent_once_by_job_with_its_stack(shop: Workshop) -> None:
+def test_an_exception_is_sent_once_per_attempt_with_its_stack(shop: Workshop) -> None:
     sent = kept()
 
     def act(_number: int) -> None:
@@ -72,7 +72,7 @@ def test_an_exception_is_sent_once_by_job_with_its_stack(shop: Workshop) -> None
     assert [event["extra"]["job"]["attempt"] for event in sent.events] == [1, 2]
 
 
-def test_only_the_last_exception_is_sent_if_that_is_wanted(shop: Workshop) -> None:
+def test_only_the_last_exception_is_sent_when_retries_are_off(shop: Workshop) -> None:
     sent = kept(retries=False)
 
     def act() -> None:
@@ -125,7 +125,7 @@ def test_all_jobs_of_stage_many_are_one_span_and_one_trace(shop: Workshop) -> No
     [drain.Defer(0), drain.RateLimited(0.001), WorkerStoppedError(), drain.JobCancelledError()],
     ids=lambda error: type(error).__name__,
 )
-def test_what_is_no_failure_is_not_sent(shop: Workshop, error: Exception) -> None:
+def test_deferrals_and_cancellations_are_not_sent(shop: Workshop, error: Exception) -> None:
     sent = kept()
 
     def act() -> None:
@@ -148,7 +148,7 @@ def test_a_retry_is_sent_as_the_error_behind_it(shop: Workshop) -> None:
     assert {each["exception"]["values"][-1]["type"] for each in sent.events} == {"ValueError"}
 
 
-def test_an_error_that_is_not_retried_is_sent_as_the_last_one(shop: Workshop) -> None:
+def test_an_error_that_is_not_retried_is_sent_at_level_error(shop: Workshop) -> None:
     sent = kept()
 
     def act() -> None:
@@ -159,7 +159,7 @@ def test_an_error_that_is_not_retried_is_sent_as_the_last_one(shop: Workshop) ->
     assert [event["level"] for event in sent.events] == ["error"]
 
 
-def test_what_a_job_raises_after_its_finish_is_sent_once(shop: Workshop) -> None:
+def test_an_exception_after_the_finish_is_sent_once(shop: Workshop) -> None:
     sent = kept()
 
     def act() -> None:
@@ -171,7 +171,7 @@ def test_what_a_job_raises_after_its_finish_is_sent_once(shop: Workshop) -> None
     assert [(event["level"], exception(event)[0]) for event in sent.events] == [("error", "ValueError")]
 
 
-def test_a_death_without_an_exception_is_sent_as_a_line_of_the_log(shop: Workshop) -> None:
+def test_a_death_without_an_exception_is_sent_as_a_log_message(shop: Workshop) -> None:
     sent = kept()
     job_id = shop.deliver(job(name=NAME)(lambda: None))
     shop.set(job_id, "expires_at = now() - interval '1 s' WHERE")
@@ -232,7 +232,7 @@ WORKERS = pytest.mark.parametrize(
 
 
 @WORKERS
-def test_each_exception_is_sent_once_beside_all_of_sentrys_own_integrations(
+def test_exceptions_are_sent_once_alongside_sentrys_own_integrations(
     yard: Yard, tmp_path: Path, work: Callable[[Yard, dict[str, str]], None]
 ) -> None:
     yard.pushed(jobs.fine, "fine")
@@ -257,7 +257,7 @@ def test_each_exception_is_sent_once_beside_all_of_sentrys_own_integrations(
 
 
 @WORKERS
-def test_sentrys_integration_of_rq_alone_sends_what_kills_a_job(
+def test_sentrys_rq_integration_alone_sends_fatal_exceptions(
     yard: Yard, tmp_path: Path, work: Callable[[Yard, dict[str, str]], None]
 ) -> None:
     (fine,), (dead,) = yard.pushed(jobs.fine, "fine"), yard.pushed(jobs.fail, "luck")

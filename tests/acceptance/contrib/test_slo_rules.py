@@ -80,24 +80,24 @@ def test_promtool_accepts_the_rules_whatever_the_names(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_a_queue_in_which_half_of_the_jobs_are_late_pages_within_an_hour(tmp_path: Path) -> None:
+def test_a_queue_with_half_its_jobs_late_pages_within_an_hour(tmp_path: Path) -> None:
     # 60 jobs a minute; of the last half hour half are late.
     given = starts("0+60x60", "0+60x30 1830+30x30")
     firing(tmp_path, CALLS, given, "60m", ["DrainSLOBurnsFast", "DrainSLOBurnsSlowly"])
 
 
 @needs_promtool
-def test_a_queue_in_which_all_jobs_start_in_time_is_quiet(tmp_path: Path) -> None:
+def test_a_queue_whose_jobs_all_start_on_time_is_quiet(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0+60x420", "0+60x420"), "7h", [])
 
 
 @needs_promtool
-def test_a_queue_that_spends_its_budget_at_the_speed_of_the_objective_is_quiet(tmp_path: Path) -> None:
+def test_a_queue_that_spends_exactly_its_error_budget_is_quiet(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0+100x420", "0+99x420"), "7h", [])
 
 
 @needs_promtool
-def test_a_slow_burn_is_a_ticket_and_no_page(tmp_path: Path) -> None:
+def test_a_slow_burn_opens_a_ticket_but_does_not_page(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0+100x420", "0+92x420"), "7h", ["DrainSLOBurnsSlowly"])
 
 
@@ -109,7 +109,7 @@ def test_an_alert_ends_soon_after_the_cause(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_one_late_job_in_a_quiet_night_wakes_nobody(tmp_path: Path) -> None:
+def test_one_late_job_on_a_quiet_night_does_not_page(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0x57 1x3", "0x60"), "60m", [])
 
 
@@ -121,7 +121,7 @@ def test_a_low_objective_can_be_missed_too(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_the_jobs_of_a_name_are_no_others(tmp_path: Path) -> None:
+def test_an_objective_for_one_name_ignores_other_jobs(tmp_path: Path) -> None:
     labels = 'queue="mail",job_name="shop.jobs.send",job="drain-work"'
     given = [
         *starts("0+60x60", "0+30x60", labels=labels, le="30.0"),
@@ -135,14 +135,14 @@ def test_the_jobs_of_a_name_are_no_others(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_several_workers_count_together(tmp_path: Path) -> None:
+def test_the_counts_of_several_workers_are_summed(tmp_path: Path) -> None:
     one = starts("0+60x60", "0+60x60", labels='queue="calls",instance="a"')
     other = starts("0+60x60", "0+30x60", labels='queue="calls",instance="b"')
     firing(tmp_path, CALLS, [*one, *other], "60m", ["DrainSLOBurnsFast", "DrainSLOBurnsSlowly"])
 
 
 @needs_promtool
-def test_jobs_that_never_start_are_an_alert_though_no_worker_counts_them(tmp_path: Path) -> None:
+def test_jobs_that_never_start_raise_an_alert(tmp_path: Path) -> None:
     waits = series("drain_wait_seconds", 'queue="calls"', "0x10 60+60x30")
     firing(tmp_path, CALLS, [waits], "20m", ["DrainSLONothingStarts"])
     firing(tmp_path, CALLS, [series("drain_wait_seconds", 'queue="calls"', "1x30")], "20m", [])
@@ -151,7 +151,7 @@ def test_jobs_that_never_start_are_an_alert_though_no_worker_counts_them(tmp_pat
     firing(tmp_path, CALLS, [waits, paused], "20m", [])
 
 
-def test_each_time_that_an_objective_can_name_is_the_text_of_a_bucket() -> None:
+def test_each_allowed_threshold_matches_a_histogram_bucket() -> None:
     from prometheus_client.utils import floatToGoString
 
     assert all(isinstance(seconds, float) for seconds in TARGETS)
@@ -189,7 +189,7 @@ def test_the_command_writes_the_rules_to_standard_output_or_to_a_file(tmp_path: 
         (b"\xff", "not UTF-8 text"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: bytes, problem: str) -> None:
+def test_an_invalid_file_is_reported_in_one_line(tmp_path: Path, text: bytes, problem: str) -> None:
     file = tmp_path / "queues.toml"
     file.write_bytes(text)
     result = run("--queue-file", str(file))
@@ -198,12 +198,12 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: bytes, pro
     assert result.stderr.count("\n") == 1
 
 
-def test_a_module_that_does_not_import_and_a_file_that_is_not_there_are_one_line_each() -> None:
+def test_a_broken_module_or_a_missing_file_is_reported_in_one_line() -> None:
     for args in (["--jobs", "no.such.module"], ["--queue-file", "/no/such/file"]):
         result = run(*args)
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
 
 
-def test_texts_of_yaml_are_never_anything_else() -> None:
+def test_yaml_strings_are_never_read_as_another_type() -> None:
     value: Any = {"a": ["yes", {"b": "1", "c": ["#"]}, 5], "d": {"e": ": \n"}}
     assert yaml.dump(value) == 'a:\n  - "yes"\n  - b: "1"\n    c:\n      - "#"\n  - 5\nd:\n  e: ": \\n"\n'

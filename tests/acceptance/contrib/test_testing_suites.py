@@ -113,13 +113,13 @@ def test_fails(drain_connection, staged):
     assert query(database_url, "SELECT * FROM orders") == []
 
 
-def test_without_a_connection_one_line_says_what_to_do(suite: Suite) -> None:
+def test_without_a_connection_the_error_says_what_to_do(suite: Suite) -> None:
     printed = suite.run(fails=True, test_shop="def test_it(staged): ...\n")
     assert "define a fixture `drain_connection` in conftest.py" in printed
     assert "Traceback" not in printed
 
 
-def test_the_plugin_imports_next_to_nothing_for_those_who_do_not_use_it(suite: Suite) -> None:
+def test_the_unused_plugin_imports_almost_nothing(suite: Suite) -> None:
     test = """
 import sys
 
@@ -402,7 +402,7 @@ def test_the_marker_names_the_servers_in_the_environment(monkeypatch):
     with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
         assert connection.execute("SELECT count(*) FROM finished_jobs").fetchall() == [(0,)]
 
-def test_the_whole_way(drain_servers):
+def test_jobs_run_end_to_end(drain_servers):
     prepare(drain_servers.database_url)
     drain_servers.run_until_done()
     with psycopg.connect(drain_servers.database_url) as connection:
@@ -411,7 +411,7 @@ def test_the_whole_way(drain_servers):
         assert connection.execute("SELECT reason FROM dead_jobs").fetchall() == [("failed",)]
 
 @pytest.mark.drain_servers
-def test_what_cannot_end(drain_servers):
+def test_jobs_that_cannot_finish_raise_an_error(drain_servers):
     with psycopg.connect(drain_servers.database_url) as connection:
         drain.stage(connection, "nobody.knows")
     with pytest.raises(drain.DrainError, match="the time is over; 1 job is staged"):
@@ -421,7 +421,7 @@ def test_what_cannot_end(drain_servers):
 """
 
 
-def test_the_whole_way_on_servers(suite: Suite) -> None:
+def test_the_servers_fixture_runs_jobs_end_to_end(suite: Suite) -> None:
     printed = suite.run("test_whole_way.py", test_whole_way=WHOLE_WAY)
     assert "3 passed" in printed
 
@@ -438,7 +438,7 @@ def test_without_servers_the_error_names_the_extra(suite: Suite) -> None:
     assert "[servers]'" in printed
 
 
-def test_a_role_that_owns_nothing_is_one_line(database_url: str) -> None:
+def test_a_role_without_ownership_is_refused_in_one_line(database_url: str) -> None:
     from drain.contrib.testing import Staged
 
     with psycopg.connect(database_url) as connection:

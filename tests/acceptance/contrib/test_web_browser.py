@@ -70,7 +70,7 @@ def pages_of(address: str, jobs: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("size", "dark"), WAYS, ids=["wide", "narrow dark"])
-def test_no_page_keeps_anybody_out_or_leaves_its_window(
+def test_every_page_is_accessible_and_fits_its_window(
     browser: Browser, address: str, addresses_of_jobs: list[str], size: tuple[int, int], dark: bool
 ) -> None:
     with tab(browser, address, size, dark=dark) as page:
@@ -84,7 +84,7 @@ def test_no_page_keeps_anybody_out_or_leaves_its_window(
             assert page.title().endswith("job-drain"), path
 
 
-def test_no_text_of_others_runs_as_a_script(
+def test_untrusted_text_never_runs_as_a_script(
     browser: Browser, address: str, addresses_of_jobs: list[str]
 ) -> None:
     searches = [f"/search?{urlencode({'q': text})}" for text in HOSTILE]
@@ -236,7 +236,7 @@ def test_the_keyboard_stays_on_its_link_when_rows_appear_above_it(
         assert page.evaluate("document.activeElement.textContent") == "queue-07"
 
 
-def test_the_overview_follows_by_itself(browser: Browser, address: str, crowded: str) -> None:
+def test_the_overview_updates_automatically(browser: Browser, address: str, crowded: str) -> None:
     with tab(browser, address) as page:
         page.goto("/")
         assert page.get_by_role("link", name="appeared-later").count() == 0
@@ -245,7 +245,7 @@ def test_the_overview_follows_by_itself(browser: Browser, address: str, crowded:
         page.get_by_role("link", name="appeared-later").first.wait_for(timeout=MILLISECONDS)
 
 
-def test_without_scripts_every_page_still_says_what_it_has_to(browser: Browser, address: str) -> None:
+def test_every_page_works_without_scripts(browser: Browser, address: str) -> None:
     context = browser.new_context(base_url=address, java_script_enabled=False)
     page = context.new_page()
     for path in PAGES:
@@ -254,7 +254,7 @@ def test_without_scripts_every_page_still_says_what_it_has_to(browser: Browser, 
     context.close()
 
 
-def test_a_database_that_goes_away_is_said_and_comes_back(
+def test_a_database_outage_is_shown_until_it_ends(
     browser: Browser, servers: Any, database_url: str, redis_url: str
 ) -> None:
     with dashboard(database_url, redis_url) as found, tab(browser, found) as page:
@@ -272,7 +272,7 @@ def test_a_database_that_goes_away_is_said_and_comes_back(
         page.get_by_role("heading", name="Overview").wait_for(timeout=MILLISECONDS)
 
 
-def test_the_hostile_texts_are_shown_and_not_swallowed(browser: Browser, address: str) -> None:
+def test_hostile_text_is_shown_in_full(browser: Browser, address: str) -> None:
     with tab(browser, address) as page:
         page.goto("/dead?queue=hostile")
         assert SCRIPT in page.inner_text("main")

@@ -63,7 +63,7 @@ SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged
 """
 
 
-def test_all_is_well_in_one_line_with_numbers(
+def test_a_healthy_system_is_reported_in_one_line_with_numbers(
     database_url: str, redis_url: str, env: dict[str, str], attended: None
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -78,7 +78,7 @@ def test_all_is_well_in_one_line_with_numbers(
     assert (numbers["waiting"], numbers["dead"], numbers["unattended"]) == ("3", "0", "0")
 
 
-def test_each_thing_that_is_wrong_has_its_level(
+def test_each_problem_has_its_own_level(
     database_url: str, redis_url: str, env: dict[str, str], attended: None
 ) -> None:
     assert found(env) == (2, {"leader": "critical"})
@@ -129,7 +129,7 @@ def test_a_database_of_another_version_and_one_without_a_schema_are_critical(
     assert result.stdout == "DRAIN CRITICAL - the database has no job-drain schema; run `drain init` first\n"
 
 
-def test_stores_that_are_away_are_critical(env: dict[str, str]) -> None:
+def test_unavailable_stores_are_critical(env: dict[str, str]) -> None:
     assert found(env | {"DRAIN_DATABASE_URL": "postgresql://x:secret@127.0.0.1:1/x"}) == (
         2,
         {"postgres": "critical"},
@@ -139,7 +139,7 @@ def test_stores_that_are_away_are_critical(env: dict[str, str]) -> None:
     assert "secret" not in check(away).output
 
 
-def test_a_redis_that_takes_and_never_answers_is_not_waited_for(env: dict[str, str]) -> None:
+def test_a_redis_that_never_answers_times_out(env: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env |= {"DRAIN_REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
         result = check(env, "--timeout", "1")
@@ -147,9 +147,7 @@ def test_a_redis_that_takes_and_never_answers_is_not_waited_for(env: dict[str, s
     assert "Redis did not answer in time" in result.stdout
 
 
-def test_a_postgresql_that_takes_and_never_answers_is_not_waited_for(
-    database_url: str, env: dict[str, str]
-) -> None:
+def test_a_postgresql_that_never_answers_times_out(database_url: str, env: dict[str, str]) -> None:
     with proxied(database_url) as (proxy, url):
         assert found(env | {"DRAIN_DATABASE_URL": url}) == (2, {"leader": "critical"})
         for at in (None, b"drain_schema"):
@@ -160,7 +158,7 @@ def test_a_postgresql_that_takes_and_never_answers_is_not_waited_for(
             assert result.stdout.startswith("DRAIN CRITICAL - PostgreSQL ")
 
 
-def test_what_cannot_be_known_is_unknown_and_never_takes_the_code_of_a_warning(env: dict[str, str]) -> None:
+def test_invalid_input_exits_with_the_unknown_code(env: dict[str, str]) -> None:
     for words in (["--max-lag", "soon"], ["--max-dead", "9,1"], ["--max-dead", "nan"], ["--no-such-option"]):
         assert check(env, *words).exit_code == 3
     for url in ("", "postgresql://a:b/c@d/e"):
@@ -169,7 +167,7 @@ def test_what_cannot_be_known_is_unknown_and_never_takes_the_code_of_a_warning(e
         assert result.stdout.startswith("DRAIN UNKNOWN - ")
 
 
-def test_a_hostile_name_ends_no_line_and_begins_no_numbers(
+def test_a_hostile_name_cannot_forge_lines_or_numbers(
     database_url: str, env: dict[str, str], attended: None
 ) -> None:
     query(database_url, "UPDATE drain_state SET leader = 'me | x=1' || chr(10) || 'y', leader_since = now()")
@@ -178,9 +176,7 @@ def test_a_hostile_name_ends_no_line_and_begins_no_numbers(
     assert line.count("|") == 1
 
 
-def test_the_rights_of_inspection_are_enough_and_those_of_an_application_are_not(
-    place: Place, redis_url: str
-) -> None:
+def test_inspection_rights_suffice_but_application_rights_do_not(place: Place, redis_url: str) -> None:
     stage_jobs(place.url, 2)
     assert found(environment(place.url_of("inspection"), redis_url)) == (
         2,

@@ -61,7 +61,7 @@ def answered(result: Result) -> dict[str, Any]:
     return found
 
 
-def test_a_backlog_ends_when_its_workers_have_run_it(
+def test_the_end_of_a_backlog_follows_from_workers_and_run_time(
     database_url: str, forecast: Forecast, work: Callable[..., None]
 ) -> None:
     finish(database_url, 100)
@@ -80,7 +80,7 @@ def test_a_backlog_ends_when_its_workers_have_run_it(
     assert answered(forecast("mail", "--rows", "70", "--json"))["jobs"] == 100
 
 
-def test_what_arrives_meanwhile_puts_off_the_end(
+def test_new_arrivals_postpone_the_end(
     database_url: str, forecast: Forecast, work: Callable[..., None]
 ) -> None:
     finish(database_url, 100)
@@ -120,7 +120,7 @@ def test_a_given_run_time_counts_under_a_limit_too(
     assert (found["bound"], found["ends_seconds"]) == ("running", pytest.approx(5))
 
 
-def test_a_clock_set_back_is_no_error(
+def test_a_clock_set_back_is_not_an_error(
     database_url: str, forecast: Forecast, work: Callable[..., None]
 ) -> None:
     finish(database_url, 3)
@@ -133,7 +133,7 @@ def test_a_clock_set_back_is_no_error(
 
 @pytest.mark.parametrize("column", ["claimed_at", "finished_at"])
 @pytest.mark.parametrize("time", ["infinity", "-infinity"])
-def test_impossible_times_say_nothing(
+def test_impossible_times_are_ignored(
     database_url: str, forecast: Forecast, work: Callable[..., None], column: str, time: str
 ) -> None:
     finish(database_url, 20)
@@ -150,7 +150,9 @@ def test_a_backfill_is_forecast_before_it_is_staged(database_url: str, forecast:
     assert query(database_url, "SELECT FROM staged_jobs") == []
 
 
-def test_where_nothing_is_known_it_says_what_to_give(forecast: Forecast, work: Callable[..., None]) -> None:
+def test_missing_data_is_reported_with_the_option_to_give(
+    forecast: Forecast, work: Callable[..., None]
+) -> None:
     absent = forecast("mail")
     assert (absent.exit_code, absent.stdout) == (1, "")
     assert "queue mail has no live workers: give --workers" in absent.stderr

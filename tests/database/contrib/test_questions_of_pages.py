@@ -29,7 +29,7 @@ def claims(database_url: str, number: int) -> None:
     query(database_url, CLAIMS.format(number=number))
 
 
-def test_the_claim_of_the_longest_time_comes_first_and_pages_meet_without_a_gap(database_url: str) -> None:
+def test_the_longest_claims_come_first_and_pages_have_no_gaps(database_url: str) -> None:
     claims(database_url, 25)
     with postgres.connect(database_url, "test") as connection:
         whole = [row["id"] for row in claimed.longest(connection, 100)]
@@ -51,9 +51,7 @@ def test_the_claim_of_the_longest_time_comes_first_and_pages_meet_without_a_gap(
         assert not claimed.are_too_many(connection)
 
 
-def test_no_more_claims_are_looked_at_than_the_bound(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_claims_read_is_bounded(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claimed, "MOST_CLAIMS", 10)
     claims(database_url, 30)
     with postgres.connect(database_url, "test") as connection:
@@ -62,7 +60,7 @@ def test_no_more_claims_are_looked_at_than_the_bound(
         assert claimed.are_too_many(connection)
 
 
-def test_claims_are_found_by_their_index_however_many_jobs_wait(database_url: str) -> None:
+def test_claims_are_found_by_index_among_many_waiting_jobs(database_url: str) -> None:
     claims(database_url, 50)
     query(
         database_url,
@@ -87,7 +85,7 @@ def test_a_job_that_waits_for_its_next_attempt_is_not_claimed(database_url: str)
         assert claimed.claim_of(connection, 3) is None
 
 
-def test_runs_that_have_staged_come_latest_first_in_pages(database_url: str) -> None:
+def test_staged_runs_are_paged_latest_first(database_url: str) -> None:
     for number in range(7):
         at = START + timedelta(hours=number // 2)
         name = f"backfill-20261101-00000{number}-abcdef" if number % 2 else f"mine <b>{number}"
@@ -105,7 +103,7 @@ def test_runs_that_have_staged_come_latest_first_in_pages(database_url: str) -> 
     assert {run.kind for run in whole} == {"", "backfill"}
 
 
-def test_a_run_under_way_is_told_from_one_whose_driver_is_gone(database_url: str) -> None:
+def test_a_running_run_is_distinguished_from_an_abandoned_one(database_url: str) -> None:
     with postgres.connect(database_url, "driver") as driver, postgres.connect(database_url, "test") as asking:
         for run in ("driven", "left"):
             bulk.begin(driver, run, None)
@@ -119,7 +117,7 @@ def test_a_run_under_way_is_told_from_one_whose_driver_is_gone(database_url: str
         assert all(work.since for work in bulk_runs.work(asking, 10))
 
 
-def test_schedules_come_in_pages_of_their_names(database_url: str) -> None:
+def test_schedules_are_paged_by_name(database_url: str) -> None:
     names = ["b", "a b", "<b>", "ä", "B", "a"]
     for name in names:
         query(database_url, "INSERT INTO crons (name, job_name, cron) VALUES (%s, 'm.f', '0 3 * * *')", name)

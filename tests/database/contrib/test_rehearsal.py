@@ -68,9 +68,7 @@ def told(result: Result) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["session", "psycopg", "async", "async_session"])
-def test_a_job_that_was_dead_returns_now_and_nothing_of_it_stays(
-    url: str, rehearse: Rehearse, name: str
-) -> None:
+def test_a_repaired_dead_job_returns_and_leaves_no_trace(url: str, rehearse: Rehearse, name: str) -> None:
     die(url, 1, f"r.{name}", error=("ValueError", "no x"))
     before = query(url, "SELECT * FROM dead_jobs")
     result = rehearse("--dead", "--json")
@@ -89,7 +87,7 @@ def test_a_job_that_was_dead_returns_now_and_nothing_of_it_stays(
     assert query(url, "SELECT * FROM dead_jobs") == before
 
 
-def test_a_job_that_fails_as_before_is_the_same(url: str, rehearse: Rehearse) -> None:
+def test_a_job_that_fails_as_before_does_not_differ(url: str, rehearse: Rehearse) -> None:
     die(url, 1, "r.raises", "x", ("ValueError", "no x"))
     result = rehearse("--dead")
     assert result.exit_code == 0, result.output
@@ -126,7 +124,7 @@ def test_a_job_that_fails_as_before_is_the_same(url: str, rehearse: Rehearse) ->
         "ROLLBACK; BEGIN; SELECT 1",
     ],
 )
-def test_a_job_that_commits_by_itself_is_refused_and_noticed(
+def test_a_job_that_commits_is_detected_and_writes_nothing(
     url: str, rehearse: Rehearse, statement: str
 ) -> None:
     die(url, 1, "r.commits", statement, ("ValueError", "x"))
@@ -147,7 +145,7 @@ def test_a_job_that_commits_by_itself_is_refused_and_noticed(
         "ABORT; SET transaction_read_only = off",
     ],
 )
-def test_no_transaction_that_may_write_is_begun_behind_it(
+def test_a_chained_commit_cannot_start_a_writable_transaction(
     url: str, rehearse: Rehearse, statement: str
 ) -> None:
     die(url, 1, "r.chains", statement, ("ValueError", "x"))
@@ -157,28 +155,28 @@ def test_no_transaction_that_may_write_is_begun_behind_it(
         query(url, "UPDATE dead_jobs SET job_name = 'r.chains_async'")
 
 
-def test_what_is_checked_at_a_commit_is_checked(url: str, rehearse: Rehearse) -> None:
+def test_deferred_constraints_are_checked(url: str, rehearse: Rehearse) -> None:
     die(url, 1, "r.deferred_constraint", error=("ValueError", "x"))
     (found,) = told(rehearse("--dead", "--json"))
     assert found["now"]["error"] == "psycopg.errors.UniqueViolation"
     assert "pairs_number_key" in found["now"]["message"]
 
 
-def test_a_connection_of_the_jobs_own_can_only_read(url: str, rehearse: Rehearse) -> None:
+def test_a_connection_opened_by_the_job_is_read_only(url: str, rehearse: Rehearse) -> None:
     die(url, 1, "r.elsewhere", error=("ValueError", "x"))
     (found,) = told(rehearse("--dead", "--json"))
     assert found["difference"] == ELSEWHERE
     assert query(url, "SELECT * FROM effects") == []
 
 
-def test_that_connection_may_write_if_that_is_wanted(url: str, rehearse: Rehearse) -> None:
+def test_a_connection_opened_by_the_job_may_write_on_request(url: str, rehearse: Rehearse) -> None:
     die(url, 1, "r.elsewhere", error=("ValueError", "x"))
     (found,) = told(rehearse("--dead", "--writes-elsewhere", "--json"))
     assert found["now"]["kind"] == "returned"
     assert query(url, "DELETE FROM effects RETURNING label") == [("x",)]
 
 
-def test_a_lock_of_the_session_is_gone_with_it(url: str, rehearse: Rehearse) -> None:
+def test_a_session_lock_is_released_after_the_rehearsal(url: str, rehearse: Rehearse) -> None:
     die(url, 1, "r.locks", error=("ValueError", "x"))
     die(url, 2, "r.locks", error=("ValueError", "x"))
     assert [row["now"]["kind"] for row in told(rehearse("--dead", "--json"))] == ["returned", "returned"]
@@ -191,7 +189,7 @@ def test_a_job_that_takes_too_long_is_interrupted(url: str, rehearse: Rehearse) 
     assert found["difference"] == "it raises drain.workers.errors.JobTimeoutError with another message"
 
 
-def test_an_isolated_job_that_dies_or_hangs_harms_nobody(
+def test_an_isolated_job_that_dies_or_hangs_does_no_harm(
     url: str, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolated, "_GRACE_SECONDS", -1.0)
@@ -210,7 +208,7 @@ def test_an_isolated_job_that_dies_or_hangs_harms_nobody(
     assert "and was killed" in found["now"]["message"]
 
 
-def test_the_jobs_are_chosen_and_shown_and_asked_about(url: str, rehearse: Rehearse) -> None:
+def test_jobs_are_selected_shown_and_confirmed(url: str, rehearse: Rehearse) -> None:
     for number in range(1, 6):
         die(url, number, "r.prints", error=("Value\x1b[31mError", "x"), tag=f"t{number}")
     assert [row["id"] for row in told(rehearse("--dead", "2", "4", "--json"))] == [4, 2]
@@ -263,9 +261,7 @@ def archived(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_archived_jobs_are_rehearsed_those_of_the_latest_days_first(
-    url: str, rehearse: Rehearse, tmp_path: Path
-) -> None:
+def test_archived_jobs_are_rehearsed_latest_days_first(url: str, rehearse: Rehearse, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     name = "r.session"
     rows = [
@@ -329,7 +325,7 @@ def test_a_rehearsed_job_knows_its_attempt(url: str, monkeypatch: pytest.MonkeyP
     assert seen == [(7, 3, "mail", "t", 9, "null")]
 
 
-def test_what_could_not_be_done_has_an_exit_code_of_its_own(
+def test_a_failed_rehearsal_has_its_own_exit_code(
     url: str, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die(url, 1, "session")

@@ -95,7 +95,7 @@ def test_a_part_of_a_name_a_tag_or_an_argument_is_found_in_each_table(
     assert found(connection, "1_%") == {}
 
 
-def test_a_key_is_found_in_rows_that_are_older_than_those_that_are_looked_at(
+def test_a_key_is_found_in_rows_older_than_the_scanned_ones(
     database_url: str, connection: psycopg.Connection
 ) -> None:
     staged = stage(connection, "shop.jobs.send", key="acme", queue="a")
@@ -108,7 +108,7 @@ def test_a_key_is_found_in_rows_that_are_older_than_those_that_are_looked_at(
     assert found(connection, "send", looked_at=2) == {}
 
 
-def test_as_many_as_a_page_can_hold_are_found_the_newest_first(connection: psycopg.Connection) -> None:
+def test_one_page_of_jobs_is_found_newest_first(connection: psycopg.Connection) -> None:
     ids = stage_many(connection, "shop.jobs.send", [[n] for n in range(search.MOST + 5)], key="acme")
     for word in ("acme", "send"):
         assert [job_id for job_id, _ in found(connection, word)["staged"]] == sorted(ids)[
@@ -126,7 +126,7 @@ def test_arguments_that_are_stored_elsewhere_are_not_read(connection: psycopg.Co
 
 
 @pytest.mark.parametrize("word", ["", "a\0b", "\ud800", "x" * 256])
-def test_words_that_no_job_can_have_are_told_from_others(word: str) -> None:
+def test_words_that_no_job_can_contain_are_not_searchable(word: str) -> None:
     assert not search.is_searchable(word)
 
 

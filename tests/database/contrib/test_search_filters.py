@@ -106,14 +106,14 @@ def test_filters_find_the_jobs_that_match_in_each_table(
         ),
     ],
 )
-def test_a_job_that_fails_one_of_them_is_not_found(
+def test_a_job_that_fails_one_filter_is_not_found(
     connection: psycopg.Connection, jobs: dict[str, int], text: str
 ) -> None:
     assert jobs
     assert found(connection, text) == []
 
 
-def test_a_job_is_found_by_its_id_and_what_else_is_true_of_it(
+def test_a_job_is_found_by_its_id_and_its_other_fields(
     connection: psycopg.Connection, jobs: dict[str, int]
 ) -> None:
     for job_id in jobs.values():
@@ -132,7 +132,7 @@ def test_a_job_is_found_by_its_id_and_what_else_is_true_of_it(
     assert found(connection, "id:999999") == []
 
 
-def test_a_unique_key_is_that_of_one_job(connection: psycopg.Connection, jobs: dict[str, int]) -> None:
+def test_a_unique_key_finds_one_job(connection: psycopg.Connection, jobs: dict[str, int]) -> None:
     assert found(connection, "unique:order-7") == [jobs["waiting"]]
     assert found(connection, "unique:order-8") == [jobs["dead"]]
     assert found(connection, "unique:order-7 key:acme queue:mail") == [jobs["waiting"]]
@@ -165,7 +165,7 @@ def test_quotes_hold_a_value_together(connection: psycopg.Connection, jobs: dict
         ("cancelled", ["cancelled"]),
     ],
 )
-def test_a_state_is_a_table_and_a_condition(
+def test_a_state_filter_finds_the_jobs_in_that_state(
     connection: psycopg.Connection, jobs: dict[str, int], state: str, finds: list[str]
 ) -> None:
     expected = sorted(jobs[each] for each in finds)
@@ -177,7 +177,7 @@ def test_a_state_is_a_table_and_a_condition(
     assert found(connection, f"state:{state} queue:none") == []
 
 
-def test_a_field_that_is_no_filter_is_a_word(connection: psycopg.Connection) -> None:
+def test_an_unknown_field_is_searched_as_a_word(connection: psycopg.Connection) -> None:
     job_id = stage(connection, "shop.jobs.send", tag="colour:red", queue="mail")
     stage(connection, "shop.jobs.send", tag="red", queue="mail")
     assert found(connection, "colour:red") == found(connection, "queue:mail colour:red") == [job_id]
@@ -213,7 +213,7 @@ def test_large_arguments_are_left_out_of_a_filter_too(connection: psycopg.Connec
     assert found(connection, f"args:{text[:30]} queue:mail") == [small]
 
 
-def test_what_was_found_by_an_index_says_so(connection: psycopg.Connection, jobs: dict[str, int]) -> None:
+def test_a_match_names_the_index_that_found_it(connection: psycopg.Connection, jobs: dict[str, int]) -> None:
     def by(text: str) -> dict[int, str]:
         result = search.search(connection, search.parse(text))
         return {match.id: match.by for matches in result.matches.values() for match in matches}
@@ -226,7 +226,9 @@ def test_what_was_found_by_an_index_says_so(connection: psycopg.Connection, jobs
     assert set(by("queue:mail checkout").values()) == {"tag"}
 
 
-def test_arguments_of_statements_are_no_sql(connection: psycopg.Connection, jobs: dict[str, int]) -> None:
+def test_filter_values_are_never_executed_as_sql(
+    connection: psycopg.Connection, jobs: dict[str, int]
+) -> None:
     for text in ("'; DROP TABLE staged_jobs; --", "%(id)s", "%s", "\\", "{0}"):
         for name in ("name", "queue", "tag", "key", "unique", "args"):
             assert found(connection, f"{name}:{text.replace(' ', '')}") == []
@@ -252,7 +254,7 @@ def test_filters_and_words_together_find_old_jobs(
     assert found(connection, text.format(id=jobs[state]), looked_at=0) == [jobs[state]]
 
 
-def test_the_jobs_of_a_key_in_one_queue_are_not_hidden_by_those_of_another(
+def test_jobs_of_a_key_are_not_hidden_by_those_of_another_queue(
     connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "MOST", 3)

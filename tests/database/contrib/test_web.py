@@ -76,7 +76,7 @@ def test_a_leader_and_queues_without_trouble_are_healthy(database_url: str, redi
     assert "Wait from due to claim 0s 0s 0s Run time 0s 0s 0s The latest 40 completed jobs." in text
 
 
-def test_what_cannot_be_measured_of_the_past_is_said(database_url: str, redis_url: str) -> None:
+def test_missing_history_is_reported(database_url: str, redis_url: str) -> None:
     with visitor(database_url, redis_url) as browser:
         text = text_of(browser.get("/"))
     assert "No queue has jobs, rules or pauses, and no job completed in the last hours." in text
@@ -124,7 +124,7 @@ def test_without_redis_the_page_shows_what_postgresql_knows(database_url: str) -
             assert "no worker" not in text.lower()
 
 
-def test_while_the_database_is_away_the_page_says_so_and_comes_back(database_url: str) -> None:
+def test_the_page_reports_a_database_outage_and_recovers(database_url: str) -> None:
     with visitor(database_url) as browser:
         browser.get("/")
         with away(database_url):
@@ -139,7 +139,7 @@ def test_while_the_database_is_away_the_page_says_so_and_comes_back(database_url
         wait_until(lambda: browser.client.get("/").status_code == 200)
 
 
-def test_texts_of_others_stay_texts(database_url: str, redis_url: str) -> None:
+def test_untrusted_text_stays_text(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         queues.pause(connection, "mail", key=HOSTILE.replace("\x1b", ""), reason=HOSTILE)
         queues.set(connection, "mail", fair=True, weights={"</dd><script>": 2})
@@ -154,7 +154,7 @@ def test_texts_of_others_stay_texts(database_url: str, redis_url: str) -> None:
             assert not re.search(r"<[^>]+\son\w+=|<[^>]+\sstyle=", page)
 
 
-def test_each_due_job_is_on_one_of_the_pages_of_who_is_next(database_url: str) -> None:
+def test_each_due_job_is_on_exactly_one_next_up_page(database_url: str) -> None:
     ids = [
         *stage_jobs(database_url, 70, queue="mail", priority=1, key="acme"),
         *stage_jobs(database_url, 70, queue="mail"),
@@ -182,14 +182,14 @@ def test_the_keys_of_a_queue_have_pages(database_url: str) -> None:
     assert found == [f"key {number:02}" for number in range(60)]
 
 
-def test_a_session_of_a_page_writes_nothing(database_url: str) -> None:
+def test_page_sessions_are_read_only(database_url: str) -> None:
     sessions = Sessions(Settings(database_url=database_url))
     with sessions.reading() as connection, pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         connection.execute("DELETE FROM drain_state")
     sessions.close()
 
 
-def test_sessions_are_few_and_used_again(database_url: str) -> None:
+def test_sessions_are_few_and_reused(database_url: str) -> None:
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'drain web'"
     with visitor(database_url) as browser:
         for _ in range(3 * SESSIONS):
@@ -197,7 +197,7 @@ def test_sessions_are_few_and_used_again(database_url: str) -> None:
         assert query(database_url, f"{count} AND datname = current_database()") == [(1,)]
 
 
-def test_curves_count_what_has_ended_and_say_where_they_estimate(
+def test_charts_count_finished_jobs_and_mark_estimates(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_overview, "PART_UP_TO", 50)
@@ -224,7 +224,7 @@ def test_curves_count_what_has_ended_and_say_where_they_estimate(
         wait_until(lambda: re.search('"about (590|600|610) completed in 3 h', browser.get("/")))
 
 
-def test_the_page_works_under_a_prefix_of_another_application(database_url: str, redis_url: str) -> None:
+def test_the_page_works_under_a_prefix_in_another_application(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 3, queue="mail")
     shop = FastAPI()
     settings = Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE)
@@ -244,7 +244,7 @@ def test_the_page_works_under_a_prefix_of_another_application(database_url: str,
         assert browser.get("/nothing", status=404)
 
 
-def test_the_files_of_the_page_are_kept_until_they_change(database_url: str) -> None:
+def test_static_files_are_cached_until_they_change(database_url: str) -> None:
     with visitor(database_url) as browser:
         page = browser.get("/")
         for name, kind in (("drain.css", "text/css"), ("drain.js", "text/javascript")):

@@ -42,7 +42,7 @@ def signed_in(page: str) -> str | None:
         ("jobs.example.com:8443", 200),
     ],
 )
-def test_the_page_answers_to_its_own_names_alone(database_url: str, host: str, status: int) -> None:
+def test_only_configured_host_names_are_served(database_url: str, host: str, status: int) -> None:
     with visitor(database_url, hosts=["jobs.example.com"]) as browser:
         assert browser.client.get("/", headers={"Host": host}).status_code == status
 
@@ -55,7 +55,7 @@ def test_the_page_answers_to_its_own_names_alone(database_url: str, host: str, s
         "http://jobs.example.com:9189",
     ],
 )
-def test_a_form_of_another_origin_writes_nothing(database_url: str, origin: str) -> None:
+def test_a_form_from_another_origin_is_refused(database_url: str, origin: str) -> None:
     with visitor(database_url, hosts=["127.0.0.1:9189", "jobs.example.com"]) as browser:
         browser.log_in()
         answer = browser.post("/queues/mail/pause", of=OF, headers={"Origin": origin})
@@ -66,13 +66,13 @@ def test_a_form_of_another_origin_writes_nothing(database_url: str, origin: str)
 @pytest.mark.parametrize(
     "origin", ["https://jobs.example.com", "https://JOBS.example.com:443", "https://ops.example.com:8443"]
 )
-def test_a_form_of_the_address_that_a_proxy_shows_is_read(database_url: str, origin: str) -> None:
+def test_a_form_from_the_public_proxy_address_is_accepted(database_url: str, origin: str) -> None:
     with visitor(database_url, hosts=["jobs.example.com", "ops.example.com:8443"]) as browser:
         browser.log_in()
         assert browser.post("/queues/mail/pause", of=OF, headers={"Origin": origin}).status_code == 303
 
 
-def test_a_form_without_the_secret_of_its_visitor_writes_nothing(database_url: str) -> None:
+def test_a_form_without_the_visitors_own_secret_is_refused(database_url: str) -> None:
     with visitor(database_url) as browser, visitor(database_url) as other:
         browser.log_in()
         other.log_in()
@@ -86,7 +86,7 @@ def test_a_form_without_the_secret_of_its_visitor_writes_nothing(database_url: s
     assert len(query(database_url, PAUSES)) <= 1
 
 
-def test_who_has_no_token_writes_nothing(database_url: str) -> None:
+def test_a_visitor_without_a_token_cannot_write(database_url: str) -> None:
     with visitor(database_url) as browser:
         assert browser.post("/queues/mail/pause", of="/login").status_code == 403
         for wrong in ("", "a token", TOKEN + "x", "ä"):
@@ -96,7 +96,7 @@ def test_who_has_no_token_writes_nothing(database_url: str) -> None:
     assert query(database_url, PAUSES) == []
 
 
-def test_tokens_are_not_to_be_tried_one_after_the_other(database_url: str) -> None:
+def test_failed_logins_are_rate_limited(database_url: str) -> None:
     with visitor(database_url) as browser:
         tried = [browser.post("/login", {"token": "x"}, of="/login").status_code for _ in range(10)]
         assert tried == [403] * 10
@@ -120,7 +120,7 @@ def test_the_cookie_of_a_login_cannot_be_forged(database_url: str) -> None:
             assert signed_in(answer.text) is None
 
 
-def test_who_logs_out_writes_no_more(database_url: str) -> None:
+def test_a_visitor_cannot_write_after_logging_out(database_url: str) -> None:
     with visitor(database_url) as browser:
         browser.log_in()
         assert signed_in(browser.get("/")) == "Anna"
@@ -129,7 +129,7 @@ def test_who_logs_out_writes_no_more(database_url: str) -> None:
         assert 'action="/queues/mail/pause"' not in browser.get(OF)
 
 
-def test_after_a_login_the_visitor_stays_on_the_page(database_url: str) -> None:
+def test_a_login_returns_to_the_page_but_never_to_another_site(database_url: str) -> None:
     with visitor(database_url) as browser:
         for to, leads_to in (
             ("/queues/mail", "/queues/mail"),
@@ -140,7 +140,9 @@ def test_after_a_login_the_visitor_stays_on_the_page(database_url: str) -> None:
             assert answer.headers["location"] == leads_to
 
 
-def test_the_user_of_a_proxy_may_write(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_authenticated_by_the_proxy_may_write(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "drain.contrib.web")
     with visitor(database_url, token=None, trust_header="X-Remote-User") as browser:
         assert browser.send("/queues/mail/pause", {"secret": "x"}).status_code == 403
@@ -158,7 +160,7 @@ def test_the_user_of_a_proxy_may_write(database_url: str, caplog: pytest.LogCapt
     ]
 
 
-def test_an_application_says_who_may_write(database_url: str) -> None:
+def test_the_application_callback_decides_whether_a_user_may_write(database_url: str) -> None:
     def user(request: Request) -> str | None:
         return request.headers.get("x-session")
 
@@ -168,7 +170,7 @@ def test_an_application_says_who_may_write(database_url: str) -> None:
         assert browser.post("/queues/mail/pause", of=OF).status_code == 303
 
 
-def test_a_write_that_touches_more_than_one_job_is_asked_about(
+def test_a_write_to_several_jobs_requires_confirmation(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "drain.contrib.web")
@@ -194,7 +196,7 @@ def test_a_write_that_touches_more_than_one_job_is_asked_about(
     assert TOKEN not in caplog.text
 
 
-def test_pauses_of_a_key_and_of_a_queue_end_each_by_itself(database_url: str) -> None:
+def test_pauses_of_a_key_and_of_its_queue_are_independent(database_url: str) -> None:
     with visitor(database_url) as browser:
         browser.log_in()
         browser.post("/queues/mail/pause", {"key": "acme", "lasts": "10m"}, of=OF)
@@ -208,7 +210,7 @@ def test_pauses_of_a_key_and_of_a_queue_end_each_by_itself(database_url: str) ->
         assert browser.post("/queues/mail/pause", {"lasts": "soon"}, of=OF).status_code == 400
 
 
-def test_a_form_of_rules_changes_those_that_differ(database_url: str) -> None:
+def test_a_rules_form_changes_only_the_edited_rules(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         queues.set(connection, "mail", running=5, rate="10/s")
         with visitor(database_url) as browser:
@@ -237,7 +239,7 @@ def test_a_form_of_rules_changes_those_that_differ(database_url: str) -> None:
             assert (rules.fair, dict(rules.weights)) == (True, {"acme": 3, "b": 0.5})
 
 
-def test_the_role_of_inspection_reads_each_page_and_writes_nothing(place: Place, redis_url: str) -> None:
+def test_the_inspection_role_reads_every_page_and_writes_nothing(place: Place, redis_url: str) -> None:
     stage_jobs(place.url_of("owner"), queue="mail", key="acme")
     with visitor(place.url_of("inspection"), redis_url) as browser:
         for path in ("/", "/queues/mail", "/queues/mail/next", "/queues/mail/keys"):
@@ -261,7 +263,7 @@ def test_a_form_that_cannot_be_read_is_refused(database_url: str, body: bytes) -
         assert browser.client.post("/login", content=b"token=x", headers=headers).status_code == 400
 
 
-def test_who_may_not_write_reads_nothing_of_a_private_page(database_url: str) -> None:
+def test_a_private_page_requires_write_access_to_read(database_url: str) -> None:
     stage_jobs(database_url, queue="mail")
     with visitor(database_url, private=True) as browser:
         for path in ("/", "/queues/mail", "/queues/mail/next"):
@@ -280,7 +282,7 @@ def test_who_may_not_write_reads_nothing_of_a_private_page(database_url: str) ->
         pass
 
 
-def test_a_page_that_does_not_follow_has_no_stream(database_url: str) -> None:
+def test_a_page_without_live_updates_has_no_stream(database_url: str) -> None:
     with visitor(database_url, live=False) as browser:
         assert "data-stream" not in browser.get("/")
         assert browser.client.get("/stream?page=/").status_code == 404

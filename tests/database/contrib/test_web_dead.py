@@ -183,11 +183,11 @@ def test_actions_are_forgotten_and_limited(database_url: str, monkeypatch: pytes
     assert {each.state for each in actions.latest()} == {bulk_actions.COMPLETED}
 
 
-def test_nothing_is_dead(browser: Visitor) -> None:
+def test_the_page_without_dead_jobs_says_so(browser: Visitor) -> None:
     assert "No dead jobs." in assert_sound(browser.get("/dead"))
 
 
-def test_groups_lead_to_their_jobs(database_url: str, browser: Visitor) -> None:
+def test_groups_link_to_their_jobs(database_url: str, browser: Visitor) -> None:
     bury(database_url, "shop.jobs.send", error(JOBS, MAIL, message="customer 1"), count=3)
     bury(database_url, "shop.jobs.remind", error(JOBS))
     html = browser.get("/dead")
@@ -218,7 +218,7 @@ def test_a_page_of_a_group_leads_to_the_next_one(database_url: str, browser: Vis
     assert seen == sorted(ids, reverse=True)
 
 
-def test_a_bound_of_what_was_looked_at_is_said(
+def test_the_bound_of_the_search_is_shown(
     database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(database_url, last_error=error(JOBS), count=5)
@@ -230,13 +230,13 @@ def test_a_bound_of_what_was_looked_at_is_said(
     assert "3, among the 3 staged last" in assert_sound(browser.get(page))
 
 
-def test_a_group_that_is_gone_is_said_to_be(database_url: str, browser: Visitor) -> None:
+def test_a_missing_group_is_reported(database_url: str, browser: Visitor) -> None:
     assert "No dead job is in this group now" in assert_sound(
         browser.get("/dead/groups/0123456789abcdef", status=404)
     )
 
 
-def test_marked_jobs_are_retried_at_once_after_a_question(
+def test_selected_jobs_are_retried_at_once_after_confirmation(
     database_url: str, browser: Visitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "drain.contrib.web.writes")
@@ -260,9 +260,7 @@ def test_marked_jobs_are_retried_at_once_after_a_question(
     )
 
 
-def test_all_of_a_group_are_retried_at_a_rate_which_goes_on_by_itself(
-    database_url: str, browser: Visitor
-) -> None:
+def test_a_whole_group_is_retried_at_a_rate_after_confirmation(database_url: str, browser: Visitor) -> None:
     bury(database_url, last_error=error(JOBS), count=5)
     bury(database_url, "shop.other", last_error=error(JOBS))
     page, _ = group_pages(browser.get("/dead"))
@@ -282,9 +280,7 @@ def test_all_of_a_group_are_retried_at_a_rate_which_goes_on_by_itself(
     assert later in ids_in(database_url, "dead_jobs")
 
 
-def test_what_was_retried_or_discarded_meanwhile_is_not_done_twice(
-    database_url: str, browser: Visitor
-) -> None:
+def test_jobs_already_retried_or_discarded_are_skipped(database_url: str, browser: Visitor) -> None:
     ids = sorted(bury(database_url, last_error=error(JOBS), count=3))
     (page,) = group_pages(browser.get("/dead"))
     question = send(browser, "retry", page, {"which": "chosen", "id": ids})
@@ -297,7 +293,7 @@ def test_what_was_retried_or_discarded_meanwhile_is_not_done_twice(
     assert ids_in(database_url, "staged_jobs") == ids[1:]
 
 
-def test_a_group_is_discarded_after_a_question(database_url: str, browser: Visitor) -> None:
+def test_a_group_is_discarded_after_confirmation(database_url: str, browser: Visitor) -> None:
     bury(database_url, last_error=error(JOBS), count=3)
     (other,) = bury(database_url, reason="expired")
     page, _ = group_pages(browser.get("/dead"))
@@ -330,7 +326,7 @@ NO_SENSE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_form_that_makes_no_sense_is_refused_with_the_reason(
+def test_an_invalid_form_is_refused_with_the_reason(
     database_url: str, browser: Visitor, subtests: pytest.Subtests
 ) -> None:
     bury(database_url, last_error=error(JOBS), count=2)

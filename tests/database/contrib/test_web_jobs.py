@@ -88,7 +88,9 @@ def test_a_result_that_was_kept_is_shown(shop: Workshop, result: Any) -> None:
     assert json.loads(whole) == result
 
 
-def test_errors_of_a_dead_job_and_of_its_former_lives_are_shown(database_url: str, browser: Visitor) -> None:
+def test_errors_of_a_dead_job_and_of_its_earlier_deaths_are_shown(
+    database_url: str, browser: Visitor
+) -> None:
     life = {
         "died_at": "2026-11-20T10:00:00+00:00",
         "reason": "failed",
@@ -105,7 +107,7 @@ def test_errors_of_a_dead_job_and_of_its_former_lives_are_shown(database_url: st
     assert "of the former life" in text
 
 
-def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, subtests: pytest.Subtests) -> None:
+def test_an_unknown_id_is_reported_in_one_clear_sentence(browser: Visitor, subtests: pytest.Subtests) -> None:
     for job_id in ("0", "7", "-3", "9223372036854775807", "9" * 40, "seven", "٣", "1%00"):
         with subtests.test(job_id):
             text = assert_sound(browser.get(f"/jobs/{job_id}", status=404))
@@ -114,14 +116,14 @@ def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, subtest
             )
 
 
-def test_a_job_whose_id_nobody_gave_out_has_a_page(database_url: str, browser: Visitor) -> None:
+def test_a_job_with_a_negative_id_has_a_page(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url)
     query(database_url, "UPDATE dead_jobs SET id = -5 WHERE id = %s", job_id)
     assert "dead" in assert_sound(browser.get("/jobs/-5"))
     assert "/jobs/-5" in browser.get("/search?q=shop")
 
 
-def test_large_arguments_are_cut_and_whole_as_a_text_that_no_browser_runs(
+def test_large_arguments_are_truncated_and_available_as_plain_text(
     database_url: str, browser: Visitor
 ) -> None:
     large = "<script>alert(1)</script>é" * 3000
@@ -139,7 +141,7 @@ def test_large_arguments_are_cut_and_whole_as_a_text_that_no_browser_runs(
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-def test_each_part_can_be_had_whole_or_is_said_not_to_be_there(database_url: str, browser: Visitor) -> None:
+def test_each_part_can_be_downloaded_or_is_not_found(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url, last_error=error("/a.py:1:f"))
     for part in job_texts.PARTS:
         there = part in ("arguments", "keyword-arguments", "error")
@@ -148,9 +150,7 @@ def test_each_part_can_be_had_whole_or_is_said_not_to_be_there(database_url: str
     browser.get("/jobs/77/whole/arguments", status=404)
 
 
-def test_arguments_that_are_nested_very_deep_do_not_keep_the_page_from_being_shown(
-    database_url: str, browser: Visitor
-) -> None:
+def test_very_deeply_nested_arguments_do_not_break_the_page(database_url: str, browser: Visitor) -> None:
     for depth in (900, 5000):
         (job_id,) = bury(database_url)
         query(
@@ -162,7 +162,7 @@ def test_arguments_that_are_nested_very_deep_do_not_keep_the_page_from_being_sho
         assert browser.get(f"/jobs/{job_id}/whole/arguments") == "[" * depth + "]" * depth
 
 
-def test_who_may_not_write_has_no_buttons_and_no_way(database_url: str, browser: Visitor) -> None:
+def test_a_read_only_visitor_has_no_buttons_and_cannot_post(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url)
     page = browser.get(f"/jobs/{job_id}")
     assert 'method="post"' not in page
@@ -193,7 +193,7 @@ def test_a_dead_job_is_retried_once(
     assert vars(record)["given"]["job_id"] == str(job_id)
 
 
-def test_of_many_who_press_at_once_one_retries(database_url: str, browser: Visitor) -> None:
+def test_only_one_of_many_simultaneous_retries_succeeds(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url)
     browser.log_in()
     with ThreadPoolExecutor(6) as people:
@@ -211,7 +211,7 @@ def test_a_dead_job_is_discarded_once(database_url: str, browser: Visitor) -> No
     assert f"job {job_id} is in no table any more; nothing was done" in again.text
 
 
-def test_a_job_that_waits_and_one_that_runs_are_cancelled(shop: Workshop, redis_url: str) -> None:
+def test_waiting_and_running_jobs_are_cancelled(shop: Workshop, redis_url: str) -> None:
     (waits,) = stage_jobs(shop.database_url, run_in=3600)
     (runs,) = stage_jobs(shop.database_url)
     shop.move(runs)
@@ -225,7 +225,7 @@ def test_a_job_that_waits_and_one_that_runs_are_cancelled(shop: Workshop, redis_
     assert not shop.finish(claimed)
 
 
-def test_a_job_that_has_moved_on_while_the_button_was_pressed_is_left_as_it_is(shop: Workshop) -> None:
+def test_a_job_that_has_moved_on_meanwhile_is_left_unchanged(shop: Workshop) -> None:
     (finished,) = stage_jobs(shop.database_url)
     shop.move(finished)
     (retried,) = bury(shop.database_url)
@@ -283,7 +283,7 @@ def test_progress_of_a_running_job_is_shown_and_redis_is_not_needed(shop: Worksh
     assert "Redis" in text
 
 
-def test_a_job_in_each_state_of_flight_has_a_page(database_url: str, browser: Visitor) -> None:
+def test_a_job_in_each_inflight_state_has_a_page(database_url: str, browser: Visitor) -> None:
     insert = (
         "INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
         "delivery, last_error, {}) VALUES (nextval('staged_jobs_id_seq'), 'm.f', '[]', '{{}}', 'mail', 0, now(), "

@@ -61,7 +61,7 @@ def readers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == READER]
 
 
-def test_a_page_follows_what_happens(browser: Browser, database_url: str) -> None:
+def test_a_page_updates_live(browser: Browser, database_url: str) -> None:
     with listening(browser) as news:
         assert next(news)[0] == "page"
         stage_jobs(database_url, 7, queue="mail")
@@ -70,7 +70,7 @@ def test_a_page_follows_what_happens(browser: Browser, database_url: str) -> Non
     assert "<html" not in text
 
 
-def test_one_thread_measures_for_all_tabs(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_polls_for_all_tabs(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set[str]()
     measure = overview.measure
 
@@ -89,9 +89,7 @@ def test_one_thread_measures_for_all_tabs(browser: Browser, monkeypatch: pytest.
     wait_until(lambda: not site_live(browser).number and not readers())
 
 
-def test_tabs_are_told_that_the_database_is_away_and_when_it_is_back(
-    browser: Browser, database_url: str
-) -> None:
+def test_tabs_are_notified_of_a_database_outage_and_its_end(browser: Browser, database_url: str) -> None:
     with listening(browser, "/queues/mail") as news:
         assert next(news)[0] == "page"
         with away(database_url):
@@ -101,11 +99,11 @@ def test_tabs_are_told_that_the_database_is_away_and_when_it_is_back(
 
 
 @pytest.mark.parametrize("page", ["/nothing", "/login", "", "/stream", "//evil.example"])
-def test_a_page_that_does_not_follow_has_no_news(browser: Browser, page: str) -> None:
+def test_a_page_without_live_updates_has_no_stream(browser: Browser, page: str) -> None:
     assert browser.client.get("/stream", params={"page": page}).status_code == 404
 
 
-def test_the_end_of_the_program_ends_all_streams(browser: Browser) -> None:
+def test_shutting_down_ends_all_streams(browser: Browser) -> None:
     with listening(browser) as news:
         next(news)
         site_live(browser).close()
@@ -114,7 +112,7 @@ def test_the_end_of_the_program_ends_all_streams(browser: Browser) -> None:
     assert browser.client.get("/stream", params={"page": "/"}).status_code == 503
 
 
-def test_a_tab_that_takes_nothing_is_dropped() -> None:
+def test_a_tab_that_reads_nothing_is_dropped() -> None:
     async def run() -> None:
         slow = Listener()
         for number in range(10):
@@ -134,7 +132,7 @@ def test_a_tab_that_takes_nothing_is_dropped() -> None:
     ids=["of another address", "of the same address"],
 )
 @pytest.mark.parametrize("bound", ["LISTENERS", "_TOPICS"])
-def test_streams_of_one_visitor_make_room_for_those_of_others(
+def test_one_visitors_streams_make_room_for_other_visitors(
     monkeypatch: pytest.MonkeyPatch, bound: str, many: Visitor, one: Visitor
 ) -> None:
     monkeypatch.setattr(live, bound, 4)
@@ -160,7 +158,7 @@ def has_ended(listener: Listener) -> bool:
     return listener._end.is_set()
 
 
-def test_there_are_no_more_listeners_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_listeners_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LISTENERS", 3)
 
     async def run() -> None:

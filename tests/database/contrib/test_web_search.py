@@ -39,14 +39,14 @@ def browser(database_url: str) -> Iterator[Visitor]:
         yield browser
 
 
-def test_a_form_a_word_and_no_job(browser: Visitor) -> None:
+def test_an_unmatched_word_finds_no_job(browser: Visitor) -> None:
     text = assert_sound(browser.get("/search"))
     assert "Search" in text
     assert "10,000 rows of each table" in text
     assert "No job found." in assert_sound(browser.get("/search?q=nothing"))
 
 
-def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str, browser: Visitor) -> None:
+def test_jobs_of_all_tables_are_found_and_link_to_their_pages(database_url: str, browser: Visitor) -> None:
     ids = stage_jobs(database_url, 2, job="shop.jobs.send", tag="import")
     ids += bury(database_url, "shop.jobs.send", tag="import")
     html = browser.get("/search?q=%20import%20")
@@ -55,7 +55,7 @@ def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str,
     assert html.count("<caption>Waiting</caption>") == html.count("<caption>Dead</caption>") == 1
 
 
-def test_a_list_that_is_cut_says_so(
+def test_a_truncated_list_says_so(
     database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "MOST", 3)
@@ -64,11 +64,11 @@ def test_a_list_that_is_cut_says_so(
 
 
 @pytest.mark.parametrize("word", ["a\0b", "x" * 256, "x" * 5000])
-def test_words_that_no_job_can_have_are_refused_in_words(browser: Visitor, word: str) -> None:
+def test_words_that_no_job_can_contain_are_refused_with_a_reason(browser: Visitor, word: str) -> None:
     assert "at most 255 characters" in assert_sound(browser.get(f"/search?q={quote(word)}"))
 
 
-def test_a_hostile_word_is_a_word(browser: Visitor, subtests: pytest.Subtests) -> None:
+def test_a_hostile_word_is_searched_as_text(browser: Visitor, subtests: pytest.Subtests) -> None:
     for word in HOSTILE:
         with subtests.test(word):
             text = assert_sound(browser.get(f"/search?q={quote(word)}"))
@@ -81,7 +81,7 @@ def jobs_on(html: str) -> set[int]:
     return {int(found) for found in re.findall(r'data-label="Job"><a href="/jobs/(-?\d+)"', html)}
 
 
-def test_filters_narrow_what_is_found_and_stay_in_the_field(database_url: str, browser: Visitor) -> None:
+def test_filters_narrow_the_results_and_stay_in_the_field(database_url: str, browser: Visitor) -> None:
     (waits,) = stage_jobs(database_url, 1, job="shop.jobs.send", queue="mail", tag="a b")
     (dead,) = bury(database_url, "shop.jobs.send", tag="a b")
     (other,) = bury(database_url, "shop.jobs.send", queue="calls")
@@ -113,7 +113,7 @@ def test_filters_narrow_what_is_found_and_stay_in_the_field(database_url: str, b
         ("queue:mail " + "x " * 5000, "Search for a storable text of at most 255 characters."),
     ],
 )
-def test_a_search_that_makes_no_sense_is_one_line(browser: Visitor, text: str, problem: str) -> None:
+def test_an_invalid_search_is_reported_in_one_line(browser: Visitor, text: str, problem: str) -> None:
     html = browser.get(f"/search?q={quote(text)}")
     (shown,) = re.findall(r'<p class="problem" role="alert">([^\n]*)</p>', html)
     assert problem in unescape(shown)
@@ -121,7 +121,7 @@ def test_a_search_that_makes_no_sense_is_one_line(browser: Visitor, text: str, p
     assert "No job found." not in html
 
 
-def test_the_search_says_which_filters_and_states_there_are(browser: Visitor) -> None:
+def test_the_search_page_lists_filters_and_states(browser: Visitor) -> None:
     html = browser.get("/search")
     for name in search.FILTERS:
         assert f"<code>{name}:" in html
@@ -131,7 +131,7 @@ def test_the_search_says_which_filters_and_states_there_are(browser: Visitor) ->
         browser.get(f"/search?q=state%3A{state}")
 
 
-def test_a_hostile_value_of_a_filter_is_a_value(browser: Visitor, subtests: pytest.Subtests) -> None:
+def test_a_hostile_filter_value_is_treated_as_a_value(browser: Visitor, subtests: pytest.Subtests) -> None:
     for name in search.FILTERS:
         for text in HOSTILE:
             with subtests.test(name, text=text):
@@ -142,7 +142,7 @@ def test_a_hostile_value_of_a_filter_is_a_value(browser: Visitor, subtests: pyte
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "a\nb", "a\tb", 'say "hi" \\', "\\", '"' * 255])
-def test_a_fact_of_a_job_leads_to_the_jobs_that_share_it(
+def test_a_job_attribute_links_to_the_jobs_that_share_it(
     database_url: str, browser: Visitor, text: str
 ) -> None:
     (dead,) = bury(database_url, key=text, tag=text, unique_key=text)
@@ -169,7 +169,7 @@ def test_a_table_that_takes_too_long_is_named(
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_texts_run_nothing_and_break_no_page(database_url: str, browser: Visitor, text: str) -> None:
+def test_hostile_text_neither_runs_nor_breaks_a_page(database_url: str, browser: Visitor, text: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         staged = stage(
             connection,

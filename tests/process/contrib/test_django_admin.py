@@ -8,7 +8,7 @@ from tests.helpers import wait_until
 MODULE = "admin_scenes"
 
 
-def test_who_may_only_look_changes_nothing(site: Site) -> None:
+def test_a_user_with_only_the_view_permission_changes_nothing(site: Site) -> None:
     assert site.play("looks", module=MODULE) == {
         "codes": [200] * 4,
         "rows": [2, 1, 1, 0, 2, 0],
@@ -23,7 +23,7 @@ def test_who_may_only_look_changes_nothing(site: Site) -> None:
     }
 
 
-def test_a_job_is_cancelled_and_retried_by_those_who_may(site: Site) -> None:
+def test_users_with_the_permissions_cancel_and_retry_jobs(site: Site) -> None:
     cancelled, place, retried, place_again, again, *logged = site.play("cancels_and_retries", module=MODULE)
     assert (cancelled, place) == (["1 job cancelled"], "dead_jobs")
     assert (retried, place_again) == (["1 job staged again"], "staged_jobs")
@@ -37,7 +37,7 @@ def test_no_row_is_saved_or_deleted_as_a_model(site: Site) -> None:
     assert all(line.startswith("rows of job-drain are read only here") for line in raised)
 
 
-def test_the_last_error_of_a_job_is_a_column_in_which_no_mark_is_obeyed(site: Site) -> None:
+def test_the_last_error_is_a_column_with_escaped_markup(site: Site) -> None:
     text = "\u202ereversed <b>bold</b> \x1b[31m" + "x" * 300 + "\nsecond line"
     ids = site.play("enqueue_failures", text, module=MODULE)
     wait_until(lambda: site.manage("drain_run", "--once").returncode == 0)

@@ -95,7 +95,7 @@ def telling(database_url: str) -> Iterator[Telling]:
     made.connection.close()
 
 
-def test_each_step_is_told_at_the_look_after_it_and_once(telling: Telling) -> None:
+def test_each_step_is_reported_once_by_the_next_look(telling: Telling) -> None:
     assert telling.look() == []
     (job_id,) = telling.stage(queue="mail")
     assert telling.look() == [f"staged {job_id}"]
@@ -118,7 +118,7 @@ def test_each_step_is_told_at_the_look_after_it_and_once(telling: Telling) -> No
     assert {event.queue for event in telling.events} == {"mail"}
 
 
-def test_a_life_within_one_look_is_told_whole_and_in_order(telling: Telling) -> None:
+def test_a_whole_history_within_one_look_is_reported_in_order(telling: Telling) -> None:
     (job_id,) = telling.stage()
     telling.move([job_id])
     telling.fail(telling.claim(job_id))
@@ -157,7 +157,7 @@ def test_a_transaction_that_had_begun_before_the_first_look_is_not_missed(databa
     telling.connection.close()
 
 
-def test_a_finish_that_commits_late_is_told_when_it_does_and_keeps_no_other_back(telling: Telling) -> None:
+def test_a_finish_that_commits_late_is_reported_then_without_delaying_others(telling: Telling) -> None:
     ids = telling.stage(2)
     telling.move(ids)
     slow_id, quick_id = ids
@@ -172,7 +172,7 @@ def test_a_finish_that_commits_late_is_told_when_it_does_and_keeps_no_other_back
     assert telling.look() == []
 
 
-def test_deaths_are_told_of_jobs_that_no_look_has_seen_before(telling: Telling) -> None:
+def test_deaths_of_jobs_never_seen_before_are_reported(telling: Telling) -> None:
     staged_id, claimed_id, expired_id = telling.stage(3)
     telling.move([claimed_id])
     claim = telling.claim(claimed_id)
@@ -194,7 +194,7 @@ def test_deaths_are_told_of_jobs_that_no_look_has_seen_before(telling: Telling) 
     assert telling.look() == [f"moved {claimed_id}"]
 
 
-def test_while_the_dead_are_read_seldom_those_of_claims_are_told_at_once(
+def test_deaths_of_claimed_jobs_are_reported_before_the_next_dead_scan(
     telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "_DEAD_PAUSE", 1e9)
@@ -211,7 +211,7 @@ def test_while_the_dead_are_read_seldom_those_of_claims_are_told_at_once(
     assert telling.look() == [f"cancelled {unseen}"]
 
 
-def test_a_deferred_job_is_told_with_the_time_until_which_it_waits(telling: Telling) -> None:
+def test_a_deferred_job_is_reported_with_the_end_of_its_wait(telling: Telling) -> None:
     (job_id,) = telling.stage()
     telling.move([job_id])
     claim = telling.claim(job_id)
@@ -224,7 +224,7 @@ def test_a_deferred_job_is_told_with_the_time_until_which_it_waits(telling: Tell
     assert telling.look() == []
 
 
-def test_a_job_that_gave_way_is_told_as_such(telling: Telling) -> None:
+def test_a_superseded_job_is_reported_as_such(telling: Telling) -> None:
     telling.look()
     query(
         telling.url,
@@ -236,7 +236,7 @@ def test_a_job_that_gave_way_is_told_as_such(telling: Telling) -> None:
     assert telling.events[-1].superseded_by == 8
 
 
-def test_more_than_a_page_of_each_kind_is_told_whole(
+def test_more_than_a_page_of_each_kind_is_reported_in_full(
     telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_feed, "PAGE", 7)
@@ -261,7 +261,7 @@ def test_more_than_a_page_of_each_kind_is_told_whole(
     )
 
 
-def test_a_job_of_which_the_follower_knows_nothing_any_more_is_told_again_rather_than_missed(
+def test_a_forgotten_job_is_reported_again_rather_than_missed(
     telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "_MOST_JOBS", 1)
@@ -271,7 +271,7 @@ def test_a_job_of_which_the_follower_knows_nothing_any_more_is_told_again_rather
     assert {f"moved {job_id}" for job_id in ids} <= set(telling.look())
 
 
-def test_no_table_but_that_of_the_dead_is_read_whole(telling: Telling) -> None:
+def test_only_the_table_of_dead_jobs_is_read_in_full(telling: Telling) -> None:
     parameters = {
         "above": 1,
         "page": 10,
@@ -312,7 +312,7 @@ def told_by(output: str) -> dict[int, list[str]]:
     return dict(found)
 
 
-def test_what_real_programs_do_is_told_completely(yard: Yard) -> None:
+def test_the_events_of_real_programs_are_reported_in_full(yard: Yard) -> None:
     env = yard.env()
     words = ("events", "--follow", "--json", "--every", "0.1")
     with drain_command(*words, env=env) as command:
@@ -336,7 +336,7 @@ def test_what_real_programs_do_is_told_completely(yard: Yard) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_lines_for_people_are_harmless_and_filtered(telling: Telling, env: dict[str, str]) -> None:
+def test_plain_event_lines_are_escaped_and_filtered(telling: Telling, env: dict[str, str]) -> None:
     with drain_command("events", "--follow", "--every", "0.1", "--queue", "mail", env=env) as command:
         wait_until(lambda: telling.stage(queue="mail") and command.output)
         telling.stage(queue="other")
@@ -352,7 +352,7 @@ def test_lines_for_people_are_harmless_and_filtered(telling: Telling, env: dict[
     assert "attempt 1; Broken: no\\x1b[2J paper; waits until" in lines[-1]
 
 
-def test_the_life_of_one_job_until_now(telling: Telling, env: dict[str, str]) -> None:
+def test_events_of_one_job_cover_its_whole_history(telling: Telling, env: dict[str, str]) -> None:
     (job_id,) = telling.stage()
     telling.move([job_id])
     claim = telling.claim(job_id)
@@ -404,7 +404,7 @@ def test_a_death_comes_behind_its_failures_and_its_history_keeps_the_first_and_l
     assert [each["event"] for each in events()] == ["staged", "failed", "failed", "dead"]
 
 
-def test_a_job_that_nobody_knows_and_no_job_at_all_are_refused(env: dict[str, str]) -> None:
+def test_an_unknown_or_missing_job_id_is_refused(env: dict[str, str]) -> None:
     result = CliRunner().invoke(main, ["events", "--id", "42"], env=env)
     assert result.exit_code == 1
     assert "no job has this id" in result.output
@@ -412,7 +412,7 @@ def test_a_job_that_nobody_knows_and_no_job_at_all_are_refused(env: dict[str, st
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_outage_is_one_line_and_nothing_that_happened_meanwhile_is_missed(
+def test_an_outage_is_reported_once_and_its_events_are_not_missed(
     servers: Services, database_url: str, env: dict[str, str]
 ) -> None:
     ((name,),) = query(database_url, "SELECT current_database()")
@@ -435,7 +435,7 @@ def test_an_outage_is_one_line_and_nothing_that_happened_meanwhile_is_missed(
         assert end(command, signal.SIGINT) == 0
 
 
-def test_the_rights_of_inspection_are_enough(place: Place, redis_url: str) -> None:
+def test_the_inspection_role_has_sufficient_rights(place: Place, redis_url: str) -> None:
     with closing(postgres.connect(place.url_of("inspection"), "drain events")) as connection:
         follower = Follower()
         follower.look(connection)
@@ -446,7 +446,7 @@ def test_the_rights_of_inspection_are_enough(place: Place, redis_url: str) -> No
         assert [event.event for event in follower.look(connection)] == ["moved", "moved"]
 
 
-def test_an_interrupted_attempt_is_told_as_one(shop: Workshop) -> None:
+def test_an_interrupted_attempt_is_reported_as_interrupted(shop: Workshop) -> None:
     def act() -> None:
         raise workers.Defer(60)
 

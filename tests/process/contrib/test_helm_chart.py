@@ -107,7 +107,7 @@ def test_the_chart_renders_and_its_programs_understand_their_arguments(
             assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_the_chart_has_two_enqueuers_on_different_nodes_and_the_tables_before_them(tmp_path: Path) -> None:
+def test_the_chart_runs_two_enqueuers_on_different_nodes_after_creating_the_tables(tmp_path: Path) -> None:
     objects = rendered(tmp_path, "{}")
     enqueuer = objects["Deployment", "shop-job-drain-enqueuer"]["spec"]
     assert enqueuer["replicas"] == 2
@@ -122,7 +122,7 @@ def test_the_chart_has_two_enqueuers_on_different_nodes_and_the_tables_before_th
     assert kinds == {"Deployment", "Job", "PodDisruptionBudget", "Service"}
 
 
-def test_each_program_logs_in_by_a_secret_of_its_own(tmp_path: Path) -> None:
+def test_each_program_connects_with_its_own_secret(tmp_path: Path) -> None:
     objects = rendered(tmp_path, "web: {enabled: true}")
     found = {}
     for name, pod in pods(objects):
@@ -137,13 +137,13 @@ def test_each_program_logs_in_by_a_secret_of_its_own(tmp_path: Path) -> None:
     assert {secret["key"] for secret in found.values()} == {"database-url"}
 
 
-def test_workers_without_queues_serve_those_of_their_jobs(tmp_path: Path) -> None:
+def test_workers_without_queues_serve_the_queues_of_their_jobs(tmp_path: Path) -> None:
     objects = rendered(tmp_path, "jobs: shop.jobs")
     pod = objects["Deployment", "shop-job-drain-worker-default"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][:2] == ["work", "--processes=1"]
 
 
-def test_pods_are_reached_at_their_port_and_reach_the_stores(tmp_path: Path) -> None:
+def test_network_policies_allow_the_ports_of_pods_and_stores(tmp_path: Path) -> None:
     objects = rendered(tmp_path, FULL)
     policies = {name: each["spec"] for (kind, name), each in objects.items() if kind == "NetworkPolicy"}
     assert policies.keys() == {
@@ -166,7 +166,7 @@ def test_pods_are_reached_at_their_port_and_reach_the_stores(tmp_path: Path) -> 
         assert {port["name"] for port in container.get("ports", [])} <= {"metrics", "http"}
 
 
-def test_a_worker_has_the_time_that_its_jobs_and_the_supervisor_need(tmp_path: Path) -> None:
+def test_a_workers_termination_grace_covers_its_jobs_and_the_supervisor(tmp_path: Path) -> None:
     objects = rendered(tmp_path, FULL)
     for name, grace in (("calls", 120), ("rest", 30)):
         pod = objects["Deployment", f"shop-job-drain-worker-{name}"]["spec"]["template"]["spec"]
@@ -174,7 +174,7 @@ def test_a_worker_has_the_time_that_its_jobs_and_the_supervisor_need(tmp_path: P
         assert pod["terminationGracePeriodSeconds"] > grace + supervisor._KILL_SECONDS
 
 
-def test_workers_are_scaled_by_their_queues_where_that_is_wanted(tmp_path: Path) -> None:
+def test_workers_scale_by_their_queues_on_request(tmp_path: Path) -> None:
     objects = rendered(tmp_path, FULL)
     scaled = objects["ScaledObject", "shop-job-drain-worker-calls"]
     check_triggers(scaled)
@@ -210,7 +210,7 @@ def test_a_file_of_rules_reaches_prometheus_as_it_is(tmp_path: Path) -> None:
         "enqueuer: {replicas: 0}",
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused(tmp_path: Path, values: str) -> None:
+def test_an_invalid_value_is_refused(tmp_path: Path, values: str) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(values, encoding="utf-8")
     assert helm("template", "shop", ".", "--values", str(file)).returncode != 0

@@ -120,7 +120,7 @@ def only(outcomes: list[dict[str, Any]], probe: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("probe", [*PROBES, "marks", "waiting", "child"])
-def test_rqs_books_say_the_same_of_a_plain_job_under_both_workers(
+def test_a_plain_job_leaves_the_same_rq_records_under_both_workers(
     outcomes: list[dict[str, Any]], probe: str
 ) -> None:
     only(outcomes, probe)
@@ -139,7 +139,7 @@ def test_rqs_books_say_the_same_of_a_plain_job_under_both_workers(
         "stop-job": "Job stopped by user, work-horse terminated.",
     }.items(),
 )
-def test_a_plain_job_ends_as_it_does_under_rq_worker(
+def test_a_plain_job_ends_the_same_as_under_rq_worker(
     outcomes: list[dict[str, Any]], probe: str, result: str
 ) -> None:
     *_, (_, shown) = only(outcomes, probe)[-1]["results"]

@@ -87,7 +87,7 @@ def stage_now(system: System, count: int, queue: str = "mail") -> None:
     stage_jobs(system.database_url, count, queue=queue)
 
 
-def test_a_backlog_of_jobs_that_ran_for_some_seconds(system: System, scale: Scale) -> None:
+def test_the_wanted_workers_follow_from_the_backlog_and_run_time(system: System, scale: Scale) -> None:
     ran(system, 10, 2.0, due=600)
     for _ in range(30):
         system.stage()
@@ -108,7 +108,7 @@ def test_a_backlog_of_jobs_that_ran_for_some_seconds(system: System, scale: Scal
     assert answered(scale, query="within=10s&concurrency=4")["wanted"] == 2
 
 
-def test_jobs_that_arrived_within_a_minute_count_wherever_they_are(system: System) -> None:
+def test_arrivals_of_the_last_minute_count_in_every_state(system: System) -> None:
     ran(system, 30, 0.01, due=30)
     ran(system, 30, 0.01, due=90)
     stage_now(system, 12)
@@ -119,13 +119,13 @@ def test_jobs_that_arrived_within_a_minute_count_wherever_they_are(system: Syste
     assert loaded(system).arrivals == pytest.approx((30 + 12 + 1 + 2) / 60)
 
 
-def test_the_arrivals_of_a_quick_queue_are_those_of_its_latest_jobs(system: System) -> None:
+def test_the_arrival_rate_of_a_fast_queue_uses_its_latest_jobs(system: System) -> None:
     # A hundred of them in the last twenty seconds, all of which came due in the last minute.
     ran(system, 300, 0.2, due=30)
     assert loaded(system).arrivals == pytest.approx(5, rel=0.15)
 
 
-def test_a_bulk_of_this_instant_has_arrived_within_a_minute_and_not_within_a_second(
+def test_a_bulk_staged_just_now_counts_over_a_minute_not_a_second(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage_now(system, 600)
@@ -135,7 +135,7 @@ def test_a_bulk_of_this_instant_has_arrived_within_a_minute_and_not_within_a_sec
     assert 10 < loaded(system).arrivals <= load._NEWEST
 
 
-def test_jobs_that_a_worker_claimed_together_have_not_run_for_all_of_that_time(system: System) -> None:
+def test_run_times_of_jobs_claimed_together_exclude_their_shared_wait(system: System) -> None:
     # Each was claimed a second before its end, and one ended every ten milliseconds.
     ran(system, 40, 1.0, every=0.01, worker="a")
     ran(system, 40, 1.0, every=0.01, worker="b")
@@ -144,14 +144,14 @@ def test_jobs_that_a_worker_claimed_together_have_not_run_for_all_of_that_time(s
     assert found.busy_seconds == pytest.approx(2 * 1.39 / 80, rel=0.2)
 
 
-def test_jobs_that_gave_way_to_others_have_not_run(system: System) -> None:
+def test_superseded_jobs_do_not_count_as_run(system: System) -> None:
     ran(system, 5, 1.0)
     system.execute("UPDATE finished_jobs SET superseded_by = 1")
     found = loaded(system)
     assert (found.mean_seconds, found.busy_seconds) == (None, None)
 
 
-def test_jobs_that_run_keep_their_workers_once_they_run_for_long(system: System, scale: Scale) -> None:
+def test_long_running_jobs_keep_their_workers(system: System, scale: Scale) -> None:
     for number in range(3):
         job_id = system.in_flight(claimed=True)
         system.execute(
@@ -202,7 +202,7 @@ def test_rules_and_pauses_bound_the_number(system: System, scale: Scale) -> None
         ("mail", "&".join(f"a{number}=1" for number in range(20)), 400, "malformed query"),
     ],
 )
-def test_a_question_that_cannot_be_answered_gets_a_sentence(
+def test_an_invalid_question_gets_an_explanation(
     scale: Scale, path: str, query: str, status: int, error: str
 ) -> None:
     found = answered(scale, path, query)
@@ -230,14 +230,14 @@ def test_a_queue_that_is_idle_is_known_and_needs_no_worker(system: System, scale
     assert (answer["status"], answer["wanted"]) == (200, 0)
 
 
-def test_without_a_database_the_answer_is_one_line_and_a_503() -> None:
+def test_an_unreachable_database_gives_a_503_with_one_line() -> None:
     found = answered(Scale("postgresql://nobody:secret@127.0.0.1:1/shop"))
     assert found["status"] == 503
     assert "PostgreSQL at" in found["error"]
     assert "secret" not in found["error"]
 
 
-def test_an_answer_is_good_for_two_seconds_so_that_many_questions_cost_one(system: System) -> None:
+def test_answers_are_cached_for_two_seconds(system: System) -> None:
     now = [100.0]
     scale = Scale(system.database_url, clock=lambda: now[0])
     stage_now(system, 1)
@@ -260,7 +260,7 @@ def test_the_leader_answers_from_its_measurement_as_long_as_that_is_fresh(system
 
 
 @pytest.mark.usefixtures("processes")
-def test_leader_and_standby_answer_on_their_ports_and_the_leader_has_the_gauge(
+def test_leader_and_standby_answer_but_only_the_leader_exports_the_gauge(
     system: System, redis_url: str
 ) -> None:
     env = environment(system.database_url, redis_url)
@@ -281,7 +281,7 @@ def test_leader_and_standby_answer_on_their_ports_and_the_leader_has_the_gauge(
             assert "drain_wanted_workers{" not in ask(second, "/metrics")[1]
 
 
-def test_the_role_of_the_enqueuer_may_read_all_of_this(place: Place) -> None:
+def test_the_enqueuer_role_may_read_the_load(place: Place) -> None:
     stage_jobs(place.url_of("application"), 3, queue="mail")
     with closing(postgres.connect(place.url_of("enqueuer"), "test")) as connection:
         found = load.read(connection, "mail")
@@ -306,7 +306,7 @@ def test_the_latest_finished_jobs_come_from_an_index(
     assert sum(found.values()) <= 2 * load._SAMPLE + MANY // 100
 
 
-def test_the_jobs_that_wait_come_from_indexes(many_staged_rows: str, parameters: dict[str, Any]) -> None:
+def test_waiting_jobs_are_read_from_indexes(many_staged_rows: str, parameters: dict[str, Any]) -> None:
     found = scans(many_staged_rows, load._WAITING, parameters)
     assert sum(found.values()) <= 3 * (load._NEWEST + 1)
 

@@ -62,7 +62,7 @@ def listed(system: System, file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_share_and_the_burn_rate_are_those_of_the_last_hour(system: System, file: Path) -> None:
+def test_the_share_and_the_burn_rate_cover_the_last_hour(system: System, file: Path) -> None:
     finished(system, 15, after=1)
     finished(system, 5, after=6)
     (found,) = listed(system, file)
@@ -81,9 +81,7 @@ def test_the_share_and_the_burn_rate_are_those_of_the_last_hour(system: System, 
     }
 
 
-def test_retried_and_superseded_jobs_do_not_count_nor_do_those_of_yesterday(
-    system: System, file: Path
-) -> None:
+def test_retried_superseded_and_old_jobs_do_not_count(system: System, file: Path) -> None:
     finished(system, 1, after=6)
     system.execute("UPDATE finished_jobs SET finished_at = now() - interval '61 minutes'")
     finished(system, 1, after=6, attempts=2)
@@ -112,7 +110,7 @@ def test_jobs_that_wait_and_are_late_count_as_missed(system: System, file: Path)
     assert (found["started"], found["waiting_late"], found["share_percent"]) == (8, 2, 80)
 
 
-def test_the_objective_of_a_job_counts_the_jobs_of_its_name_alone(
+def test_the_objective_of_a_job_counts_only_jobs_of_that_name(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
@@ -125,7 +123,7 @@ def test_the_objective_of_a_job_counts_the_jobs_of_its_name_alone(
     assert found["waiting_late"] == 0
 
 
-def test_a_person_reads_a_line_for_each_objective(system: System, file: Path) -> None:
+def test_each_objective_is_printed_on_one_readable_line(system: System, file: Path) -> None:
     assert "slo queue mail: 90% start within 5s; no job in the last hour\n" in drain(
         system, "slo", "list", "--queue-file", str(file)
     ).output.replace("\n ", " ")
@@ -147,7 +145,7 @@ def test_the_status_has_objectives_only_where_they_are_declared(system: System, 
     assert status["slos"] == listed(system, file)
 
 
-def test_without_any_objective_the_list_says_how_to_make_one(system: System) -> None:
+def test_an_empty_list_explains_how_to_declare_an_objective(system: System) -> None:
     assert 'no SLOs; declare one with @job(slo="99% start within 5s")' in drain(system, "slo", "list").stderr
 
 
@@ -161,7 +159,7 @@ def test_no_rounding_hides_a_late_job(met: int, shown: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "job"])
-def test_the_rules_ask_for_series_that_workers_have(yard: Yard, kind: Any) -> None:
+def test_the_generated_rules_query_series_that_workers_export(yard: Yard, kind: Any) -> None:
     note = jobs_measured.note
     slo = Slo(kind, "default" if kind == "queue" else note.job_name, Objective(90, 60), "default")
     yard.stage(note, "late")

@@ -89,7 +89,7 @@ def states(results: list[Any]) -> list[str]:
     return [each.state for each in results]
 
 
-def test_what_is_staged_is_found_and_run(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_a_staged_job_is_found_and_run(connection: psycopg.Connection[Any], staged: Staged) -> None:
     calls: list[Any] = []
 
     @job(queue="mail")
@@ -108,7 +108,7 @@ def test_what_is_staged_is_found_and_run(connection: psycopg.Connection[Any], st
     assert staged.run() == []
 
 
-def test_arguments_are_compared_as_they_travel_and_come_back_as_annotated(
+def test_arguments_are_compared_as_json_and_decoded_by_annotation(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:
     calls: list[Any] = []
@@ -126,7 +126,9 @@ def test_arguments_are_compared_as_they_travel_and_come_back_as_annotated(
     assert calls == [(order, day)]
 
 
-def test_a_failure_lists_what_is_staged(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_a_failed_assertion_lists_the_staged_jobs(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
     @job(name="shop.send_receipt")
     def send(order: int) -> None: ...
 
@@ -149,7 +151,7 @@ def test_a_failure_lists_what_is_staged(connection: psycopg.Connection[Any], sta
     staged.none("billing.charge")
 
 
-def test_a_job_that_fails_is_tried_again_when_its_time_has_come(
+def test_a_failed_job_is_retried_when_its_time_has_come(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:
     @job(max_attempts=3, retry_base_seconds=10)
@@ -182,7 +184,7 @@ def test_a_job_that_fails_is_tried_again_when_its_time_has_come(
         staged.run(check=True)
 
 
-def test_a_job_that_asks_for_a_retry_runs_again_when_it_said(
+def test_a_job_that_asks_for_a_retry_runs_again_at_that_time(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:
     @job(max_attempts=2)
@@ -248,7 +250,7 @@ def test_each_outcome_is_decided_as_by_a_worker(connection: psycopg.Connection[A
     assert states(staged.run(defer)) == ["finished"]
 
 
-def test_jobs_that_stage_jobs_are_run_to_the_end(
+def test_jobs_staged_by_jobs_are_run_too(
     connection: psycopg.Connection[Any], staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drain.contrib.testing.staged._MOST_ATTEMPTS", 20)
@@ -279,7 +281,7 @@ def test_jobs_that_stage_jobs_are_run_to_the_end(
     assert staged.run(limit=0) == []
 
 
-def test_a_transaction_of_a_job_is_a_savepoint(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_a_jobs_transaction_is_a_savepoint(connection: psycopg.Connection[Any], staged: Staged) -> None:
     @job
     def write(label: str, *, then: str = "") -> None:
         with drain.psycopg_transaction() as inner:
@@ -325,7 +327,7 @@ def test_a_transaction_of_a_job_is_a_savepoint(connection: psycopg.Connection[An
     ]  # fmt: skip
 
 
-def test_the_fence_refuses_a_job_that_is_cancelled_or_claimed_again_while_it_runs(
+def test_the_fence_refuses_a_job_cancelled_or_reclaimed_while_it_runs(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:
     @job
@@ -359,7 +361,7 @@ def test_the_fence_refuses_a_job_that_is_cancelled_or_claimed_again_while_it_run
     assert effects(connection) == []
 
 
-def test_time_passes_for_schedules_expiry_and_what_is_scheduled(
+def test_advancing_time_affects_schedules_expiry_and_scheduled_jobs(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:
     @job
@@ -381,9 +383,7 @@ def test_time_passes_for_schedules_expiry_and_what_is_scheduled(
     assert connection.execute("SELECT tag, reason FROM dead_jobs").fetchall() == [("expires", "expired")]
 
 
-def test_schedules_tick_on_the_calendar_of_the_virtual_time(
-    connection: psycopg.Connection[Any], staged: Staged
-) -> None:
+def test_schedules_tick_by_virtual_time(connection: psycopg.Connection[Any], staged: Staged) -> None:
     ticks: list[datetime] = []
 
     @job(cron="30 9 * * 1", timezone="Asia/Tokyo")
@@ -418,7 +418,9 @@ def test_schedules_tick_on_the_calendar_of_the_virtual_time(
         staged.advance(days=30)
 
 
-def test_unique_jobs_and_quiet_times(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_unique_jobs_and_quiet_times_are_respected(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
     calls: list[int] = []
 
     @job(unique_key="one", keep="last")
@@ -443,7 +445,7 @@ def test_unique_jobs_and_quiet_times(connection: psycopg.Connection[Any], staged
     assert calls == [2, 11]
 
 
-def test_rules_of_queues_hold(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_queue_rules_are_respected(connection: psycopg.Connection[Any], staged: Staged) -> None:
     @job(queue="limited")
     def work() -> None: ...
 
@@ -454,7 +456,9 @@ def test_rules_of_queues_hold(connection: psycopg.Connection[Any], staged: Stage
     assert states(staged.run()) == ["finished"]
 
 
-def test_an_idempotency_key_ends_with_its_time(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_an_idempotency_key_expires_after_its_period(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
     def once() -> int:
         return stage(connection, "m.f", idempotency_key="k", idempotency_period=timedelta(days=1))
 
@@ -600,7 +604,7 @@ def _dict_rows(url: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", [_session, _core, _joined, _block, _dict_rows])
-def test_every_kind_of_connection_serves(url: str, kind: Callable[[str], Iterator[Any]]) -> None:
+def test_every_kind_of_connection_works(url: str, kind: Callable[[str], Iterator[Any]]) -> None:
     @job
     def write() -> None:
         with drain.transaction() as inner:
@@ -639,7 +643,7 @@ def test_objects_of_a_session_are_flushed_and_read_again(url: str) -> None:
         assert effect.number == 2
 
 
-def test_bad_connections_are_one_line(url: str, empty_database_url: str) -> None:
+def test_an_invalid_connection_is_explained_on_one_line(url: str, empty_database_url: str) -> None:
     def error(connection: Any) -> str:
         with pytest.raises(drain.DrainError) as raised:
             Staged(connection).none()
@@ -666,7 +670,9 @@ def test_bad_connections_are_one_line(url: str, empty_database_url: str) -> None
     engine.dispose()
 
 
-def test_bad_orders_are_one_line(connection: psycopg.Connection[Any], staged: Staged) -> None:
+def test_an_invalid_call_is_explained_on_one_line(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
     @job
     def known() -> None: ...
 
@@ -697,7 +703,7 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin")
 
 @pytest.mark.skipif(not DEBIAN.exists(), reason=f"there is no {DEBIAN}")
 @pytest.mark.usefixtures("processes")
-def test_an_older_server_of_a_distribution_serves_too() -> None:
+def test_an_older_server_from_a_distribution_works_too() -> None:
     @job(max_attempts=2, cron="0 * * * *")
     def write() -> None:
         if current_job().attempt == 1:

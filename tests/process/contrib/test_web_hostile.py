@@ -62,7 +62,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_an_address_that_nobody_was_given_is_refused(
+def test_a_forged_address_is_refused(
     database_url: str, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     at = "2026-01-01T00:00:00+00:00"
@@ -97,7 +97,7 @@ def test_an_address_that_nobody_was_given_is_refused(
         (f"/workers/stack/{'1' * 5000}/read", {}),
     ],
 )
-def test_a_form_that_nobody_was_given_is_refused(
+def test_a_forged_form_is_refused(
     database_url: str, caplog: pytest.LogCaptureFixture, action: str, fields: dict[str, str]
 ) -> None:
     with visitor(database_url) as browser:
@@ -108,7 +108,7 @@ def test_a_form_that_nobody_was_given_is_refused(
     assert failures(caplog) == []
 
 
-def test_rows_that_others_have_written_take_no_page_away(database_url: str, redis_url: str) -> None:
+def test_hostile_rows_do_not_break_any_page(database_url: str, redis_url: str) -> None:
     for queue in ("a/b", "..", "?x#y", "%2f", '"', "\\"):
         query(database_url, "INSERT INTO queue_pauses (queue, reason) VALUES (%s, 'x')", queue)
     query(database_url, DEAD, 5, "a/b", "[{}]")
@@ -126,7 +126,7 @@ def test_rows_that_others_have_written_take_no_page_away(database_url: str, redi
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "4000-01-01 BC"])
-def test_a_row_with_a_time_that_no_calendar_has_takes_no_page_away(
+def test_a_row_with_an_impossible_time_does_not_break_any_page(
     database_url: str, redis_url: str, time: str
 ) -> None:
     query(database_url, DEAD, 5, "mail", "[]")
@@ -138,7 +138,7 @@ def test_a_row_with_a_time_that_no_calendar_has_takes_no_page_away(
             assert "m.f" in browser.get(f"/jobs/{job_id}")
 
 
-def test_wrong_tokens_of_one_address_keep_nobody_else_out(database_url: str) -> None:
+def test_wrong_tokens_from_one_address_do_not_lock_out_others(database_url: str) -> None:
     with visitor(database_url, behind_proxy=True) as browser:
         mallory, anna = {"X-Forwarded-For": "203.0.113.7"}, {"X-Forwarded-For": "203.0.113.8"}
         for status in [*[403] * 10, 429]:
@@ -154,7 +154,7 @@ def test_wrong_tokens_of_one_address_keep_nobody_else_out(database_url: str) -> 
 
 
 @pytest.mark.parametrize("behind_proxy", [False, True])
-def test_an_address_of_the_visitors_own_making_resets_no_limit(database_url: str, behind_proxy: bool) -> None:
+def test_a_forged_client_address_does_not_reset_the_limit(database_url: str, behind_proxy: bool) -> None:
     with visitor(database_url, behind_proxy=behind_proxy) as browser:
         tried = []
         for number in range(11):
@@ -165,7 +165,7 @@ def test_an_address_of_the_visitors_own_making_resets_no_limit(database_url: str
         assert tried == [*[403] * 10, 429]
 
 
-def test_no_answer_of_a_private_page_is_kept_on_its_way(database_url: str, tmp_path: Any) -> None:
+def test_responses_of_private_pages_are_never_cached(database_url: str, tmp_path: Any) -> None:
     def broken(_request: Request) -> str:
         raise RuntimeError("the session's database is away")
 
@@ -184,7 +184,7 @@ def test_no_answer_of_a_private_page_is_kept_on_its_way(database_url: str, tmp_p
         assert browser.client.get("/").headers["cache-control"] == "no-store"
 
 
-def test_a_form_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_does_not_arrive_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drain.contrib.web.forms._ARRIVAL_SECONDS", 0.01)
     headers = [(b"content-type", b"application/x-www-form-urlencoded")]
 
@@ -212,9 +212,7 @@ def test_a_server_that_cancels_a_stream_logs_no_error(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_signal_ends_the_application_in_which_the_page_is_mounted(
-    database_url: str, redis_url: str
-) -> None:
+def test_a_signal_stops_the_application_that_mounts_the_page(database_url: str, redis_url: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SHOP],
         env=environment(database_url, redis_url),

@@ -88,7 +88,7 @@ def files(
                 jobs.state.site.close()
 
 
-def test_fastapi_says_who_may_read_and_write() -> None:
+def test_fastapi_decides_who_may_read_and_write() -> None:
     shop: Any = import_module("shop_fastapi")
     shop.app.add_api_route("/login", login)
     with browsing(shop.app, PREFIX) as browser:

@@ -84,7 +84,7 @@ def address(browser: Visitor) -> str:
     return str(found)
 
 
-def test_who_may_not_write_sees_no_button_and_changes_no_schedule(database_url: str) -> None:
+def test_a_visitor_without_write_access_has_no_buttons_and_changes_no_schedule(database_url: str) -> None:
     schedule(database_url, "on")
     with visitor(database_url) as browser:
         assert "<button>Pause" not in browser.get("/cron/schedule?name=on")
@@ -106,7 +106,7 @@ def test_many_schedules_come_in_pages(database_url: str) -> None:
     assert sorted(found[0] + found[1]) == [f"s{number:02}" for number in range(60)]
 
 
-def test_a_worker_and_its_job_are_shown_with_progress_and_its_stack_is_read(
+def test_a_running_job_is_shown_with_progress_and_its_stack(
     yard: Yard, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     (job_id,) = yard.pushed(jobs.hang, "secret")
@@ -146,7 +146,7 @@ def test_a_worker_and_its_job_are_shown_with_progress_and_its_stack_is_read(
     assert (written["action"], written["who"], written["job_id"]) == ("stack_read", "Anna", job_id)
 
 
-def test_who_may_not_write_reads_no_stack(database_url: str, redis_url: str) -> None:
+def test_a_visitor_without_write_access_reads_no_stack(database_url: str, redis_url: str) -> None:
     claims(database_url, 1)
     with visitor(database_url, redis_url) as browser:
         assert browser.post("/workers/stack/1/read", of="/login").status_code == 403
@@ -156,7 +156,7 @@ def test_who_may_not_write_reads_no_stack(database_url: str, redis_url: str) -> 
         assert "has exited" in answer.text
 
 
-def test_names_of_others_are_only_text_on_the_page_of_workers(
+def test_markup_in_names_is_escaped_on_the_workers_page(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
     claims(database_url, 3)
@@ -184,7 +184,7 @@ def test_names_of_others_are_only_text_on_the_page_of_workers(
     assert SHOWN in stack
 
 
-def test_the_page_says_so_when_redis_is_away_or_none_is_named(database_url: str) -> None:
+def test_the_page_says_so_if_redis_is_unavailable_or_not_configured(database_url: str) -> None:
     claims(database_url, 3)
     for redis_url in ("", "unix:///nonexistent.sock"):
         with visitor(database_url, redis_url) as browser:
@@ -210,7 +210,7 @@ def test_all_running_jobs_come_in_pages_longest_first(database_url: str) -> None
     assert found == list(range(1, 61))
 
 
-def test_bulk_runs_are_listed_whatever_they_are_called(database_url: str) -> None:
+def test_bulk_runs_are_listed_under_any_name(database_url: str) -> None:
     query(database_url, "INSERT INTO bulk_runs VALUES (%s, 12345, now())", HOSTILE)
     query(database_url, "INSERT INTO bulk_runs VALUES ('backfill-20261101-000000-abcdef', 7, now())")
     with postgres.connect(database_url, "driver") as driver, visitor(database_url) as browser:
@@ -250,7 +250,7 @@ def test_the_page_of_statistics_is_shown_in_a_sandbox(database_url: str, tmp_pat
         browser.get("/statistics/page", status=400)
 
 
-def test_each_page_is_there_in_the_navigation_and_under_a_prefix(database_url: str) -> None:
+def test_each_page_is_in_the_navigation(database_url: str) -> None:
     with visitor(database_url) as browser:
         text = browser.get("/")
         for path in ("/cron", "/workers", "/bulk", "/statistics"):

@@ -16,7 +16,7 @@ from tests.helpers import PATIENCE_SECONDS, drain_command, end, environment, sta
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.usefixtures("processes")
-def test_the_program_serves_until_a_signal_even_while_tabs_listen(
+def test_the_program_serves_until_a_signal_even_with_open_streams(
     database_url: str, redis_url: str, tmp_path: Path, number: int
 ) -> None:
     stage_jobs(database_url, queue="mail")
@@ -55,7 +55,7 @@ def test_the_program_serves_until_a_signal_even_while_tabs_listen(
         (("--port", "65536"), "a port from 1 to 65535, or 0 for any free one, not"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_one_line(words: tuple[str, ...], text: str) -> None:
+def test_an_invalid_setting_is_reported_on_one_line(words: tuple[str, ...], text: str) -> None:
     result = CliRunner().invoke(
         main, ["web", "--database-url", "postgresql://nowhere/shop", "--port", "0", *words]
     )
@@ -63,7 +63,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(words: tuple[str, ...], text:
     assert text in result.output.splitlines()[-1]
 
 
-def test_a_port_that_is_taken_is_one_line() -> None:
+def test_a_port_in_use_is_reported_on_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         result = CliRunner().invoke(

@@ -44,7 +44,7 @@ def run_bench(
     return measured
 
 
-def test_a_part_that_fails_does_not_throw_away_the_others_and_is_measured_by_the_next_run(
+def test_a_failed_part_keeps_the_others_and_is_measured_again_next_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_bench(monkeypatch, tmp_path, {"held"}) == ["drain", "held", "plain"]
@@ -57,7 +57,7 @@ def test_a_part_that_fails_does_not_throw_away_the_others_and_is_measured_by_the
     assert run_bench(monkeypatch, tmp_path, set(), "--again") == ["drain", "held", "plain"]
 
 
-def test_the_other_kind_of_servers_has_parts_and_sections_of_its_own(
+def test_each_kind_of_servers_has_its_own_parts_and_sections(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run_bench(monkeypatch, tmp_path, set())
@@ -66,7 +66,7 @@ def test_the_other_kind_of_servers_has_parts_and_sections_of_its_own(
     assert written.index("# held\n") < written.index("# held, on Debian's servers\n")
 
 
-def test_what_a_run_is_going_to_take_is_said_before_it_starts(
+def test_a_run_prints_its_expected_duration_before_it_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress = Progress(tmp_path / ".progress.json", "another commit")
@@ -77,7 +77,7 @@ def test_what_a_run_is_going_to_take_is_said_before_it_starts(
     assert "drain            not known" in first
 
 
-def test_parts_of_another_commit_are_not_done(tmp_path: Path) -> None:
+def test_parts_measured_at_another_commit_do_not_count_as_done(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     Progress(path, "abc").ended("embedded", "drain", 5)
     assert Progress.load(path, "abc").is_done("embedded", "drain")
@@ -86,7 +86,7 @@ def test_parts_of_another_commit_are_not_done(tmp_path: Path) -> None:
     assert not Progress.load(path, "abc", again=True).is_done("embedded", "drain")
 
 
-def test_a_part_is_replaced_in_its_place_and_what_was_written_by_hand_stays(place: parts.Place) -> None:
+def test_a_part_is_replaced_in_place_and_handwritten_text_stays(place: parts.Place) -> None:
     place.results_file.write_text("<!-- minutes -->\nby hand\n\n<!-- plain -->\n# old\n", encoding="utf-8")
     place.write("plain", ["# new"])
     place.write("drain", ["# drained"])
@@ -95,7 +95,7 @@ def test_a_part_is_replaced_in_its_place_and_what_was_written_by_hand_stays(plac
     assert text.index("# drained") < text.index("# new") < text.index("by hand")
 
 
-def test_parts_without_an_order_keep_theirs(tmp_path: Path) -> None:
+def test_parts_without_a_given_order_keep_their_order(tmp_path: Path) -> None:
     path = tmp_path / "results"
     path.write_text("<!-- b -->\nb\n\n<!-- a -->\na\n", encoding="utf-8")
     assert figures.merge(path, {"c": ["c"]}) == "<!-- b -->\nb\n\n<!-- a -->\na\n\n<!-- c -->\nc\n"
@@ -124,12 +124,12 @@ def test_each_kind_of_servers_keeps_its_own_figures(tmp_path: Path) -> None:
     assert results.load(servers.DEBIAN, path) == Results(machine="another")
 
 
-def test_figures_that_are_not_there_yet_leave_out_their_tables() -> None:
+def test_tables_without_figures_are_left_out() -> None:
     assert "## A job of one UPDATE" in "".join(report.sections(some_results(), "a.png", "b.png"))
     assert "## A job" not in "".join(report.sections(Results(), "a.png", "b.png"))
 
 
-def test_a_goal_beside_a_peer_is_compared_round_by_round() -> None:
+def test_a_goal_against_a_peer_is_compared_round_by_round() -> None:
     found = some_results()
     found.rates = [each for each in found.rates if each.work == run.UPDATE]
     update = found.rates_of(run.UPDATE)
@@ -145,7 +145,7 @@ def test_a_goal_beside_a_peer_is_compared_round_by_round() -> None:
     assert not goal.is_reached
 
 
-def test_only_systems_that_keep_up_with_the_commits_are_a_goal_at_two_thousand_a_second() -> None:
+def test_only_systems_that_keep_up_at_two_thousand_commits_a_second_are_goals() -> None:
     found = some_results()
     behind = next(each for each in found.delays if (each.peer, each.per_second) == ("PgQueuer", 2000))
     behind.runs[:] = [Delay(1300, 1300, 1.0, 0.5, 1.0, 2.0)]
@@ -164,7 +164,7 @@ def test_only_systems_that_keep_up_with_the_commits_are_a_goal_at_two_thousand_a
         ((1, killed.DONE), (1, "`doing`"), "once; a person has to look"),
     ],
 )
-def test_what_a_system_promises_is_what_was_seen_at_both_moments(
+def test_a_systems_guarantee_is_derived_from_both_kill_moments(
     before: tuple[int, str], after: tuple[int, str], expected: str
 ) -> None:
     found = some_results()

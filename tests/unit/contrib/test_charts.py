@@ -36,7 +36,7 @@ def scale(chart: str) -> list[str]:
     return re.findall(r'<text x="0" y="[\d.]+">([^<]+)</text>', chart)
 
 
-def test_a_total_is_known_where_all_are() -> None:
+def test_a_total_is_known_only_where_every_part_is() -> None:
     assert charts.total([numbers(1, 2, 3)]) == numbers(1, 2, 3)
     assert charts.total([numbers(1, None, 3), numbers(0, 5, None)]) == numbers(1, None, None)
     assert charts.total([]) == []
@@ -47,12 +47,12 @@ def test_a_total_is_an_estimate_if_a_part_is() -> None:
     assert found == [Number(31, is_estimate=True), Number(6)]
 
 
-def test_curves_of_different_lengths_are_a_mistake() -> None:
+def test_series_of_different_lengths_are_rejected() -> None:
     with pytest.raises(ValueError, match="zip"):
         charts.total([numbers(1), numbers(1, 2)])
 
 
-def test_bars_stand_on_those_below_within_the_scale() -> None:
+def test_stacked_bars_stay_within_the_scale() -> None:
     chart = stacked(numbers(40, 0, 100), numbers(10, 20, 100))
     assert scale(chart) == ["200", "100"]
     assert bars(chart, "completed") == [(0.0, 36.0), (0.0, 90.0)]
@@ -67,7 +67,7 @@ def test_a_scale_ends_at_a_round_number(most: int, top: str) -> None:
     assert scale(stacked(numbers(0, most)))[0] == top
 
 
-def test_a_step_that_is_not_counted_has_no_bar_and_hides_no_other() -> None:
+def test_an_uncounted_step_draws_no_bar_and_hides_no_other() -> None:
     chart = stacked(numbers(None, 5, None), numbers(100, 0, None))
     assert len(bars(chart, "completed")) == 1
     ((low, high),) = bars(chart, "failures")
@@ -75,7 +75,7 @@ def test_a_step_that_is_not_counted_has_no_bar_and_hides_no_other() -> None:
     assert 0 < high <= 180
 
 
-def test_nothing_is_drawn_for_nothing_and_a_little_for_one() -> None:
+def test_zero_draws_no_bar_and_a_single_job_stays_visible() -> None:
     chart = stacked(numbers(0, 0), numbers(None, None))
     assert bars(chart, "completed") == bars(chart, "failures") == []
     assert "0 completed in 10 min, at most 0 in 5 min; not counted yet" in chart
@@ -83,7 +83,7 @@ def test_nothing_is_drawn_for_nothing_and_a_little_for_one() -> None:
     assert bars(stacked(numbers(1, 1_000_000)), "completed")[0] == (0.0, 1.0)
 
 
-def test_a_chart_has_its_times_and_its_words() -> None:
+def test_a_chart_shows_its_times_and_a_text_alternative() -> None:
     chart = stacked([Number(1234), Number(40)], [Number(7), Number(0)])
     assert re.findall(r'text-anchor="\w+">([^<]+)<', chart) == ["09:00", "10:30", "12:00"]
     words = "1,274 completed in 10 min, at most 1,234 in 5 min; 7 failures in 10 min, at most 7 in 5 min"
@@ -91,14 +91,14 @@ def test_a_chart_has_its_times_and_its_words() -> None:
     assert f"<title>{words}</title>" in chart
 
 
-def test_words_round_estimates_and_count_known_steps_alone() -> None:
+def test_text_rounds_estimates_and_counts_only_known_steps() -> None:
     known = [Number(1234, is_estimate=True), *([None] * 24), *([Number(1)] * 11)]
     assert charts.words(known) == "about 1,200 completed in 1 h, at most about 1,200 in 5 min"
     assert charts.words(numbers(3, None, 4), "dead") == "7 dead in 10 min, at most 4 in 5 min"
     assert charts.words([None]) == charts.words([]) == "not counted yet"
 
 
-def test_a_label_of_others_is_text() -> None:
+def test_markup_in_a_label_is_escaped() -> None:
     chart = str(charts.stacked([Series("completed", '"><script>', numbers(1))], BEGINS, ENDS))
     assert "<script>" not in chart
     assert "<script>" not in charts.spark(numbers(1), '"><script>')

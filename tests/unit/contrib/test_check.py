@@ -44,7 +44,7 @@ def run_check(monkeypatch: pytest.MonkeyPatch, **series: Iterator[float]) -> tup
     return ended.value.code, rounds
 
 
-def test_a_ratio_that_has_its_verdict_is_not_measured_again(
+def test_a_decided_ratio_is_not_measured_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_check(monkeypatch, rate=itertools.repeat(2.0), time=itertools.cycle([0.5, 1.5]))
@@ -54,7 +54,7 @@ def test_a_ratio_that_has_its_verdict_is_not_measured_again(
     assert "CANNOT TELL" in printed
 
 
-def test_a_ratio_that_has_fallen_fails_the_check_though_others_hold(
+def test_a_fallen_ratio_fails_the_check_even_if_others_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_check(monkeypatch, rate=itertools.repeat(1.5), time=itertools.repeat(1.0))
@@ -62,7 +62,7 @@ def test_a_ratio_that_has_fallen_fails_the_check_though_others_hold(
     assert "FELL" in capsys.readouterr().out
 
 
-def test_a_ratio_that_is_not_recorded_yet_is_shown_and_fails_nothing(
+def test_a_ratio_without_a_recorded_value_is_shown_but_does_not_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_check(monkeypatch, new=itertools.repeat(0.1)) == (0, {"new": 1})

@@ -98,12 +98,12 @@ def worker() -> tuple[Any, Program, Console]:
         (["--redis-url", "http://a"], 1, "DRAIN_REDIS_URL must start with redis://"),
     ],
 )
-def test_options_that_cannot_be_meant_together_are_refused(words: list[str], code: int, said: str) -> None:
+def test_conflicting_or_invalid_options_are_refused(words: list[str], code: int, said: str) -> None:
     result = CliRunner().invoke(main, ["dev", *words], env={"DRAIN_JOBS": ""})
     assert (result.exit_code, said in result.output) == (code, True), result.output
 
 
-def test_the_pause_before_a_program_that_dies_again_and_again_doubles_up_to_a_bound(clock: Clock) -> None:
+def test_the_restart_pause_of_a_crashing_program_doubles_up_to_a_limit(clock: Clock) -> None:
     given: Any = Program(), Console()
     program, console = given
     enqueuer = development._Enqueuer(program, console)
@@ -125,7 +125,7 @@ def test_the_pause_before_a_program_that_dies_again_and_again_doubles_up_to_a_bo
     assert console.lines[-1] == "program: was killed by signal 9: it starts again in 0.5 s"
 
 
-def test_a_worker_that_waits_for_its_pause_starts_at_once_when_a_source_changes(clock: Clock) -> None:
+def test_a_source_change_ends_a_workers_restart_pause(clock: Clock) -> None:
     keeper, program, _ = worker()
     for _ in range(3):
         keeper.check()
@@ -153,7 +153,7 @@ def test_a_worker_that_does_not_import_waits_for_the_next_change(clock: Clock) -
     assert program.calls == ["start", "start"]
 
 
-def test_a_worker_that_does_not_end_after_a_change_is_killed_and_starts_again(clock: Clock) -> None:
+def test_a_worker_that_does_not_stop_after_a_change_is_killed_and_restarted(clock: Clock) -> None:
     keeper, program, console = worker()
     keeper.check()
     Sources.changes = [Path("shop.py")]
@@ -192,7 +192,7 @@ class Server:
         self.runs = True
 
 
-def test_a_problem_in_a_servers_log_is_shown_once_its_line_is_complete_and_a_server_that_ends_starts_again(
+def test_a_servers_logged_problem_is_shown_and_a_dead_server_restarts(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"

@@ -59,7 +59,7 @@ def find(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 @each_page
-def test_each_command_that_a_page_shows_is_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_command_shown_on_a_page_parses(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("DRAIN_")]:
         monkeypatch.delenv(name)
     for words in pages.commands(page):
@@ -70,7 +70,7 @@ def test_each_command_that_a_page_shows_is_understood(page: Path, monkeypatch: p
 
 
 @each_page
-def test_each_command_in_the_prose_of_a_page_has_these_options(page: Path) -> None:
+def test_commands_in_prose_have_the_options_shown(page: Path) -> None:
     every_option = set().union(*map(options_of, all_commands()))
     for code in pages.inline_code(page):
         words = code.split()
@@ -84,7 +84,7 @@ def test_each_command_in_the_prose_of_a_page_has_these_options(page: Path) -> No
             assert words[0].partition("=")[0] in every_option | OPTIONS_OF_OTHERS, code
 
 
-def test_the_readme_shows_enough_commands_for_the_tests_above_to_mean_something() -> None:
+def test_the_readme_shows_enough_commands_to_check() -> None:
     assert {words[0] for words in pages.commands(README)} >= {"init", "run", "work", "dev", "show"}
     everywhere = {words[0] for page in PAGES for words in pages.commands(page)}
     assert everywhere >= set(main.commands) - {"demo"}
@@ -95,7 +95,7 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("variable", [*VARIABLES.values(), "DRAIN_METRICS_PORT", "DRAIN_METRICS_HOST"])
-def test_each_setting_is_named_with_its_option(variable: str) -> None:
+def test_each_setting_is_documented_with_its_option(variable: str) -> None:
     option = "--" + variable.removeprefix("DRAIN_").lower().replace("_", "-")
     text = (DOCS / "operations" / "deploy.md").read_text(encoding="utf-8")
     assert re.search(rf"\| `{variable}` +\| `{option}`", text)
@@ -114,7 +114,7 @@ def test_each_variable_that_a_page_names_is_a_setting(page: Path) -> None:
     assert named <= known | VARIABLES_OF_TESTS | WITHOUT_OPTION | OF_HEALTH
 
 
-def test_each_metric_is_named() -> None:
+def test_each_metric_is_documented() -> None:
     text = (DOCS / "operations" / "monitoring.md").read_text(encoding="utf-8")
     ours = [metric for metric in vars(metrics).values() if isinstance(metric, Counter | Gauge | Histogram)]
     assert len(ours) >= 10
@@ -129,14 +129,14 @@ def test_each_metric_is_named() -> None:
 
 
 @each_page
-def test_each_word_of_the_makefile_that_a_page_names_is_there(page: Path) -> None:
+def test_each_make_target_named_on_a_page_exists(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"(?:^|`)make ([\w-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
 @each_page
-def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_each_link_on_a_page_resolves(page: Path) -> None:
     """As GitHub resolves it; `make docs` looks at those of the site."""
     for link in pages.links(page):
         target, _, anchor = link.partition("#")

@@ -33,7 +33,7 @@ class Listener:
 
 
 @pytest.mark.parametrize(("has_ended", "heard"), [(True, []), (False, [BYE])], ids=["told to end", "by RQ"])
-def test_a_signal_as_rqs_worker_ends_is_no_failure(
+def test_a_signal_while_rqs_worker_ends_is_not_a_failure(
     monkeypatch: pytest.MonkeyPatch, has_ended: bool, heard: list[object]
 ) -> None:
     monkeypatch.setattr(rq_process, "_make", lambda *_: EndingWorker(has_ended=has_ended))

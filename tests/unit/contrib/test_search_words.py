@@ -50,7 +50,7 @@ def test_a_search_is_split_into_words_and_filters(text: str, words: str, filters
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_each_filter_is_given_once(name: str) -> None:
+def test_a_repeated_filter_is_refused(name: str) -> None:
     value = {"id": "7", "state": "dead"}.get(name, "a")
     assert parse(f"{name}:{value}") == Query("", {name: value})
     with pytest.raises(DrainError, match=f"the filter {name}: is given twice"):
@@ -58,23 +58,23 @@ def test_each_filter_is_given_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_is_known_in_any_case(state: str) -> None:
+def test_states_are_case_insensitive(state: str) -> None:
     assert parse(f"state:{state.upper()}").filters == {"state": state}
 
 
-def test_a_state_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_an_unknown_state_is_refused_with_the_known_ones() -> None:
     with pytest.raises(DrainError) as raised:
         parse("state:asleep")
     assert str(raised.value) == f"there is no state 'asleep': use {', '.join(STATES)}"
 
 
 @pytest.mark.parametrize("value", ["seven", "-1", "1.5", "٣", "²", "9223372036854775808", "9" * 250, "1_0"])
-def test_what_is_no_id_of_a_job_is_refused(value: str) -> None:
+def test_an_invalid_job_id_is_refused(value: str) -> None:
     with pytest.raises(DrainError, match="is not the id of a job, a whole number"):
         parse(f"id:{value}")
     assert parse(f"id:{2**63 - 1}").filters == {"id": "9223372036854775807"}
 
 
 @given(st.text(min_size=1))
-def test_a_value_of_a_link_is_read_as_it_was_written(value: str) -> None:
+def test_a_quoted_link_value_is_parsed_back_unchanged(value: str) -> None:
     assert parse(f"key:{_quoted(value)} state:dead") == Query("", {"key": value, "state": "dead"})

@@ -39,7 +39,7 @@ def last_start(jobs: int, seconds: float, places: int) -> float:
 )
 @pytest.mark.parametrize("within", [10.0, 30.0, 300.0])
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_so_many_workers_start_the_backlog_in_time_and_one_less_could_not_do_the_work(
+def test_the_computed_workers_finish_in_time_and_one_fewer_could_not(
     jobs: int, seconds: float, within: float, concurrency: int
 ) -> None:
     number = workers(load(jobs, seconds=seconds), within, concurrency)
@@ -56,7 +56,7 @@ def test_a_queue_in_balance_keeps_as_many_workers_as_its_jobs_occupy(arrivals: f
     assert number - 1 < arrivals * seconds <= number
 
 
-def test_an_autoscaler_that_follows_the_number_empties_the_queue_and_goes_to_zero() -> None:
+def test_an_autoscaler_following_the_number_drains_the_queue_and_reaches_zero() -> None:
     """Simulate half a minute of arrivals, with a look every five seconds."""
     waiting, arrivals, seen = 600.0, 10.0, list[int]()
     for second in range(180):
@@ -75,7 +75,7 @@ def test_an_idle_queue_needs_no_worker() -> None:
     assert workers(load(seconds=None, busy_seconds=None)) == 0
 
 
-def test_a_queue_of_which_no_job_has_run_needs_some_worker() -> None:
+def test_a_queue_without_completed_jobs_needs_one_worker() -> None:
     found = wanted(load(1, seconds=None, busy_seconds=None))
     assert (found.workers, found.run_seconds) == (1, 1.0)
 
@@ -86,7 +86,7 @@ def test_jobs_that_were_claimed_together_do_not_count_the_wait_for_each_other() 
     assert workers(found) == 2
 
 
-def test_places_of_a_process_that_are_free_count_as_places() -> None:
+def test_free_slots_of_a_process_count() -> None:
     # One job at a time was there for a process that runs a hundred.
     found = load(0, arrivals=5, mean_seconds=1.0, busy_seconds=1.0)
     assert workers(found, concurrency=100) == 1
@@ -104,9 +104,7 @@ def test_places_of_a_process_that_are_free_count_as_places() -> None:
         ({}, None, 67),
     ],
 )
-def test_no_more_workers_than_the_rules_of_the_queue_let_run(
-    rules: Any, bound: str | None, number: int
-) -> None:
+def test_queue_rules_cap_the_number_of_workers(rules: Any, bound: str | None, number: int) -> None:
     waiting = {"due": 30, "limited": 970, "scheduled": 10_000, "paused": 10_000, "retrying": 10_000}
     found = wanted(load(seconds=2.0, waiting=waiting, rules=RulesRow("calls", **rules), running=((10, 0.5),)))
     assert (found.workers, found.bound, found.backlog) == (number, bound, 1000)
@@ -118,7 +116,7 @@ def test_a_queue_with_an_ordered_backlog_of_one_key_needs_one_worker() -> None:
     assert workers(load(waiting={"due": 1, "limited": 99}, rules=rules)) == 1
 
 
-def test_a_paused_queue_needs_none_but_for_jobs_that_run() -> None:
+def test_a_paused_queue_needs_workers_only_for_running_jobs() -> None:
     assert workers(load(1000, is_paused=True)) == 0
     found = wanted(load(1000, is_paused=True, running=((1, 40.0), (2, 3.0))))
     assert (found.workers, found.bound) == (1, "pause")
@@ -134,12 +132,12 @@ def test_workers_with_long_jobs_are_kept() -> None:
     assert workers(load(seconds=3600.0, running=((10, 600.0),)), concurrency=1) == 1
 
 
-def test_long_jobs_ask_for_no_more_workers_than_there_are_jobs() -> None:
+def test_long_jobs_never_ask_for_more_workers_than_jobs() -> None:
     assert workers(load(10, seconds=3600.0)) == 10
     assert workers(load(10, seconds=3600.0), concurrency=4) == 3
 
 
-def test_the_answer_says_what_it_was_computed_from() -> None:
+def test_the_answer_includes_the_inputs_of_its_computation() -> None:
     found = wanted(load(1200, arrivals=4.0, seconds=0.8, running=((3, 1.0),)), 30.0, 8)
     assert found.as_json() == {
         "queue": "calls",

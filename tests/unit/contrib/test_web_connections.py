@@ -60,7 +60,7 @@ def has_ended(sock: socket.socket) -> bool:
 
 @pytest.mark.parametrize("sent", HALF, ids=["nothing", "half a head", "half a form", "half of the next head"])
 @pytest.mark.parametrize("behind_proxy", [False, True], ids=["of one client", "of a proxy"])
-def test_requests_that_do_not_come_keep_nobody_out(
+def test_idle_connections_do_not_keep_clients_out(
     monkeypatch: pytest.MonkeyPatch, behind_proxy: bool, sent: bytes
 ) -> None:
     monkeypatch.setattr(connections.Connection, "most_of_a_client", 5)
@@ -73,7 +73,7 @@ def test_requests_that_do_not_come_keep_nobody_out(
         wait_until(lambda: sum(not has_ended(each) for each in held) <= most)
 
 
-def test_a_head_is_not_waited_for_the_first_and_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_request_head_is_cut_off_on_first_and_later_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     with serving() as address:
         for sent in (b"", b"GET / HTTP/1.1\r\nHost: "):
@@ -93,7 +93,7 @@ def test_a_head_is_not_waited_for_the_first_and_any_other(monkeypatch: pytest.Mo
         assert httpx.get(address, timeout=PATIENCE_SECONDS).text == "ok"
 
 
-def test_where_all_are_busy_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_busy_connection_is_closed_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections.Connection, "most_of_a_client", 3)
 
     async def stream(_scope: object, receive: object, send: object) -> None:

@@ -42,7 +42,7 @@ def glossary() -> str:
 
 
 @pytest.mark.parametrize("word", OTHERS)
-def test_no_other_word_is_used_for_the_same_thing(word: str) -> None:
+def test_glossary_terms_have_no_synonyms_in_the_interface(word: str) -> None:
     assert len(texts()) > 100
     found = {
         name: match[0] for name, text in texts() if (match := re.search(OTHERS[word], text, re.IGNORECASE))
@@ -57,7 +57,7 @@ def test_states_and_causes_are_in_the_glossary() -> None:
     assert {word for word in words if word not in text} == set()
 
 
-def test_the_pages_code_has_no_words_of_its_own() -> None:
+def test_the_templates_contain_no_wording_of_their_own() -> None:
     """States and causes come from one table each."""
     for path in Path(ROOT / "drain" / "contrib" / "web" / "templates").glob("*.html"):
         text = path.read_text(encoding="utf-8")
