@@ -57,6 +57,11 @@ def is_interruption(error: Mapping[str, Any]) -> bool:
     return str(error.get("type") or "").endswith("WorkerStoppedError")
 
 
+def title_of(error: Mapping[str, Any]) -> str:
+    """Return which attempt ended, and how."""
+    return "Interrupted" if is_interruption(error) else f"Attempt {error.get('attempt') or '?'} failed"
+
+
 def summary_of(error: Mapping[str, Any]) -> str:
     """Return the class and the message's first line."""
     message = str(error.get("message") or "").strip().partition("\n")[0]

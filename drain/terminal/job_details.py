@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from drain.formatting import clock, duration, relative, visible
-from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of
+from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
 from drain.terminal.values import as_text, json_default
 
 # Shown elsewhere, or meaningless to people; --json has them.
@@ -55,9 +55,9 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
 
 def _earlier(error: dict[str, Any]) -> str:
     """Format an earlier error: `attempt 2 failed after 1.2s by host:7: OSError: no answer`."""
-    number, seconds, worker = error.get("attempt"), seconds_of(error), error.get("worker")
+    seconds, worker = seconds_of(error), error.get("worker")
     words = [
-        "interrupted" if is_interruption(error) else f"attempt {number or '?'} failed",
+        title_of(error).lower(),
         f"after {duration(seconds)}" if seconds is not None else "",
         f"by {worker}" if worker else "",
     ]

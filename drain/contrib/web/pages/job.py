@@ -23,7 +23,7 @@ from drain.read.explain import Explanation, explain
 from drain.read.explain.timeline import hops_of
 from drain.read.queries import TABLES
 from drain.tables import dead
-from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of
+from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
 
 # Parts of a job, and their columns.
 PARTS = {
@@ -169,7 +169,7 @@ def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
         "error": shown_error(job["last_error"]) if job.get("last_error") else None,
         "earlier": [
             {
-                "attempt": None if is_interruption(error) else error.get("attempt"),
+                "title": title_of(error),
                 "worker": error.get("worker"),
                 "seconds": seconds_of(error),
                 "summary": summary_of(error),
