@@ -126,7 +126,7 @@ class Daemon:
         """
         with self._connected() as connection:
             self._claim_namespace(connection)
-            state = leader.try_to_lead(connection)
+            state = leader.try_to_lead(connection, is_command=True)
             if state is None:
                 raise DrainError("another enqueuer is draining this database and moves all due jobs")
             # No depth limit: no process would push the rest later.

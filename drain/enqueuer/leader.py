@@ -20,9 +20,13 @@ APPLICATION_NAME = "drain run"
 CHANNEL = "staged_jobs"
 
 
-def try_to_lead(connection: Connection) -> Progress | None:
-    """Lead for this connection's life; return the last leader's numbers, or None if another session leads."""
-    if not locks.try_lock(connection, locks.LEADER):
+def try_to_lead(connection: Connection, *, is_command: bool = False) -> Progress | None:
+    """Lead for this connection's life; return the last leader's numbers, or None if another session leads.
+
+    A command waits briefly for a session that is ending, such as that of the same command before.
+    """
+    take = locks.lock_for_command if is_command else locks.try_lock
+    if not take(connection, locks.LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
     found = leader_progress.record_leader(connection, process_name())

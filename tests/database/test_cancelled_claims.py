@@ -162,7 +162,7 @@ def test_reports_count_cancelled_jobs_as_the_leader_does(database_url: str, redi
         ):
             told = explain(connection, None, second)
         assert told.finding.why == (
-            "the queue is ordered, and job 1 of key a was cancelled but is still running, on host:42"
+            "the queue is ordered, and job 1 with key a was cancelled but is still running on host:42"
         )
         query(database_url, "UPDATE queues SET changed_at = now() - interval '1 day'")
         assert seen_by_the_audit(leader) == []

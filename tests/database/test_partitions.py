@@ -174,7 +174,7 @@ def test_a_failure_to_create_days_is_logged_once_and_jobs_still_finish(
     finish(database_url, 1, 1)
     maker = DailyPartitions(connection)
     assert [maker.run_once(), maker.run_once()] == [0, 0]
-    assert len([record for record in caplog.records if "no partition" in record.message]) == 1
+    assert len([record for record in caplog.records if "partitions for the next days" in record.message]) == 1
     finish(database_url, 2, 2)
     assert set(where(database_url).values()) == {OTHER}
 

@@ -48,7 +48,7 @@ def test_a_replication_slot_that_retains_wal_pauses_a_run(
     connection.execute("SELECT pg_create_physical_replication_slot('behind', true)")
     try:
         connection.execute("SELECT pg_logical_emit_message(true, 'test', repeat('x', 100000))")
-        with pytest.raises(DrainError, match=r"paused for .* since a replication slot keeps \d+ MB of WAL"):
+        with pytest.raises(DrainError, match=r"paused for .* because a replication slot keeps \d+ MB of WAL"):
             Throttle(connection, run, reported.append).pause(10, 1.0)
     finally:
         connection.execute("SELECT pg_drop_replication_slot('behind')")

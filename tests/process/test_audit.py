@@ -340,7 +340,7 @@ def test_the_first_id_of_an_unused_sequence_counts_as_never_assigned(
 @pytest.mark.parametrize(
     ("column", "value", "explanation"),
     [
-        ("fencing_token", "0", "no token"),
+        ("fencing_token", "0", "without a claim's token"),
         ("attempts", "0", "without an attempt"),
         ("claimed_at", "NULL", "never claimed"),
         ("finished_at", "claimed_at - interval '2 s'", "finished before they were claimed"),
