@@ -18,7 +18,7 @@ _MEANINGS = {
     r"\bjava\.lang\.OutOfMemoryError: (.+)": (
         "Spark ran out of memory ({0}): give it more, such as --conf spark.driver.memory=2g"
     ),
-    r"\bPython worker exited unexpectedly": (
+    r"\bPython worker exited unexpectedly|\bStream closed\b(?=[\s\S]*\bapi\.python\.Python)": (
         "a Python process of Spark was killed, as happens when memory runs out: free memory, "
         "or use fewer cores, such as --master 'local[1]'"
     ),

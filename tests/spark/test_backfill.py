@@ -443,7 +443,7 @@ def test_resuming_a_run_with_a_changed_file_is_refused(
     file.write_text(file.read_text() + "\n9001")
     result = backfill(half, *RUN[2:], "--commit-every", "500")
     assert result.exit_code == 1
-    assert "the files of run ended have changed since it staged the first of its jobs" in result.stderr
+    assert "the files of run ended have changed since it staged its first jobs" in result.stderr
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == before
 
 

@@ -112,7 +112,7 @@ def test_a_field_of_a_csv_is_staged_as_the_file_has_it(
         (
             'id,note\n1,"a\n2,b"\n',
             (),
-            "in the line '1,\"a': if fields have newlines, give --option multiLine=true",
+            "in line '1,\"a': if fields have newlines, give --option multiLine=true",
         ),
         ('id,note\n1,"say \\"hi\\""\n', (), "double it, or name the escape, such as --option escape=\\"),
         (

@@ -416,7 +416,7 @@ def test_jobs_that_cannot_finish_raise_an_error(drain_servers):
         drain.stage(connection, "nobody.knows")
     with pytest.raises(drain.DrainError, match="the time is over; 1 job is staged"):
         drain_servers.run_until_done(timeout=3)
-    with pytest.raises(drain.DrainError, match="does not import"):
+    with pytest.raises(drain.DrainError, match="cannot be imported"):
         drain_servers.run_until_done(["no.such.module"])
 """
 
