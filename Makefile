@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
-.PHONY: install demo test test-all test-core test-pythons test-lowest mutants coverage figures durations check lock bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-core test-pythons test-lowest mutants coverage figures durations proof check lock bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
@@ -84,6 +84,10 @@ test-pythons:
 # Breaks the dangerous lines of tests/mutants one by one, and checks that a test turns red; ONLY="truncate" for some.
 mutants: install
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
+
+# Checks the model of the protocol in every interleaving; see docs/design/proof.md.
+proof: $(TEST)
+	$(BIN)/python -m proof
 
 # Lines and branches that no test executes, in all processes; the report comes after failed tests too.
 coverage: install

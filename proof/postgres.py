@@ -1,0 +1,277 @@
+"""PostgreSQL as the statements see it: snapshots, row locks, re-checks, lost connections, and lost last commits.
+
+A row is any value with an equality, under a key of table and id. Simplification: a row that changes and changes back
+counts as unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+Key = tuple[str, int]
+Rows = Mapping[Key, Any]
+
+
+class ConnectionLostError(Exception):
+    """The session ended; its last statement may have been executed."""
+
+
+class SerializationFailureError(Exception):
+    """Repeatable read: another transaction changed the row after the snapshot."""
+
+
+class DeadlockError(Exception):
+    """Transactions wait for each other's rows."""
+
+
+class UniqueViolationError(Exception):
+    """The inserted row exists."""
+
+
+READ_COMMITTED, REPEATABLE_READ = "read committed", "repeatable read"
+
+
+class Blocked(NamedTuple):
+    """Instead of an answer: the statement waits for a lock of `owner`."""
+
+    owner: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of ours: the rows that it finds and locks, and what it does to each.
+
+    Attributes:
+        name: Module and constant of the SQL, such as `drain.tables.claims.CLAIM`.
+        table: Table of the rows.
+        where: Condition on id, row and jobs whose lease has expired, checked again once the row is locked.
+        effect: Called with each locked row, by id; an answer other than None is returned.
+        reads: The rows are not locked, so that they may be outdated.
+        skips_locked: Locked rows are left out.
+        limit: Most rows, the highest ids first.
+        sequences: New values, set when the statement begins, even if the transaction rolls back.
+        is_durable: Waits for the disk although the session does not.
+    """
+
+    name: str
+    table: str
+    where: Callable[[int, Any, frozenset[int]], bool]
+    effect: Callable[[Writer, int, Any], Any]
+    reads: bool = False
+    skips_locked: bool = False
+    limit: int | None = None
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    is_durable: bool = False
+
+
+class _Waiting(NamedTuple):
+    """A statement in progress: its snapshot, the ids that it found, how many are done, and answers so far."""
+
+    snapshot: Rows
+    ids: tuple[int, ...]
+    done: int
+    answers: tuple[Any, ...]
+
+
+@dataclass
+class Transaction:
+    """An open transaction of one session."""
+
+    isolation: str
+    is_implicit: bool = False
+    snapshot: Rows | None = None
+    writes: dict[Key, Any] = field(default_factory=dict)
+    locks: frozenset[Key] = frozenset()
+    waiting: _Waiting | None = None
+    is_durable: bool = False
+
+    def key(self) -> object:
+        """Hashable state."""
+        waiting = self.waiting and (_frozen(self.waiting.snapshot), *self.waiting[1:])
+        snapshot = None if self.snapshot is None else _frozen(self.snapshot)
+        return self.isolation, snapshot, _frozen(self.writes), self.locks, waiting, self.is_durable
+
+
+class Writer:
+    """What a statement's effect may do, in its transaction."""
+
+    def __init__(self, database: Database, process: str, transaction: Transaction) -> None:
+        self.database = database
+        self.process = process
+        self._transaction = transaction
+
+    def update(self, table: str, row_id: int, row: Any) -> None:
+        """Write a locked row."""
+        self._transaction.writes[table, row_id] = row
+
+    def delete(self, table: str, row_id: int) -> None:
+        """Delete a locked row."""
+        self._transaction.writes[table, row_id] = None
+
+    def insert(self, table: str, row_id: int, row: Any) -> None:
+        """Insert a row."""
+        key = (table, row_id)
+        if self.database.see(self.process).get(key) is not None or key in self.database.committed:
+            raise UniqueViolationError(key)
+        if self.database.owner(key, self.process):
+            raise NotImplementedError("an insert that waits for another one")
+        self._transaction.locks |= {key}
+        self._transaction.writes[key] = row
+
+
+@dataclass
+class Database:
+    """Committed rows, open transactions, and what a crash would leave.
+
+    Attributes:
+        committed: Rows of committed transactions; replaced, never changed.
+        lapsed: Jobs whose lease has expired, as told by the clock.
+        leader: Session that holds the advisory lock.
+        disconnected: Sessions that will find their connection lost.
+        flushed: What is on the disk; `unflushed` are the states after each commit since.
+    """
+
+    committed: Rows
+    sequences: Mapping[str, int]
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    lapsed: frozenset[int] = frozenset()
+    leader: str | None = None
+    disconnected: frozenset[str] = frozenset()
+    flushed: tuple[Rows, Mapping[str, int]] | None = None
+    unflushed: tuple[tuple[Rows, Mapping[str, int]], ...] = ()
+    keeps_history: bool = False
+
+    def copy(self) -> Database:
+        """Copy what changes in place."""
+        transactions = {
+            name: replace(each, writes=dict(each.writes)) for name, each in self.transactions.items()
+        }
+        return replace(self, transactions=transactions)
+
+    def key(self) -> object:
+        """Hashable state."""
+        history = tuple(
+            (_frozen(rows), _frozen(numbers))
+            for rows, numbers in ([self.flushed] if self.flushed else []) + list(self.unflushed)
+        )
+        open_ = tuple(sorted((name, each.key()) for name, each in self.transactions.items()))
+        return (
+            *(_frozen(self.committed), _frozen(self.sequences), open_, self.lapsed),
+            *(self.leader, self.disconnected, history),
+        )
+
+    def owner(self, key: Key, process: str) -> str | None:
+        """Return another session that holds the row's lock."""
+        others = (name for name, each in self.transactions.items() if name != process and key in each.locks)
+        return next(others, None)
+
+    def see(self, process: str) -> Rows:
+        """Return the newest rows, with the session's own writes."""
+        transaction = self.transactions.get(process)
+        return _overlaid(self.committed, transaction.writes) if transaction else self.committed
+
+    def begin(self, process: str, isolation: str) -> None:
+        """Begin a transaction; the first statement takes its snapshot."""
+        self.transactions[process] = Transaction(isolation)
+
+    def execute(self, process: str, statement: Statement) -> list[Any] | Blocked:
+        """Execute a statement, or go on with it after a wait; outside of a transaction, commit it."""
+        transaction = self.transactions.get(process)
+        if transaction is None:
+            transaction = self.transactions[process] = Transaction(READ_COMMITTED, is_implicit=True)
+        transaction.is_durable |= statement.is_durable
+        if transaction.waiting is None:
+            self.sequences = {**self.sequences, **statement.sequences}
+            transaction.waiting = self._begin_statement(transaction, statement)
+        answers = self._go_on(process, transaction, statement)
+        if isinstance(answers, list) and transaction.is_implicit:
+            self.commit(process, is_durable=transaction.is_durable)
+        return answers
+
+    def _begin_statement(self, transaction: Transaction, statement: Statement) -> _Waiting:
+        if transaction.isolation == REPEATABLE_READ:
+            transaction.snapshot = snapshot = (
+                self.committed if transaction.snapshot is None else transaction.snapshot
+            )
+        else:
+            snapshot = self.committed
+        seen = _overlaid(snapshot, transaction.writes)
+        found = (
+            at
+            for (table, at), row in seen.items()
+            if table == statement.table and statement.where(at, row, self.lapsed)
+        )
+        ids = sorted(found) if statement.limit is None else sorted(found, reverse=True)[: statement.limit]
+        return _Waiting(seen, tuple(ids), 0, ())
+
+    def _go_on(self, process: str, transaction: Transaction, statement: Statement) -> list[Any] | Blocked:
+        waiting = transaction.waiting
+        assert waiting is not None
+        writer = Writer(self, process, transaction)
+        answers = list(waiting.answers)
+        for done in range(waiting.done, len(waiting.ids)):
+            row_id = waiting.ids[done]
+            key = (statement.table, row_id)
+            row = waiting.snapshot[key]
+            if not statement.reads:
+                owner = self.owner(key, process)
+                if owner is not None and statement.skips_locked:
+                    continue
+                if owner is not None:
+                    transaction.waiting = waiting._replace(done=done, answers=tuple(answers))
+                    return Blocked(owner)
+                newest = self.see(process).get(key)
+                if newest != row and transaction.isolation == REPEATABLE_READ:
+                    raise SerializationFailureError(key)
+                # Read committed checks the condition again on the newest version.
+                if newest is None or not statement.where(row_id, newest, self.lapsed):
+                    continue
+                row = newest
+                transaction.locks |= {key}
+            answer = statement.effect(writer, row_id, row)
+            if answer is not None:
+                answers.append(answer)
+        transaction.waiting = None
+        return answers
+
+    def commit(self, process: str, *, is_durable: bool) -> None:
+        """Commit; without waiting for the disk, a crash may lose it."""
+        transaction = self.transactions.pop(process)
+        self.committed = _overlaid(self.committed, transaction.writes)
+        if self.keeps_history:
+            now = (self.committed, self.sequences)
+            if is_durable or transaction.is_durable:
+                self.flushed, self.unflushed = now, ()
+            elif transaction.writes:
+                self.unflushed += (now,)
+
+    def roll_back(self, process: str) -> None:
+        """End the session's transaction, if any."""
+        self.transactions.pop(process, None)
+
+    def disconnect(self, process: str) -> None:
+        """End a session: its transaction and its advisory lock."""
+        self.roll_back(process)
+        if self.leader == process:
+            self.leader = None
+
+    def crash(self, kept: int, processes: frozenset[str]) -> None:
+        """Restart the server with all but the last commits that were not flushed."""
+        assert self.flushed is not None
+        self.transactions = {}
+        self.leader = None
+        self.disconnected = processes
+        self.committed, self.sequences = self.flushed = (self.flushed, *self.unflushed)[kept]
+        self.unflushed = ()
+
+
+def _overlaid(rows: Rows, writes: Mapping[Key, Any]) -> Rows:
+    if not writes:
+        return rows
+    return {key: row for key, row in {**rows, **writes}.items() if row is not None}
+
+
+def _frozen(rows: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(sorted(rows.items(), key=lambda item: item[0]))
