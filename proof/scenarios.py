@@ -206,6 +206,7 @@ MUTANTS = tuple(
         ("claim despite a lease", "deliveries are listed twice", _LEASE),
         ("redeliver a valid lease", "leases expire", _LEASE),
         ("redeliver under the same number", "leases expire", _TWICE),
+        ("push before the commit", "a leader or the worker is killed", _TWICE),
         ("a retry does not wait", "deliveries are listed twice", _TWICE),
         ("claim keeps the token", "leases expire", _TOKEN),
         ("claim without a flush", "PostgreSQL loses the last commits", _TOKEN),
@@ -217,8 +218,7 @@ MUTANTS = tuple(
 )
 # Nothing is lost by one of these alone: another mechanism repairs it, later.
 HARMLESS_ALONE = (
-    Mutant("push before the commit", "two applications, two leaders", ""),
-    Mutant("forget the push", "two applications, two leaders", ""),
+    Mutant("forget the push", "a leader or the worker is killed", ""),
     Mutant("record the watermark before the push", "a leader or the worker is killed", ""),
     Mutant("compare no worker", "PostgreSQL loses the last commits", ""),
 )
