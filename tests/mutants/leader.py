@@ -13,16 +13,16 @@ MUTANTS = (
     Mutant(
         "lead whether or not the lock is free",
         "drain/enqueuer/leader.py",
-        "if not locks.try_lock(connection, locks.LEADER):",
-        "if not locks.try_lock(connection, locks.LEADER) and connection.closed:",
+        "if not take(connection, locks.LEADER):",
+        "if not take(connection, locks.LEADER) and connection.closed:",
         ("test_leadership.py::test_there_is_one_leader_at_a_time",),
     ),
     Mutant(
         "take the session lock after BEGIN, on the snapshot of a standby",
         "drain/enqueuer/leader.py",
-        "    if not locks.try_lock(connection, locks.LEADER):",
+        "    if not take(connection, locks.LEADER):",
         '    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")\n'
-        "    if not locks.try_lock(connection, locks.LEADER):",
+        "    if not take(connection, locks.LEADER):",
         ("test_leadership.py::test_a_standbys_first_batch_contains_no_row_drained_before",),
     ),
     Mutant(
