@@ -21,12 +21,21 @@ def level(number: int) -> Level:
     return Level(Number(number), Number(2 * number))
 
 
+# Of pages that other tests of this process have left open.
+_OTHERS = set[threading.Thread]()
+
+
 def samplers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == SAMPLER]
+    return [thread for thread in threading.enumerate() if thread.name == SAMPLER and thread not in _OTHERS]
+
+
+@pytest.fixture(autouse=True)
+def other_samplers() -> None:
+    _OTHERS.update(samplers())
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Levels]:
+def found(monkeypatch: pytest.MonkeyPatch, other_samplers: None) -> Iterator[Levels]:
     monkeypatch.setattr(levels, "EVERY_SECONDS", 0.02)
     # Longer than the test waits for the end of the thread.
     monkeypatch.setattr(levels, "SAMPLES", 10_000)
