@@ -1,7 +1,7 @@
-"""Explores every interleaving of some programs, breadth first, so that a trace to a violation is a shortest one.
+"""Explores every interleaving of some programs, breadth first: the trace to a violation is as short as possible.
 
 A program is a generator that yields atoms and is sent their answers. Generators cannot be copied, so a program's state
-is its answers so far, replayed; states that differ in nothing but these are one, by line and local variables.
+is its answers so far, replayed. States with the same lines and local variables are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proof.postgres import Blocked, ConnectionLostError, Database, DeadlockError
 
 Program = Callable[[], Generator["Atom", Any, None]]
 Lists = tuple[tuple[int, int], ...]
-# Instead of an answer: the statement goes on to wait.
+# Instead of an answer: the statement keeps waiting.
 _WAIT = object()
 
 
@@ -138,7 +138,7 @@ class Scenario:
     goal: Callable[[World], bool]
     environment: Callable[[World], Iterator[tuple[str, bool, World]]]
     is_idle: Callable[[Atom], bool]
-    is_killable: Callable[[str], bool] = bool
+    is_killable: Callable[[str], bool]
 
 
 class Result(NamedTuple):
@@ -159,7 +159,7 @@ def explore(scenario: Scenario, most: int = 1_000_000) -> Result:  # noqa: C901
     first: _State = (scenario.start(), programs.starts)
     numbers = {_key(first): 0}
     cause: list[tuple[int, str, int]] = [(-1, "", 0)]
-    # For the goal: who leads to a state without a fault.
+    # For the goal: the states that lead to each state without a fault.
     before: list[list[int]] = [[]]
     good: list[int] = []
     todo = deque([(0, first)])
@@ -225,12 +225,6 @@ def _steps(scenario: Scenario, programs: _Programs, state: _State) -> Iterator[t
     for place, name in enumerate(names):
         atom = programs.nodes[nodes[place]].atom
         if atom is None:
-            continue
-        if name in world.database.disconnected:
-            after = world.copy()
-            after.database.disconnected -= {name}
-            node = programs.after(name, nodes[place], _Raise(ConnectionLostError))
-            yield f"{name}: connection lost", False, (after, _put(nodes, place, node))
             continue
         for words, is_fault, after, answer in _acts(world, name, atom, waits):
             yield words, is_fault, (after, _put(nodes, place, programs.after(name, nodes[place], answer)))

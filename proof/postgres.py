@@ -41,7 +41,7 @@ class Blocked(NamedTuple):
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of ours: the rows that it finds and locks, and what it does to each.
+    """A SQL statement: the rows that it finds and locks, and its effect on each.
 
     Attributes:
         name: Module and constant of the SQL, such as `drain.tables.claims.CLAIM`.
@@ -129,7 +129,7 @@ class Database:
         committed: Rows of committed transactions; replaced, never changed.
         lapsed: Jobs whose lease has expired, as told by the clock.
         leader: Session that holds the advisory lock.
-        disconnected: Sessions that will find their connection lost.
+        disconnected: Sessions whose next statement finds the connection lost.
         flushed: What is on the disk; `unflushed` are the states after each commit since.
     """
 
@@ -174,10 +174,12 @@ class Database:
 
     def begin(self, process: str, isolation: str) -> None:
         """Begin a transaction; the first statement takes its snapshot."""
+        self.require_connection(process)
         self.transactions[process] = Transaction(isolation)
 
     def execute(self, process: str, statement: Statement) -> list[Any] | Blocked:
-        """Execute a statement, or go on with it after a wait; outside of a transaction, commit it."""
+        """Execute a statement, or continue it after a wait; outside a transaction, commit it."""
+        self.require_connection(process)
         transaction = self.transactions.get(process)
         if transaction is None:
             transaction = self.transactions[process] = Transaction(READ_COMMITTED, is_implicit=True)
@@ -238,6 +240,7 @@ class Database:
 
     def commit(self, process: str, *, is_durable: bool) -> None:
         """Commit; without waiting for the disk, a crash may lose it."""
+        self.require_connection(process)
         transaction = self.transactions.pop(process)
         self.committed = _overlaid(self.committed, transaction.writes)
         if self.keeps_history:
@@ -250,6 +253,12 @@ class Database:
     def roll_back(self, process: str) -> None:
         """End the session's transaction, if any."""
         self.transactions.pop(process, None)
+
+    def require_connection(self, process: str) -> None:
+        """Raise a ConnectionLostError, once, in a session that has lost its connection."""
+        if process in self.disconnected:
+            self.disconnected -= {process}
+            raise ConnectionLostError(process)
 
     def disconnect(self, process: str) -> None:
         """End a session: its transaction and its advisory lock."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from proof.checker import Atom, Scenario, Violation, World
+from proof.checker import Atom, Program, Scenario, Violation, World
 from proof.postgres import Database
 from proof.programs import application, leader, worker
 from proof.statements import (
     ACCOUNTS,
-    DEAD,
     FINISHED,
     INFLIGHT,
     LAST_DELIVERY,
@@ -23,7 +22,7 @@ from proof.statements import (
     Statements,
 )
 
-_PLACES = (STAGED, INFLIGHT, FINISHED, DEAD)
+_PLACES = (STAGED, INFLIGHT, FINISHED)
 
 
 def in_one_place(world: World) -> None:
@@ -75,11 +74,11 @@ ALWAYS = (*AFTER_A_CRASH, one_attempt_per_delivery, watermark_below_number)
 
 def _all_done(world: World) -> bool:
     rows = world.database.committed
-    return all((FINISHED, job) in rows or (DEAD, job) in rows for table, job in rows if table == REQUESTS)
+    return all((FINISHED, job) in rows for table, job in rows if table == REQUESTS)
 
 
 def _leases_expire(world: World) -> Iterator[tuple[str, bool, World]]:
-    """While its worker is busy, the expiry of a lease is a fault."""
+    """Expire each lease; while its worker is busy, this is a fault."""
     for (table, job), row in world.database.committed.items():
         if table == INFLIGHT and row.is_claimed and job not in world.database.lapsed:
             is_busy = row.worker in world.held
@@ -112,16 +111,13 @@ def _start(jobs: int, faults: Mapping[str, int], *, is_staged: bool, keeps_histo
     return World(database, queue, dict(faults))
 
 
-def draining(broken: str = "", *, jobs: int = 2, leaders: int = 2, batch: int = 2, **faults: int) -> Scenario:
-    """Applications commit while leaders move, push and are replaced; one worker runs the jobs."""
-    statements = Statements(broken)
-    programs = {f"application {job}": application(statements, job) for job in range(1, jobs + 1)}
-    programs |= {f"leader {number}": leader(statements, batch) for number in range(1, leaders + 1)}
-    programs["worker"] = worker("worker", statements)
+def _scenario(
+    programs: Mapping[str, Program], jobs: int, faults: Mapping[str, int], *, is_staged: bool
+) -> Scenario:
     keeps_history = "crash" in faults
     return Scenario(
         programs,
-        partial(_start, jobs, faults, is_staged=False, keeps_history=keeps_history),
+        partial(_start, jobs, faults, is_staged=is_staged, keeps_history=keeps_history),
         AFTER_A_CRASH if keeps_history else ALWAYS,
         _all_done,
         _leases_expire,
@@ -130,31 +126,26 @@ def draining(broken: str = "", *, jobs: int = 2, leaders: int = 2, batch: int = 
     )
 
 
+def draining(broken: str, *, jobs: int = 2, leaders: int = 2, batch: int = 2, **faults: int) -> Scenario:
+    """Applications commit while leaders move, push and are replaced; one worker runs the jobs."""
+    statements = Statements(broken)
+    programs = {f"application {job}": application(statements, job) for job in range(1, jobs + 1)}
+    programs |= {f"leader {number}": leader(statements, batch) for number in range(1, leaders + 1)}
+    programs["worker"] = worker("worker", statements)
+    return _scenario(programs, jobs, faults, is_staged=False)
+
+
 def claiming(
-    broken: str = "",
-    *,
-    jobs: int = 1,
-    workers: int = 2,
-    fails: bool = False,
-    heartbeats: bool = False,
-    **faults: int,
+    broken: str, *, jobs: int = 1, fails: bool = False, heartbeats: bool = False, **faults: int
 ) -> Scenario:
-    """Workers claim, run, fail and finish delivered jobs while leases expire and the leader redelivers."""
+    """Two workers claim, run, fail and finish delivered jobs while leases expire and the leader redelivers."""
     statements = Statements(broken)
     programs = {
-        f"worker {number}": worker(f"worker {number}", statements, fails=fails, heartbeats=heartbeats)
-        for number in range(1, workers + 1)
+        name: worker(name, statements, fails=fails, heartbeats=heartbeats)
+        for name in ("worker 1", "worker 2")
     }
     programs["leader"] = leader(statements)
-    keeps_history = "crash" in faults
-    return Scenario(
-        programs,
-        partial(_start, jobs, faults, is_staged=True, keeps_history=keeps_history),
-        AFTER_A_CRASH if keeps_history else ALWAYS,
-        _all_done,
-        _leases_expire,
-        _is_pop,
-    )
+    return _scenario(programs, jobs, faults, is_staged=True)
 
 
 SCENARIOS: Mapping[str, Callable[[str], Scenario]] = {
@@ -178,7 +169,7 @@ SCENARIOS: Mapping[str, Callable[[str], Scenario]] = {
 
 
 class Mutant(NamedTuple):
-    """A weakened statement or program, the scenario that must catch it, and a word of what is violated."""
+    """A weakened statement or program, the scenario that catches it, and part of the violation's message."""
 
     broken: str
     scenario: str
@@ -216,7 +207,7 @@ MUTANTS = tuple(
         ("commit a refused finish", "leases expire", _EFFECT),
     )
 )
-# Nothing is lost by one of these alone: another mechanism repairs it, later.
+# Harmless alone: another mechanism repairs the damage later.
 HARMLESS_ALONE = (
     Mutant("forget the push", "a leader or the worker is killed", ""),
     Mutant("record the watermark before the push", "a leader or the worker is killed", ""),

@@ -1,7 +1,6 @@
-"""Our statements as atoms: each names the SQL constant that it models, and its change must be looked at here.
+"""Our SQL statements as atoms, each with the name of the constant that it models.
 
-A job is committed and staged; then moved, and delivered by number; claimed with a token; finished. `broken` names a
-mutant: a statement weakened as a person might.
+`broken` names a mutant: one statement or program, weakened as a developer might by mistake.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 from proof.checker import Violation, World
 from proof.postgres import Blocked, Statement, Writer
 
-STAGED, INFLIGHT, FINISHED, DEAD = "staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs"
-# Of the application: requests that stage a job, and what the job changes.
+STAGED, INFLIGHT, FINISHED = "staged_jobs", "inflight_jobs", "finished_jobs"
+# The application's tables: requests that stage a job, and what the job changes.
 REQUESTS, ACCOUNTS = "requests", "accounts"
 LAST_DELIVERY, PUSHED_UP_TO = "drain_last_delivery", "drain_pushed_up_to"
 
@@ -74,6 +73,7 @@ class Lead(NamedTuple):
     def step(self, world: World, process: str) -> list[Any]:
         """Take the lock."""
         database = world.database
+        database.require_connection(process)
         if self.locks and database.leader is not None:
             return []
         database.leader = process
@@ -110,7 +110,7 @@ class Started(NamedTuple):
 
 
 class Statements:
-    """The statements, all right or one of them broken."""
+    """The statements, at most one of them broken."""
 
     def __init__(self, broken: str = "") -> None:
         self.broken = broken
@@ -153,7 +153,6 @@ class Statements:
         if self.broken == "delete by range":
             where = lambda at, row, lapsed: at <= max(jobs)  # noqa: E731
         new = last + len(numbers)
-        # Redelivery takes what is not in Redis up to the watermark: too early a watermark hides a push to come.
         sequences = {
             LAST_DELIVERY: new,
             PUSHED_UP_TO: new if self.broken == "record the watermark before the push" else pushed,
@@ -239,18 +238,6 @@ class Statements:
             where = _ids([claim.job])
         return Execute(Statement("drain.tables.outcomes.RETRY_LATER", INFLIGHT, where, wait))
 
-    def bury(self, claim: Claimed, process: str) -> Execute:
-        """Move a job that has no attempt left to the dead ones."""
-
-        def bury(writer: Writer, row_id: int, row: Job) -> bool:
-            _require_current(row, claim, process)
-            writer.delete(INFLIGHT, row_id)
-            writer.insert(DEAD, row_id, row.token)
-            return True
-
-        where = self._is_fenced(claim, process)
-        return Execute(Statement("drain.tables.outcomes.BURY_CLAIMED", INFLIGHT, where, bury))
-
     def extend(self, claim: Claimed, process: str) -> Execute:
         """Extend the lease."""
 
@@ -316,7 +303,7 @@ class Push(NamedTuple):
         """Append."""
         committed = world.database.committed
         for job, _ in self.deliveries:
-            if not any((table, job) in committed for table in (STAGED, INFLIGHT, FINISHED, DEAD)):
+            if not any((table, job) in committed for table in (STAGED, INFLIGHT, FINISHED)):
                 raise Violation("a job is pushed that has not been committed")
         world.queue = (*world.queue, *self.deliveries)
         return [None]

@@ -157,7 +157,7 @@ def test_the_health_line_names_the_worst_queues_first() -> None:
     assert drawn(80, 24, system).startswith("Needs attention  1 of 2 queues: calls Paused ")
     del system.queues["calls"]
     assert drawn(80, 24, system).startswith("OK  leader shop-1:4711:c0ffee since")
-    # Old numbers are no proof of health.
+    # Outdated numbers do not prove health.
     assert drawn(80, 24, system, problem="away").startswith("Not current ")
 
 

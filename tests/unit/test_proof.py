@@ -80,6 +80,7 @@ def _counting(*, isolation: str, reads: bool) -> Scenario:
         lambda world: world.database.committed["counters", 1] == 2,
         lambda world: iter(()),
         lambda atom: False,
+        lambda name: False,
     )
 
 

@@ -29,7 +29,7 @@ MOST, MOST_RUNNING = 20, 4
 
 RUNNING, COMPLETED, CANCELLED, FAILED = "running", "completed", "cancelled", "failed"
 
-# Acts on some ids, after so many jobs; returns the number of jobs it found dead.
+# Called with a slice of ids and the number of jobs done before; returns how many of them were dead.
 Act = Callable[[Connection, Sequence[int], int], int]
 
 

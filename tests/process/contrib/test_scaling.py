@@ -181,7 +181,7 @@ def test_rules_and_pauses_bound_the_number(system: System, scale: Scale) -> None
 @pytest.mark.parametrize(
     ("path", "query", "status", "error"),
     [
-        ("nobody", "", 404, "queue nobody has no rules and has never had a job"),
+        ("unknown", "", 404, "queue unknown has no rules and has never had a job"),
         ("", "", 404, "name a queue"),
         ("a/b", "", 404, "name a queue"),
         ("%00", "", 404, "name a queue"),

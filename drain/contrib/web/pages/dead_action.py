@@ -17,7 +17,7 @@ def _find(view: View) -> BulkAction:
     found = view.site.bulk_actions.find(str(view.params["action"]))
     if found is None:
         raise UnknownJobError(
-            "This process remembers no such bulk action; what was done stays done. The Failures page shows the rest."
+            "This process has no such bulk action. Finished jobs stay finished; the Failures page shows the others."
         )
     return found
 
