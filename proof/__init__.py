@@ -3,9 +3,10 @@
 Read in this order:
 
     postgres    what PostgreSQL guarantees each statement: snapshots, row locks, re-checks, lost commits
-    statements  our statements, each with the name of the SQL constant that it models
-    programs    application, leader and worker: which statement follows which
-    scenarios   what can go wrong, what must hold, and mutants that break it
+    atoms       begin, commit, and the list in Redis
+    delivery    the core: statements, each with the name of the SQL constant that it models; programs, which order
+                them; scenarios, with what can go wrong, what must hold, and mutants that break it
+    modules     the other parts of the protocol, one file each
     checker     the search
 
 `python -m proof` runs all; docs/design/proof.md says what is proved, and within which bounds.

@@ -8,34 +8,23 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from proof.statements import Claimed, Statements
-
 HERE = Path(__file__).parent
 FILE = HERE / "statements.txt"
-_FINISH = "schema.sql: drain_finish"
-
-
-def names() -> set[str]:
-    """Return the SQL constants that the model's statements name."""
-    of, claim = Statements(), Claimed(1, 1)
-    modelled = (
-        *(of.read_due(1), of.move([1], 0, 0), of.record_progress(0, 0), of.claim(1, 1)),
-        *(of.finish(claim, ""), of.retry_later(claim, ""), of.extend(claim, "")),
-        *(of.redeliver_unclaimed(0, 0, 0), of.redeliver_leases(0), of.redeliver_retries(0)),
-    )
-    return {atom.statement.name for atom in modelled}
+_CONSTANT = re.compile(r"\bdrain\.[a-z_.]+\.[A-Z_]+\b")
+_FUNCTION = re.compile(r"schema\.sql: (\w+)")
 
 
 def current() -> Mapping[str, str]:
-    """Return the fingerprint of each modelled statement as it is now."""
+    """Return the fingerprint, as it is now, of each statement that the model names."""
+    model = "".join(path.read_text(encoding="utf-8") for path in sorted(HERE.rglob("*.py")))
     texts = {}
-    for name in names():
+    for name in _CONSTANT.findall(model):
         module, _, constant = name.rpartition(".")
-        texts[name] = getattr(import_module(module), constant)
+        texts[name] = str(getattr(import_module(module), constant))
     schema = (HERE.parent / "schema.sql").read_text(encoding="utf-8")
-    (texts[_FINISH],) = re.findall(
-        r"FUNCTION drain_finish\(job bigint, token bigint, job_salt.*?\nEND\n", schema, re.S
-    )
+    for name in _FUNCTION.findall(model):
+        versions = re.findall(rf"FUNCTION {name}\(.*?\nEND\n", schema, re.S)
+        texts[f"schema.sql: {name}"] = "".join(versions)
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in sorted(texts.items())}
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from proof.atoms import Claimed, Execute, Started, ids, nothing
 from proof.checker import Violation, World
-from proof.postgres import Blocked, Statement, Writer
+from proof.postgres import Statement, Writer
 
 STAGED, INFLIGHT, FINISHED = "staged_jobs", "inflight_jobs", "finished_jobs"
 # The application's tables: requests that stage a job, and what the job changes.
@@ -27,44 +28,6 @@ class Job(NamedTuple):
     waits: bool = False
 
 
-class Claimed(NamedTuple):
-    """Fence of a claim."""
-
-    job: int
-    token: int
-
-
-class Begin(NamedTuple):
-    """BEGIN."""
-
-    isolation: str
-
-    def step(self, world: World, process: str) -> list[Any]:
-        """Begin a transaction."""
-        world.database.begin(process, self.isolation)
-        return [None]
-
-
-class Commit(NamedTuple):
-    """COMMIT; the leader's sessions do not wait for the disk."""
-
-    is_durable: bool = True
-
-    def step(self, world: World, process: str) -> list[Any]:
-        """Commit the transaction."""
-        world.database.commit(process, is_durable=self.is_durable)
-        return [None]
-
-
-class RollBack(NamedTuple):
-    """ROLLBACK."""
-
-    def step(self, world: World, process: str) -> list[Any]:
-        """End the transaction."""
-        world.database.roll_back(process)
-        return [None]
-
-
 class Lead(NamedTuple):
     """Wait for the advisory lock of the leader, for the session; return the recorded numbers."""
 
@@ -78,35 +41,6 @@ class Lead(NamedTuple):
             return []
         database.leader = process
         return [(database.sequences[LAST_DELIVERY], database.sequences[PUSHED_UP_TO])]
-
-
-class Execute:
-    """A statement."""
-
-    def __init__(self, statement: Statement) -> None:
-        self.statement = statement
-
-    def __str__(self) -> str:
-        return self.statement.name.rpartition(".")[2]
-
-    def step(self, world: World, process: str) -> list[Any] | Blocked:
-        """Execute it, or wait for a lock."""
-        database = world.database
-        answers = database.execute(process, self.statement)
-        if isinstance(answers, Blocked):
-            return answers
-        world.started |= {answer for answer in answers if isinstance(answer, Started)}
-        return [
-            tuple(Claimed(each.job, each.token) if isinstance(each, Started) else each for each in answers)
-        ]
-
-
-class Started(NamedTuple):
-    """A claim, for the invariants."""
-
-    job: int
-    delivery: int
-    token: int
 
 
 class Statements:
@@ -149,7 +83,7 @@ class Statements:
             if row_id in numbers:
                 writer.insert(INFLIGHT, row_id, Job(numbers[row_id]))
 
-        where = _ids(jobs)
+        where = ids(jobs)
         if self.broken == "delete by range":
             where = lambda at, row, lapsed: at <= max(jobs)  # noqa: E731
         new = last + len(numbers)
@@ -166,7 +100,7 @@ class Statements:
         return Execute(
             Statement(
                 "drain.tables.leader_progress.RECORD_PROGRESS",
-                *("", _ids([]), _nothing),
+                *("", ids([]), nothing),
                 sequences={LAST_DELIVERY: last, PUSHED_UP_TO: pushed},
             )
         )
@@ -207,10 +141,10 @@ class Statements:
         def add(writer: Writer, row_id: int, row: int) -> None:
             writer.update(ACCOUNTS, row_id, row + 1)
 
-        return Execute(Statement("", ACCOUNTS, _ids([job]), add))
+        return Execute(Statement("", ACCOUNTS, ids([job]), add))
 
     def finish(self, claim: Claimed, process: str) -> Execute:
-        """Finish under the current token; the answer is empty if the claim is stale."""
+        """Finish under the current token, by `schema.sql: drain_finish`; a stale claim gets no answer."""
 
         def finish(writer: Writer, row_id: int, row: Job) -> bool:
             _require_current(row, claim, process)
@@ -235,7 +169,7 @@ class Statements:
 
         where = self._is_fenced(claim, process)
         if self.broken == "retry under any token":
-            where = _ids([claim.job])
+            where = ids([claim.job])
         return Execute(Statement("drain.tables.outcomes.RETRY_LATER", INFLIGHT, where, wait))
 
     def extend(self, claim: Claimed, process: str) -> Execute:
@@ -257,7 +191,7 @@ class Statements:
         def is_lost(at: int, row: Job, lapsed: Collection[int]) -> bool:
             return not row.is_claimed and not row.waits and above < row.delivery <= up_to
 
-        return self._redeliver("REDELIVER_UNCLAIMED", is_lost, last)
+        return self._redeliver("drain.tables.redeliveries.REDELIVER_UNCLAIMED", is_lost, last)
 
     def redeliver_leases(self, last: int) -> Execute:
         """Renumber jobs whose lease expired."""
@@ -265,11 +199,13 @@ class Statements:
         def is_over(at: int, row: Job, lapsed: Collection[int]) -> bool:
             return row.is_claimed and (at in lapsed or self.broken == "redeliver a valid lease")
 
-        return self._redeliver("REDELIVER_LEASES", is_over, last)
+        return self._redeliver("drain.tables.redeliveries.REDELIVER_LEASES", is_over, last)
 
     def redeliver_retries(self, last: int) -> Execute:
         """Renumber jobs whose next attempt is due."""
-        return self._redeliver("REDELIVER_RETRIES", lambda at, row, lapsed: row.waits, last)
+        return self._redeliver(
+            "drain.tables.redeliveries.REDELIVER_RETRIES", lambda at, row, lapsed: row.waits, last
+        )
 
     def _redeliver(self, name: str, where: Any, last: int) -> Execute:
         def renumber(writer: Writer, row_id: int, row: Job) -> tuple[int, int]:
@@ -279,11 +215,7 @@ class Statements:
             writer.update(INFLIGHT, row_id, row._replace(delivery=number, is_claimed=False, waits=False))
             return row_id, number
 
-        return Execute(
-            Statement(
-                *(f"drain.tables.redeliveries.{name}", INFLIGHT, where, renumber), skips_locked=True, limit=1
-            )
-        )
+        return Execute(Statement(name, INFLIGHT, where, renumber, skips_locked=True, limit=1))
 
     def _is_fenced(self, claim: Claimed, process: str) -> Any:
         def is_fenced(at: int, row: Job, lapsed: Collection[int]) -> bool:
@@ -309,36 +241,6 @@ class Push(NamedTuple):
         return [None]
 
 
-class Pop(NamedTuple):
-    """Wait for a delivery and take it; the worker has it nowhere else."""
-
-    def step(self, world: World, process: str) -> list[Any]:
-        """Remove the first."""
-        if not world.queue:
-            return []
-        first, *rest = world.queue
-        world.queue = tuple(rest)
-        world.held = {**world.held, process: first}
-        return [first]
-
-
-class LowestListed(NamedTuple):
-    """Read the lowest delivery number in the list; None if it is empty."""
-
-    def step(self, world: World, process: str) -> list[Any]:
-        """Read."""
-        return [min((number for _, number in world.queue), default=None)]
-
-
-def _ids(ids: Collection[int]) -> Any:
-    wanted = frozenset(ids)
-    return lambda at, row, lapsed: at in wanted
-
-
 def _require_current(row: Job, claim: Claimed, process: str) -> None:
     if (row.token, row.worker) != (claim.token, process):
         raise Violation("an outdated claim changes a job")
-
-
-def _nothing(writer: Writer, row_id: int, row: Any) -> None:
-    return None

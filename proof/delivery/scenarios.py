@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
+from proof.atoms import Pop
 from proof.checker import Atom, Program, Scenario, Violation, World
-from proof.postgres import Database
-from proof.programs import application, leader, worker
-from proof.statements import (
+from proof.delivery.programs import application, leader, worker
+from proof.delivery.statements import (
     ACCOUNTS,
     FINISHED,
     INFLIGHT,
@@ -18,9 +17,10 @@ from proof.statements import (
     REQUESTS,
     STAGED,
     Job,
-    Pop,
     Statements,
 )
+from proof.module import Module, Mutant
+from proof.postgres import Database
 
 _PLACES = (STAGED, INFLIGHT, FINISHED)
 
@@ -148,7 +148,7 @@ def claiming(
     return _scenario(programs, jobs, faults, is_staged=True)
 
 
-SCENARIOS: Mapping[str, Callable[[str], Scenario]] = {
+_SCENARIOS = {
     "two applications, two leaders": partial(draining, batch=1, haste=1),
     "two applications, batches of two": partial(draining, leaders=1, haste=1),
     "a leader or the worker is killed": partial(draining, jobs=1, kill=2, haste=1),
@@ -168,18 +168,10 @@ SCENARIOS: Mapping[str, Callable[[str], Scenario]] = {
 }
 
 
-class Mutant(NamedTuple):
-    """A weakened statement or program, the scenario that catches it, and part of the violation's message."""
-
-    broken: str
-    scenario: str
-    violated: str
-
-
 _ONE_PLACE, _EFFECT, _PAST, _LEASE = "is in", "has taken effect", "past the leader", "a valid lease is taken"
 _OUTDATED, _GOAL, _LOCK, _TOKEN = "an outdated claim", "out of reach", "without the lock", "have one token"
 _NUMBER, _TWICE, _EARLY = "not recorded", "starts two attempts", "not been committed"
-MUTANTS = tuple(
+_MUTANTS = tuple(
     Mutant(*each)
     for each in (
         ("delete by range", "two applications, two leaders", _ONE_PLACE),
@@ -208,8 +200,10 @@ MUTANTS = tuple(
     )
 )
 # Harmless alone: another mechanism repairs the damage later.
-HARMLESS_ALONE = (
+_HARMLESS_ALONE = (
     Mutant("forget the push", "a leader or the worker is killed", ""),
     Mutant("record the watermark before the push", "a leader or the worker is killed", ""),
     Mutant("compare no worker", "PostgreSQL loses the last commits", ""),
 )
+
+DELIVERY = Module("delivery", _SCENARIOS, _MUTANTS, _HARMLESS_ALONE)

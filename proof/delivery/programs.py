@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from proof.atoms import Begin, Claimed, Commit, Execute, LowestListed, Pop, RollBack
 from proof.checker import Atom, Program, World
+from proof.delivery.statements import INFLIGHT, STAGED, Lead, Push, Statements
 from proof.postgres import (
     READ_COMMITTED,
     REPEATABLE_READ,
     ConnectionLostError,
     DeadlockError,
     SerializationFailureError,
-)
-from proof.statements import (
-    INFLIGHT,
-    STAGED,
-    Begin,
-    Claimed,
-    Commit,
-    Execute,
-    Lead,
-    LowestListed,
-    Pop,
-    Push,
-    RollBack,
-    Statements,
 )
 
 Steps = Generator[Atom, Any, Any]

@@ -1,0 +1,1 @@
+"""Drain, leadership, claims, leases, fences, finishes, and delivery numbers: the core of the protocol."""

@@ -1,0 +1,5 @@
+"""All modules of the model."""
+
+from proof.delivery.scenarios import DELIVERY
+
+MODULES = (DELIVERY,)
