@@ -1,0 +1,306 @@
+"""Holds each statement and each Redis command of programs on threads, until it is released."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+_PATIENCE_SECONDS = 30.0
+# A statement without an answer for this long may wait for a lock.
+_LOOK_SECONDS = 0.003
+_TERMINATE = b"X"
+_WAITING = "SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid = ANY (%s)"
+_CONNECTED = "SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = ANY (%s)"
+
+
+class KilledError(Exception):
+    """Ends a program that goes on after its kill."""
+
+
+class Link:
+    """One connection of a program: what it has sent is held."""
+
+    def __init__(self, actor: Actor, client: socket.socket, server: socket.socket) -> None:
+        self.actor, self.client, self.server = actor, client, server
+        self.held = b""
+        self.pid = 0
+
+
+class Actor:
+    """A program on a thread of its own, whose connections go through the gate.
+
+    Attributes:
+        is_running: Neither held, nor paused, nor at its end.
+        is_blocked: Its released statement waits for a lock.
+        is_free: Nothing is held, as while it connects.
+        kept: Clients, for the next program of this name; those of a killed one are gone.
+        failure: What ended the program, unless it was killed.
+    """
+
+    def __init__(self, gate: Gate, name: str, program: Callable[[Actor], None]) -> None:
+        self.name = name
+        self.gate = gate
+        self._program = program
+        self.links: list[Link] = []
+        self.kept: dict[str, Any] = {}
+        self.is_running = self.is_blocked = self.is_free = self.is_paused = self.has_ended = False
+        self.is_killed = False
+        self.failure: BaseException | None = None
+        self._until: Callable[[], bool] = lambda: True
+        self._go_on = threading.Semaphore(0)
+
+    def start(self) -> None:
+        """Start the thread; the program begins at a pause."""
+        self.is_running = True
+        threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.pause()
+            self._program(self)
+        except BaseException as error:  # noqa: BLE001
+            if not self.is_killed:
+                self.failure = error
+        self.has_ended = True
+        self.is_running = False
+        self.gate.wake()
+
+    def pause(self, until: Callable[[], bool] = lambda: True) -> None:
+        """Let others go on until there is something to do.
+
+        Raises:
+            KilledError: It has been killed, or nothing is left to do.
+        """
+        self._until = until
+        self.is_paused = True
+        self.is_running = False
+        self.gate.wake()
+        self._go_on.acquire()
+        if self.is_killed:
+            raise KilledError
+
+    @contextmanager
+    def freely(self) -> Iterator[None]:
+        """Hold nothing in this block."""
+        self.is_free = True
+        try:
+            yield
+        finally:
+            self.is_free = False
+
+    @property
+    def can_go_on(self) -> bool:
+        """True if it is held, or has something to do."""
+        return (self.is_paused and self._until()) or any(link.held for link in self.links)
+
+    def retire(self) -> None:
+        """End it, as nothing is left to do."""
+        self.is_killed = True
+        self.release()
+
+    def release(self) -> None:
+        """Let it do what it is held at, which is one thing, since it is on one thread."""
+        self.is_running = True
+        if self.is_paused:
+            self.is_paused = False
+            self._go_on.release()
+        for link in self.links:
+            if link.held:
+                link.held, data = b"", link.held
+                link.server.sendall(data)
+
+
+class Gate:
+    """Stands between all actors and both servers, on the caller's thread.
+
+    Attributes:
+        passing: Requests that are not held.
+        steps: Grows with each.
+
+    Args:
+        directory: For the sockets, one pair for each actor.
+        control: A connection past the gate.
+        redis: Path of the server's socket.
+    """
+
+    def __init__(self, directory: Path, control: psycopg.Connection[Any], redis: str) -> None:
+        self._directory = directory
+        self._control = control
+        postgres = f"{control.info.host}/.s.PGSQL.{control.info.port}"
+        self._servers = {".s.PGSQL.5432": postgres, "redis": redis}
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
+        self.steps = 0
+        self.passing = re.compile(b"$^")
+        self._actors: dict[str, Actor] = {}
+        self._listeners: dict[str, list[socket.socket]] = {}
+
+    def add(self, name: str, program: Callable[[Actor], None]) -> Actor:
+        """Start a program under a name, whose connections of before it may take over."""
+        before = self._actors.get(name)
+        actor = self._actors[name] = Actor(self, name, program)
+        if before is not None and before.links:
+            actor.links, actor.kept = before.links, before.kept
+            for link in actor.links:
+                link.actor = actor
+        if name not in self._listeners:
+            place = self.place(name)
+            place.mkdir()
+            self._listeners[name] = [
+                self._listen(name, place / each, server) for each, server in self._servers.items()
+            ]
+        actor.start()
+        self.settle([actor])
+        return actor
+
+    def place(self, name: str) -> Path:
+        """Directory of an actor's sockets."""
+        return self._directory / name.replace(" ", "-")
+
+    def database_url(self, name: str) -> str:
+        """URL of the database through the gate."""
+        return make_conninfo(self._control.info.dsn, host=str(self.place(name)), port="5432")
+
+    def close(self) -> None:
+        """End all connections."""
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._waker.close()
+        self._selector.close()
+
+    def wake(self) -> None:
+        """Let `settle` look again."""
+        with suppress(OSError):
+            self._waker.send(b".")
+
+    def settle(self, actors: Collection[Actor]) -> None:
+        """Wait until each actor is held, paused, at its end, or waits for a lock of the database."""
+        deadline = monotonic() + _PATIENCE_SECONDS
+        self.steps += 1
+        while True:
+            self._wait_for_running(actors, deadline)
+            blocked = [actor for actor in actors if actor.is_blocked]
+            if not blocked:
+                return
+            self._look_for_locks(blocked)
+            if all(actor.is_blocked for actor in blocked):
+                return
+
+    def _wait_for_running(self, actors: Collection[Actor], deadline: float) -> None:
+        looked_at = monotonic()
+        while running := [actor for actor in actors if actor.is_running and not actor.is_blocked]:
+            for key, _ in self._selector.select(_LOOK_SECONDS):
+                key.data()
+            now = monotonic()
+            if now > deadline:
+                raise AssertionError(f"neither held nor blocked: {[each.name for each in running]}")
+            if now - looked_at > _LOOK_SECONDS:
+                looked_at = now
+                self._look_for_locks(running)
+
+    def _look_for_locks(self, actors: Collection[Actor]) -> None:
+        pids = [link.pid for actor in actors for link in actor.links if link.pid]
+        waiting = {pid for (pid,) in self._control.execute(_WAITING, (pids,))}
+        for actor in actors:
+            actor.is_blocked = actor.is_running and any(link.pid in waiting for link in actor.links)
+
+    def kill(self, actor: Actor, *, is_answer_lost: bool) -> None:
+        """End an actor's connections, and wait until the server has noticed, unless it waits for a lock.
+
+        Args:
+            is_answer_lost: The statement at which the actor is held is executed first.
+        """
+        actor.is_killed = True
+        pids = [link.pid for link in actor.links if link.pid]
+        for link in list(actor.links):
+            if is_answer_lost and link.held:
+                link.server.sendall(link.held)
+            self._close(link)
+        if actor.is_paused:
+            actor.is_paused = False
+            actor._go_on.release()
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while not actor.has_ended or self._are_connected(pids):
+            for key, _ in self._selector.select(0.001):
+                key.data()
+            if monotonic() > deadline:
+                raise AssertionError(f"{actor.name} survives its kill")
+
+    def _are_connected(self, pids: list[int]) -> bool:
+        connected = {pid for (pid,) in self._control.execute(_CONNECTED, (pids,))}
+        # A server process that waits for a lock does not see that its client is gone.
+        waiting = {pid for (pid,) in self._control.execute(_WAITING, (pids,))}
+        return bool(connected - waiting)
+
+    def _listen(self, name: str, path: Path, server: str) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+
+        def accept() -> None:
+            client, _ = listener.accept()
+            actor = self._actors[name]
+            if actor.is_killed:
+                client.close()
+                return
+            upstream = socket.socket(socket.AF_UNIX)
+            upstream.connect(server)
+            link = Link(actor, client, upstream)
+            actor.links.append(link)
+            self._selector.register(client, selectors.EVENT_READ, lambda: self._from_client(link))
+            self._selector.register(upstream, selectors.EVENT_READ, lambda: self._from_server(link))
+
+        self._selector.register(listener, selectors.EVENT_READ, accept)
+        return listener
+
+    def _from_client(self, link: Link) -> None:
+        data = _received(link.client)
+        if not data:
+            self._selector.unregister(link.client)
+            with suppress(OSError):
+                link.server.shutdown(socket.SHUT_WR)
+        elif link.actor.is_free or data[:1] == _TERMINATE or self.passing.search(data):
+            link.server.sendall(data)
+        else:
+            link.held += data
+            link.actor.is_running = False
+
+    def _from_server(self, link: Link) -> None:
+        data = _received(link.server)
+        if not data:
+            self._close(link)
+            return
+        if not link.pid and (at := data.find(b"K\x00\x00\x00\x0c")) >= 0:
+            link.pid = int.from_bytes(data[at + 5 : at + 9], "big")
+        with suppress(OSError):
+            link.client.sendall(data)
+
+    def _close(self, link: Link) -> None:
+        if link in link.actor.links:
+            link.actor.links.remove(link)
+            for each in (link.client, link.server):
+                with suppress(KeyError):
+                    self._selector.unregister(each)
+                each.close()
+
+    def _drain_wakes(self) -> None:
+        self._woken.recv(4096)
+
+
+def _received(each: socket.socket) -> bytes:
+    try:
+        return each.recv(1 << 16)
+    except OSError:
+        return b""

@@ -1,0 +1,110 @@
+"""What each job went through, by the database's own log of changes, as a word of an automaton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import psycopg
+
+# Rows of one job are locked by whoever changes them, so the order of a job's changes is that of their commits.
+LOG = """
+CREATE TABLE changes (n bigserial PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(), place text NOT NULL,
+    id bigint NOT NULL, is_there boolean NOT NULL, delivery bigint, token bigint, worker text, is_claimed boolean);
+CREATE FUNCTION log_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE job jsonb := to_jsonb(CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END);
+BEGIN
+    INSERT INTO changes (place, id, is_there, delivery, token, worker, is_claimed)
+    VALUES (TG_ARGV[0], (job ->> 'id')::bigint, TG_OP <> 'DELETE', (job ->> 'delivery')::bigint,
+        (job ->> 'fencing_token')::bigint, job ->> 'claimed_by', job ->> 'lease_expires_at' IS NOT NULL);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON staged_jobs
+FOR EACH ROW EXECUTE FUNCTION log_change('staged');
+CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON inflight_jobs
+FOR EACH ROW EXECUTE FUNCTION log_change('inflight');
+CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON finished_jobs
+FOR EACH ROW EXECUTE FUNCTION log_change('finished');
+CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON dead_jobs
+FOR EACH ROW EXECUTE FUNCTION log_change('dead')
+"""
+_READ = "SELECT id, xid, place, is_there, delivery, token, worker, is_claimed FROM changes ORDER BY id, n"
+# From where a job may go in one transaction.
+_PATHS = {
+    "": {"staged"},
+    "staged": {"staged", "inflight", "dead", "finished", "withdrawn"},
+    "inflight": {"inflight", "finished", "dead", "staged"},
+    "dead": {"dead", "staged", "inflight"},
+    "finished": {"finished"},
+}
+
+
+class _Change(NamedTuple):
+    id: int
+    xid: str
+    place: str
+    is_there: bool
+    delivery: int | None
+    token: int | None
+    worker: str | None
+    is_claimed: bool
+
+
+class _State(NamedTuple):
+    place: str = ""
+    delivery: int = 0
+    token: int = 0
+    worker: str | None = None
+    is_claimed: bool = False
+
+
+def problems(connection: psycopg.Connection[Any]) -> Iterator[str]:
+    """Yield what a job did that no job may do."""
+    changes = map(_Change._make, connection.execute(_READ))
+    for job, its in groupby(changes, attrgetter("id")):
+        state = _State()
+        for _, together in groupby(its, attrgetter("xid")):
+            after = _after(state, list(together))
+            if isinstance(after, str):
+                yield f"job {job}: {after} after {state}"
+                break
+            state = after
+
+
+def _after(before: _State, changes: list[_Change]) -> _State | str:
+    places = {before.place} - {""}
+    state = before
+    for change in changes:
+        (places.add if change.is_there else places.discard)(change.place)
+        if change.place == "inflight" and change.is_there:
+            after = _moved_on(state, change)
+            if isinstance(after, str):
+                return after
+            state = after
+    if not places and before.place == "staged":
+        places = {"withdrawn"}
+    if len(places) != 1:
+        return f"in {sorted(places) or 'no table'}"
+    (place,) = places
+    if place not in _PATHS[before.place]:
+        return f"from {before.place or 'nowhere'} to {place}"
+    if place == "finished" and before.place == "inflight" and not state.worker:
+        return "finished without a claim"
+    return state._replace(place=place)
+
+
+def _moved_on(before: _State, change: _Change) -> _State | str:
+    assert change.delivery is not None
+    assert change.token is not None
+    if change.delivery < before.delivery:
+        return f"delivery {change.delivery}"
+    if change.token not in (before.token, before.token + 1):
+        return f"token {change.token}"
+    is_claim = change.is_claimed and change.token > before.token
+    if change.is_claimed and not is_claim and change.worker != before.worker:
+        return f"the claim of {change.worker} under token {change.token}"
+    if before.is_claimed and is_claim and change.delivery == before.delivery:
+        return f"a second claim of delivery {change.delivery}"
+    return _State("inflight", change.delivery, change.token, change.worker, change.is_claimed)

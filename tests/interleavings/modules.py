@@ -1,0 +1,347 @@
+"""The modules of the protocol that are run: programs, faults, invariants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from redis import Redis
+
+from drain import queues
+from drain.admission import admission, arrivals, hints, keyed_queue, ordering, retries, streams
+from drain.admission.rules import Rules
+from drain.database import locks, postgres
+from drain.enqueuer import leader
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from drain.wire import Producer
+from tests.helpers import NAMESPACE, wait_until
+from tests.interleavings import history, schedule
+from tests.interleavings.gate import Gate
+from tests.interleavings.programs import (
+    LIST,
+    QUEUE,
+    Program,
+    application,
+    leading,
+    operating,
+    ticking,
+    truncating,
+    work,
+    working,
+)
+from tests.interleavings.schedule import Outcome, Scene
+
+_SETUP = f"""
+CREATE TABLE requests (id bigint PRIMARY KEY);
+CREATE TABLE effects (id bigint);
+{history.LOG}
+"""
+_TABLES = (
+    *("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs", "stale_finishes", "cancelled_claims"),
+    *("crons", "queue_pauses", "queues", "idempotency_keys", "requests", "effects", "changes"),
+)
+_RESET = "; ".join(f"DELETE FROM {table}" for table in _TABLES)
+_PLACES = " UNION ALL ".join(f"SELECT id FROM {table}" for table in _TABLES[:4])
+_WRONG_PLACES = f"""
+SELECT coalesce(r.id, job.id), count(job.id), count(r.id) FROM requests AS r FULL JOIN ({_PLACES}) AS job USING (id)
+GROUP BY 1 HAVING count(job.id) <> 1 OR count(r.id) <> 1
+"""
+_WRONG_EFFECTS = """
+SELECT id, effects, finishes FROM (SELECT id, count(*) AS effects FROM effects GROUP BY id) AS e
+FULL JOIN (SELECT id, count(*) AS finishes FROM finished_jobs WHERE superseded_by IS NULL GROUP BY id) AS f USING (id)
+WHERE (effects = 1 AND finishes = 1) IS NOT TRUE
+"""
+_EXPIRE = """
+UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() - interval '1 s'
+WHERE id IN (SELECT id FROM inflight_jobs WHERE lease_expires_at IS NOT NULL FOR UPDATE SKIP LOCKED)
+"""
+_DUE = """
+UPDATE inflight_jobs SET next_run_at = now() - interval '1 s'
+WHERE id IN (SELECT id FROM inflight_jobs WHERE next_run_at IS NOT NULL FOR UPDATE SKIP LOCKED)
+"""
+_LEADS = f"SELECT FROM pg_locks WHERE (classid::bigint, objid::bigint) = ({locks.LEADER}) AND granted"
+_RUNNING = """
+SELECT key, count(*) FROM inflight_jobs WHERE next_run_at IS NULL AND key IS NOT NULL GROUP BY GROUPING SETS ((key), ())
+"""
+_NOT_UNIQUE = """
+SELECT array_agg(id) FROM inflight_jobs WHERE unique_key IS NOT NULL AND claimed_at IS NULL
+GROUP BY job_name, unique_key HAVING count(*) > 1
+"""
+# Its next tick after this one is far away.
+_DUE_SCHEDULE = """
+INSERT INTO crons (name, job_name, cron, options, next_tick_at)
+VALUES ('c', 'm.f', '0 0 1 1 *', jsonb_build_object('queue', 'q'), now())
+"""
+_TICKED = "SELECT count(DISTINCT id) FROM changes WHERE place = 'staged' AND is_there"
+_REQUEST_TICKS = """
+INSERT INTO requests SELECT DISTINCT id FROM changes WHERE EXISTS (SELECT FROM crons) ON CONFLICT DO NOTHING
+"""
+_SETTINGS = re.compile(
+    rb"^\*\d+\r\n\$\d+\r\n(HELLO|CLIENT)|LISTEN|SET synchronous_commit = off|SELECT installation FROM"
+)
+# Without rules, pauses or cancelled jobs, these reads find nothing.
+_ALONE = re.compile(
+    rb"^\*\d+\r\n\$\d+\r\n(HELLO|CLIENT)|LISTEN|SET synchronous_commit = off|SELECT installation FROM|"
+    rb"SELECT seen\.\*, changed|DELETE FROM (queue_pauses|cancelled_claims)|SELECT due\.\* FROM unnest"
+)
+# The leader's pauses between two looks, which would let a run depend on the time that its steps take.
+_PAUSES: Mapping[Any, tuple[str, ...]] = {
+    admission: ("_FOLLOW_SECONDS",),
+    arrivals: ("_HINT_PAUSE", "_SWEEP_PAUSE", "_IDLE_SECONDS"),
+    hints: ("_PAUSE",),
+    keyed_queue: ("_NAP_SECONDS", "_REST_SECONDS"),
+    ordering: ("_PAUSE", "_ROUND_SECONDS"),
+    retries: ("_PAUSE",),
+    streams: ("_ASIDE_SECONDS",),
+}
+
+
+class Laboratory:
+    """One database and one Redis behind a gate, used for many schedules."""
+
+    def __init__(self, directory: Path, database_url: str, redis_url: str) -> None:
+
+        self.control = postgres.connect(database_url, "tests")
+        self.control.execute(_SETUP)
+        self.control.execute(f"ALTER DATABASE {self.control.info.dbname} SET deadlock_timeout = '20ms'")
+        self.last = postgres.connect(database_url, leader.APPLICATION_NAME)
+        self._producer = Producer(redis_url, NAMESPACE)
+        self._answers: dict[str, tuple[int, bool]] = {}
+        self.redis: Redis = Redis.from_url(redis_url)
+        self.gate = Gate(directory, self.control, unquote(urlsplit(redis_url).path))
+        for module, names in _PAUSES.items():
+            for name in names:
+                setattr(module, name, 0)
+
+    def close(self) -> None:
+        self.gate.close()
+        self.control.close()
+        self.last.close()
+        self._producer.close()
+        self.redis.close()
+
+    def run(self, module: str, seed: int, repeated: tuple[str, ...] | None = None) -> Outcome:
+        """Run one schedule on empty tables."""
+        self.control.execute(_RESET)
+        self.redis.flushall()
+        return schedule.run(self.gate, MODULES[module].scene(self, Random(seed)), seed, repeated)
+
+    def shrunk(self, module: str, seed: int, outcome: Outcome) -> Outcome:
+        """Return a shorter schedule that breaks the same."""
+        return schedule.shrink(outcome, lambda choices: self.run(module, seed, tuple(choices)))
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.control.execute(statement).fetchall()
+
+    def may_lead(self) -> bool:
+        """Look, once in each step, whether the leader's lock is free."""
+        return self._ask("lead", lambda: not self.query(_LEADS))
+
+    def has_deliveries(self) -> bool:
+        """Look, once in each step, into the list."""
+        return self._ask("deliveries", lambda: bool(self.redis.exists(LIST)))
+
+    def _ask(self, name: str, ask: Callable[[], bool]) -> bool:
+        if self._answers.get(name, (0, False))[0] != self.gate.steps:
+            self._answers[name] = self.gate.steps, ask()
+        return self._answers[name][1]
+
+    def in_one_place(self) -> Iterator[str]:
+        """Yield each job that is not in exactly one table, with its request."""
+        for job, places, requests in self.query(_WRONG_PLACES):
+            yield f"job {job} is in {places} tables, its request in {requests}"
+
+    def complete(self) -> Iterator[str]:
+        """Let one leader and one worker do all that is left; yield what is wrong then."""
+        state = wait_until(lambda: leader.try_to_lead(self.last))
+        with Enqueuer(self.last, self._producer, state) as enqueuer:
+            redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+            redelivery.recover()
+            for _ in range(8):
+                self.control.execute(f"{_EXPIRE}; {_DUE}")
+                enqueuer.drain()
+                redelivery.run_once()
+                while (delivery := self.redis.lpop(LIST)) is not None:
+                    work(self.control, "the last", delivery.decode())
+                if not self.query("SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"):
+                    break
+            else:
+                yield "jobs are left over"
+        self.last.execute("SELECT pg_advisory_unlock_all()")
+        self.control.execute(_REQUEST_TICKS)
+        yield from self.in_one_place()
+        for job, effects, finishes in self.query(_WRONG_EFFECTS):
+            yield f"job {job} took effect {effects} times with {finishes} finishes"
+        yield from history.problems(self.control)
+
+    def faults(self) -> dict[str, tuple[int, Callable[[], None]]]:
+        """Leases expire, retries come due, and Redis loses everything."""
+        return {
+            "leases expire": (2, lambda: self._do(_EXPIRE)),
+            "retries come due": (2, lambda: self._do(_DUE)),
+            "Redis loses everything": (1, self._flush),
+        }
+
+    def _do(self, statement: str) -> None:
+        self.control.execute(statement)
+
+    def _flush(self) -> None:
+        self.redis.flushall()
+
+
+class Module(NamedTuple):
+    """A part of the protocol.
+
+    Attributes:
+        scene: Makes a scene; the random numbers decide its size.
+        mutants: Names in `tests/mutants` that its schedules must find.
+    """
+
+    scene: Callable[[Laboratory, Random], Scene]
+    mutants: tuple[str, ...]
+
+
+class _Cast:
+    """Programs of a scene, one or two of each kind, as the random numbers decide."""
+
+    def __init__(self, laboratory: Laboratory, random: Random) -> None:
+        self.laboratory, self.random = laboratory, random
+        self.programs: dict[str, Program] = {}
+
+    def add(self, kind: str, program: Callable[[Random], Program], most: int = 2) -> _Cast:
+        for number in range(1, self.random.randint(1, most) + 1):
+            self.programs[f"{kind} {number}"] = program(Random(self.random.random()))
+        return self
+
+    def applications(self, *options: Mapping[str, Any], turns: bool = False) -> _Cast:
+        jobs = [self.random.choice(options or [{}]) for _ in range(self.random.randint(1, 2))]
+        return self.add("application", lambda random: application(random, *jobs, turns=turns))
+
+    def leaders(self) -> _Cast:
+        rounds, batch = self.random.randint(1, 2), self.random.randint(1, 2)
+        return self.add("leader", lambda random: leading(self.laboratory.may_lead, rounds, batch))
+
+    def workers(self, *, many: bool = False) -> _Cast:
+        return self.add(
+            "worker",
+            lambda random: working(
+                self.laboratory.has_deliveries, random, many=many and random.random() < 0.7
+            ),
+        )
+
+    def scene(
+        self, check: Callable[[], Iterable[str]] = lambda: (), passing: re.Pattern[bytes] = _ALONE
+    ) -> Scene:
+        restarts = frozenset(name for name in self.programs if not name.startswith("application"))
+        laboratory = self.laboratory
+        faults = laboratory.faults()
+        return Scene(
+            self.programs, check, laboratory.complete, faults, passing=passing, kills=2, restarts=restarts
+        )
+
+
+def _delivery(laboratory: Laboratory, random: Random) -> Scene:
+    return _Cast(laboratory, random).applications().leaders().workers().scene()
+
+
+def _groups(laboratory: Laboratory, random: Random) -> Scene:
+    return _Cast(laboratory, random).applications().leaders().workers(many=True).scene()
+
+
+def _cancelling(laboratory: Laboratory, random: Random) -> Scene:
+    cast = _Cast(laboratory, random).applications().leaders().workers()
+    return cast.add("operator", operating).scene(passing=_SETTINGS)
+
+
+def _partitions(laboratory: Laboratory, random: Random) -> Scene:
+    return _Cast(laboratory, random).applications(turns=True).leaders().add("truncater", truncating).scene()
+
+
+def _rules(laboratory: Laboratory, random: Random) -> Scene:
+    rules = random.choice(
+        [
+            Rules(QUEUE, running=1),
+            Rules(QUEUE, ordered=True),
+            Rules(QUEUE, running_per_key=1, running=2),
+            Rules(QUEUE, running_per_key=1, fair=True),
+        ]
+    )
+    queues.replace(laboratory.control, rules)
+    cast = (
+        _Cast(laboratory, random).applications({"key": "a"}, {"key": "b"}, {"key": "a"}).leaders().workers()
+    )
+
+    def check() -> Iterator[str]:
+        for key, running in laboratory.query(_RUNNING):
+            limit = rules.running if key is None else 1
+            if limit and running > limit:
+                yield f"{running} jobs of {key or 'the queue'} are running"
+
+    return cast.scene(check, _SETTINGS)
+
+
+def _unique(laboratory: Laboratory, random: Random) -> Scene:
+    keep = random.choice(["first", "last"])
+    cast = _Cast(laboratory, random).applications({"unique_key": "doc:1", "keep": keep}).leaders().workers()
+
+    def check() -> Iterator[str]:
+        for (jobs,) in laboratory.query(_NOT_UNIQUE):
+            yield f"jobs {jobs} of one unique key wait"
+
+    return cast.scene(check)
+
+
+def _cron(laboratory: Laboratory, random: Random) -> Scene:
+    laboratory.control.execute(_DUE_SCHEDULE)
+    cast = _Cast(laboratory, random).add("ticker", lambda random: ticking()).leaders().workers()
+
+    def check() -> Iterator[str]:
+        for (jobs,) in laboratory.query(_TICKED):
+            if jobs > 1:
+                yield f"{jobs} jobs of one tick"
+
+    return cast.scene(check)
+
+
+MODULES: Mapping[str, Module] = {
+    "delivery": Module(
+        _delivery,
+        (
+            "lead whether or not the lock is free",
+            "take the session lock after BEGIN, on the snapshot of a standby",
+            "delete staged rows by range",
+            "push tracked jobs before their move is committed",
+            "raise the watermark before the push",
+            "begin a term with delivery number 0",
+            "claim a job through any of its deliveries",
+            "claim a job that waits for its retry",
+            "claim a job whose lease still holds",
+            "keep the fencing token of the claim before",
+            "take the finish of another claim for this one's",
+        ),
+    ),
+    "groups": Module(
+        _groups,
+        (
+            "claim a batch of jobs through any of their deliveries",
+            "claim a batch of jobs that wait for their retries",
+            "keep the fencing tokens of the batch before",
+        ),
+    ),
+    "cancelling": Module(_cancelling, ("drain at read committed",)),
+    "partitions": Module(_partitions, ()),
+    "rules": Module(_rules, ()),
+    "unique": Module(_unique, ()),
+    "cron": Module(
+        _cron,
+        (
+            "move a schedule on in a transaction of its own",
+            "stage a tick that another ticker has locked",
+        ),
+    ),
+}
