@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -60,8 +61,14 @@ class _State(NamedTuple):
     is_claimed: bool = False
 
 
-def problems(connection: psycopg.Connection[Any]) -> Iterator[str]:
-    """Yield what a job did that no job may do."""
+def problems(
+    connection: psycopg.Connection[Any], claimed: Mapping[tuple[int, int], int] = MappingProxyType({})
+) -> Iterator[str]:
+    """Yield what a job did that no job may do.
+
+    Args:
+        claimed: By job and token, the delivery through which a worker claimed it.
+    """
     changes = map(_Change._make, connection.execute(_READ))
     for job, its in groupby(changes, attrgetter("id")):
         state = _State()
@@ -70,6 +77,9 @@ def problems(connection: psycopg.Connection[Any]) -> Iterator[str]:
             if isinstance(after, str):
                 yield f"job {job}: {after} after {state}"
                 break
+            through = claimed.get((job, after.token), after.delivery)
+            if after.is_claimed and after.token > state.token and through != after.delivery:
+                yield f"job {job}: claimed through delivery {through} past {after.delivery}"
             state = after
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -72,6 +73,9 @@ _NOT_UNIQUE = """
 SELECT array_agg(id) FROM inflight_jobs WHERE unique_key IS NOT NULL AND claimed_at IS NULL
 GROUP BY job_name, unique_key HAVING count(*) > 1
 """
+_LEFT = "SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"
+# A failing queue tries its retries one by one.
+_PATIENCE_SECONDS = 10.0
 # Its next tick after this one is far away.
 _DUE_SCHEDULE = """
 INSERT INTO crons (name, job_name, cron, options, next_tick_at)
@@ -111,14 +115,19 @@ class Laboratory:
         self.control.execute(f"ALTER DATABASE {self.control.info.dbname} SET deadlock_timeout = '20ms'")
         self.last = postgres.connect(database_url, leader.APPLICATION_NAME)
         self._producer = Producer(redis_url, NAMESPACE)
+        self._claimed: dict[tuple[int, int], int] = {}
         self._answers: dict[str, tuple[int, bool]] = {}
         self.redis: Redis = Redis.from_url(redis_url)
         self.gate = Gate(directory, self.control, unquote(urlsplit(redis_url).path))
-        for module, names in _PAUSES.items():
-            for name in names:
-                setattr(module, name, 0)
+        self._pauses = [
+            (module, name, getattr(module, name)) for module, names in _PAUSES.items() for name in names
+        ]
+        for module, name, _ in self._pauses:
+            setattr(module, name, 0)
 
     def close(self) -> None:
+        for module, name, seconds in self._pauses:
+            setattr(module, name, seconds)
         self.gate.close()
         self.control.close()
         self.last.close()
@@ -127,6 +136,7 @@ class Laboratory:
 
     def run(self, module: str, seed: int, repeated: tuple[str, ...] | None = None) -> Outcome:
         """Run one schedule on empty tables."""
+        self._claimed.clear()
         self.control.execute(_RESET)
         self.redis.flushall()
         return schedule.run(self.gate, MODULES[module].scene(self, Random(seed)), seed, repeated)
@@ -146,6 +156,10 @@ class Laboratory:
         """Look, once in each step, into the list."""
         return self._ask("deliveries", lambda: bool(self.redis.exists(LIST)))
 
+    def claimed(self, job: int, token: int, delivery: int) -> None:
+        """Note through which delivery a worker has claimed a job, which the tables do not have."""
+        self._claimed[job, token] = delivery
+
     def _ask(self, name: str, ask: Callable[[], bool]) -> bool:
         if self._answers.get(name, (0, False))[0] != self.gate.steps:
             self._answers[name] = self.gate.steps, ask()
@@ -158,26 +172,31 @@ class Laboratory:
 
     def complete(self) -> Iterator[str]:
         """Let one leader and one worker do all that is left; yield what is wrong then."""
-        state = wait_until(lambda: leader.try_to_lead(self.last))
-        with Enqueuer(self.last, self._producer, state) as enqueuer:
-            redelivery = Redelivery(enqueuer, lost_after_seconds=0)
-            redelivery.recover()
-            for _ in range(8):
-                self.control.execute(f"{_EXPIRE}; {_DUE}")
-                enqueuer.drain()
-                redelivery.run_once()
-                while (delivery := self.redis.lpop(LIST)) is not None:
-                    work(self.control, "the last", delivery.decode())
-                if not self.query("SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"):
-                    break
-            else:
-                yield "jobs are left over"
-        self.last.execute("SELECT pg_advisory_unlock_all()")
+        if not self._work_to_the_end():
+            yield "jobs are left over"
+            return
         self.control.execute(_REQUEST_TICKS)
         yield from self.in_one_place()
         for job, effects, finishes in self.query(_WRONG_EFFECTS):
             yield f"job {job} took effect {effects} times with {finishes} finishes"
-        yield from history.problems(self.control)
+        yield from history.problems(self.control, self._claimed)
+
+    def _work_to_the_end(self) -> bool:
+        state = wait_until(lambda: leader.try_to_lead(self.last))
+        assert state is not None
+        with Enqueuer(self.last, self._producer, state) as enqueuer:
+            redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+            redelivery.recover()
+            deadline = monotonic() + _PATIENCE_SECONDS
+            while self.query(_LEFT) and monotonic() < deadline:
+                self.control.execute(f"{_EXPIRE}; {_DUE}")
+                enqueuer.drain()
+                redelivery.run_once()
+                popped: Any = self.redis.lpop(LIST, 100) or []
+                for delivery in popped:
+                    work(self.control, "the last", delivery.decode(), self.claimed)
+        self.last.execute("SELECT pg_advisory_unlock_all()")
+        return not self.query(_LEFT)
 
     def faults(self) -> dict[str, tuple[int, Callable[[], None]]]:
         """Leases expire, retries come due, and Redis loses everything."""
@@ -230,7 +249,10 @@ class _Cast:
         return self.add(
             "worker",
             lambda random: working(
-                self.laboratory.has_deliveries, random, many=many and random.random() < 0.7
+                self.laboratory.has_deliveries,
+                self.laboratory.claimed,
+                random,
+                many=many and random.random() < 0.7,
             ),
         )
 
@@ -316,13 +338,17 @@ MODULES: Mapping[str, Module] = {
             "take the session lock after BEGIN, on the snapshot of a standby",
             "delete staged rows by range",
             "push tracked jobs before their move is committed",
-            "raise the watermark before the push",
             "begin a term with delivery number 0",
+            "redeliver a job whose lease still holds",
+            "redeliver a job under its old number",
+            "hand out the numbers of a redelivery a second time",
             "claim a job through any of its deliveries",
             "claim a job that waits for its retry",
             "claim a job whose lease still holds",
             "keep the fencing token of the claim before",
-            "take the finish of another claim for this one's",
+            "finish a job under an old token",
+            "retry, defer, interrupt and bury a job under an old token",
+            "commit the writes of a job whose finish is refused",
         ),
     ),
     "groups": Module(
@@ -331,12 +357,38 @@ MODULES: Mapping[str, Module] = {
             "claim a batch of jobs through any of their deliveries",
             "claim a batch of jobs that wait for their retries",
             "keep the fencing tokens of the batch before",
+            "finish, extend and release a batch under any token",
         ),
     ),
-    "cancelling": Module(_cancelling, ("drain at read committed",)),
-    "partitions": Module(_partitions, ()),
-    "rules": Module(_rules, ()),
-    "unique": Module(_unique, ()),
+    "cancelling": Module(
+        _cancelling,
+        (
+            "cancel jobs in flight before staged ones",
+            "cancel a job without a new fencing token",
+            "move a job that a worker runs",
+            "move a delivered job without calling it back",
+        ),
+    ),
+    "partitions": Module(
+        _partitions,
+        ("truncate without a second look behind the lock", "truncate by a snapshot from before the lock"),
+    ),
+    "rules": Module(
+        _rules,
+        (
+            "admit one job more than the limit of a queue",
+            "forget under a limit what an earlier leader has admitted",
+            "let retries pass a limit",
+            "overtake an ordered job that waits for its retry",
+        ),
+    ),
+    "unique": Module(
+        _unique,
+        (
+            "let a unique job give way to a run that has outlived its lease",
+            "supersede a unique job that a worker has just claimed",
+        ),
+    ),
     "cron": Module(
         _cron,
         (

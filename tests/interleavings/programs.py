@@ -33,6 +33,8 @@ _ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback"}
 
 Program = Callable[[Actor], None]
 Condition = Callable[[], bool]
+# Job, token, and the delivery through which it was claimed.
+Claimed = Callable[[int, int, int], None]
 
 
 @contextmanager
@@ -54,11 +56,10 @@ def connected(actor: Actor, name: str = "tests") -> Iterator[postgres.Connection
 
 def redis_of(actor: Actor) -> Redis:
     """Return the actor's connection to Redis."""
-    if "redis" not in actor.kept:
-        with actor.freely():
-            actor.kept["redis"] = Redis.from_url(redis_url(actor))
-            actor.kept["redis"].ping()
-    return actor.kept["redis"]
+    redis: Redis = actor.kept.setdefault("redis", Redis.from_url(redis_url(actor)))
+    with actor.freely():
+        redis.ping()
+    return redis
 
 
 def redis_url(actor: Actor) -> str:
@@ -161,7 +162,13 @@ def leading(may_lead: Condition, rounds: int = 2, batch: int = 2) -> Program:
 
 
 def working(
-    has_deliveries: Condition, random: Random, pops: int = 3, *, fails: float = 0.2, many: bool = False
+    has_deliveries: Condition,
+    claimed: Claimed,
+    random: Random,
+    pops: int = 3,
+    *,
+    fails: float = 0.2,
+    many: bool = False,
 ) -> Program:
     """Pop, claim, and finish or fail, one job in its own transaction; or many, whose finishes are one statement."""
 
@@ -173,19 +180,27 @@ def working(
                 popped: Any = redis.lpop(LIST, 3 if many else 1) or []
                 deliveries = [delivery.decode() for delivery in popped]
                 if many and deliveries:
-                    _work_on_many(connection, actor.name, deliveries)
+                    _work_on_many(connection, actor.name, deliveries, claimed)
                 for delivery in [] if many else deliveries:
-                    work(connection, actor.name, delivery, is_failing=random.random() < fails)
+                    work(connection, actor.name, delivery, claimed, is_failing=random.random() < fails)
 
     return run
 
 
-def work(connection: postgres.Connection, worker: str, delivery: str, *, is_failing: bool = False) -> None:
+def work(
+    connection: postgres.Connection,
+    worker: str,
+    delivery: str,
+    claimed: Claimed,
+    *,
+    is_failing: bool = False,
+) -> None:
     """Run one delivery as a worker does."""
     job_id, number = _parsed(delivery)
     claim = claims.claim(connection, job_id, worker=worker, limits={}, delivery=number)
     if claim is None:
         return
+    claimed(job_id, claim.fencing_token, number)
     if claim.is_spent:
         outcomes.bury_claimed(connection, claim, reason="lease", explanation="no")
     elif is_failing:
@@ -196,13 +211,17 @@ def work(connection: postgres.Connection, worker: str, delivery: str, *, is_fail
         finishes.finish_and_commit(connection, claim)
 
 
-def _work_on_many(connection: postgres.Connection, worker: str, deliveries: Sequence[str]) -> None:
+def _work_on_many(
+    connection: postgres.Connection, worker: str, deliveries: Sequence[str], claimed: Claimed
+) -> None:
     """Run deliveries as a worker does whose jobs have no transaction; the effect stands for the finish's own."""
     given = dict(map(_parsed, deliveries))
-    claimed = claims.claim_many(connection, given, worker=worker, limits={})
-    if claimed:
+    found = claims.claim_many(connection, given, worker=worker, limits={})
+    for claim in found:
+        claimed(claim.id, claim.fencing_token, given[claim.id])
+    if found:
         with connection.transaction():
-            for job_id in finishes.finish_many(connection, claimed):
+            for job_id in finishes.finish_many(connection, found):
                 connection.execute("INSERT INTO effects VALUES (%s)", (job_id,))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -11,7 +11,8 @@ from typing import NamedTuple
 from tests.interleavings.gate import Gate
 from tests.interleavings.programs import Program
 
-_MOST_STEPS = 400
+_MOST_STEPS = 600
+_KILL, _KILL_AFTER = "kill", "execute, then kill"
 
 
 @dataclass
@@ -45,53 +46,71 @@ class Outcome(NamedTuple):
 
 def run(gate: Gate, scene: Scene, seed: int, repeated: Sequence[str] | None = None) -> Outcome:
     """Run a schedule to the end: the seed's, or repeat one."""
-    choose = _Repeats(repeated) if repeated is not None else _Seeded(Random(seed))
     gate.passing = scene.passing
-    actors = {name: gate.add(name, program) for name, program in scene.programs.items()}
-    left = {name: times for name, (times, _) in scene.faults.items()} | {"kill": scene.kills}
+    play = _Play(gate, scene)
+    choose = _Repeats(repeated) if repeated is not None else _Seeded(Random(seed))
     chosen: list[str] = []
-    while len(chosen) < _MOST_STEPS:
-        ready = [name for name, actor in actors.items() if actor.can_go_on]
-        if not ready:
-            if all(actor.has_ended for actor in actors.values()):
-                break
-            # The server ends a deadlock.
-            if not any(actor.is_blocked for actor in actors.values()):
-                for actor in actors.values():
+    problem = None
+    while problem is None and len(chosen) < _MOST_STEPS and (ready := play.ready()):
+        chosen.append(choose(ready, play.faults(ready)))
+        play.act(chosen[-1])
+        problem = next(iter(scene.check()), None)
+    problem = problem or next(play.failures(), None) or next(iter(scene.finish()), None)
+    return Outcome(tuple(chosen), problem)
+
+
+class _Play:
+    """The actors of a schedule, and the faults that are left."""
+
+    def __init__(self, gate: Gate, scene: Scene) -> None:
+        self._gate, self._scene = gate, scene
+        self._actors = {name: gate.add(name, program) for name, program in scene.programs.items()}
+        self._left = {name: times for name, (times, _) in scene.faults.items()}
+        self._kills = scene.kills
+
+    def ready(self) -> list[str]:
+        """Return who can go on; none once all have ended."""
+        actors = self._actors.values()
+        while not all(actor.has_ended for actor in actors):
+            if ready := [actor.name for actor in actors if actor.can_go_on]:
+                return ready
+            # The server ends a deadlock; without one, nothing is left to do.
+            if not any(actor.is_blocked for actor in actors):
+                for actor in actors:
                     if actor.is_paused:
                         actor.retire()
-            gate.settle(actors.values())
-            continue
-        choice = choose(ready, _faults(ready, left))
-        chosen.append(choice)
+            self._gate.settle(actors)
+        return []
+
+    def faults(self, ready: Sequence[str]) -> list[str]:
+        """Return what else may happen."""
+        found = [name for name, times in self._left.items() if times]
+        if self._kills:
+            found += [f"{verb}: {name}" for name in ready for verb in (_KILL, _KILL_AFTER)]
+        return found
+
+    def act(self, choice: str) -> None:
+        """Do what was chosen."""
         verb, _, name = choice.partition(": ")
-        if verb in ("kill", "kill after"):
-            left["kill"] -= 1
-            gate.kill(actors[name], is_answer_lost=verb == "kill after")
-            if name in scene.restarts:
-                actors[name] = gate.add(name, scene.programs[name])
-        elif choice in scene.faults:
-            left[choice] -= 1
-            scene.faults[choice][1]()
+        if name:
+            self._kills -= 1
+            self._gate.kill(self._actors[name], is_answer_lost=verb == _KILL_AFTER)
+            if name in self._scene.restarts:
+                self._actors[name] = self._gate.add(name, self._scene.programs[name])
+        elif choice in self._scene.faults:
+            self._left[choice] -= 1
+            self._scene.faults[choice][1]()
         else:
-            actors[choice].release()
-        gate.settle(actors.values())
-        for problem in scene.check():
-            return Outcome(tuple(chosen), problem)
-    for actor in actors.values():
-        assert actor.has_ended, (actor.name, len(chosen), chosen[-6:], vars(actor))
-        if actor.failure is not None:
-            return Outcome(tuple(chosen), f"{actor.name}: {actor.failure!r}")
-    for problem in scene.finish():
-        return Outcome(tuple(chosen), problem)
-    return Outcome(tuple(chosen), None)
+            self._actors[choice].release()
+        self._gate.settle(self._actors.values())
 
-
-def _faults(ready: Sequence[str], left: Mapping[str, int]) -> list[str]:
-    found = [name for name, times in left.items() if times and name != "kill"]
-    if left["kill"]:
-        found += [f"{verb}: {name}" for name in ready for verb in ("kill", "kill after")]
-    return found
+    def failures(self) -> Iterator[str]:
+        """Yield the errors that no program expects."""
+        for actor in self._actors.values():
+            if actor.failure is not None:
+                yield f"{actor.name}: {actor.failure!r}"
+            elif not actor.has_ended:
+                raise AssertionError(f"{actor.name} goes on for more than {_MOST_STEPS} steps")
 
 
 class _Seeded:

@@ -1,0 +1,98 @@
+"""Real statements and Redis commands in orders that seeds decide; `python -m tests.interleavings` runs more."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from drain.tables import claims
+from tests.helpers import query
+from tests.interleavings import history
+from tests.interleavings.modules import MODULES, Laboratory
+from tests.mutants.catalogue import AREAS
+
+SCHEDULES = int(os.environ.get("INTERLEAVINGS", "25"))
+BY_DELIVERY = "AND (%(delivery)s::bigint IS NULL OR job.delivery = %(delivery)s)"
+
+
+@pytest.fixture
+def laboratory(database_url: str, redis_url: str) -> Iterator[Laboratory]:
+    # Paths of sockets are short.
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as directory,
+        closing(Laboratory(Path(directory), database_url, redis_url)) as made,
+    ):
+        yield made
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_lost_or_doubled_in_any_order_of_the_statements(
+    laboratory: Laboratory, module: str
+) -> None:
+    steps = 0
+    for seed in range(SCHEDULES):
+        outcome = laboratory.run(module, seed)
+        assert not outcome.problem, f"python -m tests.interleavings {module} --seed {seed} --schedules 1"
+        steps += len(outcome.choices)
+    assert steps > 20 * SCHEDULES
+
+
+def test_a_claim_through_any_delivery_is_found_repeated_and_shrunk(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BY_DELIVERY in claims.CLAIM
+    monkeypatch.setattr(claims, "CLAIM", claims.CLAIM.replace(BY_DELIVERY, ""))
+    found = ((seed, laboratory.run("delivery", seed)) for seed in range(500))
+    seed, outcome = next((seed, outcome) for seed, outcome in found if outcome.problem)
+    shortest = laboratory.shrunk("delivery", seed, outcome)
+    assert len(shortest.choices) < len(outcome.choices)
+    assert laboratory.run("delivery", seed, shortest.choices).problem
+
+
+def test_each_mutant_of_a_module_is_in_the_catalogue() -> None:
+    known = {mutant.name for area in AREAS.values() for mutant in area}
+    named = {name for module in MODULES.values() for name in module.mutants}
+    assert named <= known
+
+
+STAGED = ("staged", True, None, None, None, False)
+MOVED = (("staged", False, None, None, None, False), ("inflight", True, 1, 0, None, False))
+CLAIMED = ("inflight", True, 1, 1, "w", True)
+FINISHED = (("inflight", False, 1, 1, "w", True), ("finished", True, None, 1, None, False))
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ((STAGED, MOVED, CLAIMED, FINISHED), None),
+        ((STAGED, MOVED[0]), None),
+        ((STAGED, MOVED[1]), "in ['inflight', 'staged']"),
+        ((STAGED, MOVED, FINISHED), "finished without a claim"),
+        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 2, "v", True)), "a second claim of delivery 1"),
+        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 3, "v", True)), "token 3"),
+        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 1, "v", True)), "the claim of v under token 1"),
+        ((STAGED, MOVED, CLAIMED, ("inflight", True, 0, 1, None, False)), "delivery 0"),
+        ((STAGED, MOVED, CLAIMED, FINISHED, ("finished", False, None, 1, None, False)), "in no table"),
+        ((STAGED, MOVED, MOVED[0], ("inflight", False, 1, 0, None, False)), "in no table"),
+    ],
+)
+def test_a_history_is_a_word_of_the_automaton(
+    database_url: str, word: tuple[Any, ...], problem: str | None
+) -> None:
+    query(database_url, history.LOG)
+    with psycopg.connect(database_url) as connection:
+        for number, letters in enumerate(word, 1):
+            for letter in letters if isinstance(letters[0], tuple) else [letters]:
+                connection.execute(
+                    "INSERT INTO changes (xid, id, place, is_there, delivery, token, worker, is_claimed) "
+                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s)",
+                    (number, *letter),
+                )
+        found = list(history.problems(connection))
+    assert len(found) == (problem is not None)
+    assert (problem or "") in "".join(found)
