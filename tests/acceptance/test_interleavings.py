@@ -65,6 +65,8 @@ MOVED = (("staged", False, None, None, None, False), ("inflight", True, 1, 0, No
 CLAIMED = ("inflight", True, 1, 1, "w", True)
 FINISHED = (("inflight", False, 1, 1, "w", True), ("finished", True, None, 1, None, False))
 
+GAVE_WAY = (("inflight", False, 1, 0, None, False), ("finished", True, None, 1, None, False, True))
+
 
 @pytest.mark.parametrize(
     ("word", "problem"),
@@ -73,6 +75,8 @@ FINISHED = (("inflight", False, 1, 1, "w", True), ("finished", True, None, 1, No
         ((STAGED, MOVED[0]), None),
         ((STAGED, MOVED[1]), "in ['inflight', 'staged']"),
         ((STAGED, MOVED, FINISHED), "finished without a claim"),
+        ((STAGED, MOVED, GAVE_WAY), None),
+        ((STAGED, MOVED, CLAIMED, GAVE_WAY), "gave way to another under a claim"),
         ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 2, "v", True)), "a second claim of delivery 1"),
         ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 3, "v", True)), "token 3"),
         ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 1, "v", True)), "the claim of v under token 1"),
@@ -89,10 +93,11 @@ def test_a_history_is_a_word_of_the_automaton(
         for number, letters in enumerate(word, 1):
             for letter in letters if isinstance(letters[0], tuple) else [letters]:
                 connection.execute(
-                    "INSERT INTO changes (xid, id, place, is_there, delivery, token, worker, is_claimed) "
-                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s)",
-                    (number, *letter),
+                    "INSERT INTO changes "
+                    "(xid, id, place, is_there, delivery, token, worker, is_claimed, gave_way) "
+                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s)",
+                    (number, *letter, *[None] * (7 - len(letter))),
                 )
-        found = list(history.problems(connection))
+        found = history.read(connection).problems
     assert len(found) == (problem is not None)
     assert (problem or "") in "".join(found)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -12,6 +12,7 @@ import pytest
 from drain.audit import Breach, Report
 from drain.database import postgres
 from tests.soak import producer, report, tables
+from tests.soak.chaos import Span, coverage
 from tests.soak.plan import SESSIONS, Kind, plan
 from tests.soak.verdict import Verdict, judge, lines, read
 
@@ -72,6 +73,19 @@ def test_a_plan_has_faults_of_every_kind_in_their_order() -> None:
     assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
     assert {fault.kind for fault in faults} == set(Kind)
     assert {fault.target for fault in faults if fault.kind is Kind.DISCONNECT} == set(SESSIONS)
+
+
+def test_transitions_are_counted_under_the_faults_during_which_they_were_committed() -> None:
+    began = datetime(2026, 11, 28, 12, tzinfo=UTC)
+    spans = [Span("worker killed", began, began + timedelta(seconds=2)), Span("Redis flushed", began)]
+    letters = [
+        (letter, began + timedelta(seconds=at))
+        for letter, at in (("moved", -1), ("claimed", 1), ("finished", 3))
+    ]
+    assert coverage(spans, letters) == {
+        "worker killed": Counter(claimed=1),
+        "Redis flushed": Counter(claimed=1, finished=1),
+    }
 
 
 def test_sound_books_have_no_findings(books: Books) -> None:
@@ -224,11 +238,13 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
         jobs=tables.counts(books.connection),
         faults=Counter({("worker", Kind.KILL): 3}),
         survived={},
+        coverage={"worker killed": Counter(claimed=2)},
         verdict=judge(books.connection, [], lines(audited.breaches), {}),
     )
     summary = result.as_json()
     assert summary["ok"] is False
     assert summary["faults"] == {"worker killed": 3}
+    assert summary["coverage"] == {"worker killed": {"claimed": 2}}
     assert summary["found"]["lost"] == [4]
     assert summary["breaches"] == ["1 in two tables"]
     assert summary["jobs_per_second"] == 0.5

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
@@ -12,14 +13,17 @@ import psycopg
 
 # Rows of one job are locked by whoever changes them, so the order of a job's changes is that of their commits.
 LOG = """
-CREATE TABLE changes (n bigserial PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(), place text NOT NULL,
-    id bigint NOT NULL, is_there boolean NOT NULL, delivery bigint, token bigint, worker text, is_claimed boolean);
-CREATE FUNCTION log_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE TABLE changes (n bigserial PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    at timestamptz NOT NULL DEFAULT clock_timestamp(), place text NOT NULL,
+    id bigint NOT NULL, is_there boolean NOT NULL, delivery bigint, token bigint,
+    worker text, is_claimed boolean, gave_way boolean);
+CREATE FUNCTION log_change() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE job jsonb := to_jsonb(CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END);
 BEGIN
-    INSERT INTO changes (place, id, is_there, delivery, token, worker, is_claimed)
+    INSERT INTO changes (place, id, is_there, delivery, token, worker, is_claimed, gave_way)
     VALUES (TG_ARGV[0], (job ->> 'id')::bigint, TG_OP <> 'DELETE', (job ->> 'delivery')::bigint,
-        (job ->> 'fencing_token')::bigint, job ->> 'claimed_by', job ->> 'lease_expires_at' IS NOT NULL);
+        (job ->> 'fencing_token')::bigint, job ->> 'claimed_by', job ->> 'lease_expires_at' IS NOT NULL,
+        job ->> 'superseded_by' IS NOT NULL);
     RETURN NULL;
 END $$;
 CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON staged_jobs
@@ -31,7 +35,7 @@ FOR EACH ROW EXECUTE FUNCTION log_change('finished');
 CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON dead_jobs
 FOR EACH ROW EXECUTE FUNCTION log_change('dead')
 """
-_READ = "SELECT id, xid, place, is_there, delivery, token, worker, is_claimed FROM changes ORDER BY id, n"
+_READ = "SELECT id, xid, at, place, is_there, delivery, token, worker, is_claimed, gave_way FROM changes ORDER BY id, n"
 # From where a job may go in one transaction.
 _PATHS = {
     "": {"staged"},
@@ -40,17 +44,33 @@ _PATHS = {
     "dead": {"dead", "staged", "inflight"},
     "finished": {"finished"},
 }
+_OPEN = ("staged", "inflight")
+# Names of transitions; "again" is a new delivery, and "returned" the end of a claim that did not finish.
+LETTERS = (
+    "staged",
+    "moved",
+    "again",
+    "claimed",
+    "returned",
+    "changed",
+    "finished",
+    "dead",
+    "revived",
+    "withdrawn",
+)
 
 
 class _Change(NamedTuple):
     id: int
     xid: str
+    at: datetime
     place: str
     is_there: bool
     delivery: int | None
     token: int | None
     worker: str | None
     is_claimed: bool
+    gave_way: bool | None
 
 
 class _State(NamedTuple):
@@ -61,26 +81,59 @@ class _State(NamedTuple):
     is_claimed: bool = False
 
 
-def problems(
+class History(NamedTuple):
+    """All changes of all jobs.
+
+    Attributes:
+        problems: What a job did that no job may do.
+        letters: Each transition and its time.
+    """
+
+    problems: list[str]
+    letters: list[tuple[str, datetime]]
+
+
+def read(
     connection: psycopg.Connection[Any], claimed: Mapping[tuple[int, int], int] = MappingProxyType({})
-) -> Iterator[str]:
-    """Yield what a job did that no job may do.
+) -> History:
+    """Read what happened.
 
     Args:
         claimed: By job and token, the delivery through which a worker claimed it.
     """
+    history = History([], [])
     changes = map(_Change._make, connection.execute(_READ))
     for job, its in groupby(changes, attrgetter("id")):
         state = _State()
-        for _, together in groupby(its, attrgetter("xid")):
-            after = _after(state, list(together))
+        for _, group in groupby(its, attrgetter("xid")):
+            together = list(group)
+            after = _after(state, together)
             if isinstance(after, str):
-                yield f"job {job}: {after} after {state}"
+                history.problems.append(f"job {job}: {after} after {state}")
                 break
             through = claimed.get((job, after.token), after.delivery)
             if after.is_claimed and after.token > state.token and through != after.delivery:
-                yield f"job {job}: claimed through delivery {through} past {after.delivery}"
+                history.problems.append(
+                    f"job {job}: claimed through delivery {through} past {after.delivery}"
+                )
+            history.letters.append((_letter(state, after), together[-1].at))
             state = after
+    return history
+
+
+def _letter(before: _State, after: _State) -> str:
+    letter = "changed"
+    if before.place == "dead" and after.place in _OPEN:
+        letter = "revived"
+    elif before.place != after.place:
+        letter = "moved" if after.place == "inflight" else after.place
+    elif after.token > before.token:
+        letter = "claimed"
+    elif after.delivery > before.delivery:
+        letter = "again"
+    elif before.is_claimed and not after.is_claimed:
+        letter = "returned"
+    return letter
 
 
 def _after(before: _State, changes: list[_Change]) -> _State | str:
@@ -100,8 +153,9 @@ def _after(before: _State, changes: list[_Change]) -> _State | str:
     (place,) = places
     if place not in _PATHS[before.place]:
         return f"from {before.place or 'nowhere'} to {place}"
-    if place == "finished" and before.place == "inflight" and not state.worker:
-        return "finished without a claim"
+    gave_way = any(change.gave_way for change in changes)
+    if place == "finished" and before.place == "inflight" and gave_way == state.is_claimed:
+        return "gave way to another under a claim" if gave_way else "finished without a claim"
     return state._replace(place=place)
 
 

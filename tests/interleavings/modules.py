@@ -179,7 +179,7 @@ class Laboratory:
         yield from self.in_one_place()
         for job, effects, finishes in self.query(_WRONG_EFFECTS):
             yield f"job {job} took effect {effects} times with {finishes} finishes"
-        yield from history.problems(self.control, self._claimed)
+        yield from history.read(self.control, self._claimed).problems
 
     def _work_to_the_end(self) -> bool:
         state = wait_until(lambda: leader.try_to_lead(self.last))

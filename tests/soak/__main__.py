@@ -19,12 +19,14 @@ from tests.soak import report
 from tests.soak.soak import soak
 
 _INTERRUPTED = 130
+# Of the tables, if not written to a terminal.
+_WIDTH = 120
 
 
 def main() -> int:
     """Run it; the exit code is 0 if everything was survived."""
     given = _arguments()
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
     seed = int(time()) if given.seed is None else given.seed
     console.print(f"soak for {given.seconds:g} s; to repeat it: SOAK_SEED={seed}")
     try:

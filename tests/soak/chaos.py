@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from tests.soak.faults import End, Faults
 from tests.soak.plan import POSTGRES, REDIS, Fault, Kind
+
+_FOREVER = datetime.max.replace(tzinfo=UTC)
+# What happens this soon after a fault, such as a takeover, still belongs to it.
+_AFTERMATH = timedelta(seconds=0.5)
+
+
+@dataclass
+class Span:
+    """Time of one fault and of its aftermath."""
+
+    name: str
+    began: datetime
+    ended: datetime | None = None
+
+    def end(self) -> None:
+        """Note that the fault is over."""
+        self.ended = datetime.now(UTC) + _AFTERMATH
+
+
+def coverage(spans: Sequence[Span], letters: Sequence[tuple[str, datetime]]) -> dict[str, Counter[str]]:
+    """Count by fault the transitions of jobs that were committed during it."""
+    at = sorted((time, letter) for letter, time in letters)
+    found: dict[str, Counter[str]] = {
+        span.name: Counter() for span in sorted(spans, key=lambda span: span.name)
+    }
+    for span in spans:
+        first, last = (bisect_left(at, (time, "")) for time in (span.began, span.ended or _FOREVER))
+        found[span.name].update(letter for _, letter in at[first:last])
+    return found
 
 
 class Chaos:
@@ -20,14 +52,16 @@ class Chaos:
 
     Attributes:
         done: How many of each have been done, by whom and what.
+        spans: When each began and ended.
     """
 
     def __init__(self, plan: Sequence[Fault], faults: Faults) -> None:
         self.done: Counter[tuple[str, Kind]] = Counter()
+        self.spans: list[Span] = []
         self._faults = faults
         self._coming = list(reversed(plan))
         self._numbers = count()
-        self._under_way: list[tuple[float, int, str, End]] = []
+        self._under_way: list[tuple[float, int, str, End, Span]] = []
         self._away: set[str] = set()
 
     def act(self, seconds: float) -> None:
@@ -49,21 +83,27 @@ class Chaos:
     def _begin(self, fault: Fault) -> None:
         if not self.is_there(fault.target) or not self._can_be_reached(fault):
             return
+        began = datetime.now(UTC)
         end = self._faults.begin(fault)
         if end is None:
             return
-        self.done[fault.target.rstrip(" 0123456789"), fault.kind] += 1
+        whom = fault.target.rstrip(" 0123456789")
+        self.done[whom, fault.kind] += 1
+        span = Span(f"{whom} {fault.kind}", began)
+        self.spans.append(span)
         if fault.seconds:
             self._away.add(fault.target)
             heapq.heappush(
-                self._under_way, (fault.at + fault.seconds, next(self._numbers), fault.target, end)
+                self._under_way, (fault.at + fault.seconds, next(self._numbers), fault.target, end, span)
             )
         else:
             end()
+            span.end()
 
     def _end_one(self) -> None:
-        _, _, target, end = heapq.heappop(self._under_way)
+        _, _, target, end, span = heapq.heappop(self._under_way)
         end()
+        span.end()
         self._away.discard(target)
 
     def _can_be_reached(self, fault: Fault) -> bool:

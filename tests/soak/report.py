@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tests.interleavings.history import LETTERS
 from tests.soak.plan import Kind
 from tests.soak.verdict import Verdict
 
@@ -28,6 +29,7 @@ class Result:
         jobs: How many were asked for, and where they are.
         faults: How many were done, by whom and what.
         survived: What they have led to.
+        coverage: By fault, how many transitions of jobs it met.
         verdict: Whether all of it was survived.
     """
 
@@ -37,6 +39,7 @@ class Result:
     jobs: Mapping[str, int]
     faults: Counter[tuple[str, Kind]]
     survived: Mapping[str, int]
+    coverage: Mapping[str, Counter[str]]
     verdict: Verdict
 
     @property
@@ -56,6 +59,7 @@ class Result:
             "jobs_per_second": round(self.jobs_per_second, 1),
             "faults": {f"{target} {kind}": number for (target, kind), number in sorted(self.faults.items())},
             "survived": dict(self.survived),
+            "coverage": {name: dict(counts) for name, counts in self.coverage.items()},
             "found": {name: list(ids) for name, ids in verdict.faults.items()},
             "breaches": list(verdict.breaches),
             "ended": dict(verdict.ended),
@@ -67,6 +71,7 @@ def conclude(console: Console, result: Result) -> None:
     faults = {f"{target}: {kind}": number for (target, kind), number in sorted(result.faults.items())}
     for title, counts in (("what was done", faults), ("what it led to", result.survived)):
         console.print(_table(title, counts))
+    console.print(_grid(result.coverage))
     console.print(_table("what must not be", {name: len(ids) for name, ids in result.verdict.faults.items()}))
     for line in _findings(result.verdict):
         console.print(line, style="bold red", markup=False)
@@ -79,6 +84,16 @@ def _table(title: str, counts: Mapping[str, int]) -> Table:
     table.add_column("", justify="right")
     for name, number in counts.items():
         table.add_row(Text(name), f"{number:,}")
+    return table
+
+
+def _grid(coverage: Mapping[str, Counter[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("transitions of jobs during it", no_wrap=True)
+    for letter in LETTERS:
+        table.add_column(letter, justify="right")
+    for name, counts in coverage.items():
+        table.add_row(Text(name), *(f"{counts[letter]:,}" for letter in LETTERS))
     return table
 
 

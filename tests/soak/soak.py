@@ -15,8 +15,9 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import Services, services
 from drain.wire import Producer
+from tests.interleavings import history
 from tests.soak import survived, tables, verdict
-from tests.soak.chaos import Chaos
+from tests.soak.chaos import Chaos, coverage
 from tests.soak.faults import Faults
 from tests.soak.fleet import Fleet, journals, programs
 from tests.soak.plan import OPERATOR, POSTGRES, PRODUCERS, RQ_WORKERS, plan
@@ -55,6 +56,7 @@ def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
         schema.install(started.database_url)
         with closing(_connect(started)) as connection:
             tables.create(connection)
+            connection.execute(history.LOG)
         variables = {
             "DRAIN_DATABASE_URL": started.database_url,
             "DRAIN_REDIS_URL": started.redis_url,
@@ -98,6 +100,8 @@ class _Run:
         drained = self._seconds() - lasted
         with closing(_connect(self._servers)) as connection:
             self._breaches += verdict.lines(self._audit(connection).breaches)
+            past = history.read(connection)
+            self._breaches += [f"history: {problem}" for problem in past.problems]
             told = verdict.read(journals(self._directory))
             return Result(
                 seed=seed,
@@ -106,6 +110,7 @@ class _Run:
                 jobs=tables.counts(connection),
                 faults=self._chaos.done,
                 survived=survived.count(connection, self._directory),
+                coverage=coverage(self._chaos.spans, past.letters),
                 verdict=verdict.judge(connection, told, self._breaches, self._ended()),
             )
 
