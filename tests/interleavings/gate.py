@@ -227,6 +227,9 @@ class Gate:
         for link in list(actor.links):
             if is_answer_lost and link.held:
                 link.server.sendall(link.held)
+                if not link.pid:
+                    # Redis has executed it once it answers; PostgreSQL, once the session has ended.
+                    link.server.recv(1)
             self._close(link)
         if actor.is_paused:
             actor.is_paused = False
