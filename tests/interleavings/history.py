@@ -154,8 +154,12 @@ def _after(before: _State, changes: list[_Change]) -> _State | str:
     if place not in _PATHS[before.place]:
         return f"from {before.place or 'nowhere'} to {place}"
     gave_way = any(change.gave_way for change in changes)
-    if place == "finished" and before.place == "inflight" and gave_way == state.is_claimed:
-        return "gave way to another under a claim" if gave_way else "finished without a claim"
+    if place == "finished" and before.place == "inflight":
+        if gave_way and before.is_claimed:
+            return "gave way to another under a claim"
+        # A worker whose lease is over may still finish, until another one claims.
+        if not gave_way and not before.token:
+            return "finished without a claim"
     return state._replace(place=place)
 
 
