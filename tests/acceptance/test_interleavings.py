@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ def test_each_mutant_of_a_module_is_in_the_catalogue() -> None:
     assert named <= known
 
 
-STAGED = ("staged", True, None, None, None, False)
-MOVED = (("staged", False, None, None, None, False), ("inflight", True, 1, 0, None, False))
-CLAIMED = ("inflight", True, 1, 1, "w", True)
-FINISHED = (("inflight", False, 1, 1, "w", True), ("finished", True, None, 1, None, False))
-
-GAVE_WAY = (("inflight", False, 1, 0, None, False), ("finished", True, None, 1, None, False, True))
+NOW, LATER = datetime(2026, 11, 28, 12, tzinfo=UTC), datetime(2026, 11, 28, 13, tzinfo=UTC)
+STAGED = ("staged", True, None, None, None, None)
+MOVED = (("staged", False, None, None, None, None), ("inflight", True, 1, 0, None, None))
+CLAIMED = ("inflight", True, 1, 1, "w", LATER)
+LAPSED = ("inflight", True, 1, 1, "w", NOW)
+FINISHED = (("inflight", False, 1, 1, "w", LATER), ("finished", True, None, 1, None, None))
+GAVE_WAY = (("inflight", False, 1, 0, None, None), ("finished", True, None, 1, None, None, True))
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,15 @@ GAVE_WAY = (("inflight", False, 1, 0, None, False), ("finished", True, None, 1, 
         ((STAGED, MOVED, FINISHED), "finished without a claim"),
         ((STAGED, MOVED, GAVE_WAY), None),
         ((STAGED, MOVED, CLAIMED, GAVE_WAY), "gave way to another under a claim"),
-        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 2, "v", True)), "a second claim of delivery 1"),
-        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 3, "v", True)), "token 3"),
-        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 1, "v", True)), "the claim of v under token 1"),
-        ((STAGED, MOVED, CLAIMED, ("inflight", True, 0, 1, None, False)), "delivery 0"),
-        ((STAGED, MOVED, CLAIMED, FINISHED, ("finished", False, None, 1, None, False)), "in no table"),
-        ((STAGED, MOVED, MOVED[0], ("inflight", False, 1, 0, None, False)), "in no table"),
+        ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 2, "v", LATER)), "a claim of v under a valid lease"),
+        ((STAGED, MOVED, CLAIMED, ("inflight", True, 2, 1, "w", None)), "a delivery under a valid lease"),
+        ((STAGED, MOVED, LAPSED, ("inflight", True, 2, 1, "w", None)), None),
+        ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 2, "v", LATER)), "a second claim of delivery 1"),
+        ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 3, "v", LATER)), "token 3"),
+        ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 1, "v", LATER)), "the claim of v under token 1"),
+        ((STAGED, MOVED, LAPSED, ("inflight", True, 0, 1, None, None)), "delivery 0"),
+        ((STAGED, MOVED, CLAIMED, FINISHED, ("finished", False, None, 1, None, None)), "in no table"),
+        ((STAGED, MOVED, MOVED[0], ("inflight", False, 1, 0, None, None)), "in no table"),
     ],
 )
 def test_a_history_is_a_word_of_the_automaton(
@@ -94,9 +99,9 @@ def test_a_history_is_a_word_of_the_automaton(
             for letter in letters if isinstance(letters[0], tuple) else [letters]:
                 connection.execute(
                     "INSERT INTO changes "
-                    "(xid, id, place, is_there, delivery, token, worker, is_claimed, gave_way) "
-                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s)",
-                    (number, *letter, *[None] * (7 - len(letter))),
+                    "(xid, id, at, place, is_there, delivery, token, worker, lease, gave_way) "
+                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s, %s)",
+                    (number, NOW, *letter, *[None] * (7 - len(letter))),
                 )
         found = history.read(connection).problems
     assert len(found) == (problem is not None)

@@ -16,13 +16,13 @@ LOG = """
 CREATE TABLE changes (n bigserial PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     at timestamptz NOT NULL DEFAULT clock_timestamp(), place text NOT NULL,
     id bigint NOT NULL, is_there boolean NOT NULL, delivery bigint, token bigint,
-    worker text, is_claimed boolean, gave_way boolean);
+    worker text, lease timestamptz, gave_way boolean);
 CREATE FUNCTION log_change() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE job jsonb := to_jsonb(CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END);
 BEGIN
-    INSERT INTO changes (place, id, is_there, delivery, token, worker, is_claimed, gave_way)
+    INSERT INTO changes (place, id, is_there, delivery, token, worker, lease, gave_way)
     VALUES (TG_ARGV[0], (job ->> 'id')::bigint, TG_OP <> 'DELETE', (job ->> 'delivery')::bigint,
-        (job ->> 'fencing_token')::bigint, job ->> 'claimed_by', job ->> 'lease_expires_at' IS NOT NULL,
+        (job ->> 'fencing_token')::bigint, job ->> 'claimed_by', (job ->> 'lease_expires_at')::timestamptz,
         job ->> 'superseded_by' IS NOT NULL);
     RETURN NULL;
 END $$;
@@ -35,7 +35,7 @@ FOR EACH ROW EXECUTE FUNCTION log_change('finished');
 CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON dead_jobs
 FOR EACH ROW EXECUTE FUNCTION log_change('dead')
 """
-_READ = "SELECT id, xid, at, place, is_there, delivery, token, worker, is_claimed, gave_way FROM changes ORDER BY id, n"
+_READ = "SELECT id, xid, at, place, is_there, delivery, token, worker, lease, gave_way FROM changes ORDER BY id, n"
 # From where a job may go in one transaction.
 _PATHS = {
     "": {"staged"},
@@ -69,7 +69,7 @@ class _Change(NamedTuple):
     delivery: int | None
     token: int | None
     worker: str | None
-    is_claimed: bool
+    lease: datetime | None
     gave_way: bool | None
 
 
@@ -78,7 +78,8 @@ class _State(NamedTuple):
     delivery: int = 0
     token: int = 0
     worker: str | None = None
-    is_claimed: bool = False
+    lease: datetime | None = None
+    claimed_delivery: int = 0
 
 
 class History(NamedTuple):
@@ -94,11 +95,15 @@ class History(NamedTuple):
 
 
 def read(
-    connection: psycopg.Connection[Any], claimed: Mapping[tuple[int, int], int] = MappingProxyType({})
+    connection: psycopg.Connection[Any],
+    claimed: Mapping[tuple[int, int], int] = MappingProxyType({}),
+    *,
+    may_list_twice: bool = False,
 ) -> History:
     """Read what happened.
 
     Args:
+        may_list_twice: Redis may bring a delivery back, so that it is claimed again once its lease is over.
         claimed: By job and token, the delivery through which a worker claimed it.
     """
     history = History([], [])
@@ -107,12 +112,12 @@ def read(
         state = _State()
         for _, group in groupby(its, attrgetter("xid")):
             together = list(group)
-            after = _after(state, together)
+            after = _after(state, together, may_list_twice=may_list_twice)
             if isinstance(after, str):
                 history.problems.append(f"job {job}: {after} after {state}")
                 break
             through = claimed.get((job, after.token), after.delivery)
-            if after.is_claimed and after.token > state.token and through != after.delivery:
+            if after.token > state.token and through != after.delivery:
                 history.problems.append(
                     f"job {job}: claimed through delivery {through} past {after.delivery}"
                 )
@@ -131,18 +136,18 @@ def _letter(before: _State, after: _State) -> str:
         letter = "claimed"
     elif after.delivery > before.delivery:
         letter = "again"
-    elif before.is_claimed and not after.is_claimed:
+    elif before.lease and not after.lease:
         letter = "returned"
     return letter
 
 
-def _after(before: _State, changes: list[_Change]) -> _State | str:
+def _after(before: _State, changes: list[_Change], *, may_list_twice: bool) -> _State | str:
     places = {before.place} - {""}
     state = before
     for change in changes:
         (places.add if change.is_there else places.discard)(change.place)
         if change.place == "inflight" and change.is_there:
-            after = _moved_on(state, change)
+            after = _moved_on(state, change, may_list_twice=may_list_twice)
             if isinstance(after, str):
                 return after
             state = after
@@ -155,7 +160,7 @@ def _after(before: _State, changes: list[_Change]) -> _State | str:
         return f"from {before.place or 'nowhere'} to {place}"
     gave_way = any(change.gave_way for change in changes)
     if place == "finished" and before.place == "inflight":
-        if gave_way and before.is_claimed:
+        if gave_way and before.lease:
             return "gave way to another under a claim"
         # A worker whose lease is over may still finish, until another one claims.
         if not gave_way and not before.token:
@@ -163,16 +168,25 @@ def _after(before: _State, changes: list[_Change]) -> _State | str:
     return state._replace(place=place)
 
 
-def _moved_on(before: _State, change: _Change) -> _State | str:
+def _moved_on(before: _State, change: _Change, *, may_list_twice: bool) -> _State | str:
     assert change.delivery is not None
     assert change.token is not None
+    is_claim = change.token > before.token
+    is_held = before.lease is not None and before.lease > change.at
+    problem = ""
     if change.delivery < before.delivery:
-        return f"delivery {change.delivery}"
-    if change.token not in (before.token, before.token + 1):
-        return f"token {change.token}"
-    is_claim = change.is_claimed and change.token > before.token
-    if change.is_claimed and not is_claim and change.worker != before.worker:
-        return f"the claim of {change.worker} under token {change.token}"
-    if before.is_claimed and is_claim and change.delivery == before.delivery:
-        return f"a second claim of delivery {change.delivery}"
-    return _State("inflight", change.delivery, change.token, change.worker, change.is_claimed)
+        problem = f"delivery {change.delivery}"
+    elif change.token not in (before.token, before.token + 1):
+        problem = f"token {change.token}"
+    elif change.lease and not is_claim and change.worker != before.worker:
+        problem = f"the claim of {change.worker} under token {change.token}"
+    elif is_held and is_claim and change.worker != before.worker:
+        problem = f"a claim of {change.worker} under a valid lease"
+    elif is_held and change.delivery > before.delivery:
+        problem = "a delivery under a valid lease"
+    elif is_claim and change.delivery == before.claimed_delivery and not (may_list_twice and before.lease):
+        problem = f"a second claim of delivery {change.delivery}"
+    if problem:
+        return problem
+    claimed = change.delivery if is_claim else before.claimed_delivery
+    return _State("inflight", change.delivery, change.token, change.worker, change.lease, claimed)
