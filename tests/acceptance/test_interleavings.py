@@ -67,7 +67,8 @@ MOVED = (("staged", False, None, None, None, None), ("inflight", True, 1, 0, Non
 CLAIMED = ("inflight", True, 1, 1, "w", LATER)
 LAPSED = ("inflight", True, 1, 1, "w", NOW)
 FINISHED = (("inflight", False, 1, 1, "w", LATER), ("finished", True, None, 1, None, None))
-GAVE_WAY = (("inflight", False, 1, 0, None, None), ("finished", True, None, 1, None, None, True))
+GAVE_WAY = (("inflight", False, 1, 0, None, None), ("finished", True, None, 1, None, None, None, True))
+RELEASED = ("inflight", True, 1, 1, "w", None, True)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,7 @@ GAVE_WAY = (("inflight", False, 1, 0, None, None), ("finished", True, None, 1, N
         ((STAGED, MOVED, CLAIMED, ("inflight", True, 2, 1, "w", None)), "a delivery under a valid lease"),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 2, 1, "w", None)), None),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 2, "v", LATER)), "a second claim of delivery 1"),
+        ((STAGED, MOVED, CLAIMED, RELEASED, ("inflight", True, 1, 2, "v", LATER)), None),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 3, "v", LATER)), "token 3"),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 1, "v", LATER)), "the claim of v under token 1"),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 0, 1, None, None)), "delivery 0"),
@@ -99,9 +101,9 @@ def test_a_history_is_a_word_of_the_automaton(
             for letter in letters if isinstance(letters[0], tuple) else [letters]:
                 connection.execute(
                     "INSERT INTO changes "
-                    "(xid, id, at, place, is_there, delivery, token, worker, lease, gave_way) "
-                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s, %s)",
-                    (number, NOW, *letter, *[None] * (7 - len(letter))),
+                    "(xid, id, at, place, is_there, delivery, token, worker, lease, is_released, gave_way) "
+                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                    (number, NOW, *letter, *[None] * (8 - len(letter))),
                 )
         found = history.read(connection).problems
     assert len(found) == (problem is not None)

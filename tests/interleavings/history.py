@@ -16,14 +16,15 @@ LOG = """
 CREATE TABLE changes (n bigserial PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     at timestamptz NOT NULL DEFAULT clock_timestamp(), place text NOT NULL,
     id bigint NOT NULL, is_there boolean NOT NULL, delivery bigint, token bigint,
-    worker text, lease timestamptz, gave_way boolean);
+    worker text, lease timestamptz, is_released boolean, gave_way boolean);
 CREATE FUNCTION log_change() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE job jsonb := to_jsonb(CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END);
 BEGIN
-    INSERT INTO changes (place, id, is_there, delivery, token, worker, lease, gave_way)
+    INSERT INTO changes (place, id, is_there, delivery, token, worker, lease, is_released,
+        gave_way)
     VALUES (TG_ARGV[0], (job ->> 'id')::bigint, TG_OP <> 'DELETE', (job ->> 'delivery')::bigint,
         (job ->> 'fencing_token')::bigint, job ->> 'claimed_by', (job ->> 'lease_expires_at')::timestamptz,
-        job ->> 'superseded_by' IS NOT NULL);
+        job ->> 'claimed_at' IS NOT DISTINCT FROM job ->> 'failed_at', job ->> 'superseded_by' IS NOT NULL);
     RETURN NULL;
 END $$;
 CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON staged_jobs
@@ -35,7 +36,9 @@ FOR EACH ROW EXECUTE FUNCTION log_change('finished');
 CREATE TRIGGER log AFTER INSERT OR UPDATE OR DELETE ON dead_jobs
 FOR EACH ROW EXECUTE FUNCTION log_change('dead')
 """
-_READ = "SELECT id, xid, at, place, is_there, delivery, token, worker, lease, gave_way FROM changes ORDER BY id, n"
+_READ = """
+SELECT id, xid, at, place, is_there, delivery, token, worker, lease, is_released, gave_way FROM changes ORDER BY id, n
+"""
 # From where a job may go in one transaction.
 _PATHS = {
     "": {"staged"},
@@ -70,6 +73,7 @@ class _Change(NamedTuple):
     token: int | None
     worker: str | None
     lease: datetime | None
+    is_released: bool | None
     gave_way: bool | None
 
 
@@ -132,7 +136,7 @@ def _letter(before: _State, after: _State) -> str:
         letter = "revived"
     elif before.place != after.place:
         letter = "moved" if after.place == "inflight" else after.place
-    elif after.token > before.token:
+    elif after.token > before.token and after.lease:
         letter = "claimed"
     elif after.delivery > before.delivery:
         letter = "again"
@@ -151,6 +155,8 @@ def _after(before: _State, changes: list[_Change], *, may_list_twice: bool) -> _
             if isinstance(after, str):
                 return after
             state = after
+        else:
+            state = state._replace(token=max(state.token, change.token or 0))
     if not places and before.place == "staged":
         places = {"withdrawn"}
     if len(places) != 1:
@@ -171,7 +177,8 @@ def _after(before: _State, changes: list[_Change], *, may_list_twice: bool) -> _
 def _moved_on(before: _State, change: _Change, *, may_list_twice: bool) -> _State | str:
     assert change.delivery is not None
     assert change.token is not None
-    is_claim = change.token > before.token
+    # Without a lease, a higher token fences earlier claims off.
+    is_claim = change.token > before.token and change.lease is not None
     is_held = before.lease is not None and before.lease > change.at
     problem = ""
     if change.delivery < before.delivery:
@@ -189,4 +196,7 @@ def _moved_on(before: _State, change: _Change, *, may_list_twice: bool) -> _Stat
     if problem:
         return problem
     claimed = change.delivery if is_claim else before.claimed_delivery
+    if change.is_released and before.lease and not change.lease:
+        # The claim is undone: the job had not begun, and waits under the same delivery.
+        claimed = 0
     return _State("inflight", change.delivery, change.token, change.worker, change.lease, claimed)
