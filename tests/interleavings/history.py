@@ -103,11 +103,13 @@ def read(
     claimed: Mapping[tuple[int, int], int] = MappingProxyType({}),
     *,
     may_list_twice: bool = False,
+    may_claim_again: bool = False,
 ) -> History:
     """Read what happened.
 
     Args:
         may_list_twice: Redis may bring a delivery back, so that it is claimed again once its lease is over.
+        may_claim_again: A worker repeats a claim whose answer was lost.
         claimed: By job and token, the delivery through which a worker claimed it.
     """
     history = History([], [])
@@ -116,7 +118,7 @@ def read(
         state = _State()
         for _, group in groupby(its, attrgetter("xid")):
             together = list(group)
-            after = _after(state, together, may_list_twice=may_list_twice)
+            after = _after(state, together, may_list_twice, may_claim_again)
             if isinstance(after, str):
                 history.problems.append(f"job {job}: {after} after {state}")
                 break
@@ -145,13 +147,15 @@ def _letter(before: _State, after: _State) -> str:
     return letter
 
 
-def _after(before: _State, changes: list[_Change], *, may_list_twice: bool) -> _State | str:
+def _after(
+    before: _State, changes: list[_Change], may_list_twice: bool, may_claim_again: bool
+) -> _State | str:
     places = {before.place} - {""}
     state = before
     for change in changes:
         (places.add if change.is_there else places.discard)(change.place)
         if change.place == "inflight" and change.is_there:
-            after = _moved_on(state, change, may_list_twice=may_list_twice)
+            after = _moved_on(state, change, may_list_twice, may_claim_again)
             if isinstance(after, str):
                 return after
             state = after
@@ -174,7 +178,7 @@ def _after(before: _State, changes: list[_Change], *, may_list_twice: bool) -> _
     return state._replace(place=place)
 
 
-def _moved_on(before: _State, change: _Change, *, may_list_twice: bool) -> _State | str:
+def _moved_on(before: _State, change: _Change, may_list_twice: bool, may_claim_again: bool) -> _State | str:
     assert change.delivery is not None
     assert change.token is not None
     # Without a lease, a higher token fences earlier claims off.
@@ -187,11 +191,15 @@ def _moved_on(before: _State, change: _Change, *, may_list_twice: bool) -> _Stat
         problem = f"token {change.token}"
     elif change.lease and not is_claim and change.worker != before.worker:
         problem = f"the claim of {change.worker} under token {change.token}"
-    elif is_held and is_claim and change.worker != before.worker:
+    elif is_held and is_claim and not (may_claim_again and change.worker == before.worker):
         problem = f"a claim of {change.worker} under a valid lease"
     elif is_held and change.delivery > before.delivery:
         problem = "a delivery under a valid lease"
-    elif is_claim and change.delivery == before.claimed_delivery and not (may_list_twice and before.lease):
+    elif (
+        is_claim
+        and change.delivery == before.claimed_delivery
+        and not ((may_list_twice and before.lease) or (may_claim_again and is_held))
+    ):
         problem = f"a second claim of delivery {change.delivery}"
     if problem:
         return problem

@@ -255,15 +255,14 @@ class _Cast:
         return self.add("leader", lambda random: leading(self.laboratory.may_lead, rounds, batch))
 
     def workers(self, *, many: bool = False) -> _Cast:
-        return self.add(
-            "worker",
-            lambda random: working(
-                self.laboratory.has_deliveries,
-                self.laboratory.claimed,
-                random,
-                many=many and random.random() < 0.7,
-            ),
-        )
+        of_process = self.laboratory.has_deliveries, self.laboratory.claimed
+        # As two processes, or as two threads of one.
+        name = self.random.choice(["", "worker"])
+
+        def make(random: Random) -> Program:
+            return working(*of_process, random, name=name, many=many and random.random() < 0.7)
+
+        return self.add("worker", make)
 
     def scene(
         self, check: Callable[[], Iterable[str]] = lambda: (), passing: re.Pattern[bytes] = _ALONE

@@ -167,12 +167,18 @@ def working(
     random: Random,
     pops: int = 3,
     *,
+    name: str = "",
     fails: float = 0.2,
     many: bool = False,
 ) -> Program:
-    """Pop, claim, and finish or fail, one job in its own transaction; or many, whose finishes are one statement."""
+    """Pop, claim, and finish or fail, one job in its own transaction; or many, whose finishes are one statement.
+
+    Args:
+        name: Of the process, which several actors may share as its threads.
+    """
 
     def run(actor: Actor) -> None:
+        worker = name or actor.name
         with connected(actor) as connection:
             redis = redis_of(actor)
             for _ in range(pops):
@@ -180,9 +186,9 @@ def working(
                 popped: Any = redis.lpop(LIST, 3 if many else 1) or []
                 deliveries = [delivery.decode() for delivery in popped]
                 if many and deliveries:
-                    _work_on_many(connection, actor.name, deliveries, claimed)
+                    _work_on_many(connection, worker, deliveries, claimed)
                 for delivery in [] if many else deliveries:
-                    work(connection, actor.name, delivery, claimed, is_failing=random.random() < fails)
+                    work(connection, worker, delivery, claimed, is_failing=random.random() < fails)
 
     return run
 

@@ -100,7 +100,7 @@ class _Run:
         drained = self._seconds() - lasted
         with closing(_connect(self._servers)) as connection:
             self._breaches += verdict.lines(self._audit(connection).breaches)
-            past = history.read(connection, may_list_twice=True)
+            past = history.read(connection, may_list_twice=True, may_claim_again=True)
             self._breaches += [f"history: {problem}" for problem in past.problems]
             told = verdict.read(journals(self._directory))
             return Result(
