@@ -604,7 +604,7 @@ CREATE TABLE IF NOT EXISTS queues (
     -- Waiting time that counts as one priority step.
     aging_seconds   double precision,
     changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Why the leader cannot follow these rules, and holds the queue until they change. A new leader tries again.
+    -- Why the leader cannot apply these rules; it holds the queue until they change. A new leader tries again.
     error           text,
 
     -- Same rules as drain/admission/rules.py.

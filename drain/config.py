@@ -126,8 +126,7 @@ class Settings:
         """Redis URL; raises ConfigError if unset."""
         if not self.redis_url:
             raise ConfigError(
-                "no Redis is named: set DRAIN_REDIS_URL (or pass --redis-url), "
-                "such as redis://localhost:6379/0"
+                "no Redis URL: set DRAIN_REDIS_URL (or pass --redis-url), such as redis://localhost:6379/0"
             )
         return self.redis_url
 
@@ -139,7 +138,7 @@ class Settings:
         given: dict[str, Any] = {name: text for name, text in stripped.items() if text}
         if "database_url" not in given:
             raise ConfigError(
-                "no database is named: set DRAIN_DATABASE_URL (or pass --database-url), "
+                "no database URL: set DRAIN_DATABASE_URL (or pass --database-url), "
                 "such as postgresql://user@localhost/shop"
             )
         for name, read in (("batch_size", int), ("poll_seconds", float), ("depth", int)):

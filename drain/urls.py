@@ -115,8 +115,8 @@ def require_schema_name(name: str) -> None:
     """Require a schema name that needs no quotes, or raise ConfigError."""
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
         raise ConfigError(
-            "DRAIN_SCHEMA must be the name of a schema: up to 63 lower-case letters, digits and _, no digit first, "
-            f"and no name of PostgreSQL's own, not {name!r:.100}"
+            "DRAIN_SCHEMA must be the name of a schema: up to 63 lower-case letters, digits and _, not starting with "
+            f"a digit and not reserved by PostgreSQL: {name!r:.100}"
         )
 
 

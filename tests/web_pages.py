@@ -100,7 +100,7 @@ def dashboard(database_url: str, redis_url: str, token: str = TOKEN, **options: 
 
 
 def log_in(page: Page, token: str = TOKEN) -> None:
-    """Sign in as a user who may write."""
+    """Sign in as a user with write access."""
     page.goto("/login")
     page.get_by_label("Your name").fill("anna")
     page.get_by_label("Token").fill(token)

@@ -32,7 +32,7 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
 
     Raises:
         ConfigError: A setting is invalid, or something for plain jobs cannot be imported.
-        JobModuleError: A job module does not import.
+        JobModuleError: A job module cannot be imported.
         SchemaError: The database cannot be used as it is.
         UnavailableError: A store is unavailable in a burst.
     """

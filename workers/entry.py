@@ -243,7 +243,7 @@ def load() -> Settings:
     """Read the settings and import job modules, once.
 
     Raises:
-        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or invalid, or a module does not import.
+        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or invalid, or a module cannot be imported.
     """
     settings = Settings.from_environment()
     log_fields.install()

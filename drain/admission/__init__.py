@@ -7,7 +7,7 @@
 In the order of a row's path:
 
     admission        how many rows of each queue may leave, and which, under rules
-    held             queues whose rules cannot be followed: nothing leaves
+    held             queues whose rules cannot be applied: no job leaves
     depths           bounds of the Redis lists
 
     awake            queues with rules and jobs: a bounded number, in turn

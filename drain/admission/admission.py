@@ -202,7 +202,7 @@ class Admission:
         """Return how many due retries may be delivered, or their ids under rules.
 
         Raises:
-            HeldError: The queue is held now; the transaction cannot go on.
+            HeldError: The queue is now held; the transaction cannot continue.
         """
         if self.paused.queue(queue) or queue in self._held:
             return 0

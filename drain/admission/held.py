@@ -1,4 +1,4 @@
-"""Held queues: their rules cannot be followed, so nothing leaves until they change.
+"""Held queues: their rules cannot be applied, so no job leaves until they change.
 
 Ignoring a limit would exceed it, and failing would stop all queues.
 """

@@ -188,7 +188,7 @@ def work(
 def _queues_of(registered: set[str]) -> list[str]:
     if not registered:
         raise ConfigError(
-            "no queue is named, and the modules in DRAIN_JOBS register no jobs: name a queue, such as "
+            "no queues given, and the modules in DRAIN_JOBS register no jobs: name a queue, such as "
             "`drain work default`, or a module with @job functions"
         )
     return sorted(registered)

@@ -127,7 +127,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant("Count refused outcomes.", "SELECT (number)", "stale_finishes"),
         Grant("Follow rules and pauses.", "SELECT", "queues, queue_pauses"),
-        Grant("Record why a queue's rules cannot be followed.", "UPDATE (error)", "queues"),
+        Grant("Record why a queue's rules can't be applied.", "UPDATE (error)", "queues"),
         Grant("Count cancelled jobs until their workers confirm.", "SELECT, DELETE", "cancelled_claims"),
         Grant("Delete expired pauses.", "DELETE", "queue_pauses"),
         Grant(

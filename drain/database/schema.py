@@ -200,7 +200,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
         ) from None
     except errors.ReadOnlySqlTransaction:
         raise SchemaError(
-            f"the database is read-only, as a standby or by its settings; {otherwise}"
+            f"the database is read-only: a standby, or default_transaction_read_only is on; {otherwise}"
         ) from None
 
 

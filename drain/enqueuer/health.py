@@ -121,7 +121,7 @@ class Health:
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
-        """Break the connection of a loop silent for too long."""
+        """Break the connection if the main loop stalls."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -155,4 +155,4 @@ class Health:
 
     def _unhealthy(self) -> str | None:
         silent = monotonic() - self._alive_at
-        return f"the loop has been silent for {silent:.0f} s" if silent > _UNHEALTHY_SECONDS else None
+        return f"the main loop has not responded for {silent:.0f} s" if silent > _UNHEALTHY_SECONDS else None

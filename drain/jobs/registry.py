@@ -211,9 +211,7 @@ def load(modules: Sequence[str]) -> None:
         JobModuleError: A module is a path, or fails to import.
     """
     if not modules:
-        raise ConfigError(
-            "no job module is named: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail"
-        )
+        raise ConfigError("no job modules: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail")
     for module in modules:
         if "/" in module or module.startswith(".") or module.endswith(".py"):
             name = module.removesuffix(".py").strip("./").replace("/", ".")

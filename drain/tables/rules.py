@@ -111,7 +111,7 @@ def followed() -> FollowedTable[RulesRow]:
 
 
 def note_errors(connection: Connection, errors: Mapping[str, str | None]) -> None:
-    """Record why rules cannot be followed; None if they can."""
+    """Record why rules cannot be applied; None if they can."""
     connection.execute(NOTE_ERRORS, {"queues": list(errors), "errors": list(errors.values())})
 
 

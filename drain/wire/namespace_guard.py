@@ -151,13 +151,13 @@ class Ownership:
             )
 
     def report(self, others: Mapping[str, Owner]) -> None:
-        """Log queues that others feed, every ten minutes."""
+        """Log queues owned by other databases, every ten minutes."""
         for queue, owner in others.items():
             if not self._is_to_be_reported(queue):
                 continue
             log.error(
-                "queue %s is fed by another database, %s, so jobs of this one wait: name one of the two queues "
-                "differently; or, if that database is gone, run `drain run --take-over %s` once",
+                "queue %s belongs to another database, %s, so this database's jobs wait: rename one of the queues, "
+                "or, if that database no longer exists, run `drain run --take-over %s` once",
                 queue,
                 owner,
                 owner.installation,
@@ -176,7 +176,7 @@ class Ownership:
 
     def _owned_by(self, owner: Owner) -> OwnedByAnotherError:
         return OwnedByAnotherError(
-            f"namespace {self._namespace} on Redis at {self._where} is fed by another database, {owner}: set another "
-            f"DRAIN_NAMESPACE for this one; or, if that one is gone, run "
+            f"namespace {self._namespace} on Redis at {self._where} belongs to another database, {owner}: set a "
+            f"different DRAIN_NAMESPACE, or, if that database no longer exists, run "
             f"`drain run --take-over {owner.installation}` once"
         )

@@ -94,8 +94,8 @@ def test_the_redis_url_comes_from_the_environment(yard: Yard, variable: str, tmp
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"DRAIN_DATABASE_URL": ""}, "no database is named: set DRAIN_DATABASE_URL"),
-        ({"DRAIN_JOBS": ""}, "no job module is named: set DRAIN_JOBS"),
+        ({"DRAIN_DATABASE_URL": ""}, "no database URL: set DRAIN_DATABASE_URL"),
+        ({"DRAIN_JOBS": ""}, "no job modules: set DRAIN_JOBS"),
         ({"DRAIN_JOBS": "tests.nowhere"}, "the job module 'tests.nowhere' cannot be imported"),
         ({"DRAIN_REDIS_URL": "http://nowhere"}, "DRAIN_REDIS_URL must start with redis://"),
     ],

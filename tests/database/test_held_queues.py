@@ -1,4 +1,4 @@
-"""Rules that cannot be followed hold their own queue alone, and every command reports it."""
+"""Rules that cannot be applied hold only their own queue, and every command reports it."""
 
 from __future__ import annotations
 

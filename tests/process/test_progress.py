@@ -521,7 +521,7 @@ def test_progress_takes_its_location_from_the_environment_by_default(
     with pytest.raises(ConfigError, match="set DRAIN_DATABASE_URL or DRAIN_NAMESPACE, or pass namespace="):
         drain.progress(7)
     monkeypatch.delenv("DRAIN_REDIS_URL")
-    with pytest.raises(ConfigError, match="no Redis is named"):
+    with pytest.raises(ConfigError, match="no Redis URL"):
         drain.progress(7, namespace=NAMESPACE)
     assert drain.progress(7, yard.redis_url, namespace=NAMESPACE) == found
 

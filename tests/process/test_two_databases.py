@@ -1,4 +1,4 @@
-"""Two databases on one Redis: each namespace and each queue is fed by one of them, and workers harm neither."""
+"""Two databases on one Redis: each namespace and queue belongs to one of them, and workers harm neither."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_leader_that_loses_its_namespace_to_another_database_ends(
             # The leader may put its own back in between.
             wait_until(lambda: _marked(producer, client), PATIENCE_SECONDS)
         assert command.wait(PATIENCE_SECONDS) == 1
-        assert "is fed by another database, another one (installation" in command.output
+        assert "belongs to another database, another one (installation" in command.output
 
 
 def _marked(producer: Producer, client: Redis) -> bool:
@@ -240,7 +240,7 @@ def test_a_queue_that_another_database_feeds_gets_nothing_and_other_queues_go_on
     assert (pushed_jobs(redis_url), pushed_jobs(redis_url, "mail")) == ([], mail)
     assert ids_in(database_url, "inflight_jobs") == sorted(waiting + mail)
     (line,) = caplog.messages
-    assert line.startswith("queue default is fed by another database")
+    assert line.startswith("queue default belongs to another database")
     assert installation(other_database_url) in line
 
 

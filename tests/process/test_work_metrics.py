@@ -266,7 +266,7 @@ def test_promtool_has_no_complaint(yard: Yard) -> None:
 
 def test_the_reference_has_each_metric_with_its_type_and_its_labels(yard: Yard) -> None:
     reference = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    of_workers = reference.partition("## Of `drain work")[2].partition("\n## ")[0]
+    of_workers = reference.partition("## `drain work")[2].partition("\n## ")[0]
     listed = {
         name: (kind, set(re.findall("`([^`]+)`", labels)))
         for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", of_workers, re.MULTILINE)

@@ -717,7 +717,7 @@ def test_drain_work_ends_with_one_line_when_no_job_module_is_named(system: Syste
 @pytest.mark.parametrize(
     "wrong",
     [{"DRAIN_JOBS": "broken"}, {"DRAIN_JOBS": ""}, {"DRAIN_DATABASE_URL": ""}],
-    ids=["a module that does not import", "no module", "no database"],
+    ids=["a module that cannot be imported", "no module", "no database"],
 )
 def test_a_job_survives_misconfigured_rq_workers(
     system: System, tmp_path: Path, wrong: dict[str, str]

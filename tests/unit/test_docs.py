@@ -126,7 +126,7 @@ def all_metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def test_the_metrics_reference_lists_each_metric_with_type_and_labels() -> None:
     _, of_leader, of_others = re.split(
-        r"^## Of `drain run`$|^## Of `drain work", page("reference/metrics.md"), flags=re.M
+        r"^## `drain run`$|^## `drain work", page("reference/metrics.md"), flags=re.M
     )
     listed = {
         code(name): (kind, tuple(re.findall("`([^`]+)`", labels)))

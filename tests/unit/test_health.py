@@ -38,7 +38,7 @@ def test_health_requires_a_turning_loop_and_a_live_worker_that_reaches_its_store
     journal.is_cut_off = False
     assert [turn(), turn(4), turn(2)] == [away, away, None]
     clock[0] += 31
-    assert str(state.unhealthy()).startswith("the supervisor has been silent for ")
+    assert str(state.unhealthy()).startswith("the supervisor has not responded for ")
     journal.is_alive = False
     state.report_turn(stopping=False)
     assert str(state.unhealthy()).startswith("no worker process has been alive for ")

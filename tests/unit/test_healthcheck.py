@@ -58,10 +58,10 @@ def test_a_process_that_reports_unhealthy_is_unhealthy_with_its_reason(
     capsys: pytest.CaptureFixture[str],
     variable: str,
 ) -> None:
-    with answering(503, b"the loop has been silent for 61 s\n") as port:
+    with answering(503, b"the main loop has not responded for 61 s\n") as port:
         monkeypatch.setenv(variable, str(port))
         assert healthcheck.main() == 1
-    assert capsys.readouterr().out == "the loop has been silent for 61 s\n"
+    assert capsys.readouterr().out == "the main loop has not responded for 61 s\n"
 
 
 def test_a_process_that_accepts_but_never_answers_is_unhealthy(healthcheck: ModuleType) -> None:

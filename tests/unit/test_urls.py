@@ -162,4 +162,4 @@ def test_an_invalid_schema_name_is_refused(name: str) -> None:
 
     assert "\n" not in str(caught.value)
     assert "up to 63 lower-case letters" in str(caught.value)
-    assert "no name of PostgreSQL's own" in str(caught.value)
+    assert "not reserved by PostgreSQL" in str(caught.value)

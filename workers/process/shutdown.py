@@ -66,7 +66,7 @@ class Shutdown:
         self._request()
 
     def fail(self, error: BaseException) -> None:
-        """Stop because a thread cannot go on; the first error is kept."""
+        """Stop because a thread failed; keep the first error."""
         self.error = self.error or error
         self.stop()
 

@@ -105,7 +105,7 @@ class Health:
         turned, lived = _TIMES.unpack_from(self._memory)
         now = monotonic()
         if now - turned > _UNHEALTHY_SECONDS:
-            return f"the supervisor has been silent for {formatting.duration(now - turned)}"
+            return f"the supervisor has not responded for {formatting.duration(now - turned)}"
         if now - lived > _UNHEALTHY_SECONDS:
             return f"no worker process has been alive for {formatting.duration(now - lived)}"
         return None

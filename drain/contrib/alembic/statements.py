@@ -88,7 +88,9 @@ def explained() -> Iterator[None]:
                 "the role may not create the tables of job-drain, or change them: run the migration as their owner"
             ) from error
         if state == _READ_ONLY:
-            raise SchemaError("the database accepts no writes, as a standby or by its settings") from error
+            raise SchemaError(
+                "the database is read-only: a standby, or default_transaction_read_only is on"
+            ) from error
         if state == _RAISED:
             raise SchemaError(_message(error)) from error
         raise

@@ -17,7 +17,7 @@ from drain.contrib.dev.console import Console
 from drain.contrib.dev.directory_lock import locked
 from drain.contrib.dev.guarded_program import GuardedProgram
 from drain.contrib.dev.source_watcher import SourceWatcher
-from drain.contrib.dev.worker import DOES_NOT_IMPORT, GRACE_SECONDS, WITH_EXAMPLE
+from drain.contrib.dev.worker import GRACE_SECONDS, IMPORT_FAILED, WITH_EXAMPLE
 from drain.database import schema
 from drain.embedded import EmbeddedPostgres, EmbeddedRedis
 from drain.embedded.guarded_server import GuardedServer
@@ -230,7 +230,7 @@ class _Worker(_Enqueuer):
         reload_began_at, self._reload_began_at = self._reload_began_at, None
         if reload_began_at:
             return 0.0
-        if code == DOES_NOT_IMPORT:
+        if code == IMPORT_FAILED:
             self._extra_arguments = self._example
             self._console.say("worker", "waits for the next change of a Python file", "yellow")
             return None

@@ -14,7 +14,7 @@ from drain.formatting import count
 from drain.jobs import registry
 from drain.jobs.registry import Job
 
-DOES_NOT_IMPORT = 3
+IMPORT_FAILED = 3
 # For a running job when the worker is replaced.
 GRACE_SECONDS = 10
 # Before the modules: ask for an example of staging.
@@ -24,7 +24,7 @@ WITH_EXAMPLE = "--with-example"
 def work_arguments(arguments: Sequence[str]) -> list[str]:
     """Import the named modules, and return `drain work` arguments for all of their queues.
 
-    If one does not import, print why and exit with `DOES_NOT_IMPORT`.
+    If an import fails, print why and exit with `IMPORT_FAILED`.
     """
     modules = [name for name in arguments if name != WITH_EXAMPLE]
     here = str(Path.cwd())
@@ -33,7 +33,7 @@ def work_arguments(arguments: Sequence[str]) -> list[str]:
         registry.load(modules)
     except JobModuleError as error:
         sys.stdout.write(import_problem(error, here))
-        sys.exit(DOES_NOT_IMPORT)
+        sys.exit(IMPORT_FAILED)
     sys.path.remove(here)
     sys.stdout.write(summary_of_jobs(modules, with_example=WITH_EXAMPLE in arguments))
     return [

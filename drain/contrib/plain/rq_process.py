@@ -114,7 +114,7 @@ def _run_child(
     except EOFError:
         code = DONE
     except BaseException:
-        log.exception("the process of plain RQ jobs cannot go on", extra={"event": "failed"})
+        log.exception("the process for plain RQ jobs failed", extra={"event": "failed"})
     finally:
         with suppress(Exception):
             if os.getppid() != parent:

@@ -81,7 +81,7 @@ class Access:
         return self._token is None and self._header is None and self._user is None
 
     def who(self, request: Request) -> str | None:
-        """Name the user who may write; None for a read-only visitor."""
+        """Return the user with write access; None for a read-only visitor."""
         if self._user is not None and (name := self._user(request)):
             return _clean(name)
         if self._header is not None and (names := request.headers.getlist(self._header)):

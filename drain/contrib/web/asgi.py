@@ -39,10 +39,10 @@ def application(
         hosts: Allowed host names besides localhost and IP addresses, with a port unless 80 or 443; `*` allows all, if
             the application checks them itself.
         token: Secret that allows writes; by default `DRAIN_WEB_TOKEN`.
-        trust_header: Header of an authenticating proxy that names the user who may write. The proxy must remove it
+        trust_header: Header of an authenticating proxy that names a user with write access. The proxy must remove it
             from incoming requests.
-        user: Callback that takes the request and returns the user who may write, or None.
-        private: Only users who may write may read.
+        user: Callback that takes the request and returns a user with write access, or None.
+        private: Require write access to read, too.
         live: Pages update live; set False on servers with one thread per open connection.
         statistics: File written by `drain stats --html FILE`, shown under Statistics.
 

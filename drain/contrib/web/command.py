@@ -62,7 +62,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     metavar="NAME",
     envvar="DRAIN_WEB_TRUST_HEADER",
     show_envvar=True,
-    help="Header with the user, who may write. The proxy must strip it from incoming requests.",
+    help="Header that names a user with write access. The proxy must strip it from incoming requests.",
 )
 @click.option("--private", is_flag=True, help="Require write access to read, too.")
 @click.option(

@@ -36,7 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         listening = socket.create_server(address[:2], family=family)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a host"
+        reason = getattr(error, "strerror", None) or "invalid host name"
         shown = visible(f"[{host}]" if ":" in host else host)
         raise ConfigError(
             f"cannot serve the page on {shown}:{port} ({reason}); choose another --host or --port"
@@ -76,7 +76,7 @@ def run(app: Starlette, listening: socket.socket, *, prefix: str = "", behind_pr
     """
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix}/"
-    access = "read-only" if app.state.site.access.is_read_only else "some may write"
+    access = "read-only" if app.state.site.access.is_read_only else "read-write"
     log.info(
         "serving on %s, %s",
         address,

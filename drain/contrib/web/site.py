@@ -66,7 +66,7 @@ class RedisSide:
     def __init__(self, producer: Producer | None) -> None:
         self._producer = producer
         self._away_until = 0.0
-        self._problem = "" if producer else "no Redis is named (DRAIN_REDIS_URL)"
+        self._problem = "" if producer else "DRAIN_REDIS_URL is not set"
 
     @property
     def problem(self) -> str:

@@ -24,7 +24,7 @@ class View:
 
     Attributes:
         root: Mount prefix; "" for none.
-        who: User who may write; None for read-only visitors and the thread.
+        who: User with write access; None for read-only visitors and the thread.
     """
 
     site: Site

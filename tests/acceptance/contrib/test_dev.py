@@ -339,7 +339,7 @@ def test_an_import_error_names_the_module_and_the_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         worker.work_arguments(["broken"])
-    assert ended.value.code == worker.DOES_NOT_IMPORT
+    assert ended.value.code == worker.IMPORT_FAILED
     assert capsys.readouterr().out == said
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
     sys.modules.pop("broken", None)

@@ -1,4 +1,4 @@
-"""`drain web`: who may write, and what the page refuses."""
+"""`drain web`: write access, and requests that the page refuses."""
 
 from __future__ import annotations
 

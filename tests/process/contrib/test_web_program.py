@@ -27,7 +27,7 @@ def test_the_program_serves_until_a_signal_even_with_open_streams(
         "web", "--port", "0", "--token-file", str(token), "--prefix", "/jobs", env=env
     ) as command:
         (event,) = wait_until(lambda: command.events("web_serving"))
-        assert event["access"] == "some may write"
+        assert event["access"] == "read-write"
         address = event["address"].removesuffix("/jobs/")
         page = httpx.get(f"{address}/", timeout=PATIENCE_SECONDS)
         assert 'href="/jobs/queues/mail"' in page.text

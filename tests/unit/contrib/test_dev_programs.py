@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from drain.__main__ import main
 from drain.contrib.dev import development
-from drain.contrib.dev.worker import DOES_NOT_IMPORT
+from drain.contrib.dev.worker import IMPORT_FAILED
 
 
 class Clock:
@@ -142,7 +142,7 @@ def test_a_source_change_ends_a_workers_restart_pause(clock: Clock) -> None:
 def test_a_worker_that_does_not_import_waits_for_the_next_change(clock: Clock) -> None:
     keeper, program, console = worker()
     keeper.check()
-    program.end(DOES_NOT_IMPORT)
+    program.end(IMPORT_FAILED)
     for _ in range(10):
         clock.now += 60
         keeper.check()
