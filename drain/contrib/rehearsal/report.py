@@ -63,11 +63,11 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         for table, numbers in row["tables"].items():
             written.update({f"{table} {sign}": numbers[kind] for kind, sign in _SIGNS.items()})
-    told = ", ".join(f"{name}{number}" for name, number in sorted(written.items()) if number)
-    click.echo(visible(f"rolled back: {told or 'nothing was written'}"))
+    changes = ", ".join(f"{name}{number}" for name, number in sorted(written.items()) if number)
+    click.echo(visible(f"rolled back: {changes or 'nothing was written'}"))
     staged = sum(row["staged"] for row in rows)
     if staged:
-        click.echo(f"{count(staged, 'job')} staged by them, rolled back too")
+        click.echo(f"{count(staged, 'staged job')} rolled back too")
     click.echo(
         f"{len(differing)} of {count(len(rows), 'job')} {'differs' if len(differing) == 1 else 'differ'}"
     )
