@@ -170,7 +170,7 @@ def selection_options(command: F) -> F:
 def retry(settings: Settings, selection: Selection, *, per_second: float | None, yes: bool) -> None:
     """Retry dead jobs with a fresh set of attempts. Options combine.
 
-    With --per-second, the jobs come due one after another, by id.
+    With --per-second, the jobs come due one after another, in id order.
 
     \b
     drain dead retry 42

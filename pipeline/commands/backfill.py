@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     type=click.IntRange(-(2**31), 2**31 - 1),
     default=100,
     show_default=True,
-    help="Priority; lower runs first, applications use 0.",
+    help="Priority; lower runs first. Applications use 0.",
 )
-@click.option("--tag", help="Tag of the jobs, to find them by.")
+@click.option("--tag", help="Tag of the jobs.")
 @click.option("--where", help="Spark SQL condition on the rows.")
 @click.option("--run-id", help="Id of the run; generated and printed by default.")
 @click.option(
@@ -144,7 +144,7 @@ def backfill(
 
     Repeating a run with the same --run-id never stages a row twice. Use --commit-every for runs so large that one
     transaction would hold back vacuum for hours; the run pauses while replicas or more urgent jobs fall behind. Redis
-    lists are first in, first out: give a large run its own queue, and name it last to the workers.
+    lists are first in, first out: give a large run its own queue, and list it last when you start workers.
 
     \b
     drain backfill documents.parquet --job shop.index --args id --dry-run \\

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     type=click.IntRange(-(2**31), 2**31 - 1),
     default=100,
     show_default=True,
-    help="Priority; lower runs first, applications use 0.",
+    help="Priority; lower runs first. Applications use 0.",
 )
-@click.option("--tag", help="Tag of the jobs, to find them by.")
+@click.option("--tag", help="Tag of the jobs.")
 @click.option("--report", metavar="PATH", help="Parquet directory for the differences.")
 @click.option("--run-id", help="Id of the run; generated and printed by default.")
 @click.option(

@@ -73,7 +73,7 @@ def stats(
 
     Waiting time runs from due to claim; it is known only for jobs claimed once. Processing time runs from the last
     claim to completion. Percentiles are accurate within 1%; other numbers are exact. --since applies to finished and
-    dead jobs; staged and in-flight jobs are current. A retried job finished after several attempts.
+    dead jobs; staged and in-flight jobs are current. A retried job is one that finished after several attempts.
 
     \b
     drain stats --since 14d --per hour --html weeks.html

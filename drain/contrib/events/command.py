@@ -59,7 +59,7 @@ def events(
 ) -> None:
     """Stream job events: staged, moved, claimed, failed, deferred, finished, superseded, dead and others.
 
-    --follow prints new events in order of time; a transaction that commits late prints late. --id prints the events of
+    --follow prints new events in order of time; those of a late commit are printed late. --id prints the events of
     one job so far. States shorter than a poll may be missing. The inspection role suffices.
 
     \b
