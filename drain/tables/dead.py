@@ -19,6 +19,7 @@ _SELECTED = """
     AND (%(queue)s::text IS NULL OR queue = %(queue)s)
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
+    AND (%(died_by)s::timestamptz IS NULL OR died_at <= %(died_by)s)
 """
 # Fresh attempts, the same id, the cause of death in the history. A past expiry is dropped: a user wants the job now.
 # Tokens that `staged_jobs` refuses were never claimed, so they are replaced.
@@ -71,17 +72,28 @@ COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Dead jobs that meet all given criteria; without any, all."""
+    """Dead jobs that meet all given criteria; without any, all.
+
+    Attributes:
+        died_by: Latest time of death, which leaves out jobs that were retried and died again.
+    """
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
     job_name: str | None = None
     tag: str | None = None
+    died_by: datetime | None = None
 
     def parameters(self) -> dict[str, Any]:
         """Return the criteria as statement parameters."""
         ids = None if self.ids is None else list(self.ids)
-        return {"ids": ids, "queue": self.queue, "job_name": self.job_name, "tag": self.tag}
+        return {
+            "ids": ids,
+            "queue": self.queue,
+            "job_name": self.job_name,
+            "tag": self.tag,
+            "died_by": self.died_by,
+        }
 
 
 def count(connection: Connection, selection: Selection) -> int:

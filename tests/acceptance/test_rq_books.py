@@ -499,9 +499,7 @@ def test_a_retried_dead_job_runs_under_a_new_rq_id(yard: Yard, client: Redis) ->
     (job_id,) = yard.pushed(jobs.fail, "luck")
     (rq_id,) = pushed(yard.redis_url)
     run_under_rq(client)
-    query(
-        yard.database_url, dead.REVIVE % {"ids": "NULL", "queue": "NULL", "job_name": "NULL", "tag": "NULL"}
-    )
+    query(yard.database_url, dead.REVIVE % dict.fromkeys(dead.Selection().parameters(), "NULL"))
     yard.push()
     assert pushed(yard.redis_url) != [rq_id]
     run_under_rq(client)

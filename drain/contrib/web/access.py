@@ -146,7 +146,8 @@ class Access:
     ) -> None:
         """Show a message on the visitor's next page, with an Undo button if it fits in a cookie."""
         value = {"text": text[:500]}
-        sealed = self.signer.seal("notice", {**value, "undo": undo})
+        until = {"until": self._now() + _UNDO_SECONDS}
+        sealed = self.signer.seal("notice", {**value, "undo": {**undo, **until} if undo else None})
         if len(sealed) > _LARGEST_COOKIE:
             sealed = self.signer.seal("notice", value)
         self._set(request, response, NOTICE, sealed, _NOTICE_SECONDS)
@@ -157,8 +158,7 @@ class Access:
         if value is None:
             return Notice("")
         undo = value.get("undo")
-        until = {"until": self._now() + _UNDO_SECONDS}
-        return Notice(str(value["text"]), self.signer.seal("undo", {**undo, **until}) if undo else "")
+        return Notice(str(value["text"]), self.signer.seal("undo", undo) if undo else "")
 
     def unseal_undo(self, sealed: str) -> dict[str, Any] | None:
         """Read the value of an Undo button; None if it is forged or too old."""

@@ -41,8 +41,9 @@ class BulkAction:
         verb: `retry` or `discard`.
         group: Digest of the group.
         words: The jobs, such as `dead jobs of shop.jobs.send`.
-        looked_at: Ids whose slice is committed, of `ids`.
-        done: Jobs retried or discarded; the other ids were no longer dead.
+        jobs: Number of ids.
+        looked_at: Ids whose slice is committed.
+        done: Jobs retried or discarded; the others were no longer dead, or had died again.
         error: Reason of `failed`, in one line.
     """
 
@@ -51,7 +52,7 @@ class BulkAction:
     group: str
     words: str
     who: str
-    ids: Sequence[int]
+    jobs: int
     state: str = RUNNING
     looked_at: int = 0
     done: int = 0
@@ -72,7 +73,7 @@ class BulkAction:
 
     @property
     def others(self) -> int:
-        """Jobs that were no longer dead."""
+        """Jobs left out of finished slices."""
         return self.looked_at - self.done
 
 
@@ -92,8 +93,10 @@ class BulkActions:
         Raises:
             DrainError: One of the same group is running, or too many are.
         """
-        action = BulkAction(nonce(), verb, group, words, who, ids)
-        thread = threading.Thread(target=self._run, args=(action, act), name=f"drain web {verb}", daemon=True)
+        action = BulkAction(nonce(), verb, group, words, who, len(ids))
+        # Only the thread holds the ids, so that they go when it ends.
+        given = (action, ids, act)
+        thread = threading.Thread(target=self._run, args=given, name=f"drain web {verb}", daemon=True)
         with self._lock:
             running = [each for each in self._actions.values() if each.state == RUNNING]
             same = next((each for each in running if each.group == group), None)
@@ -101,10 +104,10 @@ class BulkActions:
                 raise DrainError(f"a {same.verb} of this group is running; cancel it or wait for it to end")
             if self._is_closed or len(running) >= MOST_RUNNING:
                 raise DrainError(f"{MOST_RUNNING} bulk actions are running; wait for one to end")
+            thread.start()
             self._forget_oldest()
             self._actions[action.name] = action
             self._threads[action.name] = thread
-            thread.start()
         return action
 
     def _forget_oldest(self) -> None:
@@ -132,10 +135,10 @@ class BulkActions:
         for thread in threads:
             thread.join()
 
-    def _run(self, action: BulkAction, act: Act) -> None:
+    def _run(self, action: BulkAction, ids: Sequence[int], act: Act) -> None:
         state = FAILED
         try:
-            state = self._act_on_slices(action, act)
+            state = self._act_on_slices(action, ids, act)
         except DrainError as error:
             action.error = visible(str(error))
         except Exception as error:
@@ -146,16 +149,16 @@ class BulkActions:
         action.state = state
         verb, who = f"dead_{action.verb}", action.who
         details = {"action": verb, "who": who, "given": {"group": action.group}, "jobs": action.done}
-        text = f"{action.done:,} of {formatting.count(len(action.ids), 'job')}"
+        text = f"{action.done:,} of {formatting.count(action.jobs, 'job')}"
         log.info("%s: %s, %s, by %s", verb, state, text, who, extra={"event": "web_write", **details})
 
-    def _act_on_slices(self, action: BulkAction, act: Act) -> str:
-        while action.looked_at < len(action.ids):
+    def _act_on_slices(self, action: BulkAction, ids: Sequence[int], act: Act) -> str:
+        while action.looked_at < action.jobs:
             if action.stop.is_set():
                 return CANCELLED
-            ids = action.ids[action.looked_at : action.looked_at + SLICE]
+            some = ids[action.looked_at : action.looked_at + SLICE]
             with self._sessions.writing() as connection:
-                number = act(connection, ids, action.done)
+                number = act(connection, some, action.done)
             action.done += number
-            action.looked_at += len(ids)
+            action.looked_at += len(some)
         return COMPLETED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -43,6 +44,16 @@ class Form:
             return [int(text) for text in self.texts(name)]
         except ValueError:
             raise FormError(f"{name} must be a whole number") from None
+
+    def seen_at(self) -> datetime:
+        """Return when the page with this form was read; FormError if the form does not say."""
+        try:
+            at = datetime.fromisoformat(self.text("seen_at"))
+            if at.tzinfo is not None:
+                return at.astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+        raise FormError("the form does not say when the page was loaded: go back and load it again")
 
     def as_dict(self) -> Mapping[str, str]:
         """Return the first value of each field."""

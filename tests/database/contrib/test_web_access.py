@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from drain import queues
 from drain.contrib.web.access import SESSION, VISIT
+from drain.contrib.web.pages import ROUTES
 from drain.errors import ConfigError
 from tests.helpers import query, stage_jobs
 from tests.hostility import Place
@@ -237,6 +238,42 @@ def test_a_rules_form_changes_only_the_edited_rules(database_url: str) -> None:
             rules = queues.show(connection, "mail")
             assert rules is not None
             assert (rules.fair, dict(rules.weights)) == (True, {"acme": 3, "b": 0.5})
+
+
+def test_a_rule_that_another_tab_has_changed_is_not_overwritten(database_url: str) -> None:
+    form = {"was": '{"rate": "10/s"}', "rate": "20/s"}
+    with psycopg.connect(database_url, autocommit=True) as connection, visitor(database_url) as browser:
+        browser.log_in()
+        queues.set(connection, "mail", rate="10/s")
+        asked = browser.post("/queues/mail/rules", form, of=OF)
+        assert "10/s → 20/s" in asked.text
+        queues.set(connection, "mail", rate="5/s")
+        for confirmed in ({}, {"confirmed": "2"}):
+            refused = browser.post("/queues/mail/rules", form | confirmed, of=OF)
+            assert refused.status_code == 400
+            assert "Maximum start rate of queue mail was changed since the form was loaded" in refused.text
+        assert str(queues.show(connection, "mail").rate) == "5/s"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "mode", [{"token": TOKEN}, {"token": None}, {"trust_header": "X-User"}, {"user": lambda _: None}]
+)
+def test_no_action_is_open_to_readers_or_to_forms_of_others(
+    database_url: str, mode: dict[str, Any], subtests: pytest.Subtests
+) -> None:
+    with visitor(database_url, **{"token": None, **mode}) as browser, visitor(database_url) as other:
+        other.log_in()
+        # A visitor who cannot write has a secret only on the login page.
+        secret = browser.secret() if mode.get("token") else "x"
+        paths = {re.sub(r"\{\w+\}", "7", route.path) for route in ROUTES if "POST" in (route.methods or ())}
+        assert len(paths) > 15
+        for path in paths - {"/login", "/logout"}:
+            with subtests.test(path):
+                for sent in ({}, {"secret": ""}, {"secret": other.secret("/")}, {"secret": secret}):
+                    assert browser.send(path, {**sent, "name": "7"}).status_code == 403
+                foreign = other.post(path, of="/", headers={"Origin": "https://evil.example"})
+                assert foreign.status_code == 403
+                assert "comes from another site" in foreign.text
 
 
 def test_the_inspection_role_reads_every_page_and_writes_nothing(place: Place, redis_url: str) -> None:

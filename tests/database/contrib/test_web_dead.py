@@ -25,7 +25,7 @@ from tests.dead_rows import bury, error
 from tests.helpers import PATIENCE_SECONDS, ids_in, query, wait_until
 from tests.hostility import Place
 from tests.sound_pages import assert_sound
-from tests.web_pages import Visitor, visitor
+from tests.web_pages import Visitor, away, visitor
 
 JOBS, MAIL = "/srv/app/shop/jobs.py:12:send", "/srv/app/shop/mail.py:7:deliver"
 
@@ -131,6 +131,85 @@ def test_a_bulk_action_that_fails_keeps_its_finished_slices(
     assert ids_in(database_url, "dead_jobs") == ids[2:]
 
 
+def dies_again(database_url: str, *ids: int) -> None:
+    """What a retry that fails again leaves: the same id, and a later death."""
+    query(database_url, "UPDATE dead_jobs SET died_at = clock_timestamp() WHERE id = ANY (%s)", list(ids))
+
+
+@pytest.mark.parametrize("which", ["all", "chosen"])
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_a_job_that_died_again_after_the_form_was_shown_stays_dead(
+    database_url: str, browser: Visitor, verb: str, which: str
+) -> None:
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=4))
+    (page,) = group_pages(browser.get("/dead"))
+    shown = hidden(browser.get(page)) | {"which": which, "id": ids}
+    dies_again(database_url, ids[0])
+    question = browser.post(f"/dead/{verb}", shown, of=page)
+    assert f"{verb.capitalize()} 3 " in question.text
+    dies_again(database_url, ids[1])
+    done = confirm(browser, verb, question)
+    assert done.status_code == 303, done.text
+    if which == "all":
+        ended(browser, done)
+    assert ids_in(database_url, "dead_jobs") == ids[:2]
+    dies_again(database_url, *ids)
+    refused = browser.post(f"/dead/{verb}", shown, of=page)
+    assert refused.status_code == 400
+    assert "all of these jobs were retried or discarded since the page was loaded" in refused.text
+    assert ids_in(database_url, "dead_jobs") == ids[:2]
+
+
+def test_a_job_that_dies_again_while_its_slice_waits_stays_dead(
+    database_url: str, browser: Visitor, held: threading.Event
+) -> None:
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=6))
+    answer = start_discard(browser)
+    wait_until(lambda: len(ids_in(database_url, "dead_jobs")) == 4)
+    dies_again(database_url, ids[4])
+    held.set()
+    text = ended(browser, answer)
+    assert "Completed 5 of 6 jobs discarded, by Anna. 1 was no longer dead, or had died again." in text
+    assert ids_in(database_url, "dead_jobs") == [ids[4]]
+
+
+def test_a_job_that_dies_again_while_the_form_is_rendered_stays_dead(
+    database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=2))
+    (page,) = group_pages(browser.get("/dead"))
+    read = dead_groups.read_groups
+
+    def slow(connection: Any) -> Any:
+        groups = read(connection)
+        dies_again(database_url, ids[0])
+        return groups
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dead_groups, "read_groups", slow)
+        shown = hidden(browser.get(page))
+    question = browser.post("/dead/discard", shown | {"which": "all"}, of=page)
+    ended(browser, confirm(browser, "discard", question))
+    assert ids_in(database_url, "dead_jobs") == [ids[0]]
+
+
+def test_an_outage_between_two_slices_ends_the_action_and_its_page_says_so(
+    database_url: str, browser: Visitor, held: threading.Event
+) -> None:
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=6))
+    answer = start_discard(browser)
+    wait_until(lambda: len(ids_in(database_url, "dead_jobs")) == 4)
+    with away(database_url):
+        held.set()
+        text = ended(browser, answer)
+    assert "Failed 2 of 6 jobs discarded" in text
+    assert "Stopped: PostgreSQL at" in text
+    assert ids_in(database_url, "dead_jobs") == ids[2:]
+    # A session that the outage ended is noticed once.
+    wait_until(lambda: browser.client.get("/dead").status_code == 200)
+    assert "Completed 4 of 4 jobs discarded" in ended(browser, start_discard(browser))
+
+
 def test_slices_of_a_retry_come_due_at_one_rate(
     database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +260,29 @@ def test_actions_are_forgotten_and_limited(database_url: str, monkeypatch: pytes
     go_on.set()
     actions.close()
     assert {each.state for each in actions.latest()} == {bulk_actions.COMPLETED}
+
+
+def test_an_action_whose_thread_does_not_start_leaves_nothing_behind(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    actions = BulkActions(Sessions(Settings(database_url=database_url)))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            actions.start("retry", "group", "jobs", "Anna", [1], lambda *_: 1)
+    assert actions.latest() == []
+    begun = actions.start("retry", "group", "jobs", "Anna", [1], lambda *_: 1)
+    wait_until(lambda: begun.state == bulk_actions.COMPLETED)
+    actions.close()
+
+
+def test_an_unknown_action_says_where_its_jobs_are(browser: Visitor) -> None:
+    text = assert_sound(browser.get("/dead/actions/of-another-process", status=404))
+    assert "another process runs it, this one has restarted (which cancels it)" in text
+    assert "Failures shows the jobs that are still dead" in text
 
 
 def test_the_page_without_dead_jobs_says_so(browser: Visitor) -> None:
@@ -289,7 +391,7 @@ def test_jobs_already_retried_or_discarded_are_skipped(database_url: str, browse
     assert "2 jobs staged again; 1 other had moved on" in browser.get(done.headers["location"])
     again = confirm(browser, "retry", question)
     assert again.status_code == 400
-    assert "none of these jobs is dead any more; nothing was done" in again.text
+    assert "all of these jobs were retried or discarded since the page was loaded" in again.text
     assert ids_in(database_url, "staged_jobs") == ids[1:]
 
 
@@ -317,7 +419,17 @@ NO_SENSE: list[tuple[dict[str, Any], str]] = [
     ({"which": "chosen", "id": ["7", "x"]}, "whole number"),
     ({"which": "chosen", "id": ["9" * 30]}, "below 2 to the power of 63"),
     ({"which": "all", "seen_at": "yesterday"}, "when the page was loaded"),
-    ({"which": "all", "seen_at": "2026-01-01"}, "when the page was loaded"),
+    *[
+        ({"which": which, "id": "1", "seen_at": at}, "when the page was loaded")
+        for which in ("all", "chosen")
+        for at in (
+            "",
+            "2026-01-01",
+            "2026-01-01T00:00:00",
+            "0001-01-01T00:00+01:00",
+            "9999-12-31T23:59-01:00",
+        )
+    ],
     ({"which": "all", "group": "0"}, "No dead job is in this group"),
     *[
         ({"which": "all", "per_second": rate}, "the rate is a number")

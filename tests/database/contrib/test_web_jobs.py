@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -39,9 +40,9 @@ def claim(database_url: str, job_id: int) -> claims.Claim:
     return found
 
 
-def press(browser: Visitor, verb: str, job_id: int) -> Any:
+def press(browser: Visitor, verb: str, job_id: int, seen_at: str = "2100-01-01T00:00:00Z") -> Any:
     """Send the form of a button, with the secret of a page that has a form in any case."""
-    return browser.post(f"/jobs/{job_id}/{verb}", of="/dead")
+    return browser.post(f"/jobs/{job_id}/{verb}", {"seen_at": seen_at}, of="/dead")
 
 
 def said(browser: Visitor, answer: Any) -> str:
@@ -209,6 +210,24 @@ def test_a_dead_job_is_discarded_once(database_url: str, browser: Visitor) -> No
     again = press(browser, "discard", job_id)
     assert again.status_code == 400
     assert f"job {job_id} is in no table any more; nothing was done" in again.text
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_a_job_that_died_again_after_its_page_was_loaded_stays_dead(
+    database_url: str, browser: Visitor, verb: str
+) -> None:
+    (job_id,) = bury(database_url)
+    browser.log_in()
+    (seen_at,) = set(re.findall(r'name="seen_at" value="([^"]+)"', browser.get(f"/jobs/{job_id}")))
+    query(database_url, "UPDATE dead_jobs SET died_at = clock_timestamp()")
+    refused = press(browser, verb, job_id, seen_at)
+    assert refused.status_code == 400
+    assert f"job {job_id} has died again since the page was loaded; nothing was done" in refused.text
+    assert press(browser, verb, job_id, "").status_code == 400
+    assert ids_in(database_url, "dead_jobs") == [job_id]
+    (seen_at,) = set(re.findall(r'name="seen_at" value="([^"]+)"', browser.get(f"/jobs/{job_id}")))
+    assert press(browser, verb, job_id, seen_at).status_code == 303
+    assert ids_in(database_url, "dead_jobs") == []
 
 
 def test_waiting_and_running_jobs_are_cancelled(shop: Workshop, redis_url: str) -> None:

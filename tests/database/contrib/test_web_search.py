@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html import unescape
 from urllib.parse import quote
 
@@ -220,6 +221,7 @@ def test_pages_work_below_a_prefix(database_url: str) -> None:
             links = set(re.findall(r'(?:href|action)="([^"#]+)"', browser.get(page)))
             assert all(link.startswith("/jobs/") for link in links), links
         browser.log_in()
-        question = browser.post("/dead/discard", {"which": "chosen", "id": ids}, of="/dead")
+        given = {"which": "chosen", "id": ids, "seen_at": datetime.now(UTC).isoformat()}
+        question = browser.post("/dead/discard", given, of="/dead")
         assert 'action="/jobs/dead/discard"' in question.text
     app.state.site.close()

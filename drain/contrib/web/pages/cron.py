@@ -73,7 +73,7 @@ def _pause(write: Write) -> Done:
     if not crons.pause(write.connection, [name]):
         raise _refusal(write, name, "is paused already")
     done = _done(write, f"schedule {name} is paused", name)
-    return replace(done, undo=undo.of_schedule(name, is_paused=True))
+    return replace(done, undo=undo.of_schedule(write.connection, name, is_paused=True))
 
 
 def _resume(write: Write) -> Done:
@@ -81,7 +81,7 @@ def _resume(write: Write) -> Done:
     if not crons.resume(write.connection, [name]):
         raise _refusal(write, name, "is not paused")
     done = _done(write, f"schedule {name} is resumed, from its next tick on", name)
-    return replace(done, undo=undo.of_schedule(name, is_paused=False))
+    return replace(done, undo=undo.of_schedule(write.connection, name, is_paused=False))
 
 
 def _run(write: Write) -> Done:

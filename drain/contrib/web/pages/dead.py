@@ -45,12 +45,13 @@ def _show(view: View) -> Mapping[str, Any]:
 def _show_group(view: View) -> Mapping[str, Any]:
     place = place_of(view, (int,))
     with view.snapshot() as connection:
+        # First: a job that dies again after this snapshot is not the one on the page.
+        now = queries.now(connection)
         found = dead_groups.read_groups(connection)
         group = _find(found, str(view.params["group"]))
         ids = [job_id for job_id in group.ids if place is None or job_id < place[0]]
         rows = dead_groups.listed(connection, ids[: ROWS + 1])
         job = queries.job(connection, group.latest.id)
-        now = queries.now(connection)
     return {
         "group": group,
         "page": page_of(view, rows, lambda row: (row.id,)),
@@ -77,36 +78,35 @@ def _find(found: Groups, name: str) -> Group:
 
 
 class _Chosen(NamedTuple):
-    """Dead jobs that a form selects: one by one, or a whole group, which is acted on in slices."""
+    """Dead jobs that a form selects: one by one, or a whole group, which is acted on in slices.
+
+    Attributes:
+        seen_at: When the page was read. Jobs that died after it, again or for the first time, are left out.
+    """
 
     ids: Sequence[int]
+    seen_at: datetime
     words: str
     group: str = ""
 
+    def selection(self, ids: Sequence[int]) -> Selection:
+        """Select some of the ids."""
+        return Selection(tuple(ids), died_by=self.seen_at)
+
 
 def _chosen(connection: Connection, form: Form) -> _Chosen:
+    seen_at = form.seen_at()
     if form.text("which") != "all":
         ids = sorted(set(form.numbers("id")))
         if not ids:
             raise FormError("no job is chosen: mark at least one")
         if any(abs(job_id) >= 2**63 for job_id in ids):
             raise FormError("the id of a job is a whole number below 2 to the power of 63")
-        return _Chosen(ids, "chosen dead jobs")
+        return _Chosen(ids, seen_at, "chosen dead jobs")
     group = _find(dead_groups.read_groups(connection), form.text("group"))
-    # Jobs that died after the page was rendered are left out.
-    before = _time(form.text("seen_at"))
-    ids = sorted(death.id for death in group.deaths if death.died_at <= before)
-    return _Chosen(ids, f"dead jobs of {group.latest.job_name} ({group.latest.where})", group.digest)
-
-
-def _time(text: str) -> datetime:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise FormError("the form does not say when the page was loaded: go back and load it again")
-    return at
+    ids = sorted(death.id for death in group.deaths if death.died_at <= seen_at)
+    words = f"dead jobs of {group.latest.job_name} ({group.latest.where})"
+    return _Chosen(ids, seen_at, words, group.digest)
 
 
 def _per_second(form: Form) -> float | None:
@@ -123,7 +123,7 @@ def _per_second(form: Form) -> float | None:
 
 
 def _still_dead(connection: Connection, chosen: _Chosen) -> int:
-    return dead.count(connection, Selection(tuple(chosen.ids)))
+    return dead.count(connection, chosen.selection(chosen.ids))
 
 
 def _ask_to_retry(write: Write) -> Question:
@@ -132,7 +132,7 @@ def _ask_to_retry(write: Write) -> Question:
     pace = "at once"
     if rate is not None:
         pace = f"at {rate:g} a second: the last one comes due in {duration(max(0, number - 1) / rate)}"
-    return Question(f"Retry {number:,} {chosen.words}, {pace}?", number)
+    return Question(f"Retry {number:,} {chosen.words}, {pace}?", number, back=_back(write))
 
 
 def _ask_to_discard(write: Write) -> Question:
@@ -140,7 +140,13 @@ def _ask_to_discard(write: Write) -> Question:
     number = _still_dead(write.connection, chosen)
     text = f"Discard {number:,} {chosen.words}? They are gone then, with their arguments and errors."
     # Confirm even a single job: this cannot be undone.
-    return Question(text, max(2, number) if number else 0, f"Discard {count(number, 'job')} for ever")
+    yes = f"Discard {count(number, 'job')} for ever"
+    return Question(text, max(2, number) if number else 0, yes, back=_back(write))
+
+
+def _back(write: Write) -> str:
+    group = write.form.text("group")
+    return write.view.url("dead_group", group=group) if group else write.view.url("dead")
 
 
 def _retry(write: Write) -> Done:
@@ -149,22 +155,24 @@ def _retry(write: Write) -> Done:
 
     def act(connection: Connection, ids: Sequence[int], before: int) -> int:
         first_at = begun_at + timedelta(seconds=before / rate) if rate else None
-        return dead.revive(connection, Selection(tuple(ids)), rate, first_at)
+        return dead.revive(connection, chosen.selection(ids), rate, first_at)
 
     pace = "" if rate is None else f", at {rate:g} a second"
     return _act(write, chosen, "retry", act, f"staged again{pace}", per_second=rate)
 
 
 def _discard(write: Write) -> Done:
-    def act(connection: Connection, ids: Sequence[int], _before: int) -> int:
-        return dead.discard(connection, Selection(tuple(ids)))
+    chosen = _chosen(write.connection, write.form)
 
-    return _act(write, _chosen(write.connection, write.form), "discard", act, "discarded")
+    def act(connection: Connection, ids: Sequence[int], _before: int) -> int:
+        return dead.discard(connection, chosen.selection(ids))
+
+    return _act(write, chosen, "discard", act, "discarded")
 
 
 def _act(write: Write, chosen: _Chosen, verb: str, act: Act, what: str, **fields: Any) -> Done:
     fields |= {"ids": list(chosen.ids[:_LOGGED])}
-    if not chosen.group:
+    if not chosen.group or not chosen.ids:
         return _done(write, chosen, act(write.connection, chosen.ids, 0), what, fields)
     actions = write.view.site.bulk_actions
     action = actions.start(verb, chosen.group, chosen.words, write.who, chosen.ids, act)
@@ -174,7 +182,9 @@ def _act(write: Write, chosen: _Chosen, verb: str, act: Act, what: str, **fields
 
 def _done(write: Write, chosen: _Chosen, number: int, what: str, fields: dict[str, Any]) -> Done:
     if not number:
-        raise DrainError("none of these jobs is dead any more; nothing was done")
+        raise DrainError(
+            "all of these jobs were retried or discarded since the page was loaded; nothing was done"
+        )
     others = len(chosen.ids) - number
     rest = f"; {count(others, 'other')} had moved on" if others else ""
     return Done(f"{count(number, 'job')} {what}{rest}", write.view.url("dead"), fields | {"jobs": number})

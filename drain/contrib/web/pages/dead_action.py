@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drain.contrib.web.bulk_actions import RUNNING, SLICE, BulkAction
+from drain.contrib.web.bulk_actions import MOST, RUNNING, SLICE, BulkAction
 from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
 from drain.contrib.web.writes import Done, Write, action
@@ -17,7 +17,8 @@ def _find(view: View) -> BulkAction:
     found = view.site.bulk_actions.find(str(view.params["action"]))
     if found is None:
         raise UnknownJobError(
-            "This process has no such bulk action. Finished jobs stay finished; the Failures page shows the others."
+            "This drain web process does not know the bulk action: another process runs it, this one has restarted "
+            f"(which cancels it), or {MOST} later ones have ended. Failures shows the jobs that are still dead."
         )
     return found
 

@@ -77,6 +77,7 @@ _STEPS = {
 # Fields of an earlier death; other writers may leave some out.
 _OF_A_LIFE = ("reason", "attempts", "died_at", "explanation")
 _CANCELLABLE = ("staged", "inflight")
+_AGAIN = "has died again since the page was loaded"
 
 
 def _show(view: View) -> Mapping[str, Any]:
@@ -119,9 +120,10 @@ def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, 
     with view.reading() as connection:
         explanation = explain(connection, view.site.redis.producer, job_id)
     with view.snapshot() as connection:
+        now = queries.now(connection)
         # In Python, a null result and a missing one are both None.
         has_result = read(connection, job_id, "result") is not None
-        return explanation, _row(connection, job_id), has_result, queries.now(connection)
+        return explanation, _row(connection, job_id), has_result, now
 
 
 def _row(connection: Connection, job_id: int) -> dict[str, Any] | None:
@@ -201,15 +203,15 @@ def _whole(view: View) -> Response:
 
 def _retry(write: Write) -> Done:
     job_id = write.view.job_id()
-    if not dead.revive(write.connection, dead.Selection((job_id,))):
-        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
+    if not dead.revive(write.connection, dead.Selection((job_id,), died_by=write.form.seen_at())):
+        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id, _AGAIN)}; nothing was done")
     return _done(write, job_id, "is staged again")
 
 
 def _discard(write: Write) -> Done:
     job_id = write.view.job_id()
-    if not dead.discard(write.connection, dead.Selection((job_id,))):
-        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
+    if not dead.discard(write.connection, dead.Selection((job_id,), died_by=write.form.seen_at())):
+        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id, _AGAIN)}; nothing was done")
     return Done(f"job {job_id} is discarded", write.view.url("dead"), {"jobs": 1})
 
 
@@ -226,7 +228,7 @@ def _done(write: Write, job_id: int, what: str) -> Done:
     return Done(f"job {job_id} {what}", write.view.url("job", job_id=job_id), {"jobs": 1})
 
 
-def _whereabouts(connection: Connection, job_id: int) -> str:
+def _whereabouts(connection: Connection, job_id: int, if_dead: str = "is dead already") -> str:
     job = _row(connection, job_id)
     if job is None:
         return "is in no table any more"
@@ -235,7 +237,7 @@ def _whereabouts(connection: Connection, job_id: int) -> str:
     return {
         "staged": "is staged now, and waits",
         "finished": "has finished already",
-        "dead": "is dead already",
+        "dead": if_dead,
     }[job["state"]]
 
 

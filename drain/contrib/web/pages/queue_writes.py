@@ -11,6 +11,7 @@ from drain.admission.options import as_options, with_options
 from drain.admission.rules import Rules
 from drain.contrib.web.forms import FormError
 from drain.contrib.web.pages import overview, rule_effects, undo
+from drain.contrib.web.pages.queue import TITLES_OF_RULES
 from drain.contrib.web.writes import Done, Question, Write, action
 from drain.errors import ConfigError
 from drain.formatting import visible
@@ -22,6 +23,8 @@ _LARGEST = 2**31 - 1
 _TEXTS = ("rate", "rate_per_key")
 _NUMBERS = ("running", "running_per_key", "burst")
 _FLAGS = ("fair", "ordered")
+# Rules that are absent unless they differ from these.
+_WITHOUT: dict[str, Any] = dict.fromkeys(_FLAGS, False) | {"on_dead": "hold", "weights": {}}
 
 
 def _names(write: Write) -> dict[str, str | None]:
@@ -55,6 +58,7 @@ def _preview_rules(write: Write) -> Question:
     glance = overview.look(write.view).queues.get(queue) or overview.Glance(queue)
     if not (changes := rule_effects.describe(before, after, glance.numbers)):
         raise FormError(f"queue {queue} has these rules already")
+    _require_current(write, before)
     back = write.view.url("queue", queue=queue)
     # More than one job, so that the preview of an empty queue is shown too.
     return Question(f"New rules of queue {queue}:", 2, "Apply", changes, back)
@@ -86,20 +90,37 @@ def _set_rules(write: Write) -> Done:
     queue = write.view.params["queue"]
     changes = _changes(write)
     before = undo.locked_rules(write.connection, queue)
+    _require_current(write, before)
     rules = queues.change(write.connection, queue, changes)
     rules.require_tracked(write.view.site.settings.forward_queues)
     done = _done(write, f"queue {queue} has new rules: {', '.join(changes)}", {"rules": as_options(rules)})
-    return replace(done, undo=undo.of_rules(before, rules))
+    return replace(done, undo=undo.of_rules(write.connection, before, rules))
 
 
-def _changes(write: Write) -> dict[str, Any]:
-    """Return only the rules changed in the form: others may have changed the rest."""
+def _require_current(write: Write, before: Rules) -> None:
+    """Refuse to change a rule that others have changed since the form was loaded."""
+    was, now = _was(write), as_options(before)
+    for name in _changes(write):
+        if was.get(name, _WITHOUT.get(name)) != now.get(name, _WITHOUT.get(name)):
+            title = TITLES_OF_RULES[name]
+            raise FormError(
+                f"{title} of queue {before.queue} was changed since the form was loaded: load it again"
+            )
+
+
+def _was(write: Write) -> dict[str, Any]:
     try:
         was = json.loads(write.form.text("was") or "{}")
     except (ValueError, RecursionError):
         was = None
     if not isinstance(was, dict):
         raise FormError("the form cannot be read")
+    return was
+
+
+def _changes(write: Write) -> dict[str, Any]:
+    """Return only the rules changed in the form: others may have changed the rest."""
+    was = _was(write)
     given: dict[str, Any] = {name: write.form.text(name) or None for name in _TEXTS}
     given |= {name: _number(write, name) for name in _NUMBERS}
     given |= {name: write.form.text(name) == "yes" for name in _FLAGS}
@@ -107,8 +128,7 @@ def _changes(write: Write) -> dict[str, Any]:
     given["weights"] = _weights(write.form.text("weights"))
     if given["ordered"]:
         given["on_dead"] = write.form.text("on_dead") or "hold"
-    without = dict.fromkeys(_FLAGS, False) | {"on_dead": "hold", "weights": {}}
-    changes = {name: value for name, value in given.items() if value != was.get(name, without.get(name))}
+    changes = {name: value for name, value in given.items() if value != was.get(name, _WITHOUT.get(name))}
     if not changes:
         raise FormError("no rule is different")
     return changes

@@ -46,7 +46,7 @@
   const read = () => {
     try {
       const found = JSON.parse(localStorage.getItem(key) || "[]");
-      return found.filter((each) => typeof each.name === "string" && typeof each.query === "string").slice(0, most);
+      return found.filter((each) => typeof each?.name === "string" && typeof each.query === "string").slice(0, most);
     } catch (error) {
       if (error.name === "SecurityError") throw error;
       return [];
@@ -57,7 +57,7 @@
     const rows = read().map(({ name, query }) => {
       const row = document.createElement("li");
       const link = document.createElement("a");
-      link.href = `${saved.dataset.search}?q=${encodeURIComponent(query)}`;
+      link.href = `${saved.dataset.search}?${new URLSearchParams({ q: query })}`;
       link.textContent = name;
       const text = document.createElement("code");
       text.textContent = query;
