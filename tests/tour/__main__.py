@@ -72,7 +72,7 @@ def main() -> None:
 
 def environment(servers: Services, url: str) -> dict[str, str]:
     """The settings of all programs."""
-    given = {"DRAIN_DATABASE_URL": url, "DRAIN_REDIS_URL": servers.redis_url, "DRAIN_JOBS": "tests.tour.jobs"}
+    given = {"DRAIN_DATABASE_URL": url, "DRAIN_REDIS_URL": servers.redis_url, "DRAIN_JOBS": "tests.tour.shop"}
     return {**os.environ, **given}
 
 
@@ -123,6 +123,7 @@ def take_pictures(browser: Browser, address: str, connection: Connection, direct
     (dead,) = connection.execute(_DEAD).fetchone() or (0,)
     (hanging,) = connection.execute(_RUNNING).fetchone() or (0,)
     pages = {**PAGES, "job": f"/jobs/{dead}", "job-running": f"/jobs/{hanging}"}
+    pages["bulk-action"] = retry_a_group(browser, address)
     # The live page counts the past in a few seconds.
     with tab(browser, address, WIDE) as page:
         page.goto("/")
@@ -144,6 +145,19 @@ def take_pictures(browser: Browser, address: str, connection: Connection, direct
         page.locator("main form[method=post] button").first.click()
         page.locator("main table:visible").first.wait_for()
         page.screenshot(path=(directory or PICTURES) / "stack.png")
+
+
+def retry_a_group(browser: Browser, address: str) -> str:
+    """Retry the dead jobs of the search; returns the page of the bulk action, once it has ended."""
+    with tab(browser, address) as page:
+        log_in(page)
+        page.goto("/dead")
+        page.get_by_role("link", name="shop.search.index_product").last.click()
+        page.get_by_label("of the group").check()
+        page.get_by_role("button", name="Retry").click()
+        page.get_by_role("button", name="Yes").click()
+        page.locator(".ended").wait_for()
+        return page.url.removeprefix(address)
 
 
 def take(page: Page, name: str, path: str, directory: Path | None) -> None:
