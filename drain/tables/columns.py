@@ -59,6 +59,9 @@ RUNNING = "lease_expires_at > now()"
 QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
 LAPSED = "lease_expires_at <= now()"
 RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
+# As `queries.inflight_state` names them: part of the retrying and of the queued ones.
+DEFERRED = f"{RETRYING} AND (failed_at IS NULL OR failed_at < claimed_at)"
+STALLED = f"next_run_at IS NULL AND {LAPSED}"
 
 # For look-ups by id: only the primary key fits. A planner that believes a table empty would scan another index, as
 # happened through a pooler.

@@ -13,4 +13,4 @@ _SOURCE = Path(__file__).with_name("jobs.py").read_text(encoding="utf-8")
 # Tracebacks quote the source. Without a time of change, it is not looked up in the file.
 linecache.cache[_FILE] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), _FILE)
 _module = sys.modules["shop.jobs"] = ModuleType("shop.jobs")
-exec(compile(_SOURCE, _FILE, "exec"), vars(_module))  # noqa: S102
+exec(compile(_SOURCE, _FILE, "exec"), vars(_module))

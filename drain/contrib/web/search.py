@@ -1,6 +1,6 @@
 """Search: ids and keys through indexes; parts of texts among the newest rows of each table.
 
-A search is words and filters: `queue:mail state:dead args:42 "two words"`. Filters must all match; words are one text.
+A search is words and filters: `queue:mail state:dead args:42 "two words"`. All must match; quotes hold a text together.
 
 Names, tags and arguments have no index and tables may be huge, so a bounded number of rows is
 read by primary key.
@@ -21,7 +21,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.read.queries import TABLES
 from drain.tables import lanes
-from drain.tables.columns import DUE, QUEUED, RETRYING, RUNNING
+from drain.tables.columns import DEFERRED, DUE, QUEUED, RETRYING, RUNNING, STALLED
 from drain.tables.heads import heads
 
 # Newest rows per table searched for a part of a text.
@@ -33,18 +33,20 @@ MOST = 50
 # Longest word or value of a filter: no name, tag or key is longer. A quoted one takes up to twice that.
 LONGEST = 255
 LONGEST_SEARCH = 4 * LONGEST
+MOST_WORDS = 8
 
 _LARGEST_ID = 2**63 - 1
 _AT = {"staged": "staged_at", "inflight": "moved_at", "finished": "finished_at", "dead": "died_at"}
 _MATCH = "id, job_name, queue, tag, key, {at}"
-_ARGUMENTS = "(pg_column_size({0}) <= %(largest)s AND strpos({0}::text, %(in_json)s) > 0)"
+_ARGUMENTS = "(pg_column_size({0}) <= %(largest)s AND strpos({0}::text, %({1})s) > 0)"
+# Where the word of a number may be.
 _PARTS = {
-    "name": "strpos(job_name, %(word)s) > 0",
-    "queue": "queue = %(word)s",
-    "tag": "strpos(tag, %(word)s) > 0",
-    "key": "strpos(key, %(word)s) > 0",
-    "unique key": "unique_key = %(word)s",
-    "arguments": f"({_ARGUMENTS.format('job_args')} OR {_ARGUMENTS.format('job_kwargs')})",
+    "name": "strpos(job_name, %(word{0})s) > 0",
+    "queue": "queue = %(word{0})s",
+    "tag": "strpos(tag, %(word{0})s) > 0",
+    "key": "strpos(key, %(word{0})s) > 0",
+    "unique key": "unique_key = %(word{0})s",
+    "arguments": f"({_ARGUMENTS.format('job_args', 'in_json{0}')} OR {_ARGUMENTS.format('job_kwargs', 'in_json{0}')})",
 }
 # Filters, in SQL on `job`; `state` chooses tables instead.
 _FILTERS = {
@@ -54,9 +56,7 @@ _FILTERS = {
     "tag": "strpos(tag, %(tag)s) > 0",
     "key": "key = %(key)s",
     "unique": "unique_key = %(unique)s",
-    "args": f"({_ARGUMENTS.format('job_args')} OR {_ARGUMENTS.format('job_kwargs')})".replace(
-        "in_json", "args"
-    ),
+    "args": f"({_ARGUMENTS.format('job_args', 'args')} OR {_ARGUMENTS.format('job_kwargs', 'args')})",
 }
 FILTERS = (*_FILTERS, "state")
 # Tables of each state, and a condition.
@@ -65,7 +65,9 @@ STATES = {
     "scheduled": ("staged", "scheduled_at > now()"),
     "queued": ("inflight", f"({QUEUED})"),
     "running": ("inflight", f"({RUNNING})"),
+    "stalled": ("inflight", f"({STALLED})"),
     "retrying": ("inflight", f"({RETRYING})"),
+    "deferred": ("inflight", f"({DEFERRED})"),
     "completed": ("finished", "superseded_by IS NULL"),
     "superseded": ("finished", "superseded_by IS NOT NULL"),
     "dead": ("dead", "true"),
@@ -135,9 +137,9 @@ def is_searchable(word: str) -> bool:
 
 
 class Query(NamedTuple):
-    """Words of a search, and its filters by name."""
+    """Words and quoted texts of a search, and its filters by name."""
 
-    words: str
+    words: Sequence[str]
     filters: Mapping[str, str]
 
 
@@ -145,7 +147,7 @@ def parse(text: str) -> Query:
     """Split a search into words and filters.
 
     Raises:
-        DrainError: A filter is given twice, or its value is impossible.
+        DrainError: A filter is given twice, its value is impossible, or there are too many words.
     """
     words, filters = [], dict[str, str]()
     for match in _TOKEN.finditer(text):
@@ -153,7 +155,7 @@ def parse(text: str) -> Query:
         name = name and name.lower()
         value = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else bare
         if name not in FILTERS or not value:
-            words.append(value if name is None else match[0])
+            words += filter(None, [value if name is None else match[0]])
         elif name in filters:
             raise DrainError(f"the filter {name}: is given twice")
         else:
@@ -164,10 +166,9 @@ def parse(text: str) -> Query:
         job_id.isascii() and job_id.isdecimal() and int(job_id) <= _LARGEST_ID
     ):
         raise DrainError(f"{job_id!r} is not the id of a job, a whole number")
-    # Without filters, spaces are a part of the text, and quotes within it.
-    quoted = re.fullmatch(r'"((?:[^"\\]|\\.)*)"', text)
-    plain = re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text
-    return Query(" ".join(words) if filters else plain, filters)
+    if len(words) > MOST_WORDS:
+        raise DrainError(f"a search has at most {MOST_WORDS} words: quote a text that belongs together")
+    return Query(words, filters)
 
 
 def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> Result:
@@ -181,8 +182,8 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
     filters = query.filters
     given = {
         **filters,
-        "word": query.words,
-        "in_json": _in_json(query.words),
+        **{f"word{number}": word for number, word in enumerate(query.words)},
+        **{f"in_json{number}": _in_json(word) for number, word in enumerate(query.words)},
         "args": _in_json(filters.get("args", "")),
         "looked_at": looked_at,
         "most": MOST,
@@ -197,18 +198,14 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
     conditions = " AND ".join([condition, *(_FILTERS[name] for name in filters if name != "state")])
     found: dict[str, dict[int, Match]] = {state: {} for state in states}
     with _by_indexes(connection):
-        for word, more in _exact_words(query):
-            for state, match in _exact(
-                connection, states, {**given, "exact": word}, conditions, with_words=more
-            ):
+        for word, others in _exact_words(query):
+            for state, match in _exact(connection, states, {**given, "exact": word}, conditions, others):
                 found[state].setdefault(match.id, match)
     not_searched = []
     for state in states:
         try:
             with _by_indexes(connection):
-                for match in _rows(
-                    connection, _newest(state, conditions, has_words=bool(query.words)), given
-                ):
+                for match in _rows(connection, _newest(state, conditions, len(query.words)), given):
                     found[state].setdefault(match.id, match)
         except psycopg.errors.QueryCanceled:
             not_searched.append(state)
@@ -218,13 +215,17 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
     return Result(matches, not_searched)
 
 
-def _exact_words(query: Query) -> Iterator[tuple[str, bool]]:
-    """Yield what indexes can find, and whether the words must match too."""
+def _exact_words(query: Query) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield what indexes can find, and the numbers of the words that must match too."""
+    numbers = range(len(query.words))
     if query.words:
-        yield query.words, False
+        # A key may have blanks.
+        yield " ".join(query.words), ()
+    if len(query.words) > 1:
+        yield from ((word, [*numbers[:at], *numbers[at + 1 :]]) for at, word in enumerate(query.words))
     for name in ("id", "key", "unique"):
         if name in query.filters:
-            yield query.filters[name], bool(query.words)
+            yield query.filters[name], numbers
 
 
 def _in_json(text: str) -> str:
@@ -236,8 +237,7 @@ def _exact(
     states: Sequence[str],
     given: Mapping[str, Any],
     conditions: str,
-    *,
-    with_words: bool,
+    words: Sequence[int],
 ) -> Iterator[tuple[str, Match]]:
     """Find jobs through indexes, at any age."""
     word = given["exact"]
@@ -252,28 +252,40 @@ def _exact(
             if found
         ]
         statements += _BY_KEYS.get(state, ())
-        all_of = f"{conditions} AND ({' OR '.join(_parts(state).values())})" if with_words else conditions
         for statement, more in statements:
             text = statement.format(
-                match=_match(state), table=TABLES[state], conditions=all_of, waiting=more.get("waiting", "")
+                match=_match(state),
+                table=TABLES[state],
+                conditions=_all_of(state, conditions, words),
+                waiting=more.get("waiting", ""),
             )
             yield from (
                 (state, match) for match in _rows(connection, text, {**given, "queues": queues, **more})
             )
 
 
-def _parts(state: str) -> dict[str, str]:
+def _parts(state: str, number: int) -> dict[str, str]:
     # finished_jobs has no unique keys.
-    return {part: each for part, each in _PARTS.items() if state != "finished" or part != "unique key"}
+    return {
+        part: each.format(number)
+        for part, each in _PARTS.items()
+        if state != "finished" or part != "unique key"
+    }
 
 
-def _newest(state: str, conditions: str, *, has_words: bool) -> str:
-    parts = _parts(state) if has_words else {"filter": "true"}
+def _all_of(state: str, conditions: str, words: Sequence[int]) -> str:
+    each = [f"({' OR '.join(_parts(state, number).values())})" for number in words]
+    return " AND ".join([*each, conditions])
+
+
+def _newest(state: str, conditions: str, words: int) -> str:
+    # Named after what has the first word.
+    parts = _parts(state, 0) if words else {"filter": "true"}
     return _NEWEST.format(
         match=_match(state),
         table=TABLES[state],
         words=" ".join(f"WHEN {condition} THEN '{part}'" for part, condition in parts.items()),
-        conditions=f"({' OR '.join(parts.values())}) AND {conditions}",
+        conditions=_all_of(state, conditions, range(words)),
     )
 
 

@@ -164,9 +164,11 @@ def test_no_table_is_read_whole(database_url: str, connection: psycopg.Connectio
     if when == "analyzed":
         query(database_url, "ANALYZE")
     given = {
-        "word": "w",
+        "word0": "w",
+        "in_json0": "w",
+        "word1": "w",
+        "in_json1": "w",
         "exact": "w",
-        "in_json": "w",
         "looked_at": 100,
         "most": 50,
         "largest": 100,
@@ -177,10 +179,10 @@ def test_no_table_is_read_whole(database_url: str, connection: psycopg.Connectio
     match = {state: search._match(state) for state in TABLES}
     waiting = "AND lease_expires_at IS NULL"
     statements = [
-        *(search._newest(state, "true", has_words=True) for state in TABLES),
-        *(search._newest(state, " AND ".join(of_finished), has_words=False) for state in TABLES),
-        *(search._newest(table, each, has_words=False) for table, each in search.STATES.values()),
-        search._newest("dead", search._FILTERS["unique"], has_words=True),
+        *(search._newest(state, "true", 2) for state in TABLES),
+        *(search._newest(state, " AND ".join(of_finished), 0) for state in TABLES),
+        *(search._newest(table, each, 0) for table, each in search.STATES.values()),
+        search._newest("dead", search._FILTERS["unique"], 1),
         search._BY_UNIQUE_KEY.format(
             match=match["staged"], table="staged_jobs", waiting="", conditions="true"
         ),

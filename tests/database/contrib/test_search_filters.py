@@ -23,6 +23,7 @@ SELECT nextval('staged_jobs_id_seq'), 'shop.jobs.send', '[42]', '{}', 'mail', 0,
 FROM (SELECT now() + %s::interval AS lease_expires_at, now() + %s::interval AS next_run_at, now() AS claimed_at) AS job
 RETURNING id
 """
+DEFERRED = "UPDATE inflight_jobs SET failed_at = NULL WHERE id = %s RETURNING id"
 FINISHED = """
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
     claimed_at, finished_at, attempts, fencing_token, tag, key, superseded_by)
@@ -56,6 +57,7 @@ def jobs(database_url: str, connection: psycopg.Connection) -> dict[str, int]:
         "stalled": one(INFLIGHT, -HOUR, None),
         "running": one(INFLIGHT, HOUR, None),
         "retrying": one(INFLIGHT, None, HOUR),
+        "deferred": one(DEFERRED, one(INFLIGHT, None, HOUR)),
         "completed": one(FINISHED, None),
         "superseded": one(FINISHED, 1),
         "dead": bury(database_url, job_args=[42], unique_key="order-8", **given)[0],
@@ -140,6 +142,21 @@ def test_a_unique_key_finds_one_job(connection: psycopg.Connection, jobs: dict[s
     assert found(connection, "unique:order-7 queue:calls") == []
 
 
+def test_each_word_must_match_but_in_any_part_and_order(
+    connection: psycopg.Connection, jobs: dict[str, int]
+) -> None:
+    for text in ("acme send", "send acme", "42 checkout mail", '"jobs.send" "acme"'):
+        assert found(connection, text) == sorted(jobs.values()), text
+    for text in ('"acme send"', "acme nothing", "acme import mail", '"send acme" 42'):
+        assert found(connection, text) == [], text
+    assert found(connection, "acme corp import") == found(connection, 'key:"acme corp"')
+    for name in ("waiting", "dead", "running"):
+        assert found(connection, f"{jobs[name]} acme", looked_at=0) == [jobs[name]]
+        assert found(connection, f"{jobs[name]} import", looked_at=0) == []
+    # A key with a blank, at any age.
+    assert len(found(connection, "acme corp", looked_at=0)) == 2
+
+
 def test_quotes_hold_a_value_together(connection: psycopg.Connection, jobs: dict[str, int]) -> None:
     others = found(connection, 'key:"acme corp"')
     assert len(others) == 2
@@ -158,7 +175,9 @@ def test_quotes_hold_a_value_together(connection: psycopg.Connection, jobs: dict
         # With its lease over, a job is queued.
         ("queued", ["queued", "stalled"]),
         ("running", ["running"]),
-        ("retrying", ["retrying"]),
+        ("retrying", ["retrying", "deferred"]),
+        ("deferred", ["deferred"]),
+        ("stalled", ["stalled"]),
         ("completed", ["completed"]),
         ("superseded", ["superseded"]),
         ("dead", ["dead", "cancelled"]),
@@ -191,7 +210,7 @@ def test_ids_and_keys_of_waiting_and_dead_jobs_are_found_at_any_age(
     for _ in range(3):
         query(database_url, FINISHED.replace("'acme'", "'newer'"), None)
     with_keys = sorted(jobs[each] for each in ("waiting", "dead", "cancelled"))
-    in_flight = sorted(jobs[each] for each in ("running", "retrying"))
+    in_flight = sorted(jobs[each] for each in ("retrying", "deferred"))
     assert found(connection, "key:acme", looked_at=2) == sorted(with_keys + in_flight)
     assert found(connection, "key:acme tag:check queue:mail", looked_at=2) == sorted(with_keys + in_flight)
     assert found(connection, "key:acme state:dead", looked_at=2) == sorted(with_keys[1:])

@@ -111,7 +111,7 @@ def test_filters_narrow_the_results_and_stay_in_the_field(database_url: str, bro
         ("queue:" + "x" * 256, "Search for a storable text of at most 255 characters."),
         ("queue:a\0b", "Search for a storable text of at most 255 characters."),
         ("queue:mail " + "x" * 256, "Search for a storable text of at most 255 characters."),
-        ("queue:mail " + "x " * 5000, "Search for a storable text of at most 255 characters."),
+        ("queue:mail " + "x " * 5000, "A search has at most 8 words: quote a text that belongs together."),
     ],
 )
 def test_an_invalid_search_is_reported_in_one_line(browser: Visitor, text: str, problem: str) -> None:

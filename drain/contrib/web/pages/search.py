@@ -36,7 +36,7 @@ def _show(view: View) -> Mapping[str, Any]:
         query = search.parse(word[: search.LONGEST_SEARCH])
     except DrainError as error:
         return values | {"problem": f"{str(error)[:1].upper()}{str(error)[1:]}."}
-    given = [each for each in (query.words, *query.filters.values()) if each]
+    given = [*query.words, *query.filters.values()]
     if len(word) > search.LONGEST_SEARCH or not all(map(search.is_searchable, given)):
         return values | {"problem": f"Search for a storable text of at most {search.LONGEST} characters."}
     with view.reading() as connection:
