@@ -224,6 +224,44 @@ def test_a_question_mark_lists_the_keys(browser: Browser, address: str) -> None:
         page.wait_for_url(f"{address}/dead", timeout=MILLISECONDS)
 
 
+def test_shortcuts_can_be_turned_off_for_this_browser(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/")
+        dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+        opens = page.get_by_role("button", name="Keyboard shortcuts")
+        for on in (False, True):
+            opens.press("Enter")
+            dialog.get_by_label("Use shortcuts in this browser").set_checked(on)
+            assert severe_findings(page) == []
+            dialog.get_by_role("button", name="Close").press("Enter")
+            assert opens.locator("kbd").is_visible() is on
+            # Also on the next page, and with the focus on no field.
+            page.goto("/dead")
+            assert opens.locator("kbd").is_visible() is on
+            page.locator("h1").click()
+            page.keyboard.press("/")
+            assert (focused(page, "id") == "find") is on
+            page.locator("h1").click()
+            page.keyboard.press("?")
+            assert dialog.is_visible() is on
+            page.keyboard.press("Escape")
+
+
+def test_a_corrupted_saved_search_does_not_hide_the_others(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/search")
+        page.evaluate(
+            """() => localStorage.setItem("drain searches /search", JSON.stringify(
+                [null, { name: 7 }, { name: "half", query: "\\ud800 x" }, { name: "good", query: "a&b=c#d" }]))"""
+        )
+        page.reload()
+        saved = page.get_by_role("region", name="Saved searches")
+        assert saved.get_by_role("link").all_inner_texts() == ["half", "good"]
+        saved.get_by_role("link", name="good").click()
+        page.wait_for_url("**/search?q=a*", timeout=MILLISECONDS)
+        assert page.locator("#q").input_value() == "a&b=c#d"
+
+
 def test_the_keyboard_stays_on_its_link_when_rows_appear_above_it(
     browser: Browser, address: str, crowded: str
 ) -> None:

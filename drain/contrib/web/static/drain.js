@@ -1,10 +1,37 @@
 // Live updates, saved searches and keyboard shortcuts. Everything else works without this script.
 "use strict";
 
-// Keyboard: `/` searches, `g` and a letter open a page, `j` and `k` choose a row, `?` lists all.
+// Keyboard: `/` searches, `g` and a letter open a page, `j` and `k` choose a row, `?` lists all. Speech input may type
+// them by mistake, so that the dialog turns them off.
 (() => {
   const dialog = document.getElementById("shortcuts");
+  if (!dialog) return;
+  const open = document.getElementById("open-shortcuts");
+  const isOn = document.getElementById("shortcuts-on");
+  const key = `drain shortcuts ${dialog.dataset.root}`;
   let isGoing = false;
+
+  // Without storage, the choice lasts as long as the page.
+  const recall = () => {
+    try {
+      isOn.checked = localStorage.getItem(key) !== "off";
+    } catch {
+      isOn.checked = true;
+    }
+    open.querySelector("span").hidden = !isOn.checked;
+  };
+  recall();
+  open.hidden = false;
+  open.addEventListener("click", () => dialog.showModal());
+  isOn.addEventListener("change", () => {
+    open.querySelector("span").hidden = !isOn.checked;
+    try {
+      localStorage.setItem(key, isOn.checked ? "on" : "off");
+    } catch {
+      // As above.
+    }
+  });
+  addEventListener("storage", (event) => event.key === key && recall());
 
   const rows = () => [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a"));
 
@@ -17,7 +44,7 @@
 
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
-    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !dialog) return;
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !isOn.checked) return;
     const goes = isGoing && dialog.querySelector(`[data-go="${CSS.escape(event.key)}"]`);
     isGoing = event.key === "g" && !isGoing;
     if (goes) goes.click();
