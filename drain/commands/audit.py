@@ -24,15 +24,13 @@ from drain.errors import ConfigError
 from drain.formatting import count, visible
 from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
+from drain.terminal.values import WORDS_OF_STATES
 
 _NAME_WIDTH = max(map(len, CHECKS))
 _NOT_ASKED = "Redis is not configured: set DRAIN_REDIS_URL"
 
 # One statement reads all 100 million finished jobs.
 _AUDIT_SECONDS = 3600
-
-# Words of the glossary.
-_WORDS = {"inflight": "in flight", "finished": "completed"}
 
 
 @click.command("audit")
@@ -152,7 +150,9 @@ def _breach_line(breach: Breach) -> str:
 
 
 def _summary(report: Report) -> str:
-    counts = ", ".join(f"{number:,} {_WORDS.get(state, state)}" for state, number in report.counts.items())
+    counts = ", ".join(
+        f"{number:,} {WORDS_OF_STATES.get(state, state)}" for state, number in report.counts.items()
+    )
     if report.breaches:
         return f"{counts}: {count(len(report.breaches), 'breach', 'breaches')}"
     return f"{counts}: {'some checks were skipped' if report.unchecked else 'no breach'}"

@@ -18,7 +18,7 @@ from drain.read import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
-from drain.terminal.values import json_default
+from drain.terminal.values import WORDS_OF_STATES, json_default
 from drain.wire import ProgressBoard
 
 
@@ -83,7 +83,8 @@ def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_
     elif jobs:
         show_jobs(state, jobs, now)
     else:
-        click.echo(f"no {state} job matches", err=True)
+        word = WORDS_OF_STATES.get(state, state).replace(" ", "-")
+        click.echo(f"no {word} job matches", err=True)
 
 
 def print_job(job: dict[str, Any], now: datetime, *, as_json: bool) -> None:

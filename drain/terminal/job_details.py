@@ -14,7 +14,7 @@ from rich.console import Console
 
 from drain.formatting import clock, duration, relative, visible
 from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
-from drain.terminal.values import as_text, json_default
+from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
 
 # Shown elsewhere, or meaningless to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
@@ -72,6 +72,8 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
             value = datetime.fromisoformat(value)
     if isinstance(value, datetime) and value.tzinfo:
         return [f"{clock(value)}, {relative(value, now)}"]
+    if name == "state":
+        value = WORDS_OF_STATES.get(value, value)
     if name == "result" and len(text := json.dumps(value, ensure_ascii=False)) > _RESULT_CHARACTERS:
         return [f"{visible(text[:_RESULT_CHARACTERS])} ... ({len(text)} characters; --json shows all)"]
     text = visible(as_text(value))

@@ -8,6 +8,9 @@ from typing import Any
 
 from drain.formatting import clock
 
+# States as users read them, unlike in JSON and in `drain list finished`.
+WORDS_OF_STATES = {"inflight": "in flight", "finished": "completed"}
+
 
 def json_default(value: Any) -> str:
     """Convert other types to text, for `json.dumps`."""

@@ -1,6 +1,7 @@
 """What people and programs type, and what they read."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -228,10 +229,24 @@ def test_list_shows_jobs_of_every_state(env: dict[str, str], state: str, make: A
         assert part in drain(f"list {state}", env).stdout
 
 
-def test_an_empty_list_prints_only_a_notice(env: dict[str, str]) -> None:
-    result = drain("list dead", env)
+@pytest.mark.parametrize(
+    ("state", "word"), [("dead", "dead"), ("finished", "completed"), ("inflight", "in-flight")]
+)
+def test_an_empty_list_prints_only_a_notice(env: dict[str, str], state: str, word: str) -> None:
+    result = drain(f"list {state}", env)
 
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead job matches\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"no {word} job matches\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "words"), [(drained, "inflight", "in flight"), (finished, "finished", "completed")]
+)
+def test_show_names_the_state_as_the_dashboard_does_and_json_as_the_tables(
+    env: dict[str, str], make: Any, state: str, words: str
+) -> None:
+    job_id = make(env)
+    assert re.match(rf"state +{words}\n", drain(f"show {job_id}", env).stdout)
+    assert json.loads(drain(f"show {job_id} --json", env).stdout)["state"] == state
 
 
 def test_an_unknown_queue_is_answered_with_the_known_ones(env: dict[str, str]) -> None:

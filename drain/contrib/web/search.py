@@ -131,9 +131,7 @@ class Result(NamedTuple):
 
 def is_searchable(word: str) -> bool:
     """Return True if a job can contain this word: neither empty, too long, nor unstorable."""
-    return (
-        bool(word) and len(word) <= LONGEST and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word)
-    )
+    return 0 < len(word) <= LONGEST and not re.search("[\0\ud800-\udfff]", word)
 
 
 class Query(NamedTuple):
@@ -233,11 +231,7 @@ def _in_json(text: str) -> str:
 
 
 def _exact(
-    connection: Connection,
-    states: Sequence[str],
-    given: Mapping[str, Any],
-    conditions: str,
-    words: Sequence[int],
+    connection: Connection, states: Sequence[str], given: Mapping[str, Any], where: str, words: Sequence[int]
 ) -> Iterator[tuple[str, Match]]:
     """Find jobs through indexes, at any age."""
     word = given["exact"]
@@ -252,25 +246,19 @@ def _exact(
             if found
         ]
         statements += _BY_KEYS.get(state, ())
+        all_of = _all_of(state, where, words)
         for statement, more in statements:
             text = statement.format(
-                match=_match(state),
-                table=TABLES[state],
-                conditions=_all_of(state, conditions, words),
-                waiting=more.get("waiting", ""),
+                match=_match(state), table=TABLES[state], conditions=all_of, waiting=more.get("waiting", "")
             )
-            yield from (
-                (state, match) for match in _rows(connection, text, {**given, "queues": queues, **more})
-            )
+            rows = _rows(connection, text, {**given, "queues": queues, **more})
+            yield from ((state, match) for match in rows)
 
 
 def _parts(state: str, number: int) -> dict[str, str]:
     # finished_jobs has no unique keys.
-    return {
-        part: each.format(number)
-        for part, each in _PARTS.items()
-        if state != "finished" or part != "unique key"
-    }
+    missing = "unique key" if state == "finished" else ""
+    return {part: each.format(number) for part, each in _PARTS.items() if part != missing}
 
 
 def _all_of(state: str, conditions: str, words: Sequence[int]) -> str:
