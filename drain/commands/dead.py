@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from drain.tables import dead as dead_jobs
 from drain.tables.dead import FASTEST, SLOWEST, Selection
 from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options, wrapped
 from drain.terminal.fitted_table import Column, fitted_table
-from drain.terminal.values import json_default
+from drain.terminal.values import WORDS_OF_STATES, json_default
 
 
 class _Rate(click.FloatRange):
@@ -128,7 +129,8 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
         job = queries.job(connection, job_id)
         now = queries.now(connection)
     if job["state"] != "dead":
-        raise DrainError(f"job {job_id} is {job['state']}, not dead: see `drain show {job_id}`")
+        state = WORDS_OF_STATES.get(job["state"], job["state"])
+        raise DrainError(f"job {job_id} is {state}, not dead: see `drain show {job_id}`")
     print_job(job, now, as_json=as_json)
 
 
@@ -202,6 +204,7 @@ def _act_on(
     yes: bool,
 ) -> None:
     with database(settings) as connection:
+        asked_at = queries.now(connection)
         count = dead_jobs.count(connection, selection)
         others = dead_jobs.not_dead(connection, selection.ids or ())
     if others:
@@ -210,6 +213,8 @@ def _act_on(
         raise DrainError("no dead job matches; see `drain list dead`")
     if not yes:
         click.confirm(f"{verb} {formatting.count(count, 'dead job')}?", abort=True)
+        # Leave out jobs that died after the question, again or for the first time.
+        selection = replace(selection, died_by=asked_at)
     with database(settings) as connection:
         done = act(connection, selection)
     click.echo(f"{verb}: {formatting.count(done, 'job')}")

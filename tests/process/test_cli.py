@@ -379,7 +379,7 @@ def test_dead_show_explains_every_death_of_a_job(env: dict[str, str]) -> None:
     assert "shop.order" in text
 
 
-@pytest.mark.parametrize(("state", "make"), [("inflight", drained), ("finished", finished)])
+@pytest.mark.parametrize(("state", "make"), [("in flight", drained), ("completed", finished)])
 def test_dead_show_of_a_job_that_is_not_dead_reports_its_state(
     env: dict[str, str], state: str, make: Any
 ) -> None:
@@ -456,6 +456,25 @@ def test_nothing_happens_to_dead_jobs_without_confirmation(
     assert result.exit_code == 1
     assert f"{verb} 1 dead job?" in result.stdout
     assert ids_in(env["DRAIN_DATABASE_URL"], "dead_jobs") == [job_id]
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_jobs_that_die_during_the_confirmation_stay_dead(
+    env: dict[str, str], verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [dead(env), dead(env)]
+
+    def confirm(_question: str, **_options: bool) -> None:
+        query(
+            env["DRAIN_DATABASE_URL"],
+            "UPDATE dead_jobs SET died_at = clock_timestamp() WHERE id = %s",
+            ids[0],
+        )
+
+    monkeypatch.setattr("click.confirm", confirm)
+
+    assert f"{verb}: 1 job" in drain(f"dead {verb} --all", env).stdout
+    assert ids_in(env["DRAIN_DATABASE_URL"], "dead_jobs") == ids[:1]
 
 
 @pytest.mark.parametrize(
