@@ -18,13 +18,13 @@
     } catch {
       isOn.checked = true;
     }
-    open.querySelector("span").hidden = !isOn.checked;
+    open.querySelector("kbd").hidden = !isOn.checked;
   };
   recall();
   open.hidden = false;
   open.addEventListener("click", () => dialog.showModal());
   isOn.addEventListener("change", () => {
-    open.querySelector("span").hidden = !isOn.checked;
+    open.querySelector("kbd").hidden = !isOn.checked;
     try {
       localStorage.setItem(key, isOn.checked ? "on" : "off");
     } catch {
