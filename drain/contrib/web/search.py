@@ -147,7 +147,7 @@ def parse(text: str) -> Query:
     Raises:
         DrainError: A filter is given twice, its value is impossible, or there are too many words.
     """
-    words, filters = [], dict[str, str]()
+    words, filters = list[str](), dict[str, str]()
     for match in _TOKEN.finditer(text):
         name, quoted, bare = match.groups()
         name = name and name.lower()
