@@ -7,7 +7,7 @@ is its answers so far, replayed. States with the same lines and local variables 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, NamedTuple, Protocol
@@ -47,6 +47,7 @@ class World:
         faults: How many of each kind may still happen.
         started: Job, delivery and token of each claim, for invariants.
         held: Delivery of each busy worker.
+        notes: Anything else, such as memory that programs share.
     """
 
     database: Database
@@ -54,15 +55,17 @@ class World:
     faults: Mapping[str, int] = field(default_factory=dict)
     started: frozenset[tuple[int, int, int]] = frozenset()
     held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    notes: Mapping[str, Hashable] = field(default_factory=dict)
 
     def copy(self) -> World:
         """Copy what changes in place."""
-        return World(self.database.copy(), self.queue, self.faults, self.started, self.held)
+        return World(self.database.copy(), self.queue, self.faults, self.started, self.held, self.notes)
 
     def key(self) -> object:
         """Hashable state."""
         faults, held = tuple(sorted(self.faults.items())), tuple(sorted(self.held.items()))
-        return self.database.key(), self.queue, faults, self.started, held
+        notes = tuple(sorted(self.notes.items()))
+        return self.database.key(), self.queue, faults, self.started, held, notes
 
     def spend(self, kind: str) -> None:
         """Use a fault."""

@@ -1,5 +1,6 @@
 """All modules of the model."""
 
 from proof.delivery.scenarios import DELIVERY
+from proof.flows import FLOWS
 
-MODULES = (DELIVERY,)
+MODULES = (DELIVERY, FLOWS)

@@ -6,7 +6,7 @@ counts as unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -31,6 +31,30 @@ class UniqueViolationError(Exception):
 
 
 READ_COMMITTED, REPEATABLE_READ = "read committed", "repeatable read"
+
+
+class Xid(int):
+    """Transaction id, given at a transaction's first write; states compare only the order of ids."""
+
+
+class Seen(NamedTuple):
+    """Transactions that a snapshot sees, as `pg_current_snapshot()`; its own is never `open`."""
+
+    xmax: Xid
+    open: tuple[Xid, ...] = ()
+
+    @property
+    def xmin(self) -> Xid:
+        """Oldest transaction that was running."""
+        return min((*self.open, self.xmax))
+
+    def sees(self, xid: Xid) -> bool:
+        """Return True if the transaction had ended."""
+        return xid < self.xmax and xid not in self.open
+
+
+class _MustWait(Exception):  # noqa: N818
+    """An insert waits for another session's insert of the same row."""
 
 
 class Blocked(NamedTuple):
@@ -70,6 +94,7 @@ class _Waiting(NamedTuple):
     """A statement in progress: its snapshot, the ids that it found, how many are done, and answers so far."""
 
     snapshot: Rows
+    seen: Seen | None
     ids: tuple[int, ...]
     done: int
     answers: tuple[Any, ...]
@@ -86,12 +111,15 @@ class Transaction:
     locks: frozenset[Key] = frozenset()
     waiting: _Waiting | None = None
     is_durable: bool = False
+    xid: Xid | None = None
+    seen: Seen | None = None
 
     def key(self) -> object:
         """Hashable state."""
         waiting = self.waiting and (_frozen(self.waiting.snapshot), *self.waiting[1:])
         snapshot = None if self.snapshot is None else _frozen(self.snapshot)
-        return self.isolation, snapshot, _frozen(self.writes), self.locks, waiting, self.is_durable
+        numbers = (self.xid, self.seen)
+        return self.isolation, snapshot, _frozen(self.writes), self.locks, waiting, self.is_durable, numbers
 
 
 class Writer:
@@ -102,23 +130,48 @@ class Writer:
         self.process = process
         self._transaction = transaction
 
+    @property
+    def snapshot(self) -> Rows:
+        """Rows as the statement's snapshot sees them."""
+        assert self._transaction.waiting is not None
+        return self._transaction.waiting.snapshot
+
+    @property
+    def seen(self) -> Seen:
+        """Transactions that the statement's snapshot sees: `pg_current_snapshot()`."""
+        assert self._transaction.waiting is not None
+        assert self._transaction.waiting.seen is not None
+        return self._transaction.waiting.seen
+
+    @property
+    def xid(self) -> Xid:
+        """The transaction's id: `pg_current_xact_id()`."""
+        self.database.give_xid(self._transaction)
+        assert self._transaction.xid is not None
+        return self._transaction.xid
+
     def update(self, table: str, row_id: int, row: Any) -> None:
         """Write a locked row."""
-        self._transaction.writes[table, row_id] = row
+        self._write(table, row_id, row)
 
     def delete(self, table: str, row_id: int) -> None:
         """Delete a locked row."""
-        self._transaction.writes[table, row_id] = None
+        self._write(table, row_id, None)
 
     def insert(self, table: str, row_id: int, row: Any) -> None:
         """Insert a row."""
         key = (table, row_id)
         if self.database.see(self.process).get(key) is not None or key in self.database.committed:
             raise UniqueViolationError(key)
-        if self.database.owner(key, self.process):
-            raise NotImplementedError("an insert that waits for another one")
+        owner = self.database.owner(key, self.process)
+        if owner is not None:
+            raise _MustWait(owner)
         self._transaction.locks |= {key}
-        self._transaction.writes[key] = row
+        self._write(table, row_id, row)
+
+    def _write(self, table: str, row_id: int, row: Any) -> None:
+        self.database.give_xid(self._transaction)
+        self._transaction.writes[table, row_id] = row
 
 
 @dataclass
@@ -131,6 +184,8 @@ class Database:
         leader: Session that holds the advisory lock.
         disconnected: Sessions whose next statement finds the connection lost.
         flushed: What is on the disk; `unflushed` are the states after each commit since.
+        next_xid: Next transaction id; None if the scenario does not compare ids. A crash keeps it, since the log of
+            a commit that is kept has its id.
     """
 
     committed: Rows
@@ -142,6 +197,7 @@ class Database:
     flushed: tuple[Rows, Mapping[str, int]] | None = None
     unflushed: tuple[tuple[Rows, Mapping[str, int]], ...] = ()
     keeps_history: bool = False
+    next_xid: Xid | None = None
 
     def copy(self) -> Database:
         """Copy what changes in place."""
@@ -157,10 +213,23 @@ class Database:
             for rows, numbers in ([self.flushed] if self.flushed else []) + list(self.unflushed)
         )
         open_ = tuple(sorted((name, each.key()) for name, each in self.transactions.items()))
-        return (
+        key = (
             *(_frozen(self.committed), _frozen(self.sequences), open_, self.lapsed),
             *(self.leader, self.disconnected, history),
         )
+        return key if self.next_xid is None else _ranked((*key, self.next_xid))
+
+    def give_xid(self, transaction: Transaction) -> None:
+        """Give a transaction that writes its id."""
+        if self.next_xid is not None and transaction.xid is None:
+            transaction.xid, self.next_xid = self.next_xid, Xid(self.next_xid + 1)
+
+    def seen_by(self, process: str) -> Seen | None:
+        """Return what a new snapshot of the session sees."""
+        if self.next_xid is None:
+            return None
+        others = (each for name, each in self.transactions.items() if name != process)
+        return Seen(self.next_xid, tuple(sorted(each.xid for each in others if each.xid is not None)))
 
     def owner(self, key: Key, process: str) -> str | None:
         """Return another session that holds the row's lock."""
@@ -186,19 +255,23 @@ class Database:
         transaction.is_durable |= statement.is_durable
         if transaction.waiting is None:
             self.sequences = {**self.sequences, **statement.sequences}
-            transaction.waiting = self._begin_statement(transaction, statement)
-        answers = self._go_on(process, transaction, statement)
+            transaction.waiting = self._begin_statement(process, transaction, statement)
+        try:
+            answers = self._go_on(process, transaction, statement)
+        except Exception:
+            if transaction.is_implicit:
+                self.roll_back(process)
+            raise
         if isinstance(answers, list) and transaction.is_implicit:
             self.commit(process, is_durable=transaction.is_durable)
         return answers
 
-    def _begin_statement(self, transaction: Transaction, statement: Statement) -> _Waiting:
+    def _begin_statement(self, process: str, transaction: Transaction, statement: Statement) -> _Waiting:
+        snapshot, numbers = self.committed, self.seen_by(process)
         if transaction.isolation == REPEATABLE_READ:
-            transaction.snapshot = snapshot = (
-                self.committed if transaction.snapshot is None else transaction.snapshot
-            )
-        else:
-            snapshot = self.committed
+            if transaction.snapshot is None:
+                transaction.snapshot, transaction.seen = snapshot, numbers
+            snapshot, numbers = transaction.snapshot, transaction.seen
         seen = _overlaid(snapshot, transaction.writes)
         found = (
             at
@@ -206,7 +279,7 @@ class Database:
             if table == statement.table and statement.where(at, row, self.lapsed)
         )
         ids = sorted(found) if statement.limit is None else sorted(found, reverse=True)[: statement.limit]
-        return _Waiting(seen, tuple(ids), 0, ())
+        return _Waiting(seen, numbers, tuple(ids), 0, ())
 
     def _go_on(self, process: str, transaction: Transaction, statement: Statement) -> list[Any] | Blocked:
         waiting = transaction.waiting
@@ -232,7 +305,15 @@ class Database:
                     continue
                 row = newest
                 transaction.locks |= {key}
-            answer = statement.effect(writer, row_id, row)
+                self.give_xid(transaction)
+            before = dict(transaction.writes)
+            try:
+                answer = statement.effect(writer, row_id, row)
+            except _MustWait as wait:
+                (owner,) = wait.args
+                transaction.writes = before
+                transaction.waiting = waiting._replace(done=done, answers=tuple(answers))
+                return Blocked(owner)
             if answer is not None:
                 answers.append(answer)
         transaction.waiting = None
@@ -284,3 +365,23 @@ def _overlaid(rows: Rows, writes: Mapping[Key, Any]) -> Rows:
 
 def _frozen(rows: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(sorted(rows.items(), key=lambda item: item[0]))
+
+
+def _ranked(key: Any) -> Any:
+    """Replace transaction ids by their ranks: only their order matters."""
+    places = {xid: place for place, xid in enumerate(sorted(set(_xids(key))))}
+    return _replaced(key, places)
+
+
+def _xids(value: Any) -> Iterator[Xid]:
+    if isinstance(value, Xid):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _xids(each)
+
+
+def _replaced(value: Any, places: Mapping[Xid, int]) -> Any:
+    if isinstance(value, Xid):
+        return places[value]
+    return tuple(_replaced(each, places) for each in value) if isinstance(value, tuple) else value
