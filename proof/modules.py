@@ -2,5 +2,6 @@
 
 from proof.delivery.scenarios import DELIVERY
 from proof.flows import FLOWS
+from proof.steps import STEPPING
 
-MODULES = (DELIVERY, FLOWS)
+MODULES = (DELIVERY, FLOWS, STEPPING)

@@ -6,7 +6,7 @@ counts as unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -367,21 +367,18 @@ def _frozen(rows: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(sorted(rows.items(), key=lambda item: item[0]))
 
 
-def _ranked(key: Any) -> Any:
-    """Replace transaction ids by their ranks: only their order matters."""
-    places = {xid: place for place, xid in enumerate(sorted(set(_xids(key))))}
-    return _replaced(key, places)
+def _ranked(key: Any) -> tuple[Any, ...]:
+    """Flatten the key, with ranks instead of transaction ids: only their order matters."""
+    flat: list[Any] = []
+    _flatten(key, flat.append)
+    places = {xid: place for place, xid in enumerate(sorted({each for each in flat if type(each) is Xid}))}
+    return tuple([("xid", places[each]) if type(each) is Xid else each for each in flat])
 
 
-def _xids(value: Any) -> Iterator[Xid]:
-    if isinstance(value, Xid):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _xids(each)
-
-
-def _replaced(value: Any, places: Mapping[Xid, int]) -> Any:
-    if isinstance(value, Xid):
-        return places[value]
-    return tuple(_replaced(each, places) for each in value) if isinstance(value, tuple) else value
+def _flatten(value: tuple[Any, ...], add: Callable[[Any], None]) -> None:
+    add(len(value))
+    for each in value:
+        if isinstance(each, tuple):
+            _flatten(each, add)
+        else:
+            add(each)
