@@ -7,7 +7,7 @@ sees both, whichever commits first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,9 +16,7 @@ from proof.checker import Atom, Program, Scenario, Violation, World
 from proof.module import Module, Mutant
 from proof.postgres import (
     READ_COMMITTED,
-    ConnectionLostError,
     Database,
-    DeadlockError,
     Rows,
     Seen,
     Statement,
@@ -131,14 +129,16 @@ class Flows:
 
     def refuse(self, child: int) -> Execute:
         """Refuse a job with an unknown parent."""
-        return Execute(Statement("", REQUESTS, ids([child]), lambda w, at, row: w.update(REQUESTS, at, "refused")))
+        return Execute(
+            Statement("", REQUESTS, ids([child]), lambda w, at, row: w.update(REQUESTS, at, "refused"))
+        )
 
     def look(self) -> Execute:
         """Remember this statement's snapshot, and find the edges that are met or failed.
 
-            SELECT … FROM job_edges JOIN finished_jobs ON id = parent_id WHERE finished_xid >= last.xmax
-                OR finished_xid = ANY (last.xip)   -- the finishes that the last snapshot did not see
-            UNION … edges.xid >= last.xmax OR edges.xid = ANY (last.xip)   -- new edges, by all finishes and deaths
+        SELECT … FROM job_edges JOIN finished_jobs ON id = parent_id WHERE finished_xid >= last.xmax
+            OR finished_xid = ANY (last.xip)   -- the finishes that the last snapshot did not see
+        UNION … edges.xid >= last.xmax OR edges.xid = ANY (last.xip)   -- new edges, by all finishes and deaths
         """
 
         def compare(writer: Writer, row_id: int, last: Seen) -> Any:
@@ -169,7 +169,11 @@ class Flows:
                 is_news = not last.sees(row.xid) and (is_up_to or now.sees(row.xid))
                 if not is_new and not is_news:
                     continue
-                if place == FINISHED and row.superseded_by and self.broken != "a superseded parent is finished":
+                if (
+                    place == FINISHED
+                    and row.superseded_by
+                    and self.broken != "a superseded parent is finished"
+                ):
                     is_known = (EDGES, edge_id(row.superseded_by, child)) in rows
                     found.append((at, "met" if is_known else f"wait for {row.superseded_by}"))
                 elif place == FINISHED or edge.on_failure == "run":
@@ -221,7 +225,9 @@ class Flows:
 
     def remember(self) -> Execute:
         """Take the mark in a later statement, which its own transaction's id is not new to."""
-        return Execute(Statement("", STATE, ids([1]), lambda writer, at, row: writer.update(STATE, 1, writer.seen)))
+        return Execute(
+            Statement("", STATE, ids([1]), lambda writer, at, row: writer.update(STATE, 1, writer.seen))
+        )
 
     def end(self, job: int, outcome: str) -> Execute:
         """Finish or bury a claimed job, as `drain_finish` does; deaths need an xid, too."""
@@ -250,7 +256,9 @@ class Flows:
             writer.delete(DEAD, row_id)
             newest = writer.database.see(writer.process)
             unmet = [
-                at for (table, at), edge in newest.items() if table == EDGES and at % 10 == job and not edge.is_met
+                at
+                for (table, at), edge in newest.items()
+                if table == EDGES and at % 10 == job and not edge.is_met
             ]
             if not unmet or self.broken == "a retried child is staged":
                 writer.insert(STAGED, row_id, Job(row.deaths))
@@ -311,7 +319,9 @@ def predecessor(job: int) -> Program:
 def bystander() -> Steps:
     """Write something, and never end."""
     yield Begin(READ_COMMITTED)
-    yield Execute(Statement("", STATE, ids([1]), lambda w, at, row: w.insert("elsewhere", 1, "row"), reads=True))
+    yield Execute(
+        Statement("", STATE, ids([1]), lambda w, at, row: w.insert("elsewhere", 1, "row"), reads=True)
+    )
     yield Act("stay open", lambda world, process: [])
 
 
@@ -344,13 +354,21 @@ def leader(flows: Flows) -> Program:
 def ender(flows: Flows, job: int) -> Program:
     """Take a job whenever it is staged, and end it in a transaction; it may die."""
 
+    def count_death(world: World, process: str) -> list[Any]:
+        world.spend(f"death {job}")
+        return [None]
+
     def take(world: World, process: str) -> list[Any]:
         database = world.database
         place = place_of(database.committed, job)
         if place == STAGED:
             move = lambda w, at, row: (w.delete(STAGED, at), w.insert(INFLIGHT, at, row), None)[-1]  # noqa: E731
             database.execute(process, Statement("", STAGED, ids([job]), move))
-        return ["finish", *["die"] * bool(world.faults.get(f"death {job}"))] if place in (STAGED, INFLIGHT) else []
+        return (
+            ["finish", *["die"] * bool(world.faults.get(f"death {job}"))]
+            if place in (STAGED, INFLIGHT)
+            else []
+        )
 
     def run() -> Steps:
         while True:
@@ -358,7 +376,7 @@ def ender(flows: Flows, job: int) -> Program:
             yield Begin(READ_COMMITTED)
             yield flows.end(job, outcome)
             if outcome == "die":
-                yield Act("count the death", lambda world, process: [world.spend(f"death {job}")])
+                yield Act("count the death", count_death)
             yield Commit(is_durable=False)
 
     return run
@@ -400,7 +418,7 @@ def no_edge_is_jumped(world: World) -> None:
             continue
         place = place_of(rows, parent)
         row = rows[place, parent] if place and place != BLOCKED else Job()
-        if place == FINISHED and not row.superseded_by or edge.on_failure == "run" and row.deaths:
+        if (place == FINISHED and not row.superseded_by) or (edge.on_failure == "run" and row.deaths):
             continue
         raise Violation(f"job {child} is released before job {parent} has finished")
 
@@ -427,7 +445,7 @@ def is_settled(world: World) -> bool:
     """Return True if no job is blocked, except by a dead parent that a person must retry."""
     rows = world.database.committed
     for (table, at), row in rows.items():
-        if table == REQUESTS and row == "new" or table == INFLIGHT:
+        if (table == REQUESTS and row == "new") or table == INFLIGHT:
             return False
         if table == BLOCKED and not any(
             kind == EDGES and edge % 10 == at and each.on_failure == "hold" and (DEAD, edge // 10) in rows
@@ -462,8 +480,10 @@ def _scenario(
     )
 
 
-def joining(broken: str, *, leaders: int = 1, parents: int = 1, stays_open: bool = False, **faults: int) -> Scenario:
-    """A job is staged after others while these finish."""
+def joining(
+    broken: str, *, leaders: int = 1, parents: int = 1, stays_open: bool = False, **faults: int
+) -> Scenario:
+    """Stage a job after others while these finish."""
     flows = Flows(broken)
     child = parents + 1
     edges = dict.fromkeys(range(1, child), "cancel")
@@ -498,7 +518,7 @@ def failing(broken: str, edges: Mapping[int, str], **faults: int) -> Scenario:
 
 
 def waiting_for_the_unknown(broken: str, **faults: int) -> Scenario:
-    """A job is staged after one whose transaction is still open, and may roll back."""
+    """Stage a job after one whose transaction is still open, and may roll back."""
     flows = Flows(broken)
     programs = {
         "application": application(flows, 2, {1: "cancel"}),
@@ -510,7 +530,7 @@ def waiting_for_the_unknown(broken: str, **faults: int) -> Scenario:
 
 
 def looking_up(broken: str, **faults: int) -> Scenario:
-    """A job is staged after one that dies and is retried."""
+    """Stage a job after one that dies and is retried."""
     flows = Flows(broken)
     programs = {
         "application": application(flows, 2, {1: "hold"}),
@@ -536,7 +556,10 @@ def superseding(broken: str, **faults: int) -> Scenario:
 
 
 _CHAIN = {12: "cancel", 23: "cancel"}
-_ONCE = {"death 1": 1, "retry 1": 1}
+_ONCE: Any = {"death 1": 1, "retry 1": 1}
+_RETRY_2: Any = {"retry 2": 1}
+_CANCEL_3: Any = {"cancel 3": 1, "retry 3": 1}
+_SUPERSEDE_1: Any = {"supersede 1": 1}
 _SCENARIOS = {
     "an edge commits while its parent finishes": partial(joining, leaders=2, vain=2, kill=1),
     "two parents finish": partial(joining, parents=2, vain=1),
@@ -546,13 +569,15 @@ _SCENARIOS = {
     "a chain is cancelled": partial(failing, edges=_CHAIN, vain=1, kill=1, **_ONCE),
     "on_failure=run": partial(failing, edges={13: "run", 23: "cancel"}, vain=1, **_ONCE),
     "on_failure=hold": partial(failing, edges={13: "hold", 23: "run"}, vain=1, **_ONCE),
-    "parent and child are retried": partial(failing, edges={12: "cancel"}, vain=1, kill=1, **_ONCE, **{"retry 2": 1}),
+    "parent and child are retried": partial(
+        failing, edges={12: "cancel"}, vain=1, kill=1, **_ONCE, **_RETRY_2
+    ),
     "a blocked job is cancelled and retried": partial(
-        failing, edges={13: "cancel", 23: "cancel"}, **{"cancel 3": 1, "retry 3": 1}
+        failing, edges={13: "cancel", 23: "cancel"}, **_CANCEL_3
     ),
     "the parent's transaction is open": partial(waiting_for_the_unknown, vain=1),
     "a parent dies and is retried while a job is staged after it": partial(looking_up, vain=1, **_ONCE),
-    "a parent gives way to another job": partial(superseding, **{"supersede 1": 1}),
+    "a parent gives way to another job": partial(superseding, **_SUPERSEDE_1),
 }
 _GOAL, _JUMPED, _COUNT = "out of reach", "is released before", "unmet edges"
 _REFUSED = "although its parents exist"

@@ -1,7 +1,9 @@
 """All modules of the model."""
 
+from proof.batches import BATCHING
 from proof.delivery.scenarios import DELIVERY
 from proof.flows import FLOWS
 from proof.steps import STEPPING
+from proof.waits import WAITING
 
-MODULES = (DELIVERY, FLOWS, STEPPING)
+MODULES = (DELIVERY, FLOWS, BATCHING, STEPPING, WAITING)

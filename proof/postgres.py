@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class _MustWait(Exception):  # noqa: N818
-    """An insert waits for another session's insert of the same row."""
+    """A statement waits for another session: for its insert of the same row, or for its share of a key."""
 
 
 class Blocked(NamedTuple):
@@ -73,6 +73,7 @@ class Statement:
         where: Condition on id, row and jobs whose lease has expired, checked again once the row is locked.
         effect: Called with each locked row, by id; an answer other than None is returned.
         reads: The rows are not locked, so that they may be outdated.
+        shares_key: FOR KEY SHARE: the rows are locked against deletes alone.
         skips_locked: Locked rows are left out.
         limit: Most rows, the highest ids first.
         sequences: New values, set when the statement begins, even if the transaction rolls back.
@@ -84,6 +85,7 @@ class Statement:
     where: Callable[[int, Any, frozenset[int]], bool]
     effect: Callable[[Writer, int, Any], Any]
     reads: bool = False
+    shares_key: bool = False
     skips_locked: bool = False
     limit: int | None = None
     sequences: Mapping[str, int] = field(default_factory=dict)
@@ -109,6 +111,7 @@ class Transaction:
     snapshot: Rows | None = None
     writes: dict[Key, Any] = field(default_factory=dict)
     locks: frozenset[Key] = frozenset()
+    shares: frozenset[Key] = frozenset()
     waiting: _Waiting | None = None
     is_durable: bool = False
     xid: Xid | None = None
@@ -118,8 +121,10 @@ class Transaction:
         """Hashable state."""
         waiting = self.waiting and (_frozen(self.waiting.snapshot), *self.waiting[1:])
         snapshot = None if self.snapshot is None else _frozen(self.snapshot)
-        numbers = (self.xid, self.seen)
-        return self.isolation, snapshot, _frozen(self.writes), self.locks, waiting, self.is_durable, numbers
+        return (
+            *(self.isolation, snapshot, _frozen(self.writes), self.locks, self.shares),
+            *(waiting, self.is_durable, self.xid, self.seen),
+        )
 
 
 class Writer:
@@ -155,7 +160,10 @@ class Writer:
         self._write(table, row_id, row)
 
     def delete(self, table: str, row_id: int) -> None:
-        """Delete a locked row."""
+        """Delete a locked row, after those who share its key."""
+        owner = self.database.sharer((table, row_id), self.process)
+        if owner is not None:
+            raise _MustWait(owner)
         self._write(table, row_id, None)
 
     def insert(self, table: str, row_id: int, row: Any) -> None:
@@ -236,6 +244,16 @@ class Database:
         others = (name for name, each in self.transactions.items() if name != process and key in each.locks)
         return next(others, None)
 
+    def sharer(self, key: Key, process: str) -> str | None:
+        """Return another session that shares the row's key."""
+        others = (name for name, each in self.transactions.items() if name != process and key in each.shares)
+        return next(others, None)
+
+    def _deleter(self, key: Key, process: str) -> str | None:
+        """Return another session that holds the row's lock, unless it only updates the row."""
+        owner = self.owner(key, process)
+        return None if owner and self.transactions[owner].writes.get(key) is not None else owner
+
     def see(self, process: str) -> Rows:
         """Return the newest rows, with the session's own writes."""
         transaction = self.transactions.get(process)
@@ -291,7 +309,7 @@ class Database:
             key = (statement.table, row_id)
             row = waiting.snapshot[key]
             if not statement.reads:
-                owner = self.owner(key, process)
+                owner = (self._deleter if statement.shares_key else self.owner)(key, process)
                 if owner is not None and statement.skips_locked:
                     continue
                 if owner is not None:
@@ -304,7 +322,10 @@ class Database:
                 if newest is None or not statement.where(row_id, newest, self.lapsed):
                     continue
                 row = newest
-                transaction.locks |= {key}
+                if statement.shares_key:
+                    transaction.shares |= {key}
+                else:
+                    transaction.locks |= {key}
                 self.give_xid(transaction)
             before = dict(transaction.writes)
             try:

@@ -75,7 +75,7 @@ class Steps:
         )
 
     def record(self, step: int, claim: Claimed, process: str) -> Execute:
-        """Insert the result, if the claim is current; no answer otherwise. FOR KEY SHARE waits for no claim."""
+        """Insert the result, if the claim is current; no answer otherwise. FOR KEY SHARE stops no claim."""
 
         def insert(writer: Writer, row_id: int, row: Held) -> bool:
             if self.broken == "steps without a primary key" and (STEPS, step) in writer.database.see(process):
@@ -87,9 +87,8 @@ class Steps:
         where = self._is_current(claim, process)
         if self.broken == "check the token, then write":
             where = ids([claim.job])
-        return Execute(
-            Statement("", INFLIGHT, where, insert, reads=self.broken == "lock the job for key share")
-        )
+        shares_key = self.broken == "lock the job for key share"
+        return Execute(Statement("", INFLIGHT, where, insert, shares_key=shares_key))
 
     def finish(self, claim: Claimed, process: str) -> Execute:
         """Finish the job under its token, by `schema.sql: drain_finish`."""
@@ -118,7 +117,7 @@ class Claim:
         """Claim."""
         database = world.database
         row = database.committed.get((INFLIGHT, self.job))
-        if row is None or row.token and self.job not in database.lapsed:
+        if row is None or (row.token and self.job not in database.lapsed):
             return []
         if process not in world.held:
             world.held = {**world.held, process: (self.job, 0)}
@@ -145,7 +144,7 @@ def worker(name: str, statements: Steps, steps: Collection[int]) -> Program:
     return run
 
 
-def _run_step(name: str, statements: Steps, step: int, claim: Claimed) -> Commands:  # noqa: C901
+def _run_step(name: str, statements: Steps, step: int, claim: Claimed) -> Commands:  # noqa: C901, PLR0911, PLR0912
     """Run a step; return False if the claim is outdated."""
     broken = statements.broken
     while True:
@@ -236,7 +235,7 @@ def only_the_current_token(world: World) -> None:
 def leases_expire(world: World) -> Iterator[tuple[str, bool, World]]:
     """Expire the lease of each claimed job; while its worker is busy, this is a fault."""
     for (table, job), row in world.database.committed.items():
-        if table == INFLIGHT and getattr(row, "token", 0) and job not in world.database.lapsed:
+        if table == INFLIGHT and row.token and job not in world.database.lapsed:
             is_busy = row.worker in world.held
             if is_busy and not world.faults.get("expiry"):
                 continue
@@ -270,13 +269,14 @@ def running(broken: str, *, steps: int = 2, **faults: int) -> Scenario:
     )
 
 
+_EXPIRES, _KILLED = "a lease expires during a step", "a worker is killed between steps"
+_DOUBT = "COMMIT of a step is under way when its client is gone"
 _SCENARIOS = {
-    "a lease expires during a step": partial(running, expiry=2),
-    "a worker is killed between steps": partial(running, expiry=1, kill=1),
+    _EXPIRES: partial(running, expiry=2),
+    _KILLED: partial(running, expiry=1, kill=1),
     "an answer of a step is lost": partial(running, steps=1, expiry=1, answer=1),
-    "COMMIT of a step is under way when its client is gone": partial(running, steps=1, expiry=1, doubt=1),
+    _DOUBT: partial(running, steps=1, expiry=1, doubt=1),
 }
-_EXPIRES, _KILLED, _DOUBT = list(_SCENARIOS)[0], list(_SCENARIOS)[1], list(_SCENARIOS)[3]
 _EFFECT, _TOKEN = "has happened", "under an outdated token"
 _MUTANTS = tuple(
     Mutant(*each)
