@@ -122,7 +122,7 @@ class Waits:
         """Decide the wait outside of the leader."""
 
         def is_open(at: int, row: Wait, lapsed: Any) -> bool:
-            return not row.outcomes or self.broken == "the worker decides the timeout"
+            return not row.outcomes or self.broken.endswith("a timeout overwrites")
 
         return Execute(Statement("", WAITS, is_open, lambda w, at, row: self._decide(w, outcome)))
 
@@ -300,7 +300,7 @@ _MUTANTS = tuple(
         ("the worker decides the timeout", _TIMEOUT, _EARLY),
         ("resume before the outcome", _EVENT, _EARLY),
         ("decide a wait again", _TIMEOUT, _TWICE),
-        ("match without the leader's lock", _TIMEOUT, _TWICE),
+        ("both sides lock the name, and a timeout overwrites", _TIMEOUT, _TWICE),
         ("deadlines come first", _TIMEOUT, _LATE),
         ("deadlines by an earlier look", _TIMEOUT, _LATE),
         ("the job resumes in another transaction", _EVENT, _GOAL),
