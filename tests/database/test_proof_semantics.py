@@ -7,16 +7,19 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.errors import DeadlockDetected, SerializationFailure, UniqueViolation
 
 from proof.postgres import (
     READ_COMMITTED,
     REPEATABLE_READ,
     Blocked,
     Database,
+    Seen,
     SerializationFailureError,
     Statement,
+    UniqueViolationError,
     Writer,
+    Xid,
 )
 from tests.helpers import query, wait_until
 
@@ -178,3 +181,152 @@ def test_sessions_that_wait_for_each_other_deadlock(sessions: Sessions, database
             first.rollback()
             second.rollback()
     assert failed == 1
+
+
+SEEN = """
+SELECT pg_snapshot_xmax(seen)::text::bigint, ARRAY (SELECT pg_snapshot_xip(seen)::text::bigint)
+FROM pg_current_snapshot() AS seen
+"""
+XID = "SELECT pg_current_xact_id_if_assigned()::text::bigint"
+
+
+def see(writer: Writer, row_id: int, row: int) -> Any:
+    return writer.seen
+
+
+LOOK = Statement("", "counters", lambda at, row, lapsed: at == 1, see, reads=True)
+
+
+def look(database: Database, session: str) -> Seen:
+    answers = database.execute(session, LOOK)
+    assert isinstance(answers, list)
+    return Seen(*answers[0])
+
+
+def insert_3(writer: Writer, row_id: int, row: int) -> int:
+    writer.insert("counters", 3, 0)
+    return int(writer.xid)
+
+
+INSERT_3 = Statement("", "counters", lambda at, row, lapsed: at == 1, insert_3, reads=True)
+
+
+@pytest.mark.parametrize("isolation", [READ_COMMITTED, REPEATABLE_READ])
+def test_a_snapshot_sees_transactions_by_id_except_those_that_are_open(
+    sessions: Sessions, database_url: str, isolation: str
+) -> None:
+    first, second = sessions
+    first.execute("SELECT FROM counters")
+    assert first.execute(XID).fetchone() == (None,)
+    first.execute("SELECT FROM counters WHERE id = 1 FOR UPDATE")  # assigns the id
+    ((base,),) = first.execute(XID).fetchall()
+    second.isolation_level = psycopg.IsolationLevel[isolation.upper().replace(" ", "_")]
+    looks = [second.execute(SEEN).fetchall()]
+    insert = "INSERT INTO counters VALUES (3, 0) RETURNING pg_current_xact_id()::text::bigint"
+    ((other,),) = query(database_url, insert)
+    looks.append(second.execute(SEEN).fetchall())
+    first.commit()
+    looks.append(second.execute(SEEN).fetchall())
+    real = [[Seen(Xid(xmax), tuple(xip)).sees(Xid(xid)) for xid in (base, other)] for ((xmax, xip),) in looks]
+
+    database = Database({("counters", 1): 0, ("counters", 2): 0}, {}, next_xid=Xid(0))
+    database.begin("first", READ_COMMITTED)
+    database.execute("first", LOOK)
+    assert database.transactions["first"].xid is None
+    database.execute(
+        "first", Statement("", "counters", lambda at, row, lapsed: at == 1, lambda w, at, row: None)
+    )
+    database.begin("second", isolation)
+    seen = [look(database, "second")]
+    assert database.execute("other", INSERT_3) == [other - base]
+    seen.append(look(database, "second"))
+    database.commit("first", is_durable=True)
+    seen.append(look(database, "second"))
+    assert [[each.sees(Xid(0)), each.sees(Xid(other - base))] for each in seen] == real
+    is_fresh = isolation == READ_COMMITTED
+    assert real == [[False, False], [False, is_fresh], [is_fresh, is_fresh]]
+
+
+def test_a_snapshot_taken_after_a_write_does_not_list_its_own_transaction_as_open(
+    sessions: Sessions, database_url: str
+) -> None:
+    # A leader that remembered this snapshot would never find rows of its own transaction.
+    first, _ = sessions
+    first.execute("INSERT INTO counters VALUES (3, 0)")
+    ((own,),) = first.execute(XID).fetchall()
+    query(database_url, "INSERT INTO counters VALUES (4, 0)")
+    ((xmax, xip),) = first.execute(SEEN).fetchall()
+    assert own < xmax
+    assert own not in xip
+
+    database = Database({("counters", 1): 0}, {}, next_xid=Xid(0))
+    database.begin("first", READ_COMMITTED)
+    database.execute("first", INSERT_3)
+    database.execute("second", MODEL_OF_ADD)
+    assert look(database, "first").sees(Xid(0))
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_an_insert_waits_for_an_insert_of_the_same_key(
+    sessions: Sessions, database_url: str, outcome: str
+) -> None:
+    first, second = sessions
+    first.execute("INSERT INTO counters VALUES (3, 0)")
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(second.execute, "INSERT INTO counters VALUES (3, 0)")
+        wait_until(lambda: is_waiting(database_url))
+        getattr(first, outcome)()
+        error = answer.exception()
+    assert isinstance(error, UniqueViolation) == (outcome == "commit")
+    second.rollback()
+
+    database = Database({("counters", 1): 0, ("counters", 2): 0}, {}, next_xid=Xid(0))
+    database.begin("first", READ_COMMITTED)
+    database.begin("second", READ_COMMITTED)
+    database.execute("first", INSERT_3)
+    assert database.execute("second", INSERT_3) == Blocked("first")
+    if outcome == "commit":
+        database.commit("first", is_durable=True)
+        with pytest.raises(UniqueViolationError):
+            database.execute("second", INSERT_3)
+    else:
+        database.roll_back("first")
+        database.execute("second", INSERT_3)
+    database.roll_back("second")
+    assert database.committed == rows(database_url)
+
+
+def test_a_shared_key_holds_back_a_delete_but_no_update(sessions: Sessions, database_url: str) -> None:
+    first, second = sessions
+    share = "SELECT id FROM counters WHERE id = 1 AND n = 0 FOR KEY SHARE"
+    shares = [
+        first.execute(share).fetchall(),
+        query(database_url, "UPDATE counters SET n = 1 WHERE id = 1 RETURNING id"),
+    ]
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(second.execute, "DELETE FROM counters WHERE id = 1")
+        wait_until(lambda: is_waiting(database_url))
+        first.commit()
+        answer.result()
+    second.execute("UPDATE counters SET n = 1 WHERE id = 2")
+    # An update that is under way is not waited for: the last committed row counts.
+    shares.append(query(database_url, share.replace("id = 1", "id = 2")))
+    second.commit()
+    assert shares == [[(1,)], [(1,)], [(2,)]]
+
+    database = model()
+    keep = lambda w, at, row: at  # noqa: E731
+    first_key = Statement("", "counters", lambda at, row, lapsed: (at, row) == (1, 0), keep, shares_key=True)
+    second_key = Statement("", "counters", lambda at, row, lapsed: (at, row) == (2, 0), keep, shares_key=True)
+    add = Statement("", "counters", lambda at, row, lapsed: at == 1, _add)
+    database.begin("first", READ_COMMITTED)
+    database.begin("second", READ_COMMITTED)
+    assert database.execute("first", first_key) == [1]
+    assert database.execute("third", add) == [1]
+    assert database.execute("second", MODEL_OF_DELETE) == Blocked("first")
+    database.commit("first", is_durable=True)
+    database.execute("second", MODEL_OF_DELETE)
+    database.execute("second", Statement("", "counters", lambda at, row, lapsed: at == 2, _add))
+    assert database.execute("third", second_key) == [2]
+    database.commit("second", is_durable=True)
+    assert database.committed == rows(database_url)
