@@ -2,8 +2,8 @@
 
 from proof.batches import BATCHING
 from proof.delivery.scenarios import DELIVERY
-from proof.dispatch import DISPATCH
-from proof.flows import FLOWS
+from proof.dispatch.scenarios import DISPATCH
+from proof.flows.scenarios import FLOWS
 from proof.steps import STEPPING
 from proof.waits import WAITING
 
