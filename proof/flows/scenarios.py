@@ -116,10 +116,10 @@ def _scenario(
 
 
 def joining(
-    broken: str, *, leaders: int = 1, parents: int = 1, stays_open: bool = False, **faults: int
+    broken: str, *, leaders: int = 1, parents: int = 1, stays_open: bool = False, most: int = 9, **faults: int
 ) -> Scenario:
     """Stage a job after others while these finish."""
-    flows = Flows(broken)
+    flows = Flows(broken, most)
     child = parents + 1
     edges = dict.fromkeys(range(1, child), "cancel")
     programs = {"application": application(flows, child, edges)}
@@ -196,13 +196,14 @@ _RETRY_2: Any = {"retry 2": 1}
 _CANCEL_3: Any = {"cancel 3": 1, "retry 3": 1}
 _SUPERSEDE_1: Any = {"supersede 1": 1}
 _SCENARIOS = {
-    "an edge commits while its parent finishes": partial(joining, leaders=2, vain=2, kill=1),
+    "an edge commits while its parent finishes": partial(joining, leaders=2, vain=1, kill=1),
     "two parents finish": partial(joining, parents=2, vain=1),
+    "a tick is done in parts": partial(joining, parents=2, most=1),
     "an answer is lost while jobs are unblocked": partial(joining, vain=1, answer=1),
     "PostgreSQL loses the last commits of a flow": partial(joining, vain=1, crash=1),
     "a transaction elsewhere never ends": partial(joining, stays_open=True, vain=1),
     "a chain is cancelled": partial(failing, edges=_CHAIN, vain=1, kill=1, **_ONCE),
-    "on_failure=run": partial(failing, edges={13: "run", 23: "cancel"}, vain=1, **_ONCE),
+    "on_failure=run": partial(failing, edges={13: "run", 23: "cancel"}, **_ONCE),
     "on_failure=hold": partial(failing, edges={13: "hold", 23: "run"}, vain=1, **_ONCE),
     "parent and child are retried": partial(
         failing, edges={12: "cancel"}, vain=1, kill=1, **_ONCE, **_RETRY_2
@@ -223,6 +224,7 @@ _MUTANTS = tuple(
         ("the mark is the newest transaction", "an edge commits while its parent finishes", _GOAL),
         ("new edges are not checked", "an edge commits while its parent finishes", _GOAL),
         ("the mark commits before the moves", "an edge commits while its parent finishes", _GOAL),
+        ("a part of a tick moves the mark", "a tick is done in parts", _GOAL),
         ("the mark is taken after a write", "a chain is cancelled", _GOAL),
         ("edges of a retried child are not new", "parent and child are retried", _GOAL),
         ("a met edge is counted again", "on_failure=run", _JUMPED),
