@@ -61,7 +61,12 @@ class Waits:
         return Execute(Statement("", WAITS, ids([1]), lambda w, at, row: row.outcomes, reads=True))
 
     def park(self) -> Execute:
-        """Give the lease back and insert the wait, in one statement under the claim's token."""
+        """Give the lease back and insert the wait, in one statement under the claim's token.
+
+        WITH parked AS (UPDATE inflight_jobs SET lease_expires_at = NULL, next_run_at = 'infinity'
+            WHERE id = ... AND fencing_token = ... AND salt ... AND claimed_by = ... RETURNING id)
+        INSERT INTO job_waits (job_id, name, deadline, wait_xid) SELECT id, ..., pg_current_xact_id() FROM parked
+        """
 
         def park(writer: Writer, row_id: int, row: str) -> None:
             writer.update(INFLIGHT, row_id, PARKED)
@@ -84,7 +89,14 @@ class Waits:
         return Execute(Statement("", table, lambda *_: True, lambda w, at, row: at, reads=True))
 
     def match(self) -> Execute:
-        """Decide waits, and remember this statement's snapshot."""
+        """Decide waits, and remember this statement's snapshot.
+
+            SELECT wait.*, (SELECT payload FROM events WHERE events.name = wait.name ORDER BY event_xid, id LIMIT 1)
+            FROM job_waits AS wait WHERE outcome IS NULL AND (wait_xid is new OR deadline <= now()
+                OR name IN (SELECT name FROM events WHERE event_xid is new))
+
+        An event is the outcome, otherwise a deadline that has passed; outcome and next_run_at = now() are one commit.
+        """
 
         def match(writer: Writer, row_id: int, last: Seen) -> None:
             writer.update(STATE, 1, writer.seen)

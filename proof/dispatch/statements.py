@@ -52,7 +52,11 @@ class Statements:
         )
 
     def move(self, job: int, last: int, to: str) -> Execute:
-        """Move the row, leased to `to` under the next token, or unclaimed, by `drain.tables.staged.MOVE`."""
+        """Move the row, leased to `to` under the next token, or unclaimed, by `drain.tables.staged.MOVE`.
+
+        INSERT INTO inflight_jobs (..., delivery, fencing_token, claimed_at, claimed_by, batched, lease_expires_at)
+        SELECT ..., fencing_token + 1, clock_timestamp(), %(process)s, true, clock_timestamp() + ...
+        """
 
         def move(writer: Writer, row_id: int, token: int) -> None:
             writer.delete(STAGED, row_id)
@@ -71,7 +75,11 @@ class Statements:
         return Execute(Statement("", INFLIGHT, is_mine, lambda w, at, row: Entry(at, row.token), reads=True))
 
     def read(self, entry: Entry, me: str) -> Execute:
-        """Read a job by id, token and process."""
+        """Read a job by id, token and process.
+
+        SELECT ..., lease_expires_at - clock_timestamp() FROM inflight_jobs
+        WHERE id = ... AND fencing_token = ... AND claimed_by = ... AND lease_expires_at > clock_timestamp()
+        """
 
         def is_mine(at: int, row: Row, lapsed: Collection[int]) -> bool:
             if self.broken == "read by id alone":

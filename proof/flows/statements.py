@@ -68,7 +68,9 @@ class Flows:
 
         One statement looks into all tables, since a job moves between them:
 
-            INSERT INTO job_edges (parent_id, child_id, on_failure, xid) SELECT …, pg_current_xact_id()
+            INSERT INTO job_edges (parent_id, child_id, on_failure, edge_xid)
+            SELECT given.id, %(child)s, given.on_failure, pg_current_xact_id() FROM given
+            WHERE EXISTS (SELECT FROM staged_jobs ...) OR EXISTS (SELECT FROM blocked_jobs ...) OR ...
         """
 
         def insert(writer: Writer, row_id: int, row: Any) -> bool:
@@ -97,13 +99,20 @@ class Flows:
         )
 
     def look(self) -> Execute:
-        """Remember this statement's snapshot, and find the edges that are met or failed.
+        """Find the edges that are met or failed, and remember this statement's snapshot.
 
         A large tick is done in parts of `most` edges; only the last part remembers its snapshot.
 
-        SELECT … FROM job_edges JOIN finished_jobs ON id = parent_id WHERE finished_xid >= last.xmax
-            OR finished_xid = ANY (last.xip)   -- the finishes that the last snapshot did not see
-        UNION … edges.xid >= last.xmax OR edges.xid = ANY (last.xip)   -- new edges, by all finishes and deaths
+            WITH ended AS (
+                SELECT id, superseded_by FROM finished_jobs WHERE finished_xid >= %(xmax)s
+                UNION ALL SELECT id, superseded_by FROM finished_jobs WHERE finished_xid = ANY (%(xip)s)
+                ...  -- and so for dead_jobs by died_xid
+            ), pairs AS (
+                SELECT job_edges.* FROM ended JOIN job_edges ON parent_id = ended.id WHERE NOT is_met
+                UNION SELECT * FROM job_edges WHERE (edge_xid >= %(xmax)s OR edge_xid = ANY (%(xip)s)) AND NOT is_met
+                    AND parent_id IN (finished_jobs, dead_jobs, or none of the five tables)
+            ) ...
+            UPDATE drain_state SET xmax = pg_snapshot_xmax(pg_current_snapshot()), xip = ...
         """
 
         def compare(writer: Writer, row_id: int, last: Seen) -> Any:
@@ -155,7 +164,17 @@ class Flows:
     def unblock(self, found: tuple[tuple[int, str], ...]) -> Execute:
         """Count met edges of each child, move zeros to `staged_jobs`, and cancel; return the children found.
 
-        A child that was cancelled or retried meanwhile is not found, and its edges stay as they are.
+        A child that was cancelled or retried meanwhile is not found, and its edges stay as they are. A row cannot be
+        updated and deleted in one statement, so the count is known before either:
+
+            children AS (SELECT id, unmet FROM blocked_jobs WHERE id IN (SELECT child_id FROM pairs)
+                ORDER BY id FOR UPDATE),
+            sums AS (SELECT id, unmet - count(*) FILTER (WHERE is_ok) AS rest, bool_or(failed) AS failed ...),
+            met AS (UPDATE job_edges SET is_met = true FROM pairs JOIN children ON children.id = pairs.child_id ...),
+            lowered AS (UPDATE blocked_jobs SET unmet = rest FROM sums WHERE rest > 0 AND NOT failed),
+            freed AS (DELETE FROM blocked_jobs USING sums WHERE rest = 0 OR failed RETURNING ...),
+            released AS (INSERT INTO staged_jobs SELECT ... FROM freed WHERE NOT failed),
+            buried AS (INSERT INTO dead_jobs SELECT ... FROM freed WHERE failed)
         """
         children = {at % 10 for at, _ in found}
 
