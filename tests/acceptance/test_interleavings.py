@@ -105,6 +105,6 @@ def test_a_history_is_a_word_of_the_automaton(
                     "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
                     (number, NOW, *letter, *[None] * (8 - len(letter))),
                 )
-        found = history.read(connection).problems
+        found = history.read(connection, history.Notes()).problems
     assert len(found) == (problem is not None)
     assert (problem or "") in "".join(found)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -86,6 +85,23 @@ class _State(NamedTuple):
     claimed_delivery: int = 0
 
 
+@dataclass
+class Notes:
+    """What workers know, and the tables do not.
+
+    Attributes:
+        claimed: By job and token, the delivery through which it was claimed.
+        ended: Job and token of each outcome that was accepted.
+        may_list_twice: Redis may bring a delivery back, so that it is claimed again once its lease is over.
+        may_claim_again: A worker repeats a claim whose answer was lost.
+    """
+
+    claimed: dict[tuple[int, int], int] = field(default_factory=dict)
+    ended: set[tuple[int, int]] = field(default_factory=set)
+    may_list_twice: bool = False
+    may_claim_again: bool = False
+
+
 class History(NamedTuple):
     """All changes of all jobs.
 
@@ -98,37 +114,31 @@ class History(NamedTuple):
     letters: list[tuple[str, datetime]]
 
 
-def read(
-    connection: psycopg.Connection[Any],
-    claimed: Mapping[tuple[int, int], int] = MappingProxyType({}),
-    *,
-    may_list_twice: bool = False,
-    may_claim_again: bool = False,
-) -> History:
-    """Read what happened.
-
-    Args:
-        may_list_twice: Redis may bring a delivery back, so that it is claimed again once its lease is over.
-        may_claim_again: A worker repeats a claim whose answer was lost.
-        claimed: By job and token, the delivery through which a worker claimed it.
-    """
+def read(connection: psycopg.Connection[Any], notes: Notes) -> History:
+    """Read what happened."""
     history = History([], [])
     changes = map(_Change._make, connection.execute(_READ))
+    ends = set()
     for job, its in groupby(changes, attrgetter("id")):
         state = _State()
         for _, group in groupby(its, attrgetter("xid")):
             together = list(group)
-            after = _after(state, together, may_list_twice, may_claim_again)
+            after = _after(state, together, notes)
             if isinstance(after, str):
                 history.problems.append(f"job {job}: {after} after {state}")
                 break
-            through = claimed.get((job, after.token), after.delivery)
+            through = notes.claimed.get((job, after.token), after.delivery)
             if after.token > state.token and through != after.delivery:
-                history.problems.append(
-                    f"job {job}: claimed through delivery {through} past {after.delivery}"
-                )
+                problem = f"claimed through delivery {through} past {after.delivery}"
+                history.problems.append(f"job {job}: {problem}")
             history.letters.append((_letter(state, after), together[-1].at))
+            if after.place != "inflight" or not after.lease:
+                ends.add((job, state.token))
             state = after
+    outdated = sorted(notes.ended - ends)
+    history.problems.extend(
+        f"job {job}: an outcome is accepted under token {token}" for job, token in outdated
+    )
     return history
 
 
@@ -147,15 +157,13 @@ def _letter(before: _State, after: _State) -> str:
     return letter
 
 
-def _after(
-    before: _State, changes: list[_Change], may_list_twice: bool, may_claim_again: bool
-) -> _State | str:
+def _after(before: _State, changes: list[_Change], notes: Notes) -> _State | str:
     places = {before.place} - {""}
     state = before
     for change in changes:
         (places.add if change.is_there else places.discard)(change.place)
         if change.place == "inflight" and change.is_there:
-            after = _moved_on(state, change, may_list_twice, may_claim_again)
+            after = _moved_on(state, change, notes)
             if isinstance(after, str):
                 return after
             state = after
@@ -178,7 +186,7 @@ def _after(
     return state._replace(place=place)
 
 
-def _moved_on(before: _State, change: _Change, may_list_twice: bool, may_claim_again: bool) -> _State | str:
+def _moved_on(before: _State, change: _Change, notes: Notes) -> _State | str:
     assert change.delivery is not None
     assert change.token is not None
     # Without a lease, a higher token fences earlier claims off.
@@ -191,14 +199,14 @@ def _moved_on(before: _State, change: _Change, may_list_twice: bool, may_claim_a
         problem = f"token {change.token}"
     elif change.lease and not is_claim and change.worker != before.worker:
         problem = f"the claim of {change.worker} under token {change.token}"
-    elif is_held and is_claim and not (may_claim_again and change.worker == before.worker):
+    elif is_held and is_claim and not (notes.may_claim_again and change.worker == before.worker):
         problem = f"a claim of {change.worker} under a valid lease"
     elif is_held and change.delivery > before.delivery:
         problem = "a delivery under a valid lease"
     elif (
         is_claim
         and change.delivery == before.claimed_delivery
-        and not ((may_list_twice and before.lease) or (may_claim_again and is_held))
+        and not ((notes.may_list_twice and before.lease) or (notes.may_claim_again and is_held))
     ):
         problem = f"a second claim of delivery {change.delivery}"
     if problem:

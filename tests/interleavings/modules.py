@@ -23,6 +23,7 @@ from drain.wire import Producer
 from tests.helpers import NAMESPACE, wait_until
 from tests.interleavings import history, schedule
 from tests.interleavings.gate import Gate
+from tests.interleavings.history import Notes
 from tests.interleavings.programs import (
     LIST,
     QUEUE,
@@ -115,8 +116,7 @@ class Laboratory:
         self.control.execute(f"ALTER DATABASE {self.control.info.dbname} SET deadlock_timeout = '20ms'")
         self.last = postgres.connect(database_url, leader.APPLICATION_NAME)
         self._producer = Producer(redis_url, NAMESPACE)
-        self._may_list_twice = False
-        self._claimed: dict[tuple[int, int], int] = {}
+        self.notes = Notes()
         self._answers: dict[str, tuple[int, bool]] = {}
         self.redis: Redis = Redis.from_url(redis_url)
         self.gate = Gate(directory, self.control, unquote(urlsplit(redis_url).path))
@@ -137,8 +137,7 @@ class Laboratory:
 
     def run(self, module: str, seed: int, repeated: tuple[str, ...] | None = None) -> Outcome:
         """Run one schedule on empty tables."""
-        self._claimed.clear()
-        self._may_list_twice = False
+        self.notes = Notes()
         self.control.execute(_RESET)
         self.redis.flushall()
         return schedule.run(self.gate, MODULES[module].scene(self, Random(seed)), seed, repeated)
@@ -157,10 +156,6 @@ class Laboratory:
     def has_deliveries(self) -> bool:
         """Look, once in each step, into the list."""
         return self._ask("deliveries", lambda: bool(self.redis.exists(LIST)))
-
-    def claimed(self, job: int, token: int, delivery: int) -> None:
-        """Note through which delivery a worker has claimed a job, which the tables do not have."""
-        self._claimed[job, token] = delivery
 
     def _ask(self, name: str, ask: Callable[[], bool]) -> bool:
         if self._answers.get(name, (0, False))[0] != self.gate.steps:
@@ -181,7 +176,7 @@ class Laboratory:
         yield from self.in_one_place()
         for job, effects, finishes in self.query(_WRONG_EFFECTS):
             yield f"job {job} took effect {effects} times with {finishes} finishes"
-        yield from history.read(self.control, self._claimed, may_list_twice=self._may_list_twice).problems
+        yield from history.read(self.control, self.notes).problems
 
     def _work_to_the_end(self) -> bool:
         state = wait_until(lambda: leader.try_to_lead(self.last))
@@ -196,7 +191,7 @@ class Laboratory:
                 redelivery.run_once()
                 popped: Any = self.redis.lpop(LIST, 100) or []
                 for delivery in popped:
-                    work(self.control, "the last", delivery.decode(), self.claimed)
+                    work(self.control, "the last", delivery.decode(), self.notes)
         self.last.execute("SELECT pg_advisory_unlock_all()")
         return not self.query(_LEFT)
 
@@ -216,7 +211,7 @@ class Laboratory:
         listed: Any = self.redis.lrange(LIST, 0, 0)
         if listed:
             self.redis.rpush(LIST, *listed)
-            self._may_list_twice = True
+            self.notes.may_list_twice = True
 
     def _flush(self) -> None:
         self.redis.flushall()
@@ -255,7 +250,7 @@ class _Cast:
         return self.add("leader", lambda random: leading(self.laboratory.may_lead, rounds, batch))
 
     def workers(self, *, many: bool = False) -> _Cast:
-        of_process = self.laboratory.has_deliveries, self.laboratory.claimed
+        of_process = self.laboratory.has_deliveries, self.laboratory.notes
         # As two processes, or as two threads of one.
         name = self.random.choice(["", "worker"])
 

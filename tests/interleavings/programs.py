@@ -22,6 +22,7 @@ from drain.tables.selections import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE
 from tests.interleavings.gate import Actor
+from tests.interleavings.history import Notes
 
 QUEUE = "q"
 LIST = f"rq:queue:{QUEUE}"
@@ -33,8 +34,6 @@ _ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback"}
 
 Program = Callable[[Actor], None]
 Condition = Callable[[], bool]
-# Job, token, and the delivery through which it was claimed.
-Claimed = Callable[[int, int, int], None]
 
 
 @contextmanager
@@ -163,7 +162,7 @@ def leading(may_lead: Condition, rounds: int = 2, batch: int = 2) -> Program:
 
 def working(
     has_deliveries: Condition,
-    claimed: Claimed,
+    notes: Notes,
     random: Random,
     pops: int = 3,
     *,
@@ -186,9 +185,9 @@ def working(
                 popped: Any = redis.lpop(LIST, 3 if many else 1) or []
                 deliveries = [delivery.decode() for delivery in popped]
                 if many and deliveries:
-                    _work_on_many(connection, worker, deliveries, claimed)
+                    _work_on_many(connection, worker, deliveries, notes)
                 for delivery in [] if many else deliveries:
-                    work(connection, worker, delivery, claimed, is_failing=random.random() < fails)
+                    work(connection, worker, delivery, notes, is_failing=random.random() < fails)
 
     return run
 
@@ -197,7 +196,7 @@ def work(
     connection: postgres.Connection,
     worker: str,
     delivery: str,
-    claimed: Claimed,
+    notes: Notes,
     *,
     is_failing: bool = False,
 ) -> None:
@@ -206,29 +205,33 @@ def work(
     claim = claims.claim(connection, job_id, worker=worker, limits={}, delivery=number)
     if claim is None:
         return
-    claimed(job_id, claim.fencing_token, number)
+    notes.claimed[job_id, claim.fencing_token] = number
     if claim.is_spent:
-        outcomes.bury_claimed(connection, claim, reason="lease", explanation="no")
+        has_ended = outcomes.bury_claimed(connection, claim, reason="lease", explanation="no")
     elif is_failing:
-        outcomes.retry_later(connection, claim, 0, _ERROR)
+        has_ended = outcomes.retry_later(connection, claim, 0, _ERROR)
     else:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO effects VALUES (%s)", (claim.id,))
-        finishes.finish_and_commit(connection, claim)
+        has_ended = finishes.finish_and_commit(connection, claim)
+    if has_ended:
+        notes.ended.add((job_id, claim.fencing_token))
 
 
 def _work_on_many(
-    connection: postgres.Connection, worker: str, deliveries: Sequence[str], claimed: Claimed
+    connection: postgres.Connection, worker: str, deliveries: Sequence[str], notes: Notes
 ) -> None:
     """Run deliveries as a worker does whose jobs have no transaction; the effect stands for the finish's own."""
     given = dict(map(_parsed, deliveries))
     found = claims.claim_many(connection, given, worker=worker, limits={})
     for claim in found:
-        claimed(claim.id, claim.fencing_token, given[claim.id])
+        notes.claimed[claim.id, claim.fencing_token] = given[claim.id]
     if found:
         with connection.transaction():
-            for job_id in finishes.finish_many(connection, found):
+            finished = finishes.finish_many(connection, found)
+            for job_id in finished:
                 connection.execute("INSERT INTO effects VALUES (%s)", (job_id,))
+        notes.ended.update((claim.id, claim.fencing_token) for claim in found if claim.id in finished)
 
 
 def _parsed(delivery: str) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from drain.database.postgres import Connection
 from drain.embedded import Services, services
 from drain.wire import Producer
 from tests.interleavings import history
+from tests.interleavings.history import Notes
 from tests.soak import survived, tables, verdict
 from tests.soak.chaos import Chaos, coverage
 from tests.soak.faults import Faults
@@ -100,7 +101,7 @@ class _Run:
         drained = self._seconds() - lasted
         with closing(_connect(self._servers)) as connection:
             self._breaches += verdict.lines(self._audit(connection).breaches)
-            past = history.read(connection, may_list_twice=True, may_claim_again=True)
+            past = history.read(connection, Notes(may_list_twice=True, may_claim_again=True))
             self._breaches += [f"history: {problem}" for problem in past.problems]
             told = verdict.read(journals(self._directory))
             return Result(
