@@ -1,0 +1,100 @@
+"""A PostgreSQL, an asynchronous replica of it, and a failover that loses the last transactions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from psycopg.conninfo import conninfo_to_dict
+
+from drain.database import schema
+from drain.embedded import EmbeddedPostgres
+from drain.embedded.binaries import find_postgres, unprivileged_account
+from drain.embedded.postgres_server import CARELESS
+from tests.helpers import PATIENCE_SECONDS, disconnect, query, wait_until
+from tests.proxy import Proxy, proxied
+
+HAS_BASEBACKUP = shutil.which("pg_basebackup", path=str(find_postgres(None))) is not None
+
+
+class Replica(EmbeddedPostgres):
+    """A streaming replica of the server behind a proxy, copied from it by `pg_basebackup`."""
+
+    def __init__(self, primary: Proxy) -> None:
+        # By default, a promotion that begins while the primary cannot be reached takes 5 s.
+        super().__init__(settings=CARELESS | {"wal_retrieve_retry_interval": "100ms"})
+        self._primary = primary
+
+    def _create_data(self) -> None:
+        self._data.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            account = unprivileged_account()
+            os.chown(self._data, account.pw_uid, account.pw_gid)
+        source = f"host=127.0.0.1 port={self._primary.port} user=postgres sslmode=disable gssencmode=disable"
+        options = (f"--dbname={source}", "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        if self._run_on(self._data, "pg_basebackup", options).wait(PATIENCE_SECONDS):
+            raise self.failure("could not be copied")
+        self.kill()
+        # The primary's socket may be among its data.
+        for lock in self._data.glob(".s.PGSQL.*.lock"):
+            lock.unlink()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both servers, each with the database `drain`.
+
+    Attributes:
+        clients: Leads to the primary, and after `fail_over` to the replica.
+        url: Through `clients`.
+    """
+
+    primary: EmbeddedPostgres
+    replica: Replica
+    stream: Proxy
+    clients: Proxy
+    url: str
+
+    def freeze(self) -> None:
+        """Let the replica receive all that is committed, and nothing that is committed later."""
+        # Also flushes the leader's commits, which do not wait for the disk.
+        query(self.primary.url, "SELECT pg_logical_emit_message(true, 'test', '')")
+        ((end,),) = query(self.primary.url, "SELECT pg_current_wal_flush_lsn()::text")
+        received = "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), %s::text::pg_lsn) >= 0"
+        wait_until(lambda: query(self.replica.url, received, end) == [(True,)])
+        self.stream.stalled.set()
+
+    def lead_clients_to_replica(self) -> None:
+        """Kill the primary, and wait for a client of the replica, which is read-only until `promote`."""
+        self.clients.target = _socket_of(self.replica)
+        sessions = "SELECT sessions FROM pg_stat_database WHERE datname = 'drain'"
+        before = query(self.replica.url_of("postgres"), sessions)
+        disconnect()
+        self.primary.kill()
+        wait_until(lambda: query(self.replica.url_of("postgres"), sessions) > before)
+
+    def promote(self) -> None:
+        """Make the replica a primary."""
+        assert query(self.replica.url_of("postgres"), "SELECT pg_promote()") == [(True,)]
+
+
+@contextmanager
+def replicated() -> Iterator[Pair]:
+    """Run a primary with our tables, and a replica of it."""
+    with EmbeddedPostgres(settings=CARELESS) as primary:
+        schema.install(primary.url)
+        stream = Proxy(_socket_of(primary))
+        try:
+            with Replica(stream) as replica, proxied(primary.url) as (clients, url):
+                yield Pair(primary, replica, stream, clients, url)
+                disconnect()
+        finally:
+            stream.listener.close()
+
+
+def _socket_of(server: EmbeddedPostgres) -> str:
+    parts = conninfo_to_dict(server.url)
+    return f"{parts['host']}/.s.PGSQL.{parts['port']}"
