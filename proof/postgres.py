@@ -192,6 +192,7 @@ class Database:
         leader: Session that holds the advisory lock.
         disconnected: Sessions whose next statement finds the connection lost.
         flushed: What is on the disk; `unflushed` are the states after each commit since.
+        lag: How many of the last commits and new values of sequences a replica may lack, flushed or not; 0: no replica.
         next_xid: Next transaction id; None if the scenario does not compare ids. A crash keeps it, since the log of
             a commit that is kept has its id.
     """
@@ -206,6 +207,7 @@ class Database:
     unflushed: tuple[tuple[Rows, Mapping[str, int]], ...] = ()
     keeps_history: bool = False
     next_xid: Xid | None = None
+    lag: int = 0
 
     def copy(self) -> Database:
         """Copy what changes in place."""
@@ -273,6 +275,8 @@ class Database:
         transaction.is_durable |= statement.is_durable
         if transaction.waiting is None:
             self.sequences = {**self.sequences, **statement.sequences}
+            if self.keeps_history and self.lag and statement.sequences:
+                self._note((self.committed, self.sequences))
             transaction.waiting = self._begin_statement(process, transaction, statement)
         try:
             answers = self._go_on(process, transaction, statement)
@@ -347,10 +351,17 @@ class Database:
         self.committed = _overlaid(self.committed, transaction.writes)
         if self.keeps_history:
             now = (self.committed, self.sequences)
-            if is_durable or transaction.is_durable:
+            if not self.lag and (is_durable or transaction.is_durable):
                 self.flushed, self.unflushed = now, ()
             elif transaction.writes:
-                self.unflushed += (now,)
+                self._note(now)
+
+    def _note(self, now: tuple[Rows, Mapping[str, int]]) -> None:
+        """Add a state that a crash may leave; a replica has all but the latest."""
+        self.unflushed += (now,)
+        if self.lag and len(self.unflushed) > self.lag:
+            self.flushed, *rest = self.unflushed
+            self.unflushed = tuple(rest)
 
     def roll_back(self, process: str) -> None:
         """End the session's transaction, if any."""
@@ -374,8 +385,9 @@ class Database:
         self.transactions = {}
         self.leader = None
         self.disconnected = processes
-        self.committed, self.sequences = self.flushed = (self.flushed, *self.unflushed)[kept]
-        self.unflushed = ()
+        self.committed, self.sequences = (self.flushed, *self.unflushed)[kept]
+        # No other crash follows.
+        self.keeps_history, self.flushed, self.unflushed = False, None, ()
 
 
 def _overlaid(rows: Rows, writes: Mapping[Key, Any]) -> Rows:

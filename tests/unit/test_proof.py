@@ -124,3 +124,23 @@ def test_a_crash_keeps_a_prefix_of_the_commits_that_were_not_flushed(kept: int) 
     database.crash(kept, frozenset("a"))
     assert database.committed == {("counters", 1): kept}
     assert database.disconnected == {"a"}
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_failover_keeps_a_prefix_of_the_last_states_though_they_were_flushed(kept: int) -> None:
+    database = Database({("counters", 1): 0}, {"numbers": 0}, keeps_history=True, lag=2)
+    database.flushed = (database.committed, database.sequences)
+    for number in range(1, 3):
+        database.begin("a", READ_COMMITTED)
+        numbered = {"numbers": number}
+        database.execute(
+            "a",
+            Statement("", "counters", lambda at, row, lapsed: True, _add_one, sequences=numbered),
+        )
+        database.commit("a", is_durable=True)
+    database.crash(kept, frozenset("a"))
+    # The second number reaches the replica before the commit that uses it.
+    assert (database.committed["counters", 1], database.sequences["numbers"]) == [(1, 1), (1, 2), (2, 2)][
+        kept
+    ]
+    assert database.disconnected == {"a"}
