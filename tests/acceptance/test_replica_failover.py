@@ -131,8 +131,8 @@ def test_each_order_that_a_failover_kept_is_settled_once(pair: Pair, redis_url: 
             "finish lost", "move lost", "order lost", "grouped finish lost", "claim lost by rq worker"
         )
         shop.wait_until_settled("finish lost", "move lost", "order lost", "grouped finish lost")
-        programs.append(stack.enter_context(shop.working("slow")))
-        programs.append(stack.enter_context(shop.working_by_rq("rq")))
+        slow = stack.enter_context(shop.working("slow"))
+        programs += [slow, stack.enter_context(shop.working_by_rq("rq"))]
         shop.wait_until_begun("claim lost")
         shop.wait_until_settled("claim lost by rq worker")
         wait_until(lambda: pushed_jobs(redis_url, "slow") == [move_lost, order_lost])
@@ -144,10 +144,15 @@ def test_each_order_that_a_failover_kept_is_settled_once(pair: Pair, redis_url: 
         assert shop.order("with the id of a lost one", queue="slow") == order_lost
         shop.release("move lost before the claim", "with the id of a lost one")
         # By another worker, with the number of the lost claim.
-        programs.append(stack.enter_context(shop.working("slow")))
+        other = stack.enter_context(shop.working("slow"))
+        programs.append(other)
         shop.wait_until_begun("claim lost", times=2)
         assert shop.yard.row(claim_lost)["fencing_token"] == 1
+        other.signal_all(signal.SIGSTOP)
         shop.release("claim lost")
+        wait_until(lambda: slow.events("stale_finish"))
+        assert "claim lost" not in shop.settled()
+        other.signal_all(signal.SIGCONT)
 
         shop.assert_each_order_is_settled_once()
         assert worker.events("job_interrupted")
