@@ -54,7 +54,8 @@ class Follower:
     def look(self, connection: Connection) -> list[Event]:
         """Return new events in time order; the first look only notes positions."""
         with change_feed.one_snapshot(connection) as present:
-            if self._last is None:
+            # A failover to a lagging replica moves all positions back.
+            if self._last is None or present.xmax < self._last.xmax:
                 self._begin(connection, present)
                 events: list[Event] = []
             else:

@@ -435,6 +435,21 @@ def test_an_outage_is_reported_once_and_its_events_are_not_missed(
         assert end(command, signal.SIGINT) == 0
 
 
+def test_after_a_failover_that_lost_transactions_new_events_are_reported(telling: Telling) -> None:
+    follower = telling.follower
+    ids = telling.stage(2)
+    telling.look()
+    assert follower._last is not None
+    # Positions in the history that was lost.
+    follower._last = follower._last._replace(xmax=follower._last.xmax + 1000)
+    follower._top, follower._deliveries = ids[-1] + 100, {"default": 100}
+    assert telling.look() == []
+    (job_id,) = telling.stage()
+    assert telling.look() == [f"staged {job_id}"]
+    telling.move([job_id])
+    assert telling.look() == [f"moved {job_id}"]
+
+
 def test_the_inspection_role_has_sufficient_rights(place: Place, redis_url: str) -> None:
     with closing(postgres.connect(place.url_of("inspection"), "drain events")) as connection:
         follower = Follower()
