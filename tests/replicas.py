@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -58,6 +59,13 @@ class Pair:
     clients: Proxy
     url: str
 
+    @property
+    def url_of_both(self) -> str:
+        """URL of whichever accepts writes, without `clients`."""
+        hosts, ports = zip(*(_place(server) for server in (self.primary, self.replica)), strict=True)
+        names = ",".join(map(quote, hosts))
+        return f"postgresql://postgres@/drain?host={names}&port={','.join(ports)}&target_session_attrs=read-write"
+
     def freeze(self) -> None:
         """Let the replica receive all that is committed, and nothing that is committed later."""
         # Also flushes the leader's commits, which do not wait for the disk.
@@ -95,6 +103,11 @@ def replicated() -> Iterator[Pair]:
             stream.listener.close()
 
 
-def _socket_of(server: EmbeddedPostgres) -> str:
+def _place(server: EmbeddedPostgres) -> tuple[str, str]:
     parts = conninfo_to_dict(server.url)
-    return f"{parts['host']}/.s.PGSQL.{parts['port']}"
+    return str(parts["host"]), str(parts["port"])
+
+
+def _socket_of(server: EmbeddedPostgres) -> str:
+    directory, port = _place(server)
+    return f"{directory}/.s.PGSQL.{port}"

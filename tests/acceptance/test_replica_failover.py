@@ -5,6 +5,7 @@ What the replica has is the truth: each of its orders is settled once, and the p
 
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -72,8 +73,8 @@ class Shop:
     def leading(self) -> AbstractContextManager[Command]:
         return leading(self._env())
 
-    def working(self, *words: str) -> AbstractContextManager[Command]:
-        return self.yard.working(*words, "--prefetch", "1", DRAIN_JOBS=jobs.MODULE)
+    def working(self, *words: str, **more: str) -> AbstractContextManager[Command]:
+        return self.yard.working(*words, "--prefetch", "1", DRAIN_JOBS=jobs.MODULE, **more)
 
     def working_by_rq(self, queue: str) -> AbstractContextManager[Command]:
         words = ("worker", "--url", self.yard.redis_url, queue)
@@ -92,7 +93,8 @@ class Shop:
 
 
 @pytest.fixture
-def pair(processes: None) -> Iterator[Pair]:
+def pair(processes: None, temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
     with replicated() as pair:
         query(pair.url, TABLES)
         yield pair
@@ -131,7 +133,7 @@ def test_each_order_that_a_failover_kept_is_settled_once(pair: Pair, redis_url: 
             "finish lost", "move lost", "order lost", "grouped finish lost", "claim lost by rq worker"
         )
         shop.wait_until_settled("finish lost", "move lost", "order lost", "grouped finish lost")
-        slow = stack.enter_context(shop.working("slow"))
+        slow = stack.enter_context(shop.working("slow", DRAIN_DATABASE_URL=pair.url_of_both))
         programs += [slow, stack.enter_context(shop.working_by_rq("rq"))]
         shop.wait_until_begun("claim lost")
         shop.wait_until_settled("claim lost by rq worker")
