@@ -75,6 +75,13 @@ class Pair:
         wait_until(lambda: query(self.replica.url, received, end) == [(True,)])
         self.stream.stalled.set()
 
+    def wait_for_replica(self) -> None:
+        """Let commits wait until the replica has them."""
+        query(self.primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        query(self.primary.url, "SELECT pg_reload_conf()")
+        is_synchronous = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
+        wait_until(lambda: query(self.primary.url, is_synchronous))
+
     def lead_clients_to_replica(self) -> None:
         """Kill the primary, and wait for a client of the replica, which is read-only until `promote`."""
         self.clients.target = _socket_of(self.replica)

@@ -38,6 +38,9 @@ pytestmark = pytest.mark.skipif(not HAS_BASEBACKUP, reason="this PostgreSQL lack
 TABLES = f"{EFFECTS}; CREATE TABLE orders (label text PRIMARY KEY)"
 UNFINISHED = "SELECT id FROM staged_jobs UNION ALL SELECT id FROM inflight_jobs"
 NOT_PUSHED = "SELECT FROM inflight_jobs, drain_pushed_up_to WHERE delivery > last_value"
+WAITS_FOR_REPLICA = """
+SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'drain work'
+"""
 # As after each 32nd id: PostgreSQL logs 32 ahead, which a replica skips.
 REPEAT_NEXT_ID = "SELECT setval('staged_jobs_id_seq', last_value) FROM staged_jobs_id_seq"
 
@@ -61,8 +64,11 @@ class Shop:
         for label in labels:
             (self._files / label).touch()
 
+    def has_begun(self, label: str, times: int = 1) -> bool:
+        return len(list(self._files.glob(f"{label}.*"))) == times
+
     def wait_until_begun(self, label: str, times: int = 1) -> None:
-        wait_until(lambda: len(list(self._files.glob(f"{label}.*"))) == times)
+        wait_until(lambda: self.has_begun(label, times))
 
     def settled(self) -> Counter[str]:
         return Counter(Path(path).name for path in self.yard.effects())
@@ -160,6 +166,28 @@ def test_each_order_that_a_failover_kept_is_settled_once(pair: Pair, redis_url: 
         assert worker.events("job_interrupted")
         assert query(pair.url, "SELECT id, fencing_token FROM stale_finishes") == [(claim_lost, 1)]
         assert [end(each) for each in programs] == [0] * len(programs)
+
+
+def test_no_attempt_begins_before_a_synchronous_replica_has_its_claim(
+    pair: Pair, redis_url: str, tmp_path: Path
+) -> None:
+    shop = Shop(pair.url, redis_url, tmp_path)
+    with shop.leading():
+        job_id = shop.order("order")
+        wait_until(lambda: pushed_jobs(redis_url) == [job_id])
+        pair.wait_for_replica()
+        pair.freeze()
+        with shop.working():
+            wait_until(lambda: query(pair.url, WAITS_FOR_REPLICA))
+            assert not shop.has_begun("order")
+            pair.lead_clients_to_replica()
+            pair.promote()
+            shop.wait_until_begun("order")
+            shop.release("order")
+            shop.assert_each_order_is_settled_once()
+    # Never by an attempt whose claim is lost.
+    assert query(pair.url, "SELECT fencing_token FROM finished_jobs") == [(1,)]
+    assert not query(pair.url, "SELECT FROM stale_finishes")
 
 
 def test_programs_left_on_the_old_primary_only_delay_the_jobs_of_the_new_one(
