@@ -19,14 +19,14 @@ def settle(path: str) -> None:
         session.execute(_LEAVE, {"label": path, "worker": os.getpid()})
 
 
-@job(lease_seconds=120.0, max_attempts=9)
+@job(lease_seconds=600.0, max_attempts=9)
 def settle_slowly(path: str) -> None:
     """The same; no heartbeat notices that the claim is lost."""
     settle.function(path)
 
 
-@job(commit="grouped", lease_seconds=2.0, max_attempts=9)
+@job(commit="grouped", lease_seconds=600.0, max_attempts=9)
 def settle_and_wait(path: str) -> None:
-    """The same; return once there is another file, long after the commit."""
+    """The same in a grouped commit; return once there is another file, long after the commit."""
     settle.function(path)
     wait_for_file.function(f"{path}-committed")

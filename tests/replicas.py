@@ -49,7 +49,7 @@ class Pair:
     """Both servers, each with the database `drain`.
 
     Attributes:
-        clients: Leads to the primary, and after `fail_over` to the replica.
+        clients: Leads to the primary, and after `lead_clients_to_replica` to the replica.
         url: Through `clients`.
     """
 
