@@ -137,8 +137,8 @@ class Streams:
         return Selection(*parts, self.ordering.vet, self._keeps_others)
 
     def _keeps_others(self, row: DueJob | None) -> bool:
-        """Return True for a first row that holds its key: paused, or due and locked before it matured."""
-        return row is None or self._paused.applies_to(row)
+        """Return True for a row that holds its key or waits: paused, locked before it matured, or behind a retry."""
+        return row is None or self._paused.applies_to(row) or self.ordering.is_behind(row)
 
     def enter(self, stream: str) -> None:
         """Return a stream to the order if its rows may be due."""

@@ -56,11 +56,15 @@ class CallBack:
             self._scans.ran_for(monotonic() - began)
         return total
 
-    def outdated(self, queues: Collection[str]) -> int:
-        """Call back delivered, unclaimed jobs under new limits, as retries."""
-        return self._in_slices(
-            lambda: redeliveries.call_back_all(self._connection, _SLICE, queues), "new limits"
+    def outdated(self, queues: Collection[str], up_to: int) -> set[str]:
+        """Call back jobs delivered under earlier limits, as retries; return queues with locked ones.
+
+        Those start if the lock is a claim's. Otherwise, another call must find them.
+        """
+        self._in_slices(
+            lambda: redeliveries.call_back_all(self._connection, _SLICE, queues, up_to), "new limits"
         )
+        return redeliveries.still_delivered(self._connection, queues, up_to)
 
     def leases(self, within: float, ruled: Collection[str]) -> list[int]:
         """Call back jobs with recently expired leases, paused or under rules, as retries; return their ids."""

@@ -70,6 +70,9 @@ class Redelivery:
         self._deliveries = deliveries = enqueuer.deliveries
         self._all_leases = Pacer(_WHOLE_SECONDS)
         self._leases_seen_at = 0.0
+        # Queues with deliveries, up to a number, from before a change of limits.
+        self._outdated: set[str] = set()
+        self._outdated_up_to = 0
         self._call_back = CallBack(connection, alive, enqueuer.admission.followed_pauses)
         self._failing_queues = FailingQueues(connection)
         self._oldest = OldestDeliveries(connection, deliveries)
@@ -117,9 +120,13 @@ class Redelivery:
         return total
 
     def _call_back_outdated(self) -> None:
-        if outdated := self.enqueuer.admission.outdated:
-            self._call_back.outdated(outdated)
-            self.enqueuer.admission.called_back()
+        admission = self.enqueuer.admission
+        if admission.outdated:
+            self._outdated |= admission.outdated
+            self._outdated_up_to = self._deliveries.last_delivery
+        if self._outdated:
+            self._outdated = self._call_back.outdated(self._outdated, self._outdated_up_to)
+            admission.called_back()
 
     def run_once(self, retries_seconds: float = float("inf")) -> int:
         """Scan once for each reason; return how many jobs were pushed again.
@@ -219,6 +226,9 @@ class Redelivery:
 
     def _push_overdue(self, overdue: Overdue) -> int:
         queue, first, last = overdue
+        if queue in self._outdated:
+            # A new number would hide them from the call-back.
+            return 0
         pushed = self._push_unclaimed_of(queue, "lost", above=first - 1, up_to=last)
         if pushed:
             # A stock worker missing from RQ's registry may have dropped them.
@@ -226,7 +236,8 @@ class Redelivery:
         return pushed
 
     def _push_unclaimed(self, reason: str, *, above: int, up_to: int) -> int:
-        queues = [queue for queue, _ in waiting.oldest_deliveries(self._connection)]
+        found = (queue for queue, _ in waiting.oldest_deliveries(self._connection))
+        queues = [queue for queue in found if queue not in self._outdated]
         return sum(self._push_unclaimed_of(queue, reason, above=above, up_to=up_to) for queue in queues)
 
     def _push_unclaimed_of(self, queue: str, reason: str, *, above: int, up_to: int) -> int:

@@ -194,19 +194,21 @@ def try_again(connection: Connection) -> None:
     connection.execute(f"UPDATE crons SET error = NULL {_UNLOCKED.format('error IS NOT NULL')}")
 
 
+_PAUSE = "UPDATE crons SET paused = true WHERE name = ANY (%s) AND NOT paused RETURNING name"
+_RESUME = """
+UPDATE crons SET paused = false, next_tick_at = NULL, changed_at = clock_timestamp()
+WHERE name = ANY (%s) AND paused RETURNING name
+"""
+
+
 def pause(connection: Connection, names: Sequence[str]) -> list[str]:
     """Pause schedules; return the names newly paused."""
-    statement = "UPDATE crons SET paused = true WHERE name = ANY (%s) AND NOT paused RETURNING name"
-    return [name for (name,) in connection.execute(statement, (list(names),))]
+    return [name for (name,) in connection.execute(_PAUSE, (list(names),))]
 
 
 def resume(connection: Connection, names: Sequence[str]) -> list[str]:
     """Resume schedules without their missed ticks; return the names resumed."""
-    statement = (
-        "UPDATE crons SET paused = false, next_tick_at = NULL, changed_at = clock_timestamp() "
-        "WHERE name = ANY (%s) AND paused RETURNING name"
-    )
-    return [name for (name,) in connection.execute(statement, (list(names),))]
+    return [name for (name,) in connection.execute(_RESUME, (list(names),))]
 
 
 def remove(connection: Connection, names: Sequence[str]) -> list[str]:

@@ -140,9 +140,9 @@ CALL_BACK_OF_QUEUES = _CALL_BACK.format(
     is_paused=IS_PAUSED,
     order="queue, delivery",
 )
-CALL_BACK_ALL = _CALL_BACK.format(
-    condition=f"{DELIVERED} AND queue = ANY (%(queues)s::text[])", is_paused="true", order="queue, delivery"
-)
+_UP_TO = f"{DELIVERED} AND queue = ANY (%(queues)s::text[]) AND delivery <= %(up_to)s::bigint"
+CALL_BACK_ALL = _CALL_BACK.format(condition=_UP_TO, is_paused="true", order="queue, delivery")
+STILL_DELIVERED = f"SELECT DISTINCT queue FROM inflight_jobs WHERE {_UP_TO}"
 CALL_BACK_LEASES = _CALL_BACK.format(
     condition=_LEASE_IS_OVER,
     is_paused=f"(queue = ANY (%(queues)s::text[]) OR {IS_PAUSED})",
@@ -159,9 +159,16 @@ def call_back(connection: Connection, limit: int, queues: Collection[str] | None
     return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
 
 
-def call_back_all(connection: Connection, limit: int, queues: Collection[str]) -> int:
-    """Call back delivered, unclaimed jobs of these queues; return how many."""
-    return connection.execute(CALL_BACK_ALL, {"limit": limit, "queues": list(queues)}).rowcount
+def call_back_all(connection: Connection, limit: int, queues: Collection[str], up_to: int) -> int:
+    """Call back delivered, unclaimed jobs of these queues, with numbers up to this one; return how many."""
+    parameters = {"limit": limit, "queues": list(queues), "up_to": up_to}
+    return connection.execute(CALL_BACK_ALL, parameters).rowcount
+
+
+def still_delivered(connection: Connection, queues: Collection[str], up_to: int) -> set[str]:
+    """Return the queues that `call_back_all` has not emptied, since rows were locked."""
+    rows = connection.execute(STILL_DELIVERED, {"queues": list(queues), "up_to": up_to})
+    return {queue for (queue,) in rows}
 
 
 def call_back_leases(

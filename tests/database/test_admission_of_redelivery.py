@@ -92,6 +92,21 @@ def test_new_rules_apply_to_jobs_waiting_for_a_worker(
         assert query(database_url, "SELECT id, delivery FROM inflight_jobs ORDER BY id") == deliveries
 
 
+@pytest.mark.parametrize("rules", [{"ordered": True}, {"running": 1}], ids=["order", "limit"])
+def test_new_rules_apply_to_a_job_that_was_locked_when_they_came(
+    database_url: str, redis_url: str, rules: dict[str, Any]
+) -> None:
+    # As by a claim of a worker that is killed, or by a cancellation that is rolled back.
+    ids, others = stage(database_url, 3, key="a"), stage(database_url, 2, queue="mail")
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        a_round(enqueuer, redelivery)
+        with psycopg.connect(database_url) as locking:
+            locking.execute("SELECT FROM inflight_jobs WHERE id = ANY (%s) FOR UPDATE", (ids[1:],))
+            set_rules(database_url, **rules)
+            rounds_until(enqueuer, redelivery, lambda: delivered(database_url) == [*ids[1:], *others])
+        rounds_until(enqueuer, redelivery, lambda: delivered(database_url) == [ids[0], *others])
+
+
 def _is_fair(enqueuer: Enqueuer) -> bool:
     return any(row.fair for row in enqueuer.admission._rules.rows.values())
 

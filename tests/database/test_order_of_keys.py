@@ -12,10 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from drain.admission import ordering
 from drain.admission.rules import Rules
+from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.tables import changes, keyed
 from drain.tables.changes import Change
@@ -203,6 +205,33 @@ def test_a_waiting_retry_does_not_overtake_an_earlier_due_job(database_url: str,
         assert wait_until(lambda: [leader.queue.look(), *leader.redeliver(1)][1:]) == [late]
         finish(database_url, [late])
         assert ids_of(leader.admit_all(1)) == [last]
+
+
+def test_a_waiting_retry_holds_its_key_when_the_earlier_job_is_gone_meanwhile(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_of_keys, found = keyed.first_of_keys, []
+
+    def cancel_afterwards(*arguments: Any) -> dict[str, keyed.First]:
+        first = first_of_keys(*arguments)
+        found.append(first["a"].id)
+        query(database_url, "DELETE FROM staged_jobs WHERE id = %s", early)
+        return first
+
+    early, late, last = stage(database_url, 3, key="a")
+    query(database_url, "UPDATE staged_jobs SET scheduled_at = now() + interval '1 h' WHERE id = %s", early)
+    with without_sweeps(database_url) as leader:
+        retry_later(database_url, leader.admit_all(1), seconds=60)
+        assert leader.settle(0.1) == []
+        due = "UPDATE staged_jobs SET scheduled_at = now() - interval '1 s', matured_at = now() WHERE id = %s"
+        query(database_url, due, early)
+        wait_until(leader.queue.look)
+        monkeypatch.setattr(keyed, "first_of_keys", cancel_afterwards)
+        # As after meeting a lock: each statement has its own snapshot.
+        with postgres.transaction(leader.connection, IsolationLevel.READ_COMMITTED):
+            assert leader.queue.select(10, skip_locked=True) == []
+        assert found == [early, last]
+        assert query(database_url, "SELECT id FROM inflight_jobs") == [(late,)]
 
 
 def test_a_key_continues_when_the_retry_that_holds_it_is_gone(database_url: str) -> None:

@@ -490,8 +490,8 @@ def test_pauses_are_looked_up_by_index_for_each_row(many_pauses: str) -> None:
         assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement
         assert sum(found.values()) <= 60, statement
 
-    for statement in (redeliveries.CALL_BACK, redeliveries.CALL_BACK_OF_QUEUES):
-        found = scans(many_pauses, statement, {"limit": 1000, "queues": ["a"]})
+    for statement in (redeliveries.CALL_BACK, redeliveries.CALL_BACK_OF_QUEUES, redeliveries.CALL_BACK_ALL):
+        found = scans(many_pauses, statement, {"limit": 1000, "queues": ["a"], "up_to": 500})
 
         assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement
 

@@ -127,9 +127,24 @@ MUTANTS = (
     Mutant(
         "leave alone what was delivered before a limit",
         "drain/enqueuer/redelivery.py",
-        "            self._call_back.outdated(outdated)\n",
-        "",
+        "            self._outdated = self._call_back.outdated(self._outdated, self._outdated_up_to)\n",
+        "            self._outdated = set()\n",
         ("test_admission_of_redelivery.py::test_new_rules_apply_to_jobs_waiting_for_a_worker",),
+    ),
+    Mutant(
+        "forget a job that was locked when limits changed",
+        "drain/enqueuer/redelivery.py",
+        "            self._outdated = self._call_back.outdated(self._outdated, self._outdated_up_to)\n",
+        "            self._call_back.outdated(self._outdated, self._outdated_up_to)\n"
+        "            self._outdated = set()\n",
+        ("test_admission_of_redelivery.py::test_new_rules_apply_to_a_job_that_was_locked_when_they_came",),
+    ),
+    Mutant(
+        "let a job pass a retry once the one before both is gone",
+        "drain/admission/streams.py",
+        " or self.ordering.is_behind(row)",
+        "",
+        ("test_order_of_keys.py::test_a_waiting_retry_holds_its_key_when_the_earlier_job_is_gone_meanwhile",),
     ),
     Mutant(
         "begin all turns again under other rules",
