@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from proof.checker import World
-from proof.postgres import Blocked, Statement, Writer
+from proof.postgres import Blocked, Rows, Statement, Writer
 
 
 class Begin(NamedTuple):
@@ -74,6 +74,21 @@ class Execute:
         return [
             tuple(Claimed(each.job, each.token) if isinstance(each, Started) else each for each in answers)
         ]
+
+
+class Select:
+    """A query of several tables, in one snapshot; locks nothing."""
+
+    def __init__(self, name: str, choose: Callable[[Rows], Any]) -> None:
+        self.name = name
+        self.choose = choose
+
+    def __repr__(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def step(self, world: World, process: str) -> list[Any]:
+        """Read."""
+        return [self.choose(world.database.read(process))]
 
 
 class Act:

@@ -23,7 +23,7 @@ def current() -> Mapping[str, str]:
         texts[name] = str(getattr(import_module(module), constant))
     schema = (HERE.parent / "schema.sql").read_text(encoding="utf-8")
     for name in _FUNCTION.findall(model):
-        versions = re.findall(rf"FUNCTION {name}\(.*?\nEND\n", schema, re.S)
+        versions = re.findall(rf"FUNCTION {name}\(.*?\nEND;?\n", schema, re.S)
         texts[f"schema.sql: {name}"] = "".join(versions)
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in sorted(texts.items())}
 

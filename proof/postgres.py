@@ -181,6 +181,22 @@ class Writer:
         self.database.give_xid(self._transaction)
         self._transaction.writes[table, row_id] = row
 
+    def insert_or_update(self, table: str, row_id: int, row: Any, may_update: Callable[[Any], bool]) -> bool:
+        """INSERT … ON CONFLICT DO UPDATE … WHERE; return False if the newest row may not be replaced."""
+        key = (table, row_id)
+        owner = self.database.owner(key, self.process)
+        if owner is not None:
+            raise _MustWait(owner)
+        newest = self.database.see(self.process).get(key)
+        is_visible = newest == self.snapshot.get(key)
+        if newest is not None and not is_visible and self._transaction.isolation == REPEATABLE_READ:
+            raise SerializationFailureError(key)
+        self._transaction.locks |= {key}
+        if newest is not None and not may_update(newest):
+            return False
+        self._write(table, row_id, row)
+        return True
+
 
 @dataclass
 class Database:
@@ -260,6 +276,16 @@ class Database:
         """Return the newest rows, with the session's own writes."""
         transaction = self.transactions.get(process)
         return _overlaid(self.committed, transaction.writes) if transaction else self.committed
+
+    def read(self, process: str) -> Rows:
+        """Return the rows that a query finds, by the transaction's isolation."""
+        self.require_connection(process)
+        transaction = self.transactions.get(process)
+        if transaction is None or transaction.isolation == READ_COMMITTED:
+            return self.see(process)
+        if transaction.snapshot is None:
+            transaction.snapshot, transaction.seen = self.committed, self.seen_by(process)
+        return _overlaid(transaction.snapshot, transaction.writes)
 
     def begin(self, process: str, isolation: str) -> None:
         """Begin a transaction; the first statement takes its snapshot."""
@@ -388,6 +414,11 @@ class Database:
         self.committed, self.sequences = (self.flushed, *self.unflushed)[kept]
         # No other crash follows.
         self.keeps_history, self.flushed, self.unflushed = False, None, ()
+
+
+def of_table(rows: Rows, table: str) -> dict[int, Any]:
+    """Return a table's rows by id."""
+    return {at: row for (name, at), row in rows.items() if name == table}
 
 
 def _overlaid(rows: Rows, writes: Mapping[Key, Any]) -> Rows:

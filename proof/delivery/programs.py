@@ -75,7 +75,7 @@ def leader(statements: Statements, batch: int = 1) -> Program:  # noqa: C901
 
     def lead(last: int, pushed: int) -> Steps:
         if pushed < last and statements.broken != "take over without pushing again":
-            last, _ = yield from _push_again(statements, last, pushed, above=pushed, up_to=last)
+            last, _ = yield from push_again(statements, last, pushed, above=pushed, up_to=last)
             # A row that was locked is found later, since it is in no list.
             pushed = last
         while True:
@@ -85,13 +85,13 @@ def leader(statements: Statements, batch: int = 1) -> Program:  # noqa: C901
             elif work == "lost":
                 lowest = yield LowestListed()
                 up_to = pushed if lowest is None else lowest - 1
-                last, pushed = yield from _push_again(statements, last, pushed, above=0, up_to=up_to)
+                last, pushed = yield from push_again(statements, last, pushed, above=0, up_to=up_to)
             elif work == "leases":
-                last, pushed = yield from _push_again(
+                last, pushed = yield from push_again(
                     statements, last, pushed, statements.redeliver_leases(last)
                 )
             else:
-                last, pushed = yield from _push_again(
+                last, pushed = yield from push_again(
                     statements, last, pushed, statements.redeliver_retries(last)
                 )
 
@@ -120,7 +120,7 @@ def _drain(statements: Statements, batch: int, last: int, pushed: int) -> Steps:
     return last, last
 
 
-def _push_again(
+def push_again(
     statements: Statements,
     last: int,
     pushed: int,
@@ -129,6 +129,7 @@ def _push_again(
     above: int = 0,
     up_to: int = 0,
 ) -> Steps:
+    """Renumber, by default unclaimed deliveries in (above, up_to], and push."""
     yield Begin(READ_COMMITTED)
     found = yield renumber or statements.redeliver_unclaimed(last, above, up_to)
     if not found:

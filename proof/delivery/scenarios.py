@@ -77,7 +77,7 @@ def _all_done(world: World) -> bool:
     return all((FINISHED, job) in rows for table, job in rows if table == REQUESTS)
 
 
-def _leases_expire(world: World) -> Iterator[tuple[str, bool, World]]:
+def leases_expire(world: World) -> Iterator[tuple[str, bool, World]]:
     """Expire each lease; while its worker is busy, this is a fault."""
     for (table, job), row in world.database.committed.items():
         if table == INFLIGHT and row.is_claimed and job not in world.database.lapsed:
@@ -91,7 +91,8 @@ def _leases_expire(world: World) -> Iterator[tuple[str, bool, World]]:
             yield f"the lease of job {job} expires", is_busy, after
 
 
-def _is_pop(atom: Atom) -> bool:
+def is_pop(atom: Atom) -> bool:
+    """Return True for a worker that waits for a delivery."""
     return isinstance(atom, Pop)
 
 
@@ -120,8 +121,8 @@ def _scenario(
         partial(_start, jobs, faults, is_staged=is_staged, keeps_history=keeps_history),
         AFTER_A_CRASH if keeps_history else ALWAYS,
         _all_done,
-        _leases_expire,
-        _is_pop,
+        leases_expire,
+        is_pop,
         lambda name: not name.startswith("application"),
     )
 

@@ -12,7 +12,7 @@ from proof.atoms import Claimed, Execute, Started, ids, nothing
 from proof.checker import Violation, World
 from proof.postgres import Statement, Writer
 
-STAGED, INFLIGHT, FINISHED = "staged_jobs", "inflight_jobs", "finished_jobs"
+STAGED, INFLIGHT, FINISHED, DEAD = "staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs"
 # The application's tables: requests that stage a job, and what the job changes.
 REQUESTS, ACCOUNTS = "requests", "accounts"
 LAST_DELIVERY, PUSHED_UP_TO = "drain_last_delivery", "drain_pushed_up_to"
@@ -178,7 +178,8 @@ class Statements:
         def extend(writer: Writer, row_id: int, row: Job) -> bool:
             _require_current(row, claim, process)
             writer.database.lapsed -= {row_id}
-            writer.update(INFLIGHT, row_id, row)
+            # Also after a redelivery that no worker has claimed.
+            writer.update(INFLIGHT, row_id, row._replace(is_claimed=True))
             return True
 
         fenced = self._is_fenced(claim, process)
@@ -235,7 +236,8 @@ class Push(NamedTuple):
         """Append."""
         committed = world.database.committed
         for job, _ in self.deliveries:
-            is_known = any((table, job) in committed for table in (STAGED, INFLIGHT, FINISHED))
+            tables = (STAGED, INFLIGHT, FINISHED, DEAD)
+            is_known = any((table, job) in committed for table in tables)
             # A failover may have lost the job since.
             if not is_known and not world.database.lag:
                 raise Violation("a job is pushed that has not been committed")

@@ -38,6 +38,13 @@ MODEL_OF_DELETE = Statement(
 )
 
 
+def _set(wanted: int, value: int) -> Statement:
+    def set_value(writer: Writer, row_id: int, row: int) -> None:
+        writer.update("counters", row_id, value)
+
+    return Statement("", "counters", lambda at, row, lapsed: at == wanted, set_value)
+
+
 @pytest.fixture
 def sessions(database_url: str) -> Iterator[Sessions]:
     query(database_url, "CREATE TABLE counters (id bigint PRIMARY KEY, n integer NOT NULL)")
@@ -133,6 +140,26 @@ def test_repeatable_read_fails_on_a_row_changed_after_its_snapshot(
     assert database.committed == rows(database_url)
 
 
+@pytest.mark.parametrize("isolation", [READ_COMMITTED, REPEATABLE_READ])
+def test_a_query_finds_the_rows_of_its_transaction_s_snapshot(
+    sessions: Sessions, database_url: str, isolation: str
+) -> None:
+    first, second = sessions
+    if isolation == REPEATABLE_READ:
+        second.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    second.execute("UPDATE counters SET n = 5 WHERE id = 2")
+    first.execute("UPDATE counters SET n = 7 WHERE id = 1")
+    first.commit()
+    real = {("counters", row_id): n for row_id, n in second.execute("SELECT id, n FROM counters")}
+
+    database = model()
+    database.begin("second", isolation)
+    database.execute("second", _set(2, 5))
+    database.execute("first", _set(1, 7))
+    expected = 7 if isolation == READ_COMMITTED else 0
+    assert database.read("second") == real == {("counters", 1): expected, ("counters", 2): 5}
+
+
 def test_skip_locked_leaves_out_locked_rows_and_never_waits(sessions: Sessions, database_url: str) -> None:
     first, second = sessions
     first.execute("SELECT FROM counters WHERE id = 1 FOR UPDATE")
@@ -145,6 +172,86 @@ def test_skip_locked_leaves_out_locked_rows_and_never_waits(sessions: Sessions, 
     database.execute("first", Statement("", "counters", lambda at, row, lapsed: at == 1, keep))
     model_of_skipping = Statement("", "counters", lambda at, row, lapsed: row < 2, keep, skips_locked=True)
     assert database.execute("second", model_of_skipping) == real == [2]
+
+
+def test_skip_locked_at_repeatable_read_fails_on_a_row_changed_after_the_snapshot(
+    sessions: Sessions, database_url: str
+) -> None:
+    first, second = sessions
+    second.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    second.execute("SELECT FROM counters")
+    first.execute("UPDATE counters SET n = 1 WHERE id = 1")
+    first.commit()
+    with pytest.raises(SerializationFailure):
+        second.execute("SELECT id FROM counters WHERE n < 2 FOR UPDATE SKIP LOCKED")
+
+    database = model()
+    database.begin("second", REPEATABLE_READ)
+    database.read("second")
+    database.execute("first", _set(1, 1))
+    skipping = Statement(
+        *("", "counters", lambda at, row, lapsed: row < 2, lambda w, at, row: at), skips_locked=True
+    )
+    with pytest.raises(SerializationFailureError):
+        database.execute("second", skipping)
+
+
+INSERT_OR_UPDATE = """
+INSERT INTO counters VALUES (3, 2) ON CONFLICT (id) DO UPDATE SET n = excluded.n WHERE counters.n = 0 RETURNING id
+"""
+
+
+def _insert_or_update(value: int) -> Statement:
+    def write(writer: Writer, row_id: int, row: int) -> int | None:
+        is_written = writer.insert_or_update("counters", 3, value, lambda n: n == 0)
+        return 3 if is_written else None
+
+    return Statement("", "counters", lambda at, row, lapsed: at == 1, write, reads=True)
+
+
+@pytest.mark.parametrize("first_value", [0, 1])
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_insert_waits_for_an_uncommitted_one_and_then_updates_or_inserts(
+    sessions: Sessions, database_url: str, first_value: int, *, commits: bool
+) -> None:
+    first, second = sessions
+    first.execute(f"INSERT INTO counters VALUES (3, {first_value})".encode())
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(lambda: second.execute(INSERT_OR_UPDATE).fetchall())
+        wait_until(lambda: is_waiting(database_url))
+        first.commit() if commits else first.rollback()
+        real = [row_id for (row_id,) in answer.result()]
+    second.commit()
+
+    database = model()
+    database.begin("first", READ_COMMITTED)
+    database.execute("first", _insert_or_update(first_value))
+    assert database.execute("second", _insert_or_update(2)) == Blocked("first")
+    if commits:
+        database.commit("first", is_durable=True)
+    else:
+        database.roll_back("first")
+    assert database.execute("second", _insert_or_update(2)) == real
+    assert database.committed == rows(database_url)
+
+
+def test_at_repeatable_read_an_insert_fails_on_a_row_that_it_cannot_see(
+    sessions: Sessions, database_url: str
+) -> None:
+    first, second = sessions
+    second.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    second.execute("SELECT FROM counters")
+    first.execute("INSERT INTO counters VALUES (3, 0)")
+    first.commit()
+    with pytest.raises(SerializationFailure):
+        second.execute(INSERT_OR_UPDATE)
+
+    database = model()
+    database.begin("second", REPEATABLE_READ)
+    database.read("second")
+    database.execute("first", _insert_or_update(0))
+    with pytest.raises(SerializationFailureError):
+        database.execute("second", _insert_or_update(2))
 
 
 def test_a_sequence_keeps_its_value_after_a_rollback(sessions: Sessions, database_url: str) -> None:
