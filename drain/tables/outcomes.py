@@ -16,12 +16,13 @@ from drain.tables.columns import ATTEMPTS, DEAD, JOB, LEASE_IS_OVER
 from drain.tables.failures import ERROR_NOW, INTERRUPTION_NOW
 from drain.tables.fences import THIS_CLAIM, Fenced, of_one
 
+# After a redelivery the job may have been moved to a later time, which stays; greatest() ignores NULL.
 RETRY_LATER = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
     attempts = {ATTEMPTS},
     batched = false,
-    next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
+    next_run_at = greatest(next_run_at, clock_timestamp() + make_interval(secs => %(wait)s)),
     failed_at = clock_timestamp(),
     last_error = {ERROR_NOW}
 WHERE {THIS_CLAIM}
@@ -38,7 +39,7 @@ def retry_later(connection: Connection, claim: Fenced, wait_seconds: float, erro
 DEFER = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
-    next_run_at = greatest(clock_timestamp(),
+    next_run_at = greatest(next_run_at, clock_timestamp(),
         coalesce(%(until)s::timestamptz, clock_timestamp() + make_interval(secs => %(wait)s))),
     attempts = attempts - CASE WHEN lease_expires_at IS NULL OR batched THEN 0 ELSE 1 END,
     batched = false
@@ -77,7 +78,7 @@ def slow_down(connection: Connection, claim: Fenced, when: float | datetime) -> 
 INTERRUPT = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
-    next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
+    next_run_at = greatest(next_run_at, clock_timestamp() + make_interval(secs => %(wait)s)),
     attempts = attempts - CASE WHEN lease_expires_at IS NULL OR batched THEN 0 ELSE 1 END,
     interruptions = interruptions + CASE WHEN lease_expires_at IS NULL THEN 0 ELSE 1 END,
     batched = false,

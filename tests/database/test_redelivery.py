@@ -1,6 +1,7 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -11,8 +12,10 @@ from drain.enqueuer import lost_deliveries, redelivery, renumbering
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import LOST_AFTER_SECONDS, Redelivery
 from drain.errors import UnavailableError
-from drain.tables import claims, finishes, outcomes
+from drain.tables import changes, claims, finishes, outcomes
+from drain.tables.changes import Change
 from drain.tables.claims import Claim
+from drain.tables.selections import Selection
 from drain.wire import Producer
 from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
@@ -284,6 +287,36 @@ def test_only_a_job_with_a_due_retry_is_pushed_again(
 
     assert claim(database_url, later) is None
     assert claim(database_url, due)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        partial(outcomes.retry_later, wait_seconds=0.0, error={}),
+        partial(outcomes.defer, when=0.0),
+        partial(outcomes.slow_down, when=0.0),
+        partial(outcomes.interrupt, wait_seconds=0.0, error={}),
+    ],
+    ids=["retry", "defer", "slow_down", "interrupt"],
+)
+def test_a_late_outcome_does_not_bring_forward_a_job_moved_to_a_later_time(
+    database_url: str, redis_url: str, record: Callable[[psycopg.Connection[Any], Claim], object]
+) -> None:
+    (job_id,) = stage_jobs(database_url)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        claimed = claim(database_url, job_id)
+        assert claimed is not None
+        end_lease(database_url, job_id, AGO)
+        assert redelivery.run_once() == 1
+        later = datetime(2100, 1, 1, tzinfo=UTC)
+        with psycopg.connect(database_url) as connection:
+            assert changes.change_inflight(connection, Selection(ids=(job_id,)), Change(run_at=later))
+
+            # Redelivered, but not claimed again: its fence still holds.
+            # An interruption returns its number.
+            assert repr(record(connection, claimed)) in ("True", "0")
+
+    assert query(database_url, "SELECT next_run_at FROM inflight_jobs") == [(later,)]
 
 
 def test_the_hash_of_the_delivery_that_was_replaced_is_gone(
