@@ -32,6 +32,13 @@ log = logging.getLogger(__name__)
 
 # How long to skip locked rows after meeting a lock; this costs a write per row.
 _SKIP_LOCKED_SECONDS = 30.0
+_CONFLICTS = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+)
+# Consecutive; each retry sees what the other transaction committed.
+_MOST_CONFLICTS = 10
 
 
 class Batches:
@@ -72,6 +79,7 @@ class Batches:
             UnavailableError: Redis refused forwarded jobs; rolled back.
             psycopg.OperationalError: Rolled back.
         """
+        conflicts = 0
         while True:
             began = monotonic()
             try:
@@ -81,8 +89,11 @@ class Batches:
                 pass
             except QueuesRefusedError as refusal:
                 self._due_rows.refused.add(refusal.queues)
-            except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
-                if self._skips_locked():
+            except _CONFLICTS as error:
+                conflicts += 1
+                # Even then a row may leave its partition between the snapshot and the lock.
+                leaves = isinstance(error, psycopg.errors.SerializationFailure)
+                if self._skips_locked() and (conflicts > _MOST_CONFLICTS or not leaves):
                     raise
                 # Another session is writing a row of the batch.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS

@@ -71,7 +71,8 @@ def state(connection: Connectable, job_id: int) -> JobState | None:
 
     Returns:
         The state; None if no table has the job (uncommitted, forwarded, discarded, archived or dropped), or for jobs
-        of a role that this one is not a member of.
+        of a role that this one is not a member of. Under repeatable read also, perhaps, for jobs moved since the
+        snapshot.
 
     Raises:
         SelectionError: Invalid id.

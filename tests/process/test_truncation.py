@@ -1,7 +1,9 @@
 """What a session that holds an old snapshot does to the drain: nothing."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from typing import Any
 
 import psycopg
@@ -11,7 +13,7 @@ from psycopg import IsolationLevel
 from drain import metrics, stage
 from drain.config import Settings
 from drain.database import postgres
-from drain.enqueuer import housekeeping
+from drain.enqueuer import batches, housekeeping
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
@@ -395,6 +397,53 @@ def test_a_ready_row_postponed_during_its_batch_is_drained_later(
 
     assert pushed_jobs(redis_url) == [due]
     assert ids_in(database_url, "staged_jobs_scheduled") == [put_off]
+
+
+def test_a_row_postponed_just_before_it_is_locked_does_not_end_the_term(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it skips locked rows, the leader finds a row that has left the partition since its snapshot."""
+    put_off, due = stage_jobs(database_url, 2)
+    gate = "WHERE (SELECT pg_advisory_xact_lock_shared(1)) IS NOT NULL AND "
+    monkeypatch.setattr(lanes, "_READ_DUE", lanes._READ_DUE.replace("WHERE ", gate, 1))
+    monkeypatch.setattr(batches.Batches, "_skips_locked", lambda _: True)
+    with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as operator:
+        operator.execute("SELECT pg_advisory_xact_lock(1)")
+        with ThreadPoolExecutor(1) as thread:
+            moved = thread.submit(enqueuer.drain)
+            wait_until(lambda: query(database_url, "SELECT FROM pg_locks WHERE NOT granted AND objid = 1"))
+            query(database_url, "UPDATE staged_jobs SET scheduled_at = %s WHERE id = %s", FUTURE, put_off)
+            operator.rollback()
+            assert moved.result() == 1
+
+    assert pushed_jobs(redis_url) == [due]
+
+
+def test_a_deadlock_with_a_cancellation_does_not_end_the_term(database_url: str, redis_url: str) -> None:
+    """A cancellation locks rows by id; the leader deletes them by partition."""
+    ids = stage_at(database_url, *ONE_OF_EACH_TURN)
+    lower, higher = next(
+        (one, two)
+        for one, two in combinations(ids, 2)
+        if partition_of(database_url, one) > partition_of(database_url, two)
+    )
+    lock = "SELECT FROM staged_jobs WHERE id = %s FOR UPDATE"
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as operator:
+        # The leader looks for the deadlock, and gives way.
+        enqueuer.connection.execute("SET deadlock_timeout = '2s'; SET lock_timeout = '60s'")
+        operator.execute("SET deadlock_timeout = '60s'")
+        operator.execute(lock, [lower])
+        with ThreadPoolExecutor(1) as thread:
+            moved = thread.submit(enqueuer.drain)
+            wait_until(lambda: query(database_url, waiting))
+            operator.execute(lock, [higher])
+            # Unlocked: the third.
+            assert moved.result() == 1
+        operator.rollback()
+        assert enqueuer.drain() == 2
+
+    assert sorted(pushed_jobs(redis_url)) == ids
 
 
 def test_a_row_that_commits_behind_the_cursor_is_found(
