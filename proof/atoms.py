@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from proof.checker import World
-from proof.postgres import Blocked, Rows, Statement, Writer
+from proof.postgres import SHARED, Blocked, Rows, Statement, Writer
 
 
 class Begin(NamedTuple):
@@ -79,16 +79,49 @@ class Execute:
 class Select:
     """A query of several tables, in one snapshot; locks nothing."""
 
-    def __init__(self, name: str, choose: Callable[[Rows], Any]) -> None:
+    def __init__(self, name: str, choose: Callable[[Rows], Any], tables: tuple[str, ...] = ()) -> None:
         self.name = name
         self.choose = choose
+        self.tables = tables
 
     def __repr__(self) -> str:
         return self.name.rpartition(".")[2]
 
-    def step(self, world: World, process: str) -> list[Any]:
-        """Read."""
-        return [self.choose(world.database.read(process))]
+    def step(self, world: World, process: str) -> list[Any] | Blocked:
+        """Read, once the tables are locked."""
+        database = world.database
+        # Repeatable read takes its snapshot before the locks.
+        rows = database.read(process)
+        if self.tables:
+            blocked = database.lock(process, self.tables)
+            if blocked is not None:
+                return blocked
+            rows = database.read(process)
+        return [self.choose(rows)]
+
+
+class LockTables(NamedTuple):
+    """LOCK TABLE, which takes no snapshot; without `waits`, NOWAIT."""
+
+    tables: tuple[str, ...]
+    mode: str = SHARED
+    waits: bool = True
+
+    def step(self, world: World, process: str) -> list[Any] | Blocked:
+        """Lock, or wait."""
+        world.database.require_connection(process)
+        return world.database.lock(process, self.tables, self.mode, waits=self.waits) or [None]
+
+
+class Truncate(NamedTuple):
+    """TRUNCATE; waits for the table's other users."""
+
+    table: str
+
+    def step(self, world: World, process: str) -> list[Any] | Blocked:
+        """Empty the table in this transaction."""
+        world.database.require_connection(process)
+        return world.database.truncate(process, self.table) or [None]
 
 
 class Act:

@@ -6,7 +6,7 @@ counts as unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,13 @@ class UniqueViolationError(Exception):
     """The inserted row exists."""
 
 
+class LockNotAvailableError(Exception):
+    """NOWAIT: another transaction holds a conflicting lock."""
+
+
 READ_COMMITTED, REPEATABLE_READ = "read committed", "repeatable read"
+# Modes of table locks: of queries and writes, which agree with each other, and of LOCK and TRUNCATE.
+SHARED, EXCLUSIVE = "shared", "exclusive"
 
 
 class Xid(int):
@@ -78,6 +84,8 @@ class Statement:
         limit: Most rows, the highest ids first.
         sequences: New values, set when the statement begins, even if the transaction rolls back.
         is_durable: Waits for the disk although the session does not.
+        tables: Names of tables that it locks in a shared mode, after the snapshot of a repeatable-read transaction
+            and before that of another.
     """
 
     name: str
@@ -90,6 +98,7 @@ class Statement:
     limit: int | None = None
     sequences: Mapping[str, int] = field(default_factory=dict)
     is_durable: bool = False
+    tables: tuple[str, ...] = ()
 
 
 class _Waiting(NamedTuple):
@@ -104,7 +113,12 @@ class _Waiting(NamedTuple):
 
 @dataclass
 class Transaction:
-    """An open transaction of one session."""
+    """An open transaction of one session.
+
+    Attributes:
+        tables: Locked tables and the modes.
+        truncated: Tables to be empty once it commits.
+    """
 
     isolation: str
     is_implicit: bool = False
@@ -116,14 +130,16 @@ class Transaction:
     is_durable: bool = False
     xid: Xid | None = None
     seen: Seen | None = None
+    tables: frozenset[tuple[str, str]] = frozenset()
+    truncated: frozenset[str] = frozenset()
 
     def key(self) -> object:
         """Hashable state."""
         waiting = self.waiting and (_frozen(self.waiting.snapshot), *self.waiting[1:])
         snapshot = None if self.snapshot is None else _frozen(self.snapshot)
         return (
-            *(self.isolation, snapshot, _frozen(self.writes), self.locks, self.shares),
-            *(waiting, self.is_durable, self.xid, self.seen),
+            *(self.isolation, snapshot, _frozen(self.writes), self.locks, self.shares, self.tables),
+            *(self.truncated, waiting, self.is_durable, self.xid, self.seen),
         )
 
 
@@ -300,6 +316,10 @@ class Database:
             transaction = self.transactions[process] = Transaction(READ_COMMITTED, is_implicit=True)
         transaction.is_durable |= statement.is_durable
         if transaction.waiting is None:
+            self.read(process)
+            blocked = self.lock(process, statement.tables)
+            if blocked is not None:
+                return blocked
             self.sequences = {**self.sequences, **statement.sequences}
             if self.keeps_history and self.lag and statement.sequences:
                 self._note((self.committed, self.sequences))
@@ -313,6 +333,34 @@ class Database:
         if isinstance(answers, list) and transaction.is_implicit:
             self.commit(process, is_durable=transaction.is_durable)
         return answers
+
+    def lock(
+        self, process: str, tables: Iterable[str], mode: str = SHARED, *, waits: bool = True
+    ) -> Blocked | None:
+        """Lock tables until the transaction ends.
+
+        Raises:
+            LockNotAvailableError: Another transaction holds one, and this one does not wait.
+        """
+        transaction = self.transactions[process]
+        for table in tables:
+            for name, each in self.transactions.items():
+                modes = {held for locked, held in each.tables if locked == table}
+                if name != process and (EXCLUSIVE in modes or (modes and mode == EXCLUSIVE)):
+                    if not waits:
+                        raise LockNotAvailableError(table)
+                    return Blocked(name)
+            transaction.tables |= {(table, mode)}
+        return None
+
+    def truncate(self, process: str, table: str) -> Blocked | None:
+        """Empty a table, once it is locked exclusively."""
+        blocked = self.lock(process, [table], EXCLUSIVE)
+        if blocked is None:
+            transaction = self.transactions[process]
+            transaction.truncated |= {table}
+            transaction.writes |= {key: None for key in self.see(process) if key[0] == table}
+        return blocked
 
     def _begin_statement(self, process: str, transaction: Transaction, statement: Statement) -> _Waiting:
         snapshot, numbers = self.committed, self.seen_by(process)
@@ -375,6 +423,8 @@ class Database:
         self.require_connection(process)
         transaction = self.transactions.pop(process)
         self.committed = _overlaid(self.committed, transaction.writes)
+        if transaction.truncated:
+            self._forget_truncated(transaction.truncated)
         if self.keeps_history:
             now = (self.committed, self.sequences)
             if not self.lag and (is_durable or transaction.is_durable):
@@ -388,6 +438,12 @@ class Database:
         if self.lag and len(self.unflushed) > self.lag:
             self.flushed, *rest = self.unflushed
             self.unflushed = tuple(rest)
+
+    def _forget_truncated(self, tables: frozenset[str]) -> None:
+        """Remove the tables' rows from earlier snapshots too, since TRUNCATE replaces the file."""
+        for each in self.transactions.values():
+            if each.snapshot is not None:
+                each.snapshot = {key: row for key, row in each.snapshot.items() if key[0] not in tables}
 
     def roll_back(self, process: str) -> None:
         """End the session's transaction, if any."""

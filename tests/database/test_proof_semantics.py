@@ -3,17 +3,20 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.errors import DeadlockDetected, SerializationFailure, UniqueViolation
+from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure, UniqueViolation
 
 from proof.postgres import (
+    EXCLUSIVE,
     READ_COMMITTED,
     REPEATABLE_READ,
     Blocked,
     Database,
+    LockNotAvailableError,
     Seen,
     SerializationFailureError,
     Statement,
@@ -437,3 +440,86 @@ def test_a_shared_key_holds_back_a_delete_but_no_update(sessions: Sessions, data
     assert database.execute("third", second_key) == [2]
     database.commit("second", is_durable=True)
     assert database.committed == rows(database_url)
+
+
+@pytest.mark.parametrize("locks_first", [True, False])
+def test_truncate_empties_earlier_snapshots_unless_they_were_locked(
+    sessions: Sessions, database_url: str, locks_first: bool
+) -> None:
+    report, leader = sessions
+    report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    report.execute("LOCK TABLE counters IN ACCESS SHARE MODE" if locks_first else "SELECT")
+    real: bool | list[Any]
+    try:
+        leader.execute("LOCK TABLE counters IN ACCESS EXCLUSIVE MODE NOWAIT")
+        leader.execute("TRUNCATE counters")
+        leader.commit()
+        real = report.execute("SELECT id FROM counters").fetchall()
+    except LockNotAvailable:
+        real = True
+
+    database = model()
+    database.begin("report", REPEATABLE_READ)
+    if locks_first:
+        database.lock("report", ["counters"])
+    else:
+        database.read("report")
+    database.begin("leader", READ_COMMITTED)
+    modelled: bool | list[Any]
+    try:
+        database.lock("leader", ["counters"], EXCLUSIVE, waits=False)
+        database.truncate("leader", "counters")
+        database.commit("leader", is_durable=True)
+        modelled = list(database.read("report"))
+    except LockNotAvailableError:
+        modelled = True
+    assert modelled == real == (True if locks_first else [])
+
+
+def test_lock_table_takes_no_snapshot_and_waits_for_a_truncation(
+    sessions: Sessions, database_url: str
+) -> None:
+    report, leader = sessions
+    report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    leader.execute("TRUNCATE counters")
+    with ThreadPoolExecutor(1) as thread:
+        lock = thread.submit(lambda: report.execute("LOCK TABLE counters IN ACCESS SHARE MODE"))
+        wait_until(lambda: is_waiting(database_url))
+        leader.execute("INSERT INTO counters VALUES (3, 0)")
+        leader.commit()
+        lock.result()
+    real = [row_id for (row_id,) in report.execute("SELECT id FROM counters")]
+
+    database = model()
+    database.begin("leader", READ_COMMITTED)
+    database.truncate("leader", "counters")
+    database.begin("report", REPEATABLE_READ)
+    assert database.lock("report", ["counters"]) == Blocked("leader")
+    Writer(database, "leader", database.transactions["leader"]).insert("counters", 3, 0)
+    database.commit("leader", is_durable=True)
+    assert database.lock("report", ["counters"]) is None
+    assert [row_id for _, row_id in database.read("report")] == real == [3]
+
+
+def test_a_write_waits_for_an_exclusive_lock_and_finds_the_table_empty(
+    sessions: Sessions, database_url: str
+) -> None:
+    first, second = sessions
+    first.execute("LOCK TABLE counters IN ACCESS EXCLUSIVE MODE NOWAIT")
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(lambda: second.execute(ADD).fetchall())
+        wait_until(lambda: is_waiting(database_url))
+        first.execute("TRUNCATE counters")
+        first.commit()
+        real = answer.result()
+    second.commit()
+
+    database = model()
+    database.begin("first", READ_COMMITTED)
+    database.lock("first", ["counters"], EXCLUSIVE, waits=False)
+    add = replace(MODEL_OF_ADD, tables=("counters",))
+    assert database.execute("second", add) == Blocked("first")
+    database.truncate("first", "counters")
+    database.commit("first", is_durable=True)
+    assert database.execute("second", add) == real == []
+    assert database.committed == rows(database_url) == {}
