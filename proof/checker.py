@@ -258,7 +258,7 @@ def _steps(scenario: Scenario, programs: _Programs, state: _State) -> Iterator[t
     if world.faults.get("crash"):
         for kept in range(len(world.database.unflushed) + 1):
             after = _with_fault(world, "crash")
-            after.database.crash(kept, frozenset(names))
+            after.database.crash(kept, frozenset(names), is_last=not after.faults["crash"])
             lost = len(world.database.unflushed) - kept
             yield f"PostgreSQL crashes and loses {lost} commits", True, (after, nodes)
 

@@ -461,15 +461,16 @@ class Database:
         if self.leader == process:
             self.leader = None
 
-    def crash(self, kept: int, processes: frozenset[str]) -> None:
-        """Restart the server with all but the last commits that were not flushed."""
+    def crash(self, kept: int, processes: frozenset[str], *, is_last: bool = False) -> None:
+        """Restart the server with all but the last commits that were not flushed; forget the rest if `is_last`."""
         assert self.flushed is not None
         self.transactions = {}
         self.leader = None
         self.disconnected = processes
-        self.committed, self.sequences = (self.flushed, *self.unflushed)[kept]
-        # No other crash follows.
-        self.keeps_history, self.flushed, self.unflushed = False, None, ()
+        self.committed, self.sequences = self.flushed = (self.flushed, *self.unflushed)[kept]
+        self.unflushed = ()
+        if is_last:
+            self.keeps_history, self.flushed = False, None
 
 
 def of_table(rows: Rows, table: str) -> dict[int, Any]:
