@@ -43,6 +43,8 @@ def connected(actor: Actor, name: str = "tests") -> Iterator[postgres.Connection
         connection: postgres.Connection = actor.kept.get("connection") or postgres.connect(
             actor.gate.database_url(actor.name), name
         )
+        # Otherwise, how many requests it sends depends on those of earlier schedules.
+        connection.prepare_threshold = None
         actor.kept["connection"] = connection
     try:
         yield connection
