@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable
@@ -35,8 +34,9 @@ def built(target: str, source: Path, directory: Path) -> Path:
 
 @pytest.mark.usefixtures("processes")
 def test_the_sdist_and_the_clone_build_the_same_wheel(tmp_path: Path) -> None:
-    with tarfile.open(built("sdist", ROOT, tmp_path / "sdist")) as sdist:
-        sdist.extractall(tmp_path, filter="data")
+    # Python 3.11.2 has no filters of tarfile.
+    sdist = built("sdist", ROOT, tmp_path / "sdist")
+    subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True)
     (unpacked,) = tmp_path.glob("job_drain-*")
     ours = zipfile.ZipFile(built("wheel", ROOT, tmp_path / "ours"))
     theirs = zipfile.ZipFile(built("wheel", unpacked, tmp_path / "theirs"))
