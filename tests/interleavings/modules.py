@@ -222,7 +222,7 @@ class Module(NamedTuple):
 
     Attributes:
         scene: Makes a scene; the random numbers decide its size.
-        mutants: Names in `tests/mutants` that its schedules must find.
+        mutants: Names in `tests/mutants` that enough of its schedules should find.
     """
 
     scene: Callable[[Laboratory, Random], Scene]
