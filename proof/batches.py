@@ -364,10 +364,10 @@ def leader(statements: Statements) -> Program:
     def has_work(world: World, process: str) -> list[Any]:
         rows = world.database.committed
         last = rows[STATE, 1]
-        news = [row.xid for (table, _), row in rows.items() if table in (MEMBERS, BATCHES, FINISHED, DEAD)]
+        found = [row.xid for (table, _), row in rows.items() if table in (MEMBERS, BATCHES, FINISHED, DEAD)]
         if statements.broken.startswith("each worker"):
             return []
-        if any(not last.sees(xid) for xid in news):
+        if any(not last.sees(xid) for xid in found):
             return [None]
         if not world.faults.get("vain"):
             return []

@@ -161,7 +161,7 @@ def _end(claim: Claimed, world: World, process: str) -> list[Any]:
 
 
 class _Claim(Execute):
-    """A claim, with which the attempt begins."""
+    """A claim; the attempt begins with it."""
 
     def step(self, world: World, process: str) -> Any:
         """Claim."""

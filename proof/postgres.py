@@ -176,7 +176,7 @@ class Writer:
         self._write(table, row_id, row)
 
     def delete(self, table: str, row_id: int) -> None:
-        """Delete a locked row, after those who share its key."""
+        """Delete a locked row, after the sessions that share its key."""
         owner = self.database.sharer((table, row_id), self.process)
         if owner is not None:
             raise _MustWait(owner)
@@ -267,7 +267,7 @@ class Database:
             transaction.xid, self.next_xid = self.next_xid, Xid(self.next_xid + 1)
 
     def seen_by(self, process: str) -> Seen | None:
-        """Return what a new snapshot of the session sees."""
+        """Return the transactions that a new snapshot of the session sees."""
         if self.next_xid is None:
             return None
         others = (each for name, each in self.transactions.items() if name != process)

@@ -27,7 +27,7 @@ from proof.postgres import (
 
 Commands = Generator[Atom, Any, Any]
 INFLIGHT, FINISHED, STEPS, ACCOUNTS = "inflight_jobs", "finished_jobs", "job_steps", "accounts"
-# Session of a lost connection, on which the server has yet to read COMMIT.
+# Session of a lost connection whose COMMIT the server has not read yet.
 UNDER_WAY = "commit under way"
 
 

@@ -1,8 +1,8 @@
 """Waits and events, a design: both sides insert a row, and the leader alone matches them.
 
-A waiting job's row has no lease. Each tick compares what the last snapshot did not see: new waits with all events, and
-new events with all waits. Only then does it look at deadlines, in the same statement, so that an event wins. Neither
-side locks or reads anything of the other's.
+A waiting job's row has no lease. Each tick compares the rows that the last snapshot did not see: new waits with all
+events, and new events with all waits. Only then does it look at deadlines, in the same statement, so that an
+event wins. Neither side locks or reads anything of the other's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Wait(NamedTuple):
 
 
 class Waits:
-    """The statements, at most one of them broken; `way` in which both sides find each other."""
+    """The statements, at most one of them broken; `way`: how both sides find each other."""
 
     def __init__(self, broken: str = "") -> None:
         self.broken = broken
@@ -85,7 +85,7 @@ class Waits:
         return Execute(Statement("", NAMES, ids([1]), lambda writer, at, row: None))
 
     def find(self, table: str) -> Execute:
-        """Read what the other side inserted."""
+        """Read the other side's rows."""
         return Execute(Statement("", table, lambda *_: True, lambda w, at, row: at, reads=True))
 
     def match(self) -> Execute:
@@ -104,10 +104,10 @@ class Waits:
             if wait is None or (wait.outcomes and self.broken != "decide a wait again"):
                 return
             is_new = not last.sees(wait.xid) and self.broken != "new waits are not compared"
-            is_news = (
+            is_recent = (
                 event is not None and not last.sees(event) and self.broken != "new events are not compared"
             )
-            if event is not None and (is_new or is_news):
+            if event is not None and (is_new or is_recent):
                 self._decide(writer, "event")
             elif 1 in writer.database.lapsed and self.broken != "the worker decides the timeout":
                 self._decide(writer, "timeout")

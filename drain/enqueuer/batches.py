@@ -37,7 +37,7 @@ _CONFLICTS = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.DeadlockDetected,
 )
-# Consecutive; each retry sees what the other transaction committed.
+# Consecutive; each retry sees the other transaction's commit.
 _MOST_CONFLICTS = 10
 
 

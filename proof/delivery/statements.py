@@ -13,7 +13,7 @@ from proof.checker import Violation, World
 from proof.postgres import Statement, Writer
 
 STAGED, INFLIGHT, FINISHED, DEAD = "staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs"
-# The application's tables: requests that stage a job, and what the job changes.
+# The application's tables: requests that stage a job, and accounts that the job changes.
 REQUESTS, ACCOUNTS = "requests", "accounts"
 LAST_DELIVERY, PUSHED_UP_TO = "drain_last_delivery", "drain_pushed_up_to"
 

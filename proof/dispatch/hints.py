@@ -30,7 +30,7 @@ def push(me: str, entry: Entry, statements: Statements) -> Act:
         if me in registered:
             note(world, lists=(*lists, (me, entry)))
         return [
-            me in dead or (me not in registered and statements.broken == "revoke what could not be pushed")
+            me in dead or (me not in registered and statements.broken == "revoke a lease that was not pushed")
         ]
 
     return Act(f"push {tuple(entry)} to {me}", act)

@@ -128,7 +128,7 @@ def fetcher(statements: Statements) -> Program:  # noqa: C901
         return bool(world.notes["lists"]) or any(table == INFLIGHT for table, _ in rows)
 
     def memory() -> Act:
-        return Act("remember what is known", lambda world, process: [world.notes["memory"]])
+        return Act("remember the known jobs", lambda world, process: [world.notes["memory"]])
 
     def remember(entry: Entry) -> Act:
         def act(world: World, process: str) -> list[Any]:

@@ -189,7 +189,7 @@ _MUTANTS = tuple(
         ("read by id alone", _FORGED, _HOLDS),
         ("begin without a read", _FORGED, _HOLDS),
         ("begin without a look at the clock", _EXPIRED, _HOLDS),
-        ("revoke what could not be pushed", _WIPED, _HOLDS),
+        ("revoke a lease that was not pushed", _WIPED, _HOLDS),
         ("a restarted process keeps its name", _KILLED, _TWICE),
         ("a lease keeps the token", _TWO, _TWICE),
         ("compare with the memory after the read", _THREADS, _TWICE),

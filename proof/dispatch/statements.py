@@ -129,7 +129,7 @@ class Statements:
         return Execute(Statement("", INFLIGHT, where, wait))
 
     def redeliver(self, last: int, jobs: Collection[int]) -> Execute:
-        """Renumber what waits, is lost, or has an expired lease, by `drain.tables.redeliveries.REDELIVER_LEASES`."""
+        """Renumber waiting, lost and expired jobs, by `drain.tables.redeliveries.REDELIVER_LEASES`."""
 
         def is_due(at: int, row: Row, lapsed: Collection[int]) -> bool:
             is_over = lease_of(at, row.token) in lapsed or self.broken == "redeliver a valid lease"

@@ -41,14 +41,14 @@ class Lead(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Wait until the last tick's snapshot misses something; ticks in vain are a bounded fault."""
+    """Wait until the last tick's snapshot misses something; useless ticks are a bounded fault."""
 
     def step(self, world: World, process: str) -> list[Any]:
         """Wait."""
         rows = world.database.committed
         seen = rows[STATE, 1]
-        news = (row.xid for (table, _), row in rows.items() if table in (EDGES, FINISHED, DEAD))
-        if any(xid is not None and not seen.sees(xid) for xid in news):
+        found = (row.xid for (table, _), row in rows.items() if table in (EDGES, FINISHED, DEAD))
+        if any(xid is not None and not seen.sees(xid) for xid in found):
             return [None]
         if not world.faults.get("vain"):
             return []
@@ -100,7 +100,7 @@ def bystander() -> Steps:
 
 
 def leader(flows: Flows) -> Program:
-    """Tick: count what the last snapshot did not see, and remember this one, in one transaction.
+    """Tick: count rows that the last snapshot did not see, and remember this one, in one transaction.
 
     One statement with common table expressions can do it all; here its parts can be interrupted.
     """

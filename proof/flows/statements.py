@@ -33,7 +33,7 @@ class Job(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Row of `blocked_jobs`; `unmet` edges, written by the leader and by whoever stages or retries the job."""
+    """Row of `blocked_jobs`; `unmet` edges, written by the leader, and when the job is staged or retried."""
 
     unmet: int
 
@@ -142,8 +142,8 @@ class Flows:
             is_up_to = self.broken != XMIN
             if place in (FINISHED, DEAD):
                 assert row is not None
-                is_news = not last.sees(row.xid) and (is_up_to or now.sees(row.xid))
-                if not is_new and not is_news:
+                is_recent = not last.sees(row.xid) and (is_up_to or now.sees(row.xid))
+                if not is_new and not is_recent:
                     continue
                 if (
                     place == FINISHED

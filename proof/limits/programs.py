@@ -1,4 +1,4 @@
-"""The leader, which counts what it delivers in memory, workers and operators."""
+"""The leader, which counts its deliveries in memory; workers and operators."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from proof.postgres import READ_COMMITTED, REPEATABLE_READ, Database, Rows, of_t
 
 
 def _running(world: World) -> list[tuple[int, int]]:
-    """Return what workers run under valid leases, or cancelled while they are."""
+    """Return jobs that run under valid leases, cancelled ones included."""
     started = {(job, delivery) for job, delivery, _ in world.started}
     return [each for each in world.held.values() if each in started]
 
@@ -34,7 +34,7 @@ def within_limit(world: World) -> None:
 
 
 def delivered_within_limit(world: World) -> None:
-    """Require that what is delivered, claimed, or cancelled while it runs is within the limit."""
+    """Require delivered, claimed, and cancelled but running jobs within the limit."""
     rows = world.database.committed
     if len(runs(rows)) + len(of_table(rows, CANCELLED)) > rows[QUEUES, 1]:
         raise Violation("more jobs are delivered than the limit")

@@ -322,7 +322,7 @@ class CallBackAll(Execute):
 
 
 class StillDelivered(NamedTuple):
-    """Look for rows that were locked; if there are none, note what has started.
+    """Look for rows that were locked; if there are none, note the started jobs.
 
     In the product, `drain.tables.redeliveries.STILL_DELIVERED`.
     """

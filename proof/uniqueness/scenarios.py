@@ -16,7 +16,7 @@ from proof.uniqueness.statements import AGAIN, Statements, Superseded
 
 
 def no_request_lost(world: World) -> None:
-    """Require that what a job stood for was committed before the attempt that finished it."""
+    """Require that the jobs replaced by a job were committed before its last attempt."""
     rows = world.database.committed
     for request, row in of_table(rows, FINISHED).items():
         at, end = request, row

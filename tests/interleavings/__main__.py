@@ -21,7 +21,7 @@ _PROGRESS_SECONDS = 10
 
 
 def main() -> int:
-    """Print what was run, and the shortest schedule of the first failure; return the exit code."""
+    """Print progress, and the shortest schedule of the first failure; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.interleavings", description=__doc__)
     parser.add_argument("module", choices=MODULES)
     parser.add_argument("--schedules", type=int, default=1000, metavar="N", help="how many (default: 1000)")
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _run(module: str, schedules: int, first: int) -> int:
-    # The leader's warnings of what the schedules do to it.
+    # The leader warns of each fault.
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as directory, services(durable=False) as servers:
         url = servers.postgres.url_of("postgres")

@@ -28,7 +28,7 @@ class KilledError(Exception):
 
 
 class Link:
-    """One connection of a program: what it has sent is held."""
+    """One connection of a program, and its held request."""
 
     def __init__(self, actor: Actor, client: socket.socket, server: socket.socket) -> None:
         self.actor, self.client, self.server = actor, client, server
@@ -109,7 +109,7 @@ class Actor:
         self.release()
 
     def release(self) -> None:
-        """Let it do what it is held at, which is one thing, since it is on one thread."""
+        """Send its held request, or end its pause."""
         self.is_running = True
         if self.is_paused:
             self.is_paused = False
@@ -220,7 +220,7 @@ class Gate:
         """End an actor's connections, and wait until the server has noticed, unless it waits for a lock.
 
         Args:
-            is_answer_lost: The statement at which the actor is held is executed first.
+            is_answer_lost: The held statement is executed first.
         """
         actor.is_killed = True
         pids = [link.pid for link in actor.links if link.pid]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-# Rows of one job are locked by whoever changes them, so the order of a job's changes is that of their commits.
+# A change locks the job's row, so the order of a job's changes is that of their commits.
 LOG = """
 CREATE TABLE changes (n bigserial PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     at timestamptz NOT NULL DEFAULT clock_timestamp(), place text NOT NULL,
@@ -90,7 +90,7 @@ class Notes:
     """What workers know, and the tables do not.
 
     Attributes:
-        claimed: By job and token, the delivery through which it was claimed.
+        claimed: The claimed delivery, by job and token.
         ended: Job and token of each outcome that was accepted.
         may_list_twice: Redis may bring a delivery back, so that it is claimed again once its lease is over.
         may_claim_again: A worker repeats a claim whose answer was lost.
@@ -115,7 +115,7 @@ class History(NamedTuple):
 
 
 def read(connection: psycopg.Connection[Any], notes: Notes) -> History:
-    """Read what happened."""
+    """Read the log."""
     history = History([], [])
     changes = map(_Change._make, connection.execute(_READ))
     ends = set()

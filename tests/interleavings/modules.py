@@ -168,7 +168,7 @@ class Laboratory:
             yield f"job {job} is in {places} tables, its request in {requests}"
 
     def complete(self) -> Iterator[str]:
-        """Let one leader and one worker do all that is left; yield what is wrong then."""
+        """Let one leader and one worker finish all jobs; yield problems."""
         if not self._work_to_the_end():
             yield "jobs are left over"
             return

@@ -1,4 +1,4 @@
-"""Chooses who goes on; the choices are the schedule, which can be repeated and shrunk."""
+"""Chooses the next step; the choices are the schedule, which can be repeated and shrunk."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _KILL, _KILL_AFTER = "kill", "execute, then kill"
 
 @dataclass
 class Scene:
-    """What runs together, and what must hold.
+    """Programs, faults and invariants.
 
     Attributes:
-        programs: By name; made anew for each schedule.
+        programs: By name; new for each schedule.
         faults: What may happen otherwise, by name, and how often.
         restarts: Programs that begin again once they are killed.
-        check: Yields what is wrong after a step.
+        check: Yields problems after a step.
         passing: Requests that concern no other program, and are not held.
-        finish: Completes all work, and yields what is wrong at the end.
+        finish: Completes all work, and yields problems at the end.
     """
 
     programs: Mapping[str, Program]
@@ -38,7 +38,7 @@ class Scene:
 
 
 class Outcome(NamedTuple):
-    """A schedule and what it broke, if anything."""
+    """A schedule, and the problem that it found."""
 
     choices: tuple[str, ...]
     problem: str | None
@@ -70,7 +70,7 @@ class _Play:
         self._kills = scene.kills
 
     def ready(self) -> list[str]:
-        """Return who can go on; none once all have ended."""
+        """Return the programs that can continue; none once all have ended."""
         actors = self._actors.values()
         while not all(actor.has_ended for actor in actors):
             if ready := [actor.name for actor in actors if actor.can_go_on]:
@@ -91,7 +91,7 @@ class _Play:
         return found
 
     def act(self, choice: str) -> None:
-        """Do what was chosen."""
+        """Take a step."""
         verb, _, name = choice.partition(": ")
         if name:
             self._kills -= 1
@@ -106,7 +106,7 @@ class _Play:
         self._gate.settle(self._actors.values())
 
     def end(self) -> None:
-        """Kill who has not ended, as after a problem, or after too many steps."""
+        """Kill programs that have not ended, after a problem or too many steps."""
         for actor in self._actors.values():
             if not actor.has_ended:
                 self._gate.kill(actor, is_answer_lost=False)

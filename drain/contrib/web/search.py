@@ -267,7 +267,7 @@ def _all_of(state: str, conditions: str, words: Sequence[int]) -> str:
 
 
 def _newest(state: str, conditions: str, words: int) -> str:
-    # Named after what has the first word.
+    # Each match is named after the column with the first word.
     parts = _parts(state, 0) if words else {"filter": "true"}
     return _NEWEST.format(
         match=_match(state),

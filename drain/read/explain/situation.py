@@ -46,7 +46,7 @@ class Situation:
 
     @cached_property
     def due_at(self) -> datetime:
-        """Earliest time at which the job could start."""
+        """Earliest possible start of the job."""
         columns = ("scheduled_at", "staged_at", "matured_at", "next_run_at")
         times: list[datetime | None] = [self.job.get(column) for column in columns]
         return max(time for time in times if time is not None)

@@ -88,7 +88,7 @@ def test_first_rules_are_taken_off_unless_changed_since(connection: Connection, 
 
 
 def test_rules_changed_there_and_back_are_not_undone(connection: Connection, browser: Visitor) -> None:
-    """The second 20/s is somebody's later decision, and the first button must not end it."""
+    """The second 20/s is a later decision, which the first button must not end."""
     queues.set(connection, "mail", rate="10/s")
     value = change(browser, '{"rate": "10/s"}', rate="20/s")
     queues.set(connection, "mail", rate="10/s")
