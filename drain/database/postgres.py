@@ -36,6 +36,11 @@ SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg
 WHERE oid = pg_catalog.to_regclass('drain_state')::pg_catalog.oid"""
 SESSION: LiteralString = f"SELECT pg_backend_pid(), ({HOME})"
 
+# Without it, the statement of a dead client runs on, with its locks. Some systems have no way to look: the server there
+# refuses the setting.
+NOTICE_DEAD_CLIENT: LiteralString = """\
+SELECT set_config('client_connection_check_interval', '5s', false) WHERE version() LIKE '%linux%'"""
+
 # Connections to a pooler that may share the session.
 _pooled: WeakSet[AnyConnection] = WeakSet()
 _homes: WeakKeyDictionary[AnyConnection, str] = WeakKeyDictionary()

@@ -248,7 +248,7 @@ def test_a_block_that_takes_too_long_is_rolled_back_on_the_server_too(
     assert shop.work(job_id) == "retrying"
     assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.JobTimeoutError"
     assert shop.effects() == []
-    assert not shop.backends("drain job", state="active")
+    wait_until(lambda: not shop.backends("drain job", state="active"))
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["late"] * writes_first
 
@@ -291,7 +291,7 @@ def test_a_lost_lease_interrupts_a_running_statement_and_rolls_the_block_back(
     assert shop.work(job_id) == "stale"
     assert shop.effects() == []
     assert shop.stale_finishes() == [(job_id, 1, "nothing")]
-    assert not shop.backends("drain job", state="active")
+    wait_until(lambda: not shop.backends("drain job", state="active"))
 
 
 @pytest.mark.parametrize("catches", [False, True])

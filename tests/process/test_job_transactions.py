@@ -31,6 +31,7 @@ from drain.workers import (
     psycopg_transaction,
     transaction,
 )
+from drain.workers.context import async_connection_cache, connection_cache
 from drain.workers.context.current import current_attempt
 from drain.workers.entry import Worker
 from tests import jobs_for_tests
@@ -321,7 +322,21 @@ def test_a_lost_lease_interrupts_a_running_statement_and_rolls_the_block_back(
     assert shop.effects() == []
     assert shop.stale_finishes() == [(job_id, 1, "nothing")]
     assert told[0] > 10
-    assert not shop.backends("drain job", state="active")
+    wait_until(lambda: not shop.backends("drain job", state="active"))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_server_ends_the_statement_of_a_process_that_died(shop: Workshop, kind: str) -> None:
+    """Its locks would delay the next attempt until the statement ends."""
+    connection: psycopg.BaseConnection[Any]
+    if kind == "sync":
+        connection = connection_cache._connect(shop.database_url)
+    else:
+        connection = asyncio.run(async_connection_cache._connect(shop.database_url))
+    connection.pgconn.send_query(f"SELECT pg_sleep({FOREVER_SECONDS})".encode())
+    wait_until(lambda: shop.backends("drain job", state="active"))
+    connection.pgconn.finish()
+    wait_until(lambda: not shop.backends("drain job"))
 
 
 # --- when its time is over
@@ -358,7 +373,7 @@ def test_a_block_that_takes_too_long_is_rolled_back_on_the_server_too(
     assert shop.work(job_id) == "retrying"
     assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.JobTimeoutError"
     assert shop.effects() == []
-    assert not shop.backends("drain job", state="active")
+    wait_until(lambda: not shop.backends("drain job", state="active"))
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["late"]
 

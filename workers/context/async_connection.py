@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from drain.database import postgres
 from drain.database.cursor import AsyncTransactionCursor
 from drain.tables import async_finishes
 from drain.workers.context.finish_guard import note_heartbeat, refusal, too_early
@@ -26,6 +27,8 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
 
     async def be_ready(self) -> None:
         """Begin transactions from now on, and note the settings for `is_fit`."""
+        if not postgres.is_pooled(self):
+            await self.execute(postgres.NOTICE_DEAD_CLIENT)
         await super().set_autocommit(False)
         self.cursor_factory = AsyncTransactionCursor
         self._loop = asyncio.get_running_loop()

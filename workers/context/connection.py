@@ -24,6 +24,8 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
 
     def be_ready(self) -> None:
         """Begin transactions from now on, and note the settings for `is_fit`."""
+        if not postgres.is_pooled(self):
+            self.execute(postgres.NOTICE_DEAD_CLIENT)
         self.autocommit = False
         self.cursor_factory = TransactionCursor
         self._note_settings()
