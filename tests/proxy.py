@@ -3,6 +3,7 @@
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import unquote, urlsplit
@@ -20,6 +21,7 @@ class Proxy:
         stalled: While it is set, all is taken and nothing answered.
         stall_at: A request with these bytes in it sets it.
         lose: A request with these bytes in it loses its connection; once.
+        delay_seconds: How long each request and each answer is held.
         heard: Whether the server still got that request, so that only its answer was lost.
     """
 
@@ -29,6 +31,7 @@ class Proxy:
         self.stall_at: bytes | None = None
         self.lose: bytes | None = None
         self.heard = True
+        self.delay_seconds = 0.0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -49,6 +52,7 @@ class Proxy:
                         return
                     if ready is client and self.stall_at and self.stall_at in data:
                         self.stalled.set()
+                    time.sleep(self.delay_seconds)
                     if not self.stalled.is_set():
                         (server if ready is client else client).sendall(data)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from psycopg.conninfo import conninfo_to_dict
@@ -24,9 +25,11 @@ HAS_BASEBACKUP = shutil.which("pg_basebackup", path=str(find_postgres(None))) is
 class Replica(EmbeddedPostgres):
     """A streaming replica of the server behind a proxy, copied from it by `pg_basebackup`."""
 
-    def __init__(self, primary: Proxy) -> None:
+    def __init__(
+        self, primary: Proxy, directory: Path | None = None, settings: Mapping[str, str] = CARELESS
+    ) -> None:
         # By default, a promotion that begins while the primary cannot be reached takes 5 s.
-        super().__init__(settings=CARELESS | {"wal_retrieve_retry_interval": "100ms"})
+        super().__init__(directory, settings={**settings, "wal_retrieve_retry_interval": "100ms"})
         self._primary = primary
 
     def _create_data(self) -> None:
@@ -77,14 +80,11 @@ class Pair:
 
     def wait_for_replica(self) -> None:
         """Let commits wait until the replica has them."""
-        query(self.primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
-        query(self.primary.url, "SELECT pg_reload_conf()")
-        is_synchronous = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
-        wait_until(lambda: query(self.primary.url, is_synchronous))
+        follow_replica(self.primary.url)
 
     def lead_clients_to_replica(self) -> None:
         """Kill the primary, and wait for a client of the replica, which is read-only until `promote`."""
-        self.clients.target = _socket_of(self.replica)
+        self.clients.target = socket_of(self.replica)
         sessions = "SELECT sessions FROM pg_stat_database WHERE datname = 'drain'"
         before = query(self.replica.url_of("postgres"), sessions)
         disconnect()
@@ -101,7 +101,7 @@ def replicated() -> Iterator[Pair]:
     """Run a primary with our tables, and a replica of it."""
     with EmbeddedPostgres(settings=CARELESS) as primary:
         schema.install(primary.url)
-        stream = Proxy(_socket_of(primary))
+        stream = Proxy(socket_of(primary))
         try:
             with Replica(stream) as replica, proxied(primary.url) as (clients, url):
                 yield Pair(primary, replica, stream, clients, url)
@@ -110,11 +110,20 @@ def replicated() -> Iterator[Pair]:
             stream.listener.close()
 
 
+def follow_replica(primary_url: str) -> None:
+    """Let commits wait until a replica has them."""
+    query(primary_url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+    query(primary_url, "SELECT pg_reload_conf()")
+    is_synchronous = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
+    wait_until(lambda: query(primary_url, is_synchronous))
+
+
 def _place(server: EmbeddedPostgres) -> tuple[str, str]:
     parts = conninfo_to_dict(server.url)
     return str(parts["host"]), str(parts["port"])
 
 
-def _socket_of(server: EmbeddedPostgres) -> str:
+def socket_of(server: EmbeddedPostgres) -> str:
+    """Path of a server's socket."""
     directory, port = _place(server)
     return f"{directory}/.s.PGSQL.{port}"

@@ -13,7 +13,7 @@ from drain.audit import Breach, Report
 from drain.database import postgres
 from tests.soak import producer, report, tables
 from tests.soak.chaos import Span, coverage
-from tests.soak.plan import SESSIONS, Kind, plan
+from tests.soak.plan import SESSIONS, Kind, names, plan
 from tests.soak.verdict import Verdict, judge, lines, read
 
 HOUR = 3600
@@ -82,7 +82,7 @@ def test_transitions_are_counted_under_the_faults_during_which_they_were_committ
         (letter, began + timedelta(seconds=at))
         for letter, at in (("moved", -1), ("claimed", 1), ("finished", 3))
     ]
-    assert coverage(spans, letters) == {
+    assert coverage(spans, letters) == {name: Counter() for name in names()} | {
         "worker killed": Counter(claimed=1),
         "Redis flushed": Counter(claimed=1, finished=1),
     }

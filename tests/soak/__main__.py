@@ -20,7 +20,7 @@ from tests.soak.soak import soak
 
 _INTERRUPTED = 130
 # Of the tables, if not written to a terminal.
-_WIDTH = 120
+_WIDTH = 140
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def _arguments() -> argparse.Namespace:
         help="how long the faults go on; SOAK_SECONDS",
     )
     parser.add_argument("--seed", type=int, default=int(seed) if seed else None, help="SOAK_SEED")
-    parser.add_argument("--directory", type=Path, help="keep logs and data here")
+    parser.add_argument("--directory", type=Path, help="keep logs here")
     parser.add_argument(
         "--output",
         type=Path,

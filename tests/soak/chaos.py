@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from tests.soak.faults import End, Faults
-from tests.soak.plan import POSTGRES, REDIS, Fault, Kind
+from tests.soak.plan import POSTGRES, REDIS, Fault, Kind, names
 
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 # What happens this soon after a fault, such as a takeover, still belongs to it.
@@ -26,17 +26,15 @@ class Span:
     began: datetime
     ended: datetime | None = None
 
-    def end(self) -> None:
+    def end(self, now: datetime) -> None:
         """Note that the fault is over."""
-        self.ended = datetime.now(UTC) + _AFTERMATH
+        self.ended = now + _AFTERMATH
 
 
 def coverage(spans: Sequence[Span], letters: Sequence[tuple[str, datetime]]) -> dict[str, Counter[str]]:
-    """Count by fault the transitions of jobs that were committed during it."""
+    """Count by fault the transitions of jobs that were committed during it, also if there were none."""
     at = sorted((time, letter) for letter, time in letters)
-    found: dict[str, Counter[str]] = {
-        span.name: Counter() for span in sorted(spans, key=lambda span: span.name)
-    }
+    found: dict[str, Counter[str]] = {name: Counter() for name in names()}
     for span in spans:
         first, last = (bisect_left(at, (time, "")) for time in (span.began, span.ended or _FOREVER))
         found[span.name].update(letter for _, letter in at[first:last])
@@ -83,13 +81,12 @@ class Chaos:
     def _begin(self, fault: Fault) -> None:
         if not self.is_there(fault.target) or not self._can_be_reached(fault):
             return
-        began = datetime.now(UTC)
+        began = self._faults.now()
         end = self._faults.begin(fault)
         if end is None:
             return
-        whom = fault.target.rstrip(" 0123456789")
-        self.done[whom, fault.kind] += 1
-        span = Span(f"{whom} {fault.kind}", began)
+        self.done[fault.whom, fault.kind] += 1
+        span = Span(fault.name, began)
         self.spans.append(span)
         if fault.seconds:
             self._away.add(fault.target)
@@ -98,12 +95,12 @@ class Chaos:
             )
         else:
             end()
-            span.end()
+            span.end(self._faults.now())
 
     def _end_one(self) -> None:
         _, _, target, end, span = heapq.heappop(self._under_way)
         end()
-        span.end()
+        span.end(self._faults.now())
         self._away.discard(target)
 
     def _can_be_reached(self, fault: Fault) -> bool:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 from programs.child import Child
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from drain.database import postgres
-from drain.embedded import EmbeddedRedis, Services, signals
+from drain.embedded import EmbeddedRedis, signals
 from tests.soak.fleet import Fleet
-from tests.soak.plan import POSTGRES, REDIS, SESSIONS, Fault, Kind
+from tests.soak.plan import FLEET, POSTGRES, REDIS, SESSIONS, Fault, Kind
+from tests.soak.servers import Servers
 
 End = Callable[[], object]
 
@@ -29,12 +32,16 @@ class Faults:
 
     Args:
         fleet: The processes.
-        servers: Both of them; Redis saves what it holds every second.
+        servers: Both of them.
     """
 
-    def __init__(self, fleet: Fleet, servers: Services) -> None:
+    def __init__(self, fleet: Fleet, servers: Servers) -> None:
         self._fleet = fleet
         self._servers = servers
+
+    def now(self) -> datetime:
+        """Time by the clock of PostgreSQL."""
+        return datetime.now(UTC) + timedelta(seconds=self._servers.clock_seconds)
 
     def begin(self, fault: Fault) -> End | None:
         """Do it.
@@ -46,6 +53,9 @@ class Faults:
             return self._redis(fault.kind)
         if fault.target == POSTGRES:
             return self._postgres(fault.kind)
+        if fault.target == FLEET:
+            self._fleet.deploy()
+            return _nothing
         if fault.target in SESSIONS and fault.kind is Kind.DISCONNECT:
             return self._disconnect(fault.target)
         child = self._fleet.child(fault.target)
@@ -73,13 +83,15 @@ class Faults:
                 child.pause()
                 return child.resume
 
-    def _redis(self, kind: Kind) -> End:
+    def _redis(self, kind: Kind) -> End | None:
         redis = self._servers.redis
         match kind:
+            case Kind.FULL:
+                return self._fill(REDIS, _nothing)
+            case Kind.SLOW:
+                return self._servers.slow_down(REDIS)
             case Kind.FLUSH:
-                with Redis.from_url(redis.url) as client:
-                    client.flushall()
-                return _nothing
+                return _nothing if _flush(redis.url) else None
             case Kind.PAUSE:
                 signals.pause(redis.pid)
                 return partial(signals.resume, redis.pid)
@@ -90,23 +102,55 @@ class Faults:
                 redis.kill()
         return redis.start
 
-    def _postgres(self, kind: Kind) -> End:
-        server = self._servers.postgres
+    def _postgres(self, kind: Kind) -> End | None:
+        servers = self._servers
+        end: End | None = _nothing
         match kind:
             case Kind.PAUSE:
-                signals.pause(server.pid)
-                return partial(signals.resume, server.pid)
+                signals.pause(servers.postgres.pid)
+                end = partial(signals.resume, servers.postgres.pid)
             case Kind.RESTART:
-                server.restart()
-                return _nothing
+                servers.restart()
+            case Kind.PROMOTE:
+                end = servers.fail_over()
+            case Kind.CLOCK:
+                end = _nothing if servers.step_clock() else None
+            case Kind.MIGRATE:
+                end = _nothing if servers.migrate() else None
+            case Kind.SLOW:
+                end = servers.slow_down(POSTGRES)
+            case Kind.FULL:
+                # It ends if it cannot write its log.
+                end = self._fill(POSTGRES, servers.restart)
             case _:
-                server.kill()
-                return server.start
+                servers.postgres.kill()
+                end = servers.restart
+        return end
+
+    def _fill(self, target: str, then: End) -> End | None:
+        disk = self._servers.disks[target]
+        if not disk.can_be_full:
+            return None
+        disk.fill()
+
+        def end() -> None:
+            disk.free()
+            then()
+
+        return end
 
     def _disconnect(self, whom: str) -> End | None:
         with closing(postgres.connect(self._servers.database_url, "soak")) as connection:
             found = connection.execute(_DISCONNECT, (whom,)).rowcount
         return _nothing if found else None
+
+
+def _flush(redis_url: str) -> bool:
+    with Redis.from_url(redis_url) as client, suppress(ResponseError):
+        client.flushall()
+        return True
+    # A Redis that cannot save refuses.
+    return False
 
 
 def snapshot_of(redis: EmbeddedRedis) -> Path:

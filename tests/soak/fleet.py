@@ -48,6 +48,7 @@ class Fleet:
         self._started_at: dict[str, float] = {}
         self._start_at: dict[str, float] = {}
         self._end_by: dict[str, float] = {}
+        self._to_replace: list[str] = []
         for name in starts:
             self.start(name)
 
@@ -73,9 +74,17 @@ class Fleet:
         self._running[name].terminate()
         self._end_by[name] = monotonic() + _END_SECONDS
 
+    def deploy(self) -> None:
+        """Replace the enqueuers and workers, one after the other."""
+        self._to_replace = [*ENQUEUERS, *WORKERS, *RQ_WORKERS]
+
     def supervise(self) -> None:
         """Start again whatever has ended."""
         now = monotonic()
+        if self._to_replace and not self._end_by and not self._start_at:
+            name = self._to_replace.pop(0)
+            if self.child(name) is not None:
+                self.terminate(name)
         for name, child in list(self._running.items()):
             if child.exit_code() is not None:
                 self._has_ended(child)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from time import sleep
 from typing import Any, ParamSpec
 
@@ -30,7 +30,7 @@ _SEND = "INSERT INTO sent (job_id, fencing_token) VALUES (%s, %s)"
 P = ParamSpec("P")
 
 
-def _job(function: Callable[P, None]) -> Job[P, None]:
+def _job(function: Callable[P, None], **options: Any) -> Job[P, None]:
     register = job(
         name=f"soak.{function.__name__}",
         queue="bulk",
@@ -39,6 +39,7 @@ def _job(function: Callable[P, None]) -> Job[P, None]:
         max_attempts=0,
         retry_base_seconds=0.2,
         retry_cap_seconds=1.0,
+        **options,
     )
     return register(function)
 
@@ -46,6 +47,13 @@ def _job(function: Callable[P, None]) -> Job[P, None]:
 @_job
 def settle() -> None:
     """Write in the transaction that finishes the job."""
+    with transaction() as session:
+        _take_effect(session)
+
+
+@partial(_job, commit="grouped")
+def group() -> None:
+    """Settle without waiting for the disk."""
     with transaction() as session:
         _take_effect(session)
 
@@ -124,7 +132,8 @@ def options(kind: str, chance: random.Random) -> dict[str, Any]:
 
 # By the name of the kind: the job, and how often it is chosen.
 KINDS: dict[str, tuple[Job[..., None], float]] = {
-    "settle": (settle, 50),
+    "settle": (settle, 40),
+    "group": (group, 10),
     "send": (send, 25),
     "flaky": (flaky, 8),
     "put_off": (put_off, 6),

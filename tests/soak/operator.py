@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from time import sleep
 
 import psycopg
@@ -23,6 +23,7 @@ from drain.errors import UnavailableError
 from drain.tables import changes, dead
 from drain.tables.changes import Change
 from drain.tables.selections import Selection
+from tests.soak import tables
 from tests.soak.producer import KEYS, QUEUES
 
 _AWAY_SECONDS = 0.1
@@ -111,7 +112,7 @@ def _move(connection: Connection, chance: random.Random) -> None:
         [
             Change(queue=chance.choice(QUEUES)),
             Change(priority=chance.choice([-5, 5])),
-            Change(run_at=datetime.now(UTC) + timedelta(seconds=chance.uniform(-1, 2))),
+            Change(run_at=tables.time_in(connection, chance.uniform(-1, 2))),
         ]
     )
     if chance.random() < 0.5:

@@ -12,6 +12,7 @@ RQ_WORKERS = ("rq worker 1", "rq worker 2")
 PRODUCERS = ("producer 1", "producer 2")
 OPERATOR = "operator"
 REDIS, POSTGRES = "Redis", "PostgreSQL"
+FLEET = "programs"
 SESSIONS = ("drain run", "drain work", "drain job", "drain lease", "producer", "operator", "everybody")
 
 _PAUSE_SECONDS = (0.3, 1.7)
@@ -31,6 +32,12 @@ class Kind(StrEnum):
     EMPTY = "killed, back with nothing"
     RESTART = "restarted in good order"
     DISCONNECT = "sessions ended"
+    PROMOTE = "replaced by its replica"
+    FULL = "has a full disk"
+    CLOCK = "restarted with its clock ahead"
+    SLOW = "behind a slow network"
+    MIGRATE = "migrated under load"
+    DEPLOY = "replaced one after the other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,16 @@ class Fault:
     kind: Kind
     target: str
     seconds: float
+
+    @property
+    def whom(self) -> str:
+        """The target without its number."""
+        return self.target.rstrip(" 0123456789")
+
+    @property
+    def name(self) -> str:
+        """Whom it befell, and how."""
+        return f"{self.whom} {self.kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,12 @@ _CHOICES = (
     _Choice(0.7, Kind.RESTART, (POSTGRES,)),
     _Choice(1, Kind.PAUSE, (POSTGRES,), (0.5, 6)),
     _Choice(3, Kind.DISCONNECT, SESSIONS),
+    _Choice(0.7, Kind.PROMOTE, (POSTGRES,), (0, 3)),
+    _Choice(1, Kind.FULL, (POSTGRES, REDIS), (2, 8)),
+    _Choice(0.7, Kind.CLOCK, (POSTGRES,)),
+    _Choice(1, Kind.SLOW, (POSTGRES, REDIS), (1, 6)),
+    _Choice(1, Kind.MIGRATE, (POSTGRES,)),
+    _Choice(0.5, Kind.DEPLOY, (FLEET,), (10, 20)),
 )
 
 
@@ -91,3 +114,8 @@ def plan(seed: int, seconds: float) -> list[Fault]:
         target = chance.choice(choice.targets)
         faults.append(Fault(at, choice.kind, target, chance.uniform(*choice.seconds)))
     return faults
+
+
+def names() -> list[str]:
+    """Names of all faults that a plan may have."""
+    return sorted({Fault(0, each.kind, target, 0).name for each in _CHOICES for target in each.targets})

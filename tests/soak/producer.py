@@ -12,7 +12,7 @@ import os
 import random
 import sys
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from time import sleep, time
 from typing import Any, TextIO
@@ -95,14 +95,13 @@ def _stage_one(connection: Connection, chance: random.Random) -> int:
         return _stage_once(connection, chance)
     (kind,) = chance.choices(list(KINDS), _WEIGHTS)
     registered, _ = KINDS[kind]
-    now = datetime.now(UTC)
     job_id = stage(
         connection,
         registered,
         queue=chance.choices(QUEUES, _CHOSEN)[0],
         key=_key(chance),
         priority=chance.choice([0, 0, 0, -5, 5]),
-        run_at=now + timedelta(seconds=chance.uniform(0, 5)) if chance.random() < 0.1 else None,
+        run_at=tables.time_in(connection, chance.uniform(0, 5)) if chance.random() < 0.1 else None,
         **options(kind, chance),
         **_unique(kind, chance),
     )

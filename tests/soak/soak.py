@@ -11,9 +11,8 @@ from programs.processes import Processes
 
 from drain.audit import Report, audit
 from drain.config import Settings
-from drain.database import postgres, schema
+from drain.database import postgres
 from drain.database.postgres import Connection
-from drain.embedded import Services, services
 from drain.wire import Producer
 from tests.interleavings import history
 from tests.interleavings.history import Notes
@@ -23,13 +22,10 @@ from tests.soak.faults import Faults
 from tests.soak.fleet import Fleet, journals, programs
 from tests.soak.plan import OPERATOR, POSTGRES, PRODUCERS, RQ_WORKERS, plan
 from tests.soak.report import Result
+from tests.soak.servers import Servers
 
 Say = Callable[[str], None]
 
-# The time of each commit is kept, so that it can be compared with that of the job's claim.
-_POSTGRES = {"track_commit_timestamp": "on"}
-# What a Redis that is killed comes back with is up to a second old.
-_REDIS = {"save": "1 1"}
 # Small, so that faults come in between of two batches.
 _BATCH_SIZE = 20
 _TICK_SECONDS = 0.02
@@ -52,20 +48,19 @@ def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
         say: Shows a line.
     """
     directory = directory.absolute()
-    servers = services(directory, durable=False, postgres_settings=_POSTGRES, redis_settings=_REDIS)
-    with servers as started:
-        schema.install(started.database_url)
+    with Servers(directory) as started:
         with closing(_connect(started)) as connection:
             tables.create(connection)
             connection.execute(history.LOG)
+        database_url, redis_url = started.urls
         variables = {
-            "DRAIN_DATABASE_URL": started.database_url,
-            "DRAIN_REDIS_URL": started.redis_url,
+            "DRAIN_DATABASE_URL": database_url,
+            "DRAIN_REDIS_URL": redis_url,
             "DRAIN_JOBS": "tests.soak.jobs",
             "DRAIN_BATCH_SIZE": str(_BATCH_SIZE),
         }
         with Processes(directory, variables) as processes:
-            starts = programs(processes, started.redis_url, directory, seed)
+            starts = programs(processes, redis_url, directory, seed)
             fleet = Fleet(processes, starts, say)
             chaos = Chaos(plan(seed, seconds), Faults(fleet, started))
             return _Run(started, fleet, chaos, directory, say).run(seed, seconds)
@@ -74,7 +69,7 @@ def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
 class _Run:
     """The parts of one run, all of which are there."""
 
-    def __init__(self, servers: Services, fleet: Fleet, chaos: Chaos, directory: Path, say: Say) -> None:
+    def __init__(self, servers: Servers, fleet: Fleet, chaos: Chaos, directory: Path, say: Say) -> None:
         self._servers = servers
         self._fleet = fleet
         self._chaos = chaos
@@ -155,7 +150,7 @@ class _Run:
 
     def _audit(self, connection: Connection) -> Report:
         settings = Settings.from_texts({"database_url": self._servers.database_url})
-        with closing(Producer(self._servers.redis_url, settings.namespace)) as redis:
+        with closing(Producer(self._servers.redis.url, settings.namespace)) as redis:
             return audit(connection, redis)
 
     def _ended(self) -> dict[str, int]:
@@ -165,5 +160,5 @@ class _Run:
         return ended | {f"{name} did not end": self._fleet.hung[name] for name in ours}
 
 
-def _connect(servers: Services) -> Connection:
+def _connect(servers: Servers) -> Connection:
     return postgres.connect(servers.database_url, "soak")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from drain import queues
+from drain.database import postgres
 from drain.database.postgres import Connection
 
 # Rules that hold from the first job to the last one, so that what they say is exact at any moment.
@@ -82,6 +84,13 @@ def counts(connection: Connection) -> dict[str, int]:
     """How many jobs were asked for, and where they are."""
     (row,) = connection.execute(_COUNTS).fetchall()
     return dict(zip(("wanted", "staged", "inflight", "finished", "dead"), row, strict=True))
+
+
+def time_in(connection: Connection, seconds: float) -> datetime:
+    """The time so many seconds from now, by the clock of PostgreSQL."""
+    (time,) = postgres.fetch_one(connection, "SELECT now() + make_interval(secs => %s)", (seconds,))
+    assert isinstance(time, datetime)
+    return time
 
 
 def value(connection: Connection, statement: str) -> int:

@@ -1,0 +1,253 @@
+"""Both servers: PostgreSQL with a synchronous replica, each on a disk of its own, behind proxies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from itertools import count
+from pathlib import Path
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from psycopg import errors
+
+from drain.database import postgres, schema
+from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
+from drain.embedded.services import without_client_settings
+from tests.proxy import Proxy
+from tests.replicas import Replica, follow_replica, socket_of
+from tests.soak.plan import POSTGRES, REDIS
+
+# Of Debian's package `faketime`.
+_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+# Longer than any lease or delay.
+_STEP_SECONDS = 20
+_DISK_BYTES = {POSTGRES: 4 << 30, REDIS: 256 << 20}
+_SETTINGS = CARELESS | {
+    # The time of each commit is kept, so that it can be compared with that of the job's claim.
+    "track_commit_timestamp": "on",
+    "max_wal_size": "256MB",
+    # For a replica that was away.
+    "wal_keep_size": "256MB",
+    # Commits wait for the replica, which by default reports each ten seconds if there is nothing new.
+    "wal_receiver_status_interval": "1s",
+    "wal_receiver_timeout": "10s",
+    "wal_sender_timeout": "10s",
+}
+_BLOCK_BYTES = 4096
+_CLONE_NEWNS = 0x00020000
+_DELAY_SECONDS = 0.1
+# What migrations do: a column for each table of jobs, and each function once more.
+_MIGRATE = """
+SET lock_timeout = '2s';
+DO $$
+DECLARE
+    jobs text;
+    function text;
+BEGIN
+    FOREACH jobs IN ARRAY ARRAY['staged_jobs', 'inflight_jobs', 'finished_jobs', 'dead_jobs'] LOOP
+        EXECUTE format('ALTER TABLE %I DROP COLUMN IF EXISTS soak', jobs);
+        EXECUTE format('ALTER TABLE %I ADD COLUMN soak text', jobs);
+    END LOOP;
+    FOR function IN SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname LIKE 'drain\\_%' AND prokind = 'f' LOOP
+        EXECUTE function;
+    END LOOP;
+END
+$$
+"""
+
+
+class Disk:
+    """A file system in memory, which can be full; a directory that cannot, if this process is not root's."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self.directory = directory
+        self._ballast = directory / "ballast"
+        directory.mkdir(parents=True)
+        mount = ("mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "soak", directory)
+        self.can_be_full = subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+    def fill(self) -> None:
+        """Leave no block free."""
+        with self._ballast.open("wb") as ballast:
+            blocks = os.statvfs(self.directory).f_bavail
+            while blocks:
+                size = os.fstat(ballast.fileno()).st_size
+                try:
+                    os.posix_fallocate(ballast.fileno(), size, blocks * _BLOCK_BYTES)
+                except OSError:
+                    # The server was quicker.
+                    blocks //= 2
+
+    def free(self) -> None:
+        """Give the space back."""
+        self._ballast.unlink()
+
+    def remove(self) -> None:
+        """Remove it with all that it holds but the log."""
+        if (log := self.directory / "data" / "server.log").is_file():
+            with self.directory.with_suffix(".log").open("ab") as kept:
+                kept.write(log.read_bytes())
+        if self.can_be_full:
+            subprocess.run(("umount", "--lazy", self.directory), check=True)
+        shutil.rmtree(self.directory)
+
+
+class Servers:
+    """A primary, its replica, and Redis.
+
+    Attributes:
+        postgres: The primary.
+        redis: Saves what it holds every second.
+        clients: The proxies between the programs and the servers.
+        disks: That of the primary and that of Redis.
+        clock_seconds: How far the clock of PostgreSQL is ahead.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        _own_mounts()
+        self._directory = directory
+        self._numbers = count(1)
+        self.clock_seconds = 0
+        self._pids: list[int] = []
+        self.disks = {name: self._disk(name) for name in (POSTGRES, REDIS)}
+        self.postgres = EmbeddedPostgres(self.disks[POSTGRES].directory / "data", settings=_SETTINGS)
+        # What a Redis that is killed comes back with is up to a second old.
+        self.redis = EmbeddedRedis(self.disks[REDIS].directory / "data", settings={"save": "1 1"})
+        self._replica: Replica | None = None
+        self._replica_disk: Disk | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(without_client_settings())
+            stack.callback(self._close)
+            self.redis.start()
+            self._start(self.postgres)
+            schema.install(self.database_url)
+            primary = socket_of(self.postgres)
+            self._stream = Proxy(primary)
+            self.clients = {
+                POSTGRES: Proxy(primary),
+                REDIS: Proxy(unquote(urlsplit(self.redis.url).path)),
+            }
+            for proxy in (self._stream, *self.clients.values()):
+                stack.callback(proxy.listener.close)
+            self._add_replica()
+            follow_replica(self.database_url)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _close(self) -> None:
+        for server in (self._replica, self.postgres, self.redis):
+            if server is not None:
+                server.close()
+        for disk in (self._replica_disk, *self.disks.values()):
+            if disk is not None:
+                disk.remove()
+        for pid in self._pids:
+            # The clock's library leaves these behind if its server is killed.
+            for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+                Path("/dev/shm", name).unlink(missing_ok=True)
+
+    @property
+    def database_url(self) -> str:
+        """URL of the primary, past the proxy."""
+        return self.postgres.url
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        """URLs of the database and of Redis for programs."""
+        ports = [self.clients[name].port for name in (POSTGRES, REDIS)]
+        return f"postgresql://postgres@127.0.0.1:{ports[0]}/drain", f"redis://127.0.0.1:{ports[1]}"
+
+    def fail_over(self) -> Callable[[], None]:
+        """Let the replica replace the primary, which never returns; the end adds another replica."""
+        assert self._replica is not None
+        assert self._replica_disk is not None
+        former, disk = self.postgres, self.disks[POSTGRES]
+        former.kill()
+        self.postgres, self.disks[POSTGRES] = self._replica, self._replica_disk
+        self._replica = self._replica_disk = None
+        with closing(postgres.connect(self.postgres.url, "soak")) as connection:
+            connection.execute("SELECT pg_promote()")
+        self._stream.target = self.clients[POSTGRES].target = socket_of(self.postgres)
+
+        def add_replica() -> None:
+            former.close()
+            disk.remove()
+            self._add_replica()
+
+        return add_replica
+
+    def step_clock(self) -> bool:
+        """Restart PostgreSQL with its clock further ahead; False where no library can."""
+        if not _LIBRARIES or self._replica is None:
+            return False
+        self.clock_seconds += _STEP_SECONDS
+        self._replica.stop()
+        self.restart()
+        self._start(self._replica)
+        return True
+
+    def restart(self) -> None:
+        """Restart the primary, or start it."""
+        self.postgres.stop()
+        self._start(self.postgres)
+
+    def migrate(self) -> bool:
+        """Change tables and functions under load; False if programs held locks for too long."""
+        with closing(postgres.connect(self.database_url, "soak")) as connection:
+            try:
+                connection.execute(_MIGRATE)
+            except (errors.LockNotAvailable, errors.DeadlockDetected):
+                return False
+        return True
+
+    def slow_down(self, target: str) -> Callable[[], None]:
+        """Delay what passes between the programs and a server."""
+        proxy = self.clients[target]
+        proxy.delay_seconds = _DELAY_SECONDS
+
+        def end() -> None:
+            proxy.delay_seconds = 0.0
+
+        return end
+
+    def _add_replica(self) -> None:
+        self._replica_disk = self._disk(POSTGRES)
+        self._replica = Replica(self._stream, self._replica_disk.directory / "data", _SETTINGS)
+        self._start(self._replica)
+
+    def _disk(self, name: str) -> Disk:
+        return Disk(self._directory / f"{name.lower()}-{next(self._numbers)}", _DISK_BYTES[name])
+
+    def _start(self, server: EmbeddedPostgres) -> None:
+        """Start it with the clock."""
+        given = {
+            "LD_PRELOAD": str(_LIBRARIES[0]),
+            "FAKETIME": f"+{self.clock_seconds}s",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        if not self.clock_seconds:
+            given = {}
+        os.environ.update(given)
+        try:
+            server.start()
+        finally:
+            for name in given:
+                del os.environ[name]
+        self._pids.append(server.pid)
+
+
+def _own_mounts() -> None:
+    """Let mounts end with this process and its children; only root can."""
+    if ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0:
+        subprocess.run(("mount", "--make-rprivate", "/"), check=True)
