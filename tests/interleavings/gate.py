@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 _PATIENCE_SECONDS = 30.0
 # A statement without an answer for this long may wait for a lock.
 _LOOK_SECONDS = 0.003
+_RELEASE_SECONDS = 0.01
 _TERMINATE = b"X"
 _WAITING = "SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid = ANY (%s)"
 _CONNECTED = "SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = ANY (%s)"
@@ -110,6 +111,7 @@ class Actor:
 
     def release(self) -> None:
         """Send its held request, or end its pause."""
+        self.gate.time += _RELEASE_SECONDS
         self.is_running = True
         if self.is_paused:
             self.is_paused = False
@@ -126,6 +128,7 @@ class Gate:
     Attributes:
         passing: Requests that are not held.
         steps: Grows with each.
+        time: Seconds of the leaders' clocks, which stand still between releases.
 
     Args:
         directory: For the sockets, one pair for each actor.
@@ -143,6 +146,7 @@ class Gate:
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
         self.steps = 0
+        self.time = 0.0
         self.passing = re.compile(b"$^")
         self._actors: dict[str, Actor] = {}
         self._listeners: dict[str, list[socket.socket]] = {}

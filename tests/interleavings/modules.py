@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from drain.database import locks, postgres
 from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.wire import Producer
+from drain.wire import Producer, scripts
 from tests.helpers import NAMESPACE, wait_until
 from tests.interleavings import history, schedule
 from tests.interleavings.gate import Gate
@@ -47,7 +48,11 @@ _TABLES = (
     *("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs", "stale_finishes", "cancelled_claims"),
     *("crons", "queue_pauses", "queues", "idempotency_keys", "requests", "effects", "changes"),
 )
-_RESET = "; ".join(f"DELETE FROM {table}" for table in _TABLES)
+_SEQUENCES = """
+SELECT setval('drain_last_delivery', 0, false), setval('drain_pushed_up_to', 0, false),
+    setval(pg_get_serial_sequence('staged_jobs', 'id'), 1, false)
+"""
+_RESET = "; ".join([*(f"DELETE FROM {table}" for table in _TABLES), _SEQUENCES])
 _PLACES = " UNION ALL ".join(f"SELECT id FROM {table}" for table in _TABLES[:4])
 _WRONG_PLACES = f"""
 SELECT coalesce(r.id, job.id), count(job.id), count(r.id) FROM requests AS r FULL JOIN ({_PLACES}) AS job USING (id)
@@ -119,12 +124,20 @@ class Laboratory:
         self.notes = Notes()
         self._answers: dict[str, tuple[int, bool]] = {}
         self.redis: Redis = Redis.from_url(redis_url)
+        # Otherwise, the first use of a script is two requests.
+        for path in scripts._DIRECTORY.glob("*.lua"):
+            self.redis.script_load(scripts.load(path.stem))
+            self.redis.script_load(scripts.load("owners", path.stem))
         self.gate = Gate(directory, self.control, unquote(urlsplit(redis_url).path))
         self._pauses = [
             (module, name, getattr(module, name)) for module, names in _PAUSES.items() for name in names
         ]
         for module, name, _ in self._pauses:
             setattr(module, name, 0)
+        for module in _with_clocks():
+            # A schedule repeats only if all that depends on time does.
+            self._pauses.append((module, "monotonic", monotonic))
+            module.monotonic = lambda: self.gate.time
 
     def close(self) -> None:
         for module, name, seconds in self._pauses:
@@ -187,6 +200,7 @@ class Laboratory:
             deadline = monotonic() + _PATIENCE_SECONDS
             while self.query(_LEFT) and monotonic() < deadline:
                 self.control.execute(f"{_EXPIRE}; {_DUE}")
+                self.gate.time += 1
                 enqueuer.drain()
                 redelivery.run_once()
                 popped: Any = self.redis.lpop(LIST, 100) or []
@@ -215,6 +229,15 @@ class Laboratory:
 
     def _flush(self) -> None:
         self.redis.flushall()
+
+
+def _with_clocks() -> list[Any]:
+    """Modules of the leader that read the clock."""
+    return [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith(("drain.admission.", "drain.enqueuer.")) and hasattr(module, "monotonic")
+    ]
 
 
 class Module(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from random import Random
 from typing import Any
 
@@ -150,8 +150,10 @@ def leading(may_lead: Condition, rounds: int = 2, batch: int = 2) -> Program:
         with connected(actor, leader.APPLICATION_NAME) as connection:
             while (state := leader.try_to_lead(connection)) is None:
                 actor.pause(may_lead)
-            producer = actor.kept.setdefault("producer", Producer(redis_url(actor), NAMESPACE))
-            with Enqueuer(connection, producer, state, batch_size=batch) as enqueuer:
+            with (
+                closing(Producer(redis_url(actor), NAMESPACE)) as producer,
+                Enqueuer(connection, producer, state, batch_size=batch) as enqueuer,
+            ):
                 redelivery = Redelivery(enqueuer, lost_after_seconds=0)
                 redelivery.recover()
                 for _ in range(rounds):
