@@ -56,6 +56,10 @@ def application(statements: Statements, *jobs: int) -> Program:
             yield statements.stage(job)
             if statements.broken == "push in the application's transaction":
                 yield Push(((job, 1),))
+            if statements.broken == "push after a rollback":
+                yield RollBack()
+                yield Push(((job, 1),))
+                continue
             yield Commit()
 
     return run

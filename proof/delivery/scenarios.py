@@ -178,6 +178,7 @@ _MUTANTS = tuple(
         ("delete by range", "two applications, two leaders", _ONE_PLACE),
         ("move without a delete", "two applications, two leaders", _ONE_PLACE),
         ("push in the application's transaction", "two applications, two leaders", _EARLY),
+        ("push after a rollback", "two applications, two leaders", _EARLY),
         ("lead without the lock", "two applications, two leaders", _LOCK),
         ("lead on after a lost connection", "an answer is lost while jobs are moved", _LOCK),
         ("numbers are not recorded", "two applications, two leaders", _NUMBER),
