@@ -113,7 +113,6 @@ class Servers:
         self._directory = directory
         self._numbers = count(1)
         self.clock_seconds = 0
-        self._pids: list[int] = []
         self.disks = {name: self._disk(name) for name in (POSTGRES, REDIS)}
         self.postgres = EmbeddedPostgres(self.disks[POSTGRES].directory / "data", settings=_SETTINGS)
         # What a Redis that is killed comes back with is up to a second old.
@@ -152,10 +151,10 @@ class Servers:
         for disk in (self._replica_disk, *self.disks.values()):
             if disk is not None:
                 disk.remove()
-        for pid in self._pids:
-            # The clock's library leaves these behind if its server is killed.
-            for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
-                Path("/dev/shm", name).unlink(missing_ok=True)
+        # The clock's library leaves these behind.
+        for left in Path("/dev/shm").glob("*faketime_s*m_*"):
+            if not Path("/proc", left.name.rpartition("_")[2]).exists():
+                left.unlink(missing_ok=True)
 
     @property
     def database_url(self) -> str:
@@ -223,7 +222,8 @@ class Servers:
 
     def _add_replica(self) -> None:
         self._replica_disk = self._disk(POSTGRES)
-        self._replica = Replica(self._stream, self._replica_disk.directory / "data", _SETTINGS)
+        settings = _SETTINGS | {"synchronous_standby_names": "*"}
+        self._replica = Replica(self._stream, self._replica_disk.directory / "data", settings)
         self._start(self._replica)
 
     def _disk(self, name: str) -> Disk:
@@ -244,7 +244,6 @@ class Servers:
         finally:
             for name in given:
                 del os.environ[name]
-        self._pids.append(server.pid)
 
 
 def _own_mounts() -> None:
