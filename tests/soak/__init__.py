@@ -11,7 +11,8 @@ agree with what was asked for.
     producer   an application: stages jobs, and says which of its commits it was told of
     operator   a person and programs of an operator: rules, pauses, cancels, moves
     fleet      all the processes, and whoever starts them again
-    servers    PostgreSQL with a replica, Redis, their disks, clock and network
+    servers    PostgreSQL with a replica, Redis, their disks and network
+    clock      the clock of PostgreSQL
     faults     what each fault does, and how it ends
     chaos      the plan at work
     survived   what the faults have led to: takeovers, redeliveries, refusals

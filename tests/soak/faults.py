@@ -41,7 +41,7 @@ class Faults:
 
     def now(self) -> datetime:
         """Time by the clock of PostgreSQL."""
-        return datetime.now(UTC) + timedelta(seconds=self._servers.clock_seconds)
+        return datetime.now(UTC) + timedelta(seconds=self._servers.clock.seconds)
 
     def begin(self, fault: Fault) -> End | None:
         """Do it.
@@ -114,7 +114,7 @@ class Faults:
             case Kind.PROMOTE:
                 end = servers.fail_over()
             case Kind.CLOCK:
-                end = _nothing if servers.step_clock() else None
+                end = _nothing if servers.clock.step() else None
             case Kind.MIGRATE:
                 end = _nothing if servers.migrate() else None
             case Kind.SLOW:

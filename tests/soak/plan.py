@@ -34,7 +34,7 @@ class Kind(StrEnum):
     DISCONNECT = "sessions ended"
     PROMOTE = "replaced by its replica"
     FULL = "has a full disk"
-    CLOCK = "restarted with its clock ahead"
+    CLOCK = "steps its clock ahead"
     SLOW = "behind a slow network"
     MIGRATE = "migrated under load"
     DEPLOY = "replaced one after the other"

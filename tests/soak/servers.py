@@ -20,12 +20,9 @@ from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
 from drain.embedded.services import without_client_settings
 from tests.proxy import Proxy
 from tests.replicas import Replica, follow_replica, socket_of
+from tests.soak.clock import Clock
 from tests.soak.plan import POSTGRES, REDIS
 
-# Of Debian's package `faketime`.
-_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-# Longer than any lease or delay.
-_STEP_SECONDS = 20
 _DISK_BYTES = {POSTGRES: 4 << 30, REDIS: 256 << 20}
 _SETTINGS = CARELESS | {
     # The time of each commit is kept, so that it can be compared with that of the job's claim.
@@ -105,14 +102,14 @@ class Servers:
         redis: Saves what it holds every second.
         clients: The proxies between the programs and the servers.
         disks: That of the primary and that of Redis.
-        clock_seconds: How far the clock of PostgreSQL is ahead.
+        clock: That of PostgreSQL.
     """
 
     def __init__(self, directory: Path) -> None:
         _own_mounts()
         self._directory = directory
         self._numbers = count(1)
-        self.clock_seconds = 0
+        self.clock = Clock()
         self.disks = {name: self._disk(name) for name in (POSTGRES, REDIS)}
         self.postgres = EmbeddedPostgres(self.disks[POSTGRES].directory / "data", settings=_SETTINGS)
         # What a Redis that is killed comes back with is up to a second old.
@@ -151,10 +148,7 @@ class Servers:
         for disk in (self._replica_disk, *self.disks.values()):
             if disk is not None:
                 disk.remove()
-        # The clock's library leaves these behind.
-        for left in Path("/dev/shm").glob("*faketime_s*m_*"):
-            if not Path("/proc", left.name.rpartition("_")[2]).exists():
-                left.unlink(missing_ok=True)
+        self.clock.close()
 
     @property
     def database_url(self) -> str:
@@ -185,16 +179,6 @@ class Servers:
             self._add_replica()
 
         return add_replica
-
-    def step_clock(self) -> bool:
-        """Restart PostgreSQL with its clock further ahead; False where no library can."""
-        if not _LIBRARIES or self._replica is None:
-            return False
-        self.clock_seconds += _STEP_SECONDS
-        self._replica.stop()
-        self.restart()
-        self._start(self._replica)
-        return True
 
     def restart(self) -> None:
         """Restart the primary, or start it."""
@@ -230,20 +214,8 @@ class Servers:
         return Disk(self._directory / f"{name.lower()}-{next(self._numbers)}", _DISK_BYTES[name])
 
     def _start(self, server: EmbeddedPostgres) -> None:
-        """Start it with the clock."""
-        given = {
-            "LD_PRELOAD": str(_LIBRARIES[0]),
-            "FAKETIME": f"+{self.clock_seconds}s",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        if not self.clock_seconds:
-            given = {}
-        os.environ.update(given)
-        try:
+        with self.clock.preloaded():
             server.start()
-        finally:
-            for name in given:
-                del os.environ[name]
 
 
 def _own_mounts() -> None:
