@@ -219,6 +219,7 @@ class Servers:
 
 
 def _own_mounts() -> None:
-    """Let mounts end with this process and its children; only root can."""
-    if ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0:
+    """Let mounts end with this process and its children; only Linux and root can."""
+    unshare = getattr(ctypes.CDLL(None), "unshare", None)
+    if unshare is not None and unshare(_CLONE_NEWNS) == 0:
         subprocess.run(("mount", "--make-rprivate", "/"), check=True)
