@@ -25,10 +25,16 @@ def sections(summary: Path) -> list[str]:
     table = figures.table(
         ("", "what", "how often"), [(kind, name, f"{number:,}") for kind, name, number in counts]
     )
+    coverage = found["coverage"]
+    letters = list(next(iter(coverage.values())))
+    grid = figures.table(
+        ("fault", *letters),
+        [(name, *(f"{counts[letter]:,}" for letter in letters)) for name, counts in coverage.items()],
+    )
     text = (
         f"## Soak\n\n{found['seconds']:.0f} s of faults with seed {found['seed']}, and "
         f"{found['drained_seconds']:.0f} s until all was done; a run of its own, by `make soak`. Every process "
-        f"and both servers were killed, stopped, flushed and restarted at random, while applications staged, "
-        f"committed and rolled back.\n\n{table}"
+        f"and both servers were killed, stopped, flushed and replaced at random, while applications staged, "
+        f"committed and rolled back.\n\n{table}\n\nTransitions of jobs during each fault:\n\n{grid}"
     )
     return [text]

@@ -59,7 +59,9 @@ class Result:
             "jobs_per_second": round(self.jobs_per_second, 1),
             "faults": {f"{target} {kind}": number for (target, kind), number in sorted(self.faults.items())},
             "survived": dict(self.survived),
-            "coverage": {name: dict(counts) for name, counts in self.coverage.items()},
+            "coverage": {
+                name: {letter: counts[letter] for letter in LETTERS} for name, counts in self.coverage.items()
+            },
             "found": {name: list(ids) for name, ids in verdict.faults.items()},
             "breaches": list(verdict.breaches),
             "ended": dict(verdict.ended),
