@@ -1,4 +1,4 @@
-"""Filters for `context.configure`: tables that autogenerate ignores."""
+"""Filters for `context.configure`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`op.drain_upgrade`, and `op.drain_downgrade`, which refuses."""
+"""`op.drain_upgrade` and `op.drain_downgrade`."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ class UpgradeOperation(MigrateOperation):
         return DowngradeOperation(self.version - 1)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Describe the operation as Alembic's own do."""
+        """Describe the operation for Alembic."""
         return ("drain_upgrade", self.version)
 
 
 @Operations.register_operation("drain_downgrade")
 class DowngradeOperation(MigrateOperation):
-    """Refuse to bring job-drain's tables to an older version."""
+    """Refuse to downgrade job-drain's tables."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
     @classmethod
     def drain_downgrade(cls, operations: Operations, *, version: int) -> None:
-        """Refuse with advice, as CommandError."""
+        """Raise CommandError with advice."""
         operations.invoke(cls(version))
 
 

@@ -1,4 +1,4 @@
-"""Our statements on Alembic's connection, with any driver, and one-line errors."""
+"""Our statements on Alembic's connection, with any driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy
 
 from drain.errors import SchemaError
 
-# SQLSTATEs: lock timeouts, missing rights, read-only databases.
+# SQLSTATEs.
 _IN_USE = {"55P03", "57014"}
 _NO_RIGHT = "42501"
 _READ_ONLY = "25006"
@@ -29,7 +29,7 @@ class Statements:
     def execute(
         self, statement: str | bytes, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> sqlalchemy.CursorResult[Any]:
-        """Run one statement; parameters are lists of our own names."""
+        """Run one statement; its parameters are our own names."""
         text = statement.decode() if isinstance(statement, bytes) else statement
         if isinstance(parameters, Mapping):
             for name, value in parameters.items():
@@ -41,7 +41,7 @@ class Statements:
         return self._connection.exec_driver_sql(text, execution_options={"no_parameters": True})
 
     def run(self, script: str) -> None:
-        """Run a script of several statements."""
+        """Run several statements."""
         # Drivers begin the transaction with SQLAlchemy's first statement.
         self.execute("SELECT 1")
         driver = self._connection.dialect.driver
@@ -60,7 +60,7 @@ class Statements:
 
     @contextmanager
     def kept_settings(self) -> Iterator[None]:
-        """Restore settings that our scripts change in a transaction."""
+        """Restore settings that our scripts change."""
         before = [self.execute(f"SELECT current_setting('{name}')").scalar_one() for name in _KEPT]
         yield
         for name, value in zip(_KEPT, before, strict=True):

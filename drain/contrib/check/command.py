@@ -1,4 +1,4 @@
-"""`drain check` for Nagios, Icinga, Zabbix and scripts."""
+"""`drain check`."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _report(verdict: Verdict, form: str) -> None:
 
 
 def nagios_line(verdict: Verdict) -> str:
-    """Format level, problem, and the numbers after a bar."""
+    """Format level, problem and numbers."""
     texts = "; ".join(finding.text for finding in verdict.findings) or _all_well(verdict)
     # A bar would start the numbers.
     text = visible(texts).replace("|", "/")
@@ -190,7 +190,7 @@ def nagios_line(verdict: Verdict) -> str:
 
 
 def check_json(verdict: Verdict) -> dict[str, Any]:
-    """Convert a verdict to an object of JSON types."""
+    """Convert to JSON types."""
     return {
         "level": verdict.level.name.lower(),
         "findings": [

@@ -26,8 +26,6 @@ _OF_POSTGRES = 0.7
 
 
 class _Answer(Generic[T]):
-    """Answer of a function called on its own thread."""
-
     def __init__(self, ask: Callable[[], T]) -> None:
         self._ask = ask
         self._value: list[T] = []
@@ -42,11 +40,6 @@ class _Answer(Generic[T]):
             self._error = error
 
     def within(self, seconds: float) -> T:
-        """Return the answer.
-
-        Raises:
-            TimeoutError: It did not come in time.
-        """
         self._thread.join(max(0.0, seconds))
         if self._error is not None:
             raise self._error
@@ -56,7 +49,7 @@ class _Answer(Generic[T]):
 
 
 def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
-    """Look once at both stores and judge, within `seconds`; without a Redis URL, workers are not judged."""
+    """Check both stores within `seconds`; without a Redis URL, workers are not judged."""
     ends = monotonic() + seconds
     try:
         found = _Answer(lambda: _ask_postgres(settings, _OF_POSTGRES * seconds)).within(

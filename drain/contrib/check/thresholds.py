@@ -1,4 +1,4 @@
-"""Findings: problem, severity, and numbers."""
+"""Findings and thresholds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class Thresholds:
     Attributes:
         lag: Seconds a due job waits for the leader.
         wait: Seconds a due job waits for a worker, unless paused.
-        dead: Dead jobs.
         unattended: Level for queues with waiting jobs and no worker.
         failing: Level for queues whose latest attempts all failed.
         stalled: Level for queues with waiting jobs and none finished for a minute.
@@ -74,7 +73,6 @@ class Finding:
     Attributes:
         name: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held", "postgres", "redis",
             "schema" or "rights".
-        text: For users.
     """
 
     name: str
@@ -101,12 +99,12 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        """Worst level of all findings."""
+        """Worst level."""
         return worst([finding.level for finding in self.findings])
 
 
 def judge(system: System, thresholds: Thresholds) -> Verdict:
-    """Judge what was read."""
+    """Judge a system."""
     findings = sorted(_findings(system, thresholds), key=lambda found: -_WORST_LAST.index(found.level))
     return Verdict(findings, list(_figures(system, thresholds)))
 
@@ -152,7 +150,6 @@ def _figures(system: System, thresholds: Thresholds) -> Iterator[Figure]:
 
 
 def _longest_wait(system: System) -> tuple[str, float]:
-    """Return the longest wait and its queue, ignoring paused queues."""
     waits = {name: queue.wait_seconds for name, queue in system.queues.items() if not queue.paused}
     return max(waits.items(), key=lambda pair: pair[1], default=("", 0.0))
 

@@ -1,4 +1,4 @@
-"""`drain dev`: all programs, for development."""
+"""`drain dev`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,6 @@ def dev(
 
 
 def _check_given(modules: list[str], *servers: tuple[str | None, int | None, str]) -> None:
-    """Refuse contradictory options, and URLs that no program could use."""
     (database_url, *_), (redis_url, *_) = servers
     if database_url or redis_url:
         Settings(database_url=database_url or "postgresql:///drain", redis_url=redis_url or "")

@@ -1,4 +1,4 @@
-"""Lines on the terminal, each prefixed with its program's name."""
+"""Output on the terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from drain.formatting import visible
 
 _COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
 _WIDTH = max(map(len, _COLOURS))
-# Events of an ending worker, which another line explains.
+# Another line explains why a worker ends.
 _LEFT_OUT = frozenset({"stopping", "ended"})
 _LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
 class Console:
-    """Writes lines to standard output from any thread, coloured on terminals."""
+    """Writes lines to standard output from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -28,13 +28,13 @@ class Console:
         self._color = False if os.environ.get("NO_COLOR") else None
 
     def say(self, name: str, text: str, colour: str | None = None) -> None:
-        """Write lines under a program's name, with control characters escaped."""
+        """Write a program's lines, with control characters escaped."""
         prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS[name])
         for line in visible(text, lines=True).splitlines() or [""]:
             self._write(f"{prefix} {click.style(line, fg=colour) if colour else line}".rstrip())
 
     def relay(self, name: str, line: str) -> None:
-        """Write a program's line, or only the message of a log line."""
+        """Write a program's line; of a log line, only the message."""
         record = _record(line)
         if record is None:
             self.say(name, line)
@@ -55,7 +55,6 @@ class Console:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """Parse one of our log lines; None for others."""
     if not line.startswith('{"time": '):
         return None
     with suppress(ValueError):

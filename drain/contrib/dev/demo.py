@@ -1,4 +1,4 @@
-"""`drain demo` and `drain drill`: proofs that run on their own servers."""
+"""`drain demo` and `drain drill`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
 
 
 def _find_examples() -> None:
-    """Make the examples importable, from the checkout or the wheel."""
     beside_the_packages = Path(__file__).parents[3] / "examples"
     in_the_wheel = Path(__file__).parents[2] / "examples"
     sys.path.insert(0, str(in_the_wheel if in_the_wheel.exists() else beside_the_packages))

@@ -1,4 +1,4 @@
-"""All programs of `drain dev`, started, restarted and ended in order."""
+"""All programs of `drain dev`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Servers(NamedTuple):
 
     @property
     def database_url(self) -> str:
-        """URL of the database."""
+        """URL of PostgreSQL."""
         return self.postgres.url if self.postgres else self.plan.database_url or ""
 
     @property
@@ -120,7 +120,7 @@ class Development:
             yield Servers(plan, postgres, redis)
 
     def run(self, servers: Servers) -> None:
-        """Start and check the programs until `stop` is set."""
+        """Run and check the programs until `stop` is set."""
         with ExitStack() as stack:
             parts: list[_Server | _Enqueuer | _Worker] = []
             if servers.postgres:
@@ -151,8 +151,6 @@ class Development:
 
 
 class _Enqueuer:
-    """Starts and restarts the enqueuer."""
-
     def __init__(self, program: GuardedProgram, console: Console) -> None:
         self._program = program
         self._console = console
@@ -161,7 +159,6 @@ class _Enqueuer:
         self._pause = 0.0
 
     def check(self) -> None:
-        """Restart an ended program after its pause."""
         code = self._program.ended()
         if code is not None:
             self._start_at = self._restart_time(code)
@@ -173,7 +170,7 @@ class _Enqueuer:
         return ()
 
     def _restart_time(self, code: int) -> float | None:
-        """Decide when an ended program restarts; None for not now."""
+        """Return when to restart; None for not now."""
         lived = monotonic() - self._began_at
         self._pause = (
             _FIRST_PAUSE_SECONDS
@@ -186,15 +183,13 @@ class _Enqueuer:
 
 
 class _Worker(_Enqueuer):
-    """Starts and restarts the worker, and replaces it when sources change."""
-
     def __init__(
         self, program: GuardedProgram, console: Console, modules: Sequence[str], example: Sequence[str]
     ) -> None:
         super().__init__(program, console)
         self._modules = modules
         self._example = self._extra_arguments = example
-        # Before the first worker imports the sources, so that no change is missed.
+        # Before the first worker, so that no change is missed.
         self._sources = SourceWatcher(Path.cwd(), modules)
         if not self._sources.complete:
             console.say(
@@ -205,7 +200,6 @@ class _Worker(_Enqueuer):
         self._reload_began_at: float | None = None
 
     def check(self) -> None:
-        """Check the program, and restart it when a source has changed."""
         if changed := self._sources.changed():
             self._reload(changed)
         if self._reload_began_at and monotonic() > self._reload_began_at + _RELOAD_SECONDS:
@@ -253,7 +247,6 @@ class _Server:
         self._offset = server.log.stat().st_size
 
     def check(self) -> None:
-        """Show new problems, and start the server if it has ended."""
         with self._server.log.open("rb") as log:
             log.seek(self._offset)
             text = log.read()
@@ -272,7 +265,6 @@ class _Server:
 
 
 def _end(programs: Sequence[GuardedProgram]) -> None:
-    """End programs within seconds: interrupt jobs, then kill."""
     for seconds in (_POLITE_SECONDS, _KILL_SECONDS):
         deadline = monotonic() + seconds
         for program in programs:

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from drain.errors import EmbeddedError
 
 _NAME = "drain-dev.pid"
-# For guards to end the servers of a killed `drain dev`.
+# For guards to end a killed program's servers.
 _LEFT_SERVERS_SECONDS = 15.0
 
 
@@ -54,6 +54,6 @@ def _names_a_process(pid_file: Path) -> bool:
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return False
     except PermissionError:
-        # Another account's process, as when root runs PostgreSQL as `postgres`.
+        # Another account's process: root runs PostgreSQL as `postgres`.
         pass
     return True

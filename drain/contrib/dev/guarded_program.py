@@ -1,4 +1,4 @@
-"""Child process, and a guard that ends it if `drain dev` is killed."""
+"""Child process with a guard."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class GuardedProgram:
     If this process dies, by any signal, the guard sends SIGTERM, and SIGKILL to the group three seconds later.
 
     Args:
-        statement: Python statements to execute.
         environment: Added to this process' variables.
         relay: Called on another thread with name and line of output.
     """
@@ -67,7 +66,7 @@ class GuardedProgram:
         return self._process.pid if self._process else None
 
     def start(self, *words: str) -> None:
-        """Start the program with these arguments."""
+        """Start the program."""
         assert self._process is None  # noqa: S101
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _REGISTER, "sh", *self._command, *words],
@@ -95,7 +94,7 @@ class GuardedProgram:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`; return True if the program has ended."""
+        """Return True if the program has ended within `seconds`."""
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, seconds))
@@ -107,7 +106,7 @@ class GuardedProgram:
             self._forget()
 
     def close(self) -> None:
-        """Kill the program if it runs, and end the guard."""
+        """Kill the program, and end the guard."""
         self.kill()
         self._guard.close(_CLOSE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Check for free ports, before servers start."""
+"""Check for free ports."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from drain.errors import EmbeddedError
 
 
 def require_free(host: str, ports: dict[str, int | None]) -> None:
-    """Check that servers can listen on the ports; EmbeddedError names the option of one in use."""
+    """Check that the ports are free; EmbeddedError names the option of one in use."""
     for option, port in ports.items():
         if port is None:
             continue
         with socket.socket() as probe:
-            # Like PostgreSQL: ignore connections that ended within the last minute.
+            # Like PostgreSQL, ignore recently ended connections.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))

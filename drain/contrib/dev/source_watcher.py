@@ -1,4 +1,4 @@
-"""Watcher of an application's Python files."""
+"""Watcher of Python files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from time import monotonic
 
-# Without application sources, like hidden directories.
+# Like hidden directories, without application sources.
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "env"})
 _MOST_DIRECTORIES = 3000
 _PAUSE_SECONDS = 0.5
@@ -27,11 +27,11 @@ class TooManyDirectoriesError(Exception):
 
 
 class SourceWatcher:
-    """Scans the modification times of all .py files, twice a second, or less often if a scan is slow.
+    """Scans modification times of .py files twice a second, or less often if a scan is slow.
 
     Args:
-        directory: Root of the tree to watch; `complete` is False if it has too many directories.
-        modules: Those elsewhere are watched too.
+        directory: Tree to watch; `complete` is False if it has too many directories.
+        modules: Watched too if elsewhere.
     """
 
     def __init__(self, directory: Path, modules: Iterable[str]) -> None:
@@ -103,7 +103,7 @@ def _is_skipped(name: str) -> bool:
 
 
 def _places_of(module: str, directory: Path) -> Iterator[Path]:
-    """Find a package's directories, or a module's file, outside `directory`."""
+    """Find a module's or package's places outside `directory`."""
     spec = _spec_of(module.partition(".")[0], directory)
     if spec is None:
         return

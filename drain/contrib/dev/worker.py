@@ -1,4 +1,4 @@
-"""Worker process of `drain dev`: imports the job modules, and explains failures briefly."""
+"""Worker process of `drain dev`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITH_EXAMPLE = "--with-example"
 
 
 def work_arguments(arguments: Sequence[str]) -> list[str]:
-    """Import the named modules, and return `drain work` arguments for all of their queues.
+    """Import the modules, and return `drain work` arguments for their queues.
 
     If an import fails, print why and exit with `IMPORT_FAILED`.
     """
@@ -49,7 +49,7 @@ def work_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def summary_of_jobs(modules: Sequence[str], *, with_example: bool) -> str:
-    """List the registered jobs, and if wanted a command that stages one."""
+    """List the jobs, and optionally a command that stages one."""
     jobs = [job for name in registry.names() if (job := registry.find(name))]
     if not jobs:
         return f"no job is registered in {', '.join(modules)}: a job is a function under @job\n"
@@ -81,7 +81,7 @@ def _sample(parameter: inspect.Parameter) -> str:
 
 
 def import_problem(error: JobModuleError, directory: str) -> str:
-    """Explain where and why an import fails, with the line: `shop.py:3: NameError: name 'order' is not defined`."""
+    """Explain a failed import, such as `shop.py:3: NameError: …`, and show the line."""
     cause = error.__cause__
     if cause is None:
         return f"{error}\n"

@@ -1,4 +1,4 @@
-"""The four tables in the admin: read-only, with permissions to cancel and retry."""
+"""The four tables in the admin."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from drain.formatting import count
 from drain.jobs.cancelling import LARGEST_ID
 from drain.tables import dead
 
-# Rows a list counts and reaches: counting 100 million takes half a minute.
+# Counting 100 million rows takes half a minute.
 _MOST_ROWS = 10_000
 
 
 class BoundedPaginator(Paginator):
-    """Pages of the first rows of a huge table."""
+    """Pages of a huge table's first rows."""
 
     @cached_property
     def count(self) -> int:
@@ -72,15 +72,15 @@ class JobAdmin(admin.ModelAdmin):
         return False
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel jobs here."""
+        """Return whether the user may cancel."""
         return self._may(request, "cancel")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry jobs here."""
+        """Return whether the user may retry."""
         return self._may(request, "retry")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the database of the tasks."""
+        """Read the tasks' database."""
         return super().get_queryset(request).using(self.alias)
 
     def get_search_results(
@@ -96,7 +96,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @property
     def alias(self) -> str:
-        """Alias of the tasks' database; the default one if there are several."""
+        """Alias of the tasks' database; the default if there are several."""
         try:
             return environment.only_database()
         except ConfigError:
@@ -104,7 +104,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.action(permissions=["cancel"], description="Cancel selected jobs")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Cancel jobs, as `drain.cancel`."""
+        """Cancel jobs."""
         jobs = list(queryset)
         with transaction.atomic(using=self.alias):
             done = drain.cancel(driver(self.alias), [job.pk for job in jobs])
@@ -112,7 +112,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.action(permissions=["retry"], description="Retry selected jobs")
     def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Stage dead jobs again, as `drain dead retry`."""
+        """Stage dead jobs again."""
         jobs = list(queryset)
         ids = [job.pk for job in jobs]
         with transaction.atomic(using=self.alias):
@@ -137,7 +137,7 @@ class JobAdmin(admin.ModelAdmin):
 
 @admin.register(StagedJob)
 class StagedJobAdmin(JobAdmin):
-    """Jobs in `staged_jobs`."""
+    """Staged jobs."""
 
     shown = (*JobAdmin.shown, "scheduled_at")
     actions = ("cancel",)

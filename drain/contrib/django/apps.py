@@ -1,4 +1,4 @@
-"""Django application `drain.contrib.django`, with the label `drain`."""
+"""Django application."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class DrainConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import the task framework if TASKS is set; Django 6 then registers its system check."""
+        """Import the task framework if TASKS is set: Django 6 then registers its check."""
         if getattr(settings, "TASKS", None):
             import_module("drain.contrib.django.framework")

@@ -1,4 +1,4 @@
-"""`DrainBackend`: stages tasks in the transaction open on Django's connection."""
+"""Task backend."""
 
 from __future__ import annotations
 

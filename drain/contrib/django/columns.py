@@ -1,4 +1,4 @@
-"""Columns and fields of the admin, sanitized."""
+"""Sanitized columns and fields of the admin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Column = Callable[[Any], str | None]
 
 
 def column(model: type[models.Model], name: str) -> Column | str:
-    """Return a field's list column; text is sanitized on one line."""
+    """Return a field's list column, sanitized on one line."""
     field = model._meta.get_field(name)
     if not isinstance(field, models.TextField):
         return name
@@ -28,7 +28,7 @@ def column(model: type[models.Model], name: str) -> Column | str:
 
 
 def whole(field: models.Field[Any, Any]) -> Column | str:
-    """Return a field for a job's page, complete and sanitized."""
+    """Return a field for a job's page, sanitized."""
     if field.name == "last_error":
         return _column(field, lambda found: _block(_error_text(found)))
     if isinstance(field, models.JSONField):
@@ -51,7 +51,7 @@ def _column(field: models.Field[Any, Any], write: Callable[[Any], str], **more: 
 
 @admin.display(description="error")
 def error(job: Any) -> str | None:
-    """Return on one line why a job died, or its latest error."""
+    """Return why a job died, or its latest error, on one line."""
     found = job.last_error
     if isinstance(found, dict) and getattr(job, "reason", "failed") == "failed":
         return _line(_summary(found))
@@ -60,7 +60,7 @@ def error(job: Any) -> str | None:
 
 @admin.display(description="state")
 def state(job: Any) -> str:
-    """Return the state of a job in flight in one word."""
+    """Return the one-word state of a job in flight."""
     return inflight_state(vars(job), timezone.now())
 
 

@@ -1,4 +1,4 @@
-"""The psycopg connection and the URL of a Django database."""
+"""Psycopg connection and URL of a Django database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.errors import ConfigError
 
 
 def driver(alias: str) -> psycopg.Connection[Any]:
-    """Return Django's psycopg connection of this thread, opened if necessary.
+    """Return this thread's psycopg connection, opened if necessary.
 
     Statements join the open `atomic()` block; otherwise each is its own transaction.
 
@@ -35,7 +35,7 @@ def driver(alias: str) -> psycopg.Connection[Any]:
 
 
 def require_postgres(alias: str) -> None:
-    """Require a PostgreSQL database in DATABASES, without connecting."""
+    """Require PostgreSQL in DATABASES, without connecting."""
     if alias not in connections.settings:
         raise ConfigError(
             f"DATABASES has no {alias!r}, which OPTIONS['database'] names: there are {', '.join(connections)}"
@@ -49,7 +49,7 @@ def require_postgres(alias: str) -> None:
 
 
 def url(alias: str) -> str:
-    """Build a database's URL from DATABASES, for separate programs."""
+    """Build a database's URL for separate programs."""
     require_postgres(alias)
     connection = connections[alias]
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}

@@ -1,4 +1,4 @@
-"""Environment for the commands of `manage.py`, from Django's settings.
+"""Environment of `manage.py` commands, from Django's settings.
 
 Environment variables win over settings of the same name. The default database is that of the tasks.
 """
@@ -21,7 +21,7 @@ _NAME = re.compile("DRAIN_[A-Z_]+")
 
 
 def fill(environment: os._Environ[str] = os.environ) -> None:
-    """Set missing environment variables; ConfigError if tasks use several databases, or not PostgreSQL."""
+    """Set missing environment variables from Django's settings."""
     for variable in filter(_NAME.fullmatch, dir(settings)):
         value = getattr(settings, variable)
         if value is not None and not environment.get(variable):
@@ -35,7 +35,7 @@ def fill(environment: os._Environ[str] = os.environ) -> None:
 
 
 def databases() -> set[str]:
-    """Return aliases of all task databases; the default one without a `DrainBackend`."""
+    """Return aliases of task databases; the default one without a `DrainBackend`."""
     tasks = getattr(settings, "TASKS", None) or {}
     own = {name: given for name, given in tasks.items() if _is_ours(given.get("BACKEND"))}
     return {(given.get("OPTIONS") or {}).get("database", DEFAULT_DB_ALIAS) for given in own.values()} or {
@@ -44,7 +44,7 @@ def databases() -> set[str]:
 
 
 def only_database() -> str:
-    """Return the alias of the task database; ConfigError if there are several."""
+    """Return the task database's alias; ConfigError if there are several."""
     found = databases()
     if len(found) > 1:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """The installed task framework: `django.tasks` of Django 6, or the package `django-tasks`.
 
-Two errors differ in name. All other modules import from here.
+All other modules import from here.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ __all__ = [
 
 
 def send(signal: Any, sender: type, task_result: TaskResult) -> None:
-    """Send a task signal; exceptions of receivers are only logged."""
+    """Send a signal; receivers' exceptions are only logged."""
     signal.send_robust(sender, task_result=task_result)

@@ -1,4 +1,4 @@
-"""Installation of the tables by `manage.py migrate`."""
+"""Tables installed by `manage.py migrate`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from drain.database import schema
 
 
 def install(_apps: Any, schema_editor: Any) -> None:
-    """Install or upgrade the tables, only in databases of tasks.
-
-    Uses its own connection, as `drain init`: the migration needs `atomic = False`.
-    """
+    """Install or upgrade the tables, only in databases of tasks."""
     alias = schema_editor.connection.alias
     if alias in databases():
         schema.install(url(alias))

@@ -1,7 +1,7 @@
 """Transaction of a job that writes through Django's ORM and finishes itself.
 
-The finish is the last statement of an outermost `atomic()`, on the psycopg connection below Django's. Django commits it
-with the ORM's writes, and refuses earlier commits itself.
+The finish is the last statement of an outermost `atomic()`, on Django's psycopg connection, and Django commits it with
+the ORM's writes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def transaction(using: str = "default") -> Iterator[Any]:
                         raise
             finally:
                 if len(connection.atomic_blocks) > blocks:
-                    # A nested block was left open, and Django ended that one instead.
+                    # Django ended a nested block that was left open.
                     abandon(connection)
         # A test's transaction never commits, so on_commit callbacks do not run.
         attempt.finished |= is_in_test
@@ -80,7 +80,7 @@ def transaction(using: str = "default") -> Iterator[Any]:
 
 
 class _Guard:
-    """Detects a transaction that ended within its block, as by a COMMIT in SQL."""
+    """Detects a transaction that ended within its block, as by a COMMIT."""
 
     def __init__(self, driver: psycopg.Connection[Any]) -> None:
         self._driver = driver
@@ -94,7 +94,6 @@ class _Guard:
         return result
 
     def check(self) -> None:
-        """Raise TransactionError in a forked child, or if the transaction has ended."""
         inherited.refuse_in_child(self._driver)
         self._check_status()
 
@@ -202,7 +201,7 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
         _refuse(connection, attempt)
 
     if within:
-        # Leave the callbacks of a test's transaction alone: the test may inspect them.
+        # A test may inspect its transaction's callbacks.
         return
 
     def note() -> None:

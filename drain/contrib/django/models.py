@@ -1,4 +1,4 @@
-"""The four tables as unmanaged, read-only models."""
+"""The four tables as read-only models."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Job(models.Model):
         )
 
     def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse, as `save`."""
+        """Refuse."""
         self.save()
 
 
 class StagedJob(Job):
-    """A job in `staged_jobs`."""
+    """A staged job."""
 
     expires_at = models.DateTimeField(null=True)
     max_attempts = models.IntegerField(null=True)
@@ -63,7 +63,7 @@ class StagedJob(Job):
 
 
 class InflightJob(Job):
-    """A job that is delivered, running, or retrying."""
+    """A delivered, running or retrying job."""
 
     expires_at = models.DateTimeField(null=True)
     max_attempts = models.IntegerField(null=True)

@@ -1,4 +1,4 @@
-"""Options of backends and tasks: the database, and the options of `@job` that suit tasks."""
+"""Options of backends and tasks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ OF_JOBS = (
 
 
 def read(alias: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a backend's database alias and options of `@job`.
-
-    Raises:
-        InvalidTaskBackend: A setting is invalid.
-    """
+    """Return a backend's database alias and options of `@job`."""
     place = f"TASKS[{alias!r}]"
     for queue in params.get("QUEUES", ()):
         if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):

@@ -1,4 +1,4 @@
-"""State and result of a task, from its job's row."""
+"""State and result of a task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DrainResult(TaskResult):
 
     @property
     def attempts(self) -> int:
-        """Number of attempts begun that count."""
+        """Number of attempts that count."""
         return self._attempts
 
     def refresh(self) -> None:
@@ -55,7 +55,7 @@ class DrainResult(TaskResult):
 
 
 def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
-    """Build a task's result from its job's row; `state` is the table."""
+    """Build a result from its job's row; `state` is the table."""
     context = row["context"] if isinstance(row["context"], dict) else {}
     alias = context.get(BACKEND, task.backend)
     staged_at, due_at = row["staged_at"], row["scheduled_at"]
@@ -88,7 +88,7 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
 
 
 def as_of(task: Task, **changes: Any) -> Task:
-    """Return a task with one job's values; unchanged if its backend rejects them."""
+    """Return a task with a job's values; unchanged if its backend rejects them."""
     # The queue may have changed, or the backend been removed.
     with suppress(InvalidTask, ImproperlyConfigured):
         return replace(task, **changes)
@@ -96,7 +96,7 @@ def as_of(task: Task, **changes: Any) -> Task:
 
 
 def described(error: BaseException) -> TaskError:
-    """Describe an exception for a result's `errors`."""
+    """Describe an exception for `errors`."""
     from traceback import format_exception
 
     kind = type(error)
@@ -107,7 +107,7 @@ def described(error: BaseException) -> TaskError:
 
 
 def local(time: datetime | None) -> datetime | None:
-    """Return a time as the project uses it: naive and local under USE_TZ=False."""
+    """Return a time as naive and local under USE_TZ=False."""
     if time is None or settings.USE_TZ or timezone.is_naive(time):
         return time
     naive: datetime = timezone.make_naive(time)

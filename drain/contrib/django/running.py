@@ -25,16 +25,16 @@ from drain.contrib.django.results import BACKEND, ENQUEUED_AT, DrainResult, as_o
 
 
 def function_of(task: Task) -> Callable[..., Any]:
-    """Build the function that a worker calls for a task.
+    """Build a task's function for workers.
 
-    It keeps the name but not the annotations: a task's arguments are plain JSON.
+    It keeps the name but not the annotations: arguments are plain JSON.
     """
     run: Callable[..., Any]
     if iscoroutinefunction(task.func):
 
         async def run_in_loop(*args: Any, **kwargs: Any) -> Any:
             attempt = TaskAttempt(task, args, kwargs)
-            # Signal receivers may query the database, which Django allows only in threads.
+            # Receivers may query the database, which Django allows only in threads.
             await sync_to_async(attempt.start)()
             try:
                 value = attempt.checked(await task.func(*attempt.context, *args, **kwargs))
@@ -65,7 +65,7 @@ def function_of(task: Task) -> Callable[..., Any]:
 
 
 class TaskAttempt:
-    """One attempt at a task; `context` is its first argument, if it takes one."""
+    """One attempt; `context` is its first argument, if it takes one."""
 
     def __init__(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # By name: `drain` must not depend on `workers`.
@@ -97,7 +97,7 @@ class TaskAttempt:
         self._send(signals.task_started)
 
     def checked(self, value: Any) -> Any:
-        """Return a value normalized by JSON.
+        """Normalize a value by JSON.
 
         Raises:
             Dead: It is not serializable. The work is done, and a retry would return the same.

@@ -1,4 +1,4 @@
-"""Tasks with options of `@job`, registered as jobs under their dotted paths."""
+"""Tasks with options of `@job`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def options_of(task: Task) -> dict[str, Any]:
 
 
 def register(task: Task) -> None:
-    """Register a task once as the job of its dotted path; ValueError for an invalid option or a name in use."""
+    """Register a task once under its dotted path."""
     name = task.module_path
     if name not in _tasks:
         registry.job(name=name, queue=task.queue_name, result="keep", **options_of(task))(function_of(task))

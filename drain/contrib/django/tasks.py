@@ -1,6 +1,6 @@
 """Job module for workers: `DRAIN_JOBS=drain.contrib.django.tasks` sets Django up and registers its tasks.
 
-It imports each application's module `tasks`. List others too: `DRAIN_JOBS=drain.contrib.django.tasks,shop.mail`.
+Imports each application's `tasks`. List other modules too: `DRAIN_JOBS=drain.contrib.django.tasks,shop.mail`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`transaction()`: commit ORM writes together with the job's finish."""
+"""Transaction of a job."""
 
 from __future__ import annotations
 

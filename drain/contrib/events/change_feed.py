@@ -90,7 +90,7 @@ SELECT id FROM staged_jobs WHERE id >= %(id)s::bigint UNION ALL
 SELECT id FROM inflight_jobs WHERE id >= %(id)s::bigint UNION ALL
 SELECT id FROM dead_jobs WHERE id >= %(id)s::bigint
 """
-# Claims, dead rows per look, and distance between transactions.
+# Claims and dead rows per look, and distance between transactions.
 MOST_CLAIMS = 20_000
 _MOST_DEAD = 20_000
 _LONGEST_AGE = 1_000_000_000
@@ -107,7 +107,7 @@ class Snapshot(NamedTuple):
 
 @contextmanager
 def one_snapshot(connection: Connection) -> Iterator[Snapshot]:
-    """Open a read-only snapshot for the block."""
+    """Open a read-only snapshot."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute("SET LOCAL jit = off; SET LOCAL enable_seqscan = off")
@@ -127,32 +127,32 @@ def last_id(connection: Connection) -> int:
 
 
 def known_from(connection: Connection, job_id: int) -> set[int]:
-    """Return ids from this one on that are staged, in flight or dead."""
+    """Return ids from here on that are staged, in flight or dead."""
     return {found for (found,) in connection.execute(_KNOWN_FROM, {"id": job_id})}
 
 
 def new_staged(connection: Connection, above: int) -> list[Row]:
-    """Read a page of staged jobs above this id, lowest first."""
+    """Read a page of jobs above this id, lowest first."""
     return _rows(connection, _NEW_STAGED, {"above": above, "page": PAGE})
 
 
 def staged_among(connection: Connection, ids: Collection[int]) -> list[Row]:
-    """Read staged jobs by id."""
+    """Read staged jobs."""
     return _rows(connection, _STAGED_AMONG, {"ids": id_array(ids)}) if ids else []
 
 
 def inflight_among(connection: Connection, ids: Collection[int]) -> list[Row]:
-    """Read jobs in flight by id."""
+    """Read jobs in flight."""
     return _rows(connection, _INFLIGHT_AMONG, {"ids": id_array(ids)}) if ids else []
 
 
 def dead_among(connection: Connection, ids: Collection[int]) -> list[Row]:
-    """Read dead jobs by id."""
+    """Read dead jobs."""
     return _rows(connection, _DEAD_AMONG, {"ids": id_array(ids)}) if ids else []
 
 
 def any_state(connection: Connection, job_id: int) -> list[Row]:
-    """Read a job with its former deaths and all errors, from any table."""
+    """Read a job from any table, with former deaths and all errors."""
     found: list[Row] = []
     for table, columns in _ANY_STATE.items():
         errors = "NULL" if table == "staged_jobs" else "last_error"
@@ -162,18 +162,18 @@ def any_state(connection: Connection, job_id: int) -> list[Row]:
 
 
 def last_deliveries(connection: Connection) -> dict[str, int]:
-    """Return the highest delivery number of each queue with delivered jobs."""
+    """Return each queue's highest delivery number."""
     return dict(connection.execute(_LAST_DELIVERIES).fetchall())
 
 
 def new_deliveries(connection: Connection, above: Mapping[str, int]) -> list[Row]:
-    """Read a page per queue of deliveries above these numbers, lowest first."""
+    """Read a page per queue of deliveries above these, lowest first."""
     parameters = {"queues": list(above), "numbers": list(above.values()), "page": PAGE}
     return _rows(connection, _NEW_DELIVERIES, parameters)
 
 
 def claims(connection: Connection) -> dict[int, int]:
-    """Return the token of each claimed job."""
+    """Return claimed jobs' tokens."""
     return dict(connection.execute(_CLAIMED, {"most": MOST_CLAIMS}).fetchall())
 
 
@@ -183,7 +183,7 @@ def failed_since(connection: Connection, since: datetime) -> list[Row]:
 
 
 def new_finished(connection: Connection, last: Snapshot) -> Iterator[list[Row]]:
-    """Read pages of finished jobs that the last snapshot did not see."""
+    """Read pages of finished jobs unseen by the last snapshot."""
     if last.open:
         yield _rows(connection, _FINISHED_BY, {"xids": [str(xid) for xid in last.open]})
     xid, job_id = str(last.xmax), 0
@@ -195,7 +195,7 @@ def new_finished(connection: Connection, last: Snapshot) -> Iterator[list[Row]]:
 
 
 def new_dead(connection: Connection, last: Snapshot, present: Snapshot, since: datetime) -> list[Row]:
-    """Read dead jobs that the last such snapshot did not see, and some others; `since` is when looking began."""
+    """Read dead jobs unseen by the last such snapshot, and some others; `since` is when looking began."""
     age = min(present.xmax - last.xmin, _LONGEST_AGE)
     # In physical order: an index would be read whole too.
     connection.execute("SET LOCAL enable_seqscan = on")
@@ -211,5 +211,5 @@ def _rows(connection: Connection, statement: str, parameters: Mapping[str, Any])
 
 
 def ids_of(rows: Sequence[Row]) -> set[int]:
-    """Return the rows' ids."""
+    """Return the ids."""
     return {row["id"] for row in rows}

@@ -1,4 +1,4 @@
-"""`drain events`: job events, as they happen."""
+"""`drain events`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _follow(settings: Settings, follower: Follower | JobFollower, show: Show, se
 
 
 def _look(follower: Follower | JobFollower, connection: Connection, show: Show) -> bool:
-    """Look once and print; return True if the next look may follow at once."""
+    """Print new events; return True if the next look may follow at once."""
     with postgres.time_limit(connection, _LOOK_SECONDS):
         show(follower.look(connection))
     if isinstance(follower, JobFollower):
@@ -145,7 +145,7 @@ def _printer(is_wanted: Callable[[Event], bool], *, as_json: bool, with_day: boo
 
 
 def event_line(event: Event, *, with_day: bool) -> Text:
-    """Format an event: UTC time, event, id, job, and details."""
+    """Format an event."""
     at = event.at.astimezone(UTC)
     time = f"{at:%Y-%m-%d %H:%M:%S}" if with_day else f"{at:%H:%M:%S}"
     # A look's time is shown without its fraction.

@@ -90,7 +90,7 @@ class Follower:
             seen |= change_feed.ids_of(rows)
         self._note_ids(seen, present)
 
-    # --- what is new in each table
+    # --- new rows
 
     def _read_staged(self, connection: Connection) -> list[Row]:
         found = change_feed.staged_among(connection, self._gaps)
@@ -107,7 +107,7 @@ class Follower:
     def _read_inflight(
         self, connection: Connection, last: Snapshot
     ) -> tuple[list[Row], list[tuple[str, Row]]]:
-        """Read jobs in flight that may have changed, and their events that no row keeps."""
+        """Read jobs in flight that may have changed, and events that no row keeps."""
         delivered = change_feed.new_deliveries(connection, self._deliveries)
         for row in delivered:
             self._deliveries[row["queue"]] = row["delivery"]
@@ -131,7 +131,7 @@ class Follower:
         self._dead_seen = present
         self._dead_at = monotonic() + _DEAD_PAUSE * (monotonic() - began)
 
-    # --- what was reported
+    # --- reports
 
     def _tell(self, rows: Iterable[Row], *, are_new: bool = False) -> Iterator[Event]:
         """Yield unreported events; all if these jobs are new."""
@@ -168,10 +168,9 @@ class Follower:
         self._told[job_id] = place
         self._told.move_to_end(job_id)
 
-    # --- what is missing
+    # --- missing ids
 
     def _note_ids(self, seen: set[int], present: Snapshot) -> None:
-        """Note the highest id, and those below it that no table has."""
         # With staged jobs left, only ids up to the last one read are known.
         top = self._read_to if self.is_behind else max([self._read_to, *seen])
         missing = set(range(max(self._top, top - _MOST_GAPS) + 1, top + 1)) - seen
@@ -207,7 +206,7 @@ def _claim(row: Row) -> tuple[datetime, int]:
 
 
 class JobFollower:
-    """Follows one job through all tables; the first look returns its events so far."""
+    """Follows one job; the first look returns its events so far."""
 
     def __init__(self, job_id: int) -> None:
         self.is_known = False

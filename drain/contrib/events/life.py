@@ -1,6 +1,6 @@
-"""Events of one job in order, from its row's times.
+"""Events of one job, from its row's times.
 
-A row keeps its latest claim, and its errors those of ten failed attempts; other attempts only count.
+A row keeps its latest claim, and the errors of ten failed attempts; other attempts only count.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Event:
 
     @property
     def place(self) -> tuple[datetime, int]:
-        """Place among its job's events."""
+        """Place among the job's events."""
         return self.order, _RANKS[self.event]
 
     def as_json(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Event:
 
 
 def life(row: Mapping[str, Any]) -> list[Event]:
-    """List the events in a row of any table, in order."""
+    """List the events of a row of any table, in order."""
     found = sorted(_before_the_end(row), key=lambda event: event.place)
     end = _end(row)
     if end is not None:
@@ -77,7 +77,7 @@ def life(row: Mapping[str, Any]) -> list[Event]:
 
 
 def now_waiting(row: Mapping[str, Any], event: str, now: datetime) -> Event:
-    """Return an event whose time no row keeps: `delivered_again` or `deferred`."""
+    """Return an event whose time no row keeps."""
     return _event(row, event, now, is_exact=False, until=row.get("next_run_at"))
 
 
@@ -111,14 +111,13 @@ def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _claim(row: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield the claim of a failed attempt, unless the row has it."""
     at = time_of(error.get("claimed_at"))
     if at and at != row.get("claimed_at"):
         yield _event(row, "claimed", at, attempt=error.get("attempt"), worker=error.get("worker"))
 
 
 def _former_deaths(row: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield earlier deaths of a retried job, each after its failures."""
+    """Yield earlier deaths, each after its failures."""
     for death in row.get("history") or ():
         if isinstance(death, Mapping) and (at := time_of(death.get("died_at"))):
             error = death.get("last_error")

@@ -16,13 +16,12 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-# First words of RQ's messages.
 READY, WAITS, BYE = "ready", "waits", "bye"
 _BYTES_AT_A_TIME = 65536
 
 
 class Channel:
-    """One end of the channel, for one thread at a time; forked children close it."""
+    """One end, for one thread at a time; forked children close it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

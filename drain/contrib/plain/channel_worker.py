@@ -1,4 +1,4 @@
-"""RQ's worker in the RQ process, with jobs from the channel."""
+"""RQ's worker, with jobs from the channel."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ChannelWorker(CommandListener):
 
     @property
     def is_shut_down(self) -> bool:
-        """True if a signal or command has ended the loop."""
+        """True once a signal or command has ended the loop."""
         return self._shutdown_requested_date is not None
 
     def register_birth(self) -> None:
-        """Register as RQ does, taking over the name of a dead local process, or changing a name in use."""
+        """Register, taking over a dead local process' name, or changing a name in use."""
         if self._is_name_of_dead_process():
             replace_at_birth(self)
         try:
@@ -60,7 +60,7 @@ class ChannelWorker(CommandListener):
         return int(pid) == os.getpid() or not _is_alive(int(pid))
 
     def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001
-        """Do nothing: the worker process fetches no jobs during suspension."""
+        """Do nothing: no jobs are fetched during suspension."""
 
     def dequeue_job_and_maintain_ttl(
         self,
@@ -123,7 +123,7 @@ class ChannelWorker(CommandListener):
             self.request_stop(signal.SIGINT, None)  # type: ignore[no-untyped-call]
 
     def _load(self, queue_name: str, rq_id: str) -> tuple[Job, Queue] | None:
-        """Load a job; None if RQ does not have it or cannot read it."""
+        """Load a job; None if missing or unreadable."""
         queue = next(queue for queue in self.queues if queue.name == queue_name)
         job = self.job_class(connection=self.connection, serializer=self.serializer)
         try:
@@ -174,11 +174,11 @@ class ChannelWorker(CommandListener):
 
 
 class ForkingWorker(ChannelWorker, Worker):
-    """RQ's worker that forks for each job."""
+    """Forks for each job."""
 
 
 class InlineWorker(ChannelWorker, SimpleWorker):
-    """RQ's worker that runs jobs in its own process."""
+    """Runs jobs in its own process."""
 
 
 def _is_alive(pid: int) -> bool:

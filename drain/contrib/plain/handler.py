@@ -1,4 +1,4 @@
-"""Handler of plain RQ jobs for the entry point `drain.plain_jobs`; see `drain.workers.process.plain_jobs`."""
+"""Handler of the entry point `drain.plain_jobs`; see `drain.workers.process.plain_jobs`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drain.workers.process.shutdown import Shutdown
 
 
 def check_options(options: PlainOptions) -> None:
-    """Import serializer, job class and handlers before any process starts; ConfigError if one is unsuitable."""
+    """Import serializer, job class and handlers before any process starts; ConfigError if unsuitable."""
     paths: list[tuple[str, str | None, Callable[[str], Any]]] = [
         ("--serializer", options.serializer, resolve_serializer),
         ("--job-class", options.job_class, import_job_class),

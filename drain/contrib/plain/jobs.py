@@ -1,4 +1,4 @@
-"""Plain RQ jobs in a worker process, whose thread passes each to the RQ process."""
+"""Plain RQ jobs in a worker process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KILL_SECONDS = 5.0
 
 
 class RQJobs:
-    """Runs plain jobs in the RQ process, alongside tracked ones; the watchdog calls `check`.
+    """Runs plain jobs in the RQ process; the watchdog calls `check`.
 
     Args:
         shutdown: Requested when the RQ process ends.
@@ -84,7 +84,7 @@ class RQJobs:
                 inbox.end_plain(job)
 
     def _execute(self, popped: PoppedId) -> None:
-        """Let RQ run a job to its end; one not begun when RQ's process ends is given back."""
+        """Let RQ run a job; one not begun when RQ's process ends is given back."""
         process, is_done = self._process, False
         if not process.pid:
             self._give_back(popped)
@@ -105,7 +105,7 @@ class RQJobs:
             self._give_back(popped)
 
     def _wait_for_worker(self, process: RQProcess) -> bool:
-        """Wait briefly for RQ's worker, since another process may have one; return True if ready."""
+        """Wait briefly for RQ's worker, since another process may have one."""
         until = monotonic() + _LOOK_SECONDS
         while not process.is_ready and not self._shutdown.requested and monotonic() < until:
             process.receive(_LOOK_SECONDS)
@@ -138,7 +138,7 @@ class RQJobs:
             self._consumer.presence.forget_worker(process.name, process.first_pid, process.queues)
 
     def check(self) -> None:
-        """Notice the end of the RQ process; at shutdown, end its channel and job."""
+        """Notice the RQ process' end; at shutdown, end its channel and job."""
         process, shutdown = self._process, self._shutdown
         if not process.pid:
             return

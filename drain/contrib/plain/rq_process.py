@@ -1,6 +1,6 @@
 """The RQ process: a child of a worker process with RQ's own worker.
 
-It receives one popped plain RQ job at a time. The rest is RQ's: registration, heartbeats, maintenance, abandoned jobs,
+It receives one popped plain RQ job at a time. RQ does the rest: registration, heartbeats, maintenance, abandoned jobs,
 commands, timeouts, callbacks, exception handlers, the scheduler, and a fork per job.
 """
 
@@ -34,7 +34,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class RQProcess:
-    """The RQ process as seen by its parent; creating one forks.
+    """The RQ process as its parent sees it; creating one forks.
 
     Attributes:
         pid: 0 once ended.
@@ -65,7 +65,7 @@ class RQProcess:
         self.channel.send(queue, rq_id)
 
     def receive(self, seconds: float) -> bool:
-        """Receive a message; return True if RQ's worker is ready, EOFError if the process has ended."""
+        """Receive a message; True if RQ's worker is ready, EOFError if the process has ended."""
         message = self.channel.receive(seconds)
         if message is None:
             return False
@@ -84,7 +84,7 @@ class RQProcess:
                 os.kill(self.pid, number)
 
     def reap(self) -> str:
-        """Wait for the process, whose channel is closed, and describe its end."""
+        """Wait for the process, whose channel is closed; describe its end."""
         pid, self.pid = self.pid, 0
         try:
             return describe_exit(os.waitpid(pid, 0)[1])
@@ -96,7 +96,6 @@ class RQProcess:
 def _run_child(
     channel: Channel, redis_url: str, queues: Sequence[str], options: WorkOptions, name: str
 ) -> NoReturn:
-    """Work until the channel ends or RQ's worker is shut down; never return."""
     code = FAILED
     parent = os.getppid()
     try:

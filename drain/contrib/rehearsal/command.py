@@ -1,4 +1,4 @@
-"""`drain rehearse`: run ended jobs with today's code in rolled-back transactions."""
+"""`drain rehearse`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from drain.terminal.commandline import FiniteRange, as_json_option, errors_in_on
 
 # libpq options for the jobs' own connections.
 _READ_ONLY = "-c default_transaction_read_only=on"
-# Exit code if no rehearsal was possible, as `diff` has it for trouble.
+# Exit code for failures, as in `diff`.
 _TROUBLE = 2
 
 
@@ -115,7 +115,7 @@ def _rehearsed(settings: Settings, *, yes: bool, **given: Any) -> list[dict[str,
 
 @contextmanager
 def _reading_only() -> Iterator[None]:
-    """Make libpq connections opened in the block read-only unless they set their own options."""
+    """Make libpq connections read-only unless they set their own options."""
     before = os.environ.get("PGOPTIONS")
     os.environ["PGOPTIONS"] = f"{before or ''} {_READ_ONLY}".strip()
     try:

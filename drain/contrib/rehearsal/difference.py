@@ -1,4 +1,4 @@
-"""Difference between a job's past end and its rehearsal."""
+"""Comparison of two ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ELSEWHERE = (
 def difference(before: End, now: End) -> str | None:
     """Describe how two ends differ; None if they do not, as far as known.
 
-    Times and writes are not compared: of the past only the end is known.
+    Only the end is known of the past, so times and writes are not compared.
     """
     if now.kind == "left its transaction":
         return "it ended its transaction with its own SQL, so it cannot be rehearsed"

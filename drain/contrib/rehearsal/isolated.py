@@ -1,4 +1,4 @@
-"""Rehearsal in a separate process, which may hang or die."""
+"""Rehearsal in a separate process."""
 
 from __future__ import annotations
 
@@ -21,18 +21,14 @@ from drain.jobs import registry
 from drain.workers.context import django_connections
 from drain.workers.exits import describe_exit
 
-# Time after the job's limit, for its alarm to take effect.
+# After the job's limit, for its alarm to take effect.
 _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _BYTES = 65_536
 
 
 def rehearse_isolated(database_url: str, job: PastJob, timeout: float | None = None) -> Rehearsed:
-    """Like `rehearse`, but in a forked process that is killed after the time limit.
-
-    Raises:
-        DrainError: No transaction is possible.
-    """
+    """Like `rehearse`, in a forked process that is killed after the time limit."""
     options = registry.options(job.job_name)
     limit = timeout if timeout is not None else job.timeout_seconds or options.timeout_seconds
     reading, writing = os.pipe()
@@ -77,12 +73,11 @@ def _be_the_child(database_url: str, job: PastJob, timeout: float | None, writin
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Skip the parent's clean-up handlers in the child.
+        # Skip the parent's clean-up handlers.
         os._exit(0)
 
 
 def _wait(pid: int, reading: int, seconds: float) -> tuple[bytes, int, bool]:
-    """Read the child's output until it exits; kill it at the deadline."""
     deadline, text = monotonic() + seconds, b""
     is_killed = False
     while True:

@@ -31,7 +31,7 @@ class RehearsedCursor(NestedCursor):
     """Cursor that refuses to begin a writable transaction."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> RehearsedCursor:
-        """Execute a checked statement."""
+        """Check and execute a statement."""
         super().execute(_checked(query, self.connection), params, **options)
         return self
 
@@ -40,7 +40,7 @@ class RehearsedAsyncCursor(NestedAsyncCursor):
     """Async variant of `RehearsedCursor`."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> RehearsedAsyncCursor:
-        """Execute a checked statement."""
+        """Check and execute a statement."""
         await super().execute(_checked(query, self.connection), params, **options)
         return self
 
@@ -55,7 +55,7 @@ class RehearsedConnection(LentConnection):
         return super().cursor(*args, **options)
 
     def commit(self) -> None:
-        """Check as a commit would, and mark the job finished."""
+        """Check as a commit would; mark the job finished."""
         attempt = self._begin_finish(TransactionCursor)
         check_as_a_commit(self.pgconn)
         attempt.finished = True
@@ -72,7 +72,7 @@ class RehearsedAsyncConnection(LentAsyncConnection):
         return super().cursor(*args, **options)
 
     async def commit(self) -> None:
-        """Check as a commit would, and mark the job finished."""
+        """Check as a commit would; mark the job finished."""
         attempt = self._begin_finish(AsyncTransactionCursor)
         check_as_a_commit(self.pgconn)
         attempt.finished = True
@@ -80,7 +80,7 @@ class RehearsedAsyncConnection(LentAsyncConnection):
 
 
 class RehearsalLender(Lender):
-    """Lends the rehearsal's session, within its transaction, to its job."""
+    """Lends the rehearsal's session to its job."""
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)

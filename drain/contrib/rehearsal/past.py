@@ -47,7 +47,7 @@ _COLUMNS = (
     *("last_error", "history", "key", "superseded_by", "result"),
 )
 _JSON = ("job_args", "job_kwargs", "context", "last_error", "history", "result")
-# Archive rows tested against the condition per query.
+# Archive rows tested per query.
 _TOGETHER = 500
 
 # After leaving its transaction a job's end is unknown.
@@ -90,7 +90,7 @@ class PastJob:
 
 
 def dead_jobs(connection: Connection, selection: Selection, where: str, limit: int) -> list[PastJob]:
-    """Read selected dead jobs that satisfy a condition, latest first."""
+    """Read selected dead jobs, latest first."""
     return [_dead(row) for row in dead(connection, selection, where, limit)]
 
 
@@ -145,22 +145,14 @@ def _job(row: Mapping[str, Any], end: End, **limits: Any) -> PastJob:
 
 
 def dead(connection: Connection, selection: Selection, where: str, limit: int) -> list[dict[str, Any]]:
-    """Read rows of selected dead jobs that satisfy a SQL condition, latest first.
-
-    Raises:
-        ConfigError: The condition is invalid.
-    """
+    """Read rows of selected dead jobs, latest first; ConfigError for an invalid condition."""
     return _rows(connection, _DEAD, where, selection.parameters() | {"limit": limit})
 
 
 def chosen(
     connection: Connection, rows: Sequence[Mapping[str, Any]], selection: Selection, where: str
 ) -> set[int]:
-    """Return the ids of finished rows, as JSON types, that match selection and SQL condition.
-
-    Raises:
-        ConfigError: The condition is invalid.
-    """
+    """Return the ids of finished rows, as JSON types, that match selection and SQL condition."""
     found = _rows(connection, _CHOSEN, where, selection.parameters() | {"rows": Jsonb(list(rows))})
     return {row["id"] for row in found}
 

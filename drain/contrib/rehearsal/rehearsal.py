@@ -1,4 +1,4 @@
-"""Rehearsal of one job: executed by the workers' runner, then rolled back."""
+"""Rehearsal of one job by the workers' runner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from drain.workers.execution.outcome import (
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """Result of a rehearsal: the past job, its new end, and the rows written and rolled back."""
+    """Past job, new end, and the rows written and rolled back."""
 
     job: PastJob
     end: End
@@ -43,9 +43,6 @@ def rehearse(database_url: str, job: PastJob, timeout: float | None = None) -> R
 
     Args:
         timeout: Seconds, effective only in the main thread; None for the job's own.
-
-    Raises:
-        ConfigError, UnavailableError: No transaction is possible.
     """
     with guarded_session(database_url) as session:
         attempt = Attempt(_claim(job, session, timeout), monotonic(), Watcher(), database_url)

@@ -1,4 +1,4 @@
-"""Report of rehearsed jobs, for humans and as JSON."""
+"""Report for humans and as JSON."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class End(Protocol):
 
     @property
     def kind(self) -> str:
-        """Kind of the end."""
+        """Kind."""
 
     @property
     def error(self) -> str | None:
-        """Name of the exception type."""
+        """Exception type's name."""
 
     @property
     def message(self) -> str | None:
-        """Message of the exception."""
+        """Exception's message."""
 
     @property
     def seconds(self) -> float | None:
@@ -36,7 +36,7 @@ class End(Protocol):
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the results as JSON types."""
+    """Convert to JSON types."""
     return [
         {
             "id": row["id"],
@@ -53,7 +53,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print each job, its differences, and the totals."""
+    """Print jobs, differences and totals."""
     console = Console(highlight=False, markup=False)
     console.print(fitted_table(_COLUMNS, [dict(row) for row in rows], datetime.now(UTC), console.width))
     differing = [row for row in rows if row["difference"] is not None]
@@ -73,7 +73,6 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-# Kinds of changes and their signs.
 _SIGNS = {"inserted": "+", "updated": "~", "deleted": "-"}
 
 

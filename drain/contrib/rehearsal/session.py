@@ -23,7 +23,7 @@ from drain.workers.context.connection_cache import settings_of_jobs
 
 APPLICATION_NAME = "drain rehearse"
 READ_ONLY = {"default_transaction_read_only": "on"}
-# Name of the constraint that a commit would violate.
+# A commit would violate this constraint.
 GUARD = "a_rehearsal_is_never_committed"
 _BEGIN = f"""
 BEGIN READ WRITE;
@@ -32,7 +32,7 @@ CREATE TEMPORARY TABLE drain_rehearsal (
 INSERT INTO drain_rehearsal VALUES (true), (true);
 SAVEPOINT drain_rehearsal
 """
-# Checks the job's commit without the guard, and restores it.
+# Checks a commit without the guard, and restores it.
 _CHECK = b"""
 SAVEPOINT drain_rehearsal_check;
 DELETE FROM pg_temp.drain_rehearsal;
@@ -57,7 +57,7 @@ GROUP BY root ORDER BY 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Numbers of rows written to a table."""
+    """Rows written to a table."""
 
     inserted: int = 0
     updated: int = 0
@@ -90,11 +90,11 @@ class GuardedSession:
 
     @property
     def pgconn(self) -> PGconn:
-        """The session itself."""
+        """The session."""
         return self._connection.pgconn
 
     def written(self) -> Written:
-        """Return the rows written by the job."""
+        """Return the job's writes."""
         status = self.pgconn.transaction_status
         if status == TransactionStatus.INERROR:
             # The counts survive.
@@ -113,7 +113,7 @@ class GuardedSession:
 
 @contextmanager
 def guarded_session(database_url: str) -> Iterator[GuardedSession]:
-    """Open a session in a transaction that is always rolled back.
+    """Open a session whose transaction is always rolled back.
 
     Raises:
         ConfigError: The connection goes through a pooler, or the role may not create temporary tables.
@@ -138,11 +138,7 @@ def guarded_session(database_url: str) -> Iterator[GuardedSession]:
 
 
 def check_as_a_commit(pgconn: PGconn) -> None:
-    """Check deferred constraints, as a commit would.
-
-    Raises:
-        psycopg.Error: A constraint is violated.
-    """
+    """Check deferred constraints, as a commit would; psycopg.Error if violated."""
     send(pgconn, _CHECK)
 
 

@@ -40,8 +40,6 @@ Reply = tuple[int, dict[str, Any]]
 
 
 class _RefusedError(Exception):
-    """Refused request: status and one sentence."""
-
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
@@ -63,7 +61,7 @@ class Scale:
         self._known = {each.queue: (each, until) for each in loads}
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer with status and body; `path` is the queue, `query` follows the question mark."""
+        """Return status and body; `path` is the queue, `query` follows the question mark."""
         try:
             queue = _queue(path)
             within, concurrency = _read_query(query)

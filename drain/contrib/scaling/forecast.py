@@ -1,4 +1,4 @@
-"""`drain forecast`: when a queue's backlog clears."""
+"""`drain forecast`."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Forecast:
 
     @property
     def caught_up_seconds(self) -> float:
-        """Seconds until the backlog and all arrivals are done; infinite if never."""
+        """Seconds until the backlog and arrivals are done; infinite if never."""
         spare = (self.per_second or 0.0) - self.arrivals
         return self.jobs / spare if spare > 0 else inf
 
     def as_json(self) -> dict[str, object]:
-        """Convert to JSON types; an infinite time is null."""
+        """Convert to JSON types; infinity is null."""
         return {
             "queue": self.queue,
             "jobs": self.jobs,
@@ -179,7 +179,6 @@ def _read(connection: Connection, redis: Producer | None, queue: str) -> tuple[Q
 
 
 def _speed(load: Load, workers: int, run_seconds: float, mean_seconds: float) -> tuple[float, str | None]:
-    """Return jobs per second, and the limiting rule."""
     speeds: list[tuple[float, str | None]] = [(workers / run_seconds, None)]
     if load.rules.running is not None:
         speeds.append((load.rules.running / mean_seconds, "running"))

@@ -1,4 +1,4 @@
-"""Extension of the leader that measures wanted workers, for the metrics and `/scale`."""
+"""Extension of the leader."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ class WantedWorkers:
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Measure these queues.
-
-        Raises:
-            DrainError: The role may not read the tables.
-        """
+        """Measure these queues; DrainError if the role may not read the tables."""
         try:
             loads = load.read_all(connection, queues, waiting)
         except psycopg.errors.InsufficientPrivilege as error:

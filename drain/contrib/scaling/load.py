@@ -1,4 +1,4 @@
-"""Load of queues, from bounded reads of waiting, running, new and finished jobs."""
+"""Load of queues, from bounded reads of jobs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _HAS_FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE queue = %(queue)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of one queue at one instant.
+    """Load of one queue.
 
     Attributes:
         waiting: Jobs by cause.
@@ -105,7 +105,7 @@ class Load:
 def read_all(
     connection: Connection, queues: Iterable[str], waiting: Mapping[str, Waiting]
 ) -> dict[str, Load]:
-    """Read the load of queues; sequential scans must be off, so that no plan reads a whole table."""
+    """Read queues' loads; sequential scans must be off, so that no plan reads a whole table."""
     queues = list(queues)
     rules, paused = ruled.read_of(connection, queues), pauses.Pauses(pauses.read(connection))
     loads = {
@@ -155,7 +155,6 @@ def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
 
 
 def _most_arrivals(waiting: Waiting) -> float:
-    """Return how many waiting jobs per second can have come due in the window."""
     numbers = [number for cause, number in waiting.items() if cause not in ("scheduled", "retrying")]
     # A count at its bound says nothing.
     return inf if max(numbers, default=0) >= MOST else sum(numbers) / WINDOW_SECONDS

@@ -1,4 +1,4 @@
-"""Workers needed to finish a backlog and new arrivals in time."""
+"""Wanted workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drain.formatting import count, duration, figure
 WITHIN_SECONDS = 30.0
 # Until any job has finished.
 _UNKNOWN_SECONDS = 1.0
-# Causes that more workers can help with, unlike pauses and schedules.
+# More workers do not help against pauses and schedules.
 _BACKLOG = ("due", "list_full", "queued", "limited", "rate")
 # Rounding errors must not cost a worker.
 _ROUNDING = 1e-9
@@ -28,7 +28,6 @@ class Wanted(NamedTuple):
         run_seconds: How long a job occupies a slot.
         kept: Workers kept for jobs running longer than `within`.
         bound: Rule that caps the number, if any.
-        reason: For users.
     """
 
     queue: str
@@ -85,10 +84,10 @@ def wanted(load: Load, within: float = WITHIN_SECONDS, concurrency: int = 1) -> 
 
 
 def _run_seconds(load: Load, concurrency: int) -> float:
-    """Estimate how long a job occupies a slot.
+    """Estimate how long a job occupies a slot, from two upper bounds.
 
-    Both estimates are upper bounds: claim to finish includes waiting for jobs claimed together; busy time is shared by
-    actual jobs, not all possible ones.
+    Claim to finish includes waiting for jobs claimed together; busy time is shared by actual jobs, not all possible
+    ones.
     """
     if load.mean_seconds is None:
         return _UNKNOWN_SECONDS
@@ -100,7 +99,6 @@ def _run_seconds(load: Load, concurrency: int) -> float:
 def _bound(
     load: Load, backlog: int, running: int, seconds: float, concurrency: int
 ) -> tuple[str | None, int]:
-    """Find the rule that caps useful workers, and the cap."""
     rules, limits = load.rules, list[tuple[float, str]]()
     if rules.running is not None:
         limits.append((rules.running, "running"))

@@ -1,4 +1,4 @@
-"""`drain slo`: service level objectives of jobs and queues."""
+"""`drain slo`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ queue_file_option = click.option(
 
 
 def declaring_options(command: F) -> F:
-    """Add options for declared objectives, passed to the command as `slos`."""
+    """Add options that become the argument `slos`."""
 
     def with_slos(*, jobs: str | None, queue_file: Path | None, **given: Any) -> Any:
         return command(slos=read_slos(jobs, queue_file), **given)

@@ -1,4 +1,4 @@
-"""Recent compliance from the tables, for users without Prometheus.
+"""Recent compliance, from the tables.
 
 Counts the latest jobs finished within an hour, and late waiting jobs. Jobs with several attempts do not count: the
 table has only the last one's start.
@@ -51,13 +51,13 @@ class Lately(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Percentage that met the objective; None without jobs."""
+        """Percentage in time; None without jobs."""
         number = self.started + self.waiting
         return 100 * self.met / number if number else None
 
     @property
     def burn(self) -> float | None:
-        """Rate of spending the budget; 1 is exactly as allowed. None without jobs."""
+        """Burn rate; 1 is exactly as allowed. None without jobs."""
         share = self.share
         return None if share is None else (1 - share / 100) / self.slo.objective.budget
 

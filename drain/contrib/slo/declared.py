@@ -1,4 +1,4 @@
-"""Objectives declared by registered jobs and a rules file."""
+"""Declared objectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus rules: burn rates of objectives, with two-window alerts.
+"""Prometheus rules with two-window alerts.
 
 A burn rate of 1 spends the budget in exactly its period; over 30 days, 14.4 spends 2 % in an hour, and 6 spends 5 % in
 six hours. The shorter window ends an alert soon after its cause.
@@ -29,7 +29,6 @@ class _Alert(NamedTuple):
     Attributes:
         factor: Burn rate above which it fires.
         most: Share of late jobs that suffices: a low objective's budget times the factor may exceed all jobs.
-        words: The rate, for users.
     """
 
     name: str
@@ -41,7 +40,6 @@ class _Alert(NamedTuple):
     words: str
 
     def threshold(self, budget: float) -> float:
-        """Return the burn rate above which the alert fires."""
         return round(min(self.factor, self.most / budget), 6)
 
 
@@ -68,7 +66,7 @@ _ALERTS = (
 
 
 def rules(slos: Sequence[Slo]) -> str:
-    """Format the rules as a file for Prometheus."""
+    """Format the rules for Prometheus."""
     groups: list[Value] = [_group(slo) for slo in slos]
     return dump({"groups": groups})
 
@@ -105,7 +103,6 @@ def _late(slo: Slo, window: str) -> str:
 
 
 def _sum(slo: Slo, function: str, window: str, *, within: bool = False) -> str:
-    """Sum first starts, or only those in time, over all workers."""
     name = f"drain_work_wait_seconds_{'bucket' if within else 'count'}"
     # Bucket labels are Python floats, as `prometheus_client` writes them.
     of_bucket = f",le='{float(slo.objective.seconds)!r}'" if within else ""

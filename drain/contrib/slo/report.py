@@ -1,4 +1,4 @@
-"""Lines about objectives, for `drain slo list` and `drain status`."""
+"""Lines for `drain slo list` and `drain status`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from drain.formatting import count, figure, visible
 
 
 def show_lately(found: Sequence[Lately]) -> None:
-    """Print target, recent compliance and burn rate of each objective."""
+    """Print target, compliance and burn rate."""
     console = Console(highlight=False, markup=False)
     for text in texts(found):
         console.print(text)
 
 
 def texts(found: Sequence[Lately]) -> Iterator[Text]:
-    """Format each objective, in red if it overspends its budget."""
+    """Format each objective, in red if overspent."""
     for each in found:
         slo = each.slo
         words = f"slo {slo.kind} {visible(slo.name)}: {slo.objective}; {_words(each)}"

@@ -1,4 +1,4 @@
-"""SLO lines in `drain status`, through the entry point `drain.options`."""
+"""SLO lines in `drain status`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Section:
 
 
 def add_options(command: click.Command) -> None:
-    """Add --jobs and --queue-file, which name the objectives to show."""
+    """Add --jobs and --queue-file."""
     show = command.callback
 
     @click.option(

@@ -1,4 +1,4 @@
-"""A job's trace context, and the meaning of an attempt's exception."""
+"""Trace context of a job, and meaning of its exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FAILED, DEFERRED, INTERRUPTED = "failed", "deferred", "interrupted"
 
 
 def carrier(context: str | None, *names: str) -> dict[str, str]:
-    """Return the named members of a job's context that are texts."""
+    """Return named texts of a job's context."""
     if context is None or not any(name in context for name in names):
         return {}
     read = json.loads(context)
@@ -20,7 +20,7 @@ def carrier(context: str | None, *names: str) -> dict[str, str]:
 
 
 def meaning(error: BaseException) -> str:
-    """Classify an exception: failure, later attempt, or interruption."""
+    """Classify an exception."""
     errors = _errors()
     if isinstance(error, (errors.Defer, errors.RateLimited)):
         return DEFERRED
@@ -30,7 +30,7 @@ def meaning(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return the error to report for a failed attempt."""
+    """Return the error to report."""
     failure: BaseException = _errors().failure_of(error)
     return failure
 

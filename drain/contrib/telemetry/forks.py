@@ -1,6 +1,6 @@
 """Processes forked for one job, which end without cleanup.
 
-A library's own thread would lose what it has not sent, so each process flushes once, before its first job ends.
+A library's thread would lose unsent data, so each process flushes before its first job ends.
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ from drain import hooks
 from drain.contrib.telemetry import attempts, forks
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.30.0"
-# How long a forked process waits for its spans to be sent.
 _FLUSH_MILLISECONDS = 2000
 
 _traces = TraceContextTextMapPropagator()
@@ -71,21 +70,18 @@ class DrainInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 class _Telemetry:
-    """Hooks that create spans with one tracer."""
-
     def __init__(self, provider: trace.TracerProvider | None) -> None:
         self.tracer = trace.get_tracer("drain", _version(), provider, schema_url=_SCHEMA)
         self._provider = provider
 
     def begin(self, name: str, queue: str, *, many: bool) -> tuple[Span, Any]:
-        """Begin the span of a staging call, parent of the driver's spans."""
+        """Begin the span of a staging call, parent of the driver's."""
         del many
         span_name, attributes = _of_producer(name, queue)
         span = self.tracer.start_span(span_name, kind=SpanKind.PRODUCER, attributes=attributes)
         return span, attach(trace.set_span_in_context(span))
 
     def end(self, begun: tuple[Span, Any], ids: Sequence[int], error: BaseException | None) -> None:
-        """End that span."""
         span, token = begun
         detach(token)
         if error is not None:
@@ -97,7 +93,6 @@ class _Telemetry:
         span.end()
 
     def inject(self, name: str, args: object, kwargs: object, context: dict[str, Any]) -> None:
-        """Write the trace context into a job's context, unless the application has."""
         del name, args, kwargs
         current = trace.get_current_span().get_span_context()
         if current.is_valid and "traceparent" not in context:
@@ -114,11 +109,9 @@ class _Telemetry:
             context["baggage"] = ",".join(filter(None, [given, added.get("baggage")]))
 
     def process(self, job: Any) -> _Attempt:
-        """Return the context manager for the span of an attempt."""
         return _Attempt(self, job)
 
     def flush(self) -> None:
-        """Send pending spans."""
         provider: Any = self._provider or trace.get_tracer_provider()
         if hasattr(provider, "force_flush"):
             provider.force_flush(_FLUSH_MILLISECONDS)
@@ -194,7 +187,7 @@ def _fail(span: Span, error: BaseException) -> None:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     span.set_attribute("error.type", name)
     span.set_status(Status(StatusCode.ERROR))
-    # An exception's text comes from its class, which may raise.
+    # The application's `__str__` may raise.
     with suppress(Exception):
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))

@@ -39,9 +39,8 @@ _STAGED_AT = "sentry-staged-at"
 # Transaction begun by Sentry's own RQ integration.
 _RQ_ORIGIN = "auto.queue.rq"
 _RECORDER = "drain.workers.execution.recorder"
-# How long a forked process waits for its events to be sent.
 _FLUSH_SECONDS = 2.0
-# Jobs whose exception was sent: the log line of the death would repeat it.
+# The log line of a death would repeat a sent exception.
 _MOST_SENT = 1000
 _HIDDEN = "[Filtered]"
 _sent: OrderedDict[int, None] = OrderedDict()
@@ -63,7 +62,7 @@ class DrainIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        """Suppress events of tracked jobs sent by others."""
+        """Suppress repeated events of tracked jobs."""
         add_global_event_processor(_without_repetitions)
 
 
@@ -80,10 +79,7 @@ def _integration() -> Any:
 
 
 class _Producer:
-    """Span of a staging call within a transaction."""
-
     def begin(self, name: str, queue: str, *, many: bool) -> Any:
-        """Begin the span."""
         del many
         if _integration() is None or sentry_sdk.get_current_span() is None:
             return None
@@ -93,7 +89,6 @@ class _Producer:
         return span.__enter__()
 
     def end(self, begun: Any, ids: Sequence[int], error: BaseException | None) -> None:
-        """End the span."""
         if begun is None:
             return
         if len(ids) == 1:
@@ -107,7 +102,6 @@ _producer = _Producer()
 
 
 def _inject(name: str, args: object, kwargs: object, context: dict[str, Any]) -> None:
-    """Write the current trace into a job's context."""
     del name, args, kwargs
     if _integration() is None:
         return

@@ -1,4 +1,4 @@
-"""The test's own connection, and the session below it."""
+"""The test's connection."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Adopted:
             self.flush()
 
     def forget(self) -> None:
-        """Expire a SQLAlchemy session's objects, which jobs may have changed."""
+        """Expire SQLAlchemy objects, which jobs may have changed."""
         if hasattr(self.source, "expire_all"):
             self.source.expire_all()
 
     def repair(self) -> None:
-        """Let Django continue after a job's failure, rolled back to a savepoint."""
+        """Let Django continue after a failed job's rollback to a savepoint."""
         if getattr(self.source, "needs_rollback", False) is True:
             self.source.needs_rollback = False
 
@@ -63,7 +63,7 @@ def adopt(connection: Any) -> Adopted:
     """Find the session below a connection that is in a transaction, or begins one automatically.
 
     Raises:
-        HarnessError: No session can be used, as the text explains.
+        HarnessError: No session can be used.
     """
     found = _find(connection)
     if found is None:
@@ -87,14 +87,13 @@ def adopt(connection: Any) -> Adopted:
 
 
 def _begin(driver: Any) -> None:
-    """Begin the transaction, as savepoints need one."""
+    """Begin a transaction, which savepoints need."""
     result = driver.pgconn.exec_(driver._get_tx_start_command())
     if result.status != ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
 
 
 def _find(connection: Any) -> tuple[Any, Any] | None:
-    """Return the driver's connection, and the object to notify of jobs."""
     if isinstance(connection, psycopg.Cursor | psycopg.AsyncCursor):
         connection = connection.connection
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
@@ -160,7 +159,7 @@ def _psycopg(driver: Any) -> Any:
 
 
 def is_in_loop() -> bool:
-    """Return True if an event loop runs in this thread."""
+    """Return True in an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
 """Virtual time of a test: advancing shifts the rows' times back.
 
-In a transaction, `now()` stands still, and `clock_timestamp()`, as in rows, does not. The leader compares with the
-former, so all rows are shifted by the difference while its statements run.
+In a transaction `now()` stands still, and `clock_timestamp()`, as in rows, does not. The leader compares with the
+former, so rows are shifted by the difference while its statements run.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LONGEST = timedelta(days=3660)
 
 @contextmanager
 def at_present(connection: LeaderConnection) -> Iterator[timedelta]:
-    """Shift rows that are due by the clock to be due at the transaction's start; yield the difference.
+    """Shift rows due by the clock to be due at the transaction's start; yield the difference.
 
-    Call it within a savepoint: if the block raises, nothing is shifted back.
+    Needs a savepoint: if the block raises, nothing is shifted back.
     """
     began, now = time_travel.clock(connection)
     time_travel.shift(connection, now - began)
@@ -36,7 +36,7 @@ def at_present(connection: LeaderConnection) -> Iterator[timedelta]:
 
 
 def checked(by: timedelta) -> timedelta:
-    """Check a duration to advance by; HarnessError if negative or too long."""
+    """Check a duration; HarnessError if negative or too long."""
     if not timedelta() <= by <= _LONGEST:
         raise HarnessError(f"time can advance by 0 to {_LONGEST.days} days, not by {by}")
     return by

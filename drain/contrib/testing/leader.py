@@ -20,13 +20,13 @@ _MOST = 2500
 
 
 class NoRedis:
-    """Stands for a producer with unbounded lists, and pushes nothing."""
+    """Producer with unbounded lists that pushes nothing."""
 
     namespace = "drain.contrib.testing"
 
 
 def deliver(connection: LeaderConnection) -> None:
-    """Do a leader's work once: rules and pauses, unique keys, expiry, due rows, due retries."""
+    """Do a leader's work once: rules, pauses, unique keys, expiry, due rows, due retries."""
     redis = cast(Producer, NoRedis())
     call_back(connection)
     deliveries = Deliveries(connection, leader_progress.progress(connection))
@@ -54,7 +54,6 @@ def call_back(connection: LeaderConnection) -> None:
 
 
 def _redeliver(connection: LeaderConnection, admission: Admission, deliveries: Deliveries) -> None:
-    """Deliver due retries, as many as their queues' rules allow."""
     for retrying in waiting.retrying_queues(connection):
         if not retrying.due:
             continue

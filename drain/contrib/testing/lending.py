@@ -1,4 +1,4 @@
-"""Connections for transactions of a test's jobs, in place of a worker's."""
+"""Connections for transactions of a test's jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Nested)
 
 
 class Lender:
-    """Lends a test's session to its jobs, through `drain.workers.context`."""
+    """Lends a test's session to its jobs."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
@@ -35,7 +35,7 @@ class Lender:
 
     @contextmanager
     def bare(self) -> Iterator[JobConnection]:
-        """Yield a connection within a savepoint, which its commit ends; an exception rolls it back."""
+        """Yield a connection within a savepoint: its commit ends it, an exception rolls it back."""
         with _within_savepoint(self._connect()) as connection:
             yield connection
 
@@ -53,13 +53,13 @@ class Lender:
 
     @asynccontextmanager
     async def async_bare(self) -> AsyncIterator[JobAsyncConnection]:
-        """Do as `bare`, in an `async def`."""
+        """Do as `bare`, asynchronously."""
         with _within_savepoint(await self._connect_async()) as connection:
             yield connection
 
     @asynccontextmanager
     async def async_of_session(self) -> AsyncIterator[AsyncConnection]:
-        """Do as `of_session`, in an `async def`."""
+        """Do as `of_session`, asynchronously."""
         import sqlalchemy
         from sqlalchemy.ext.asyncio import create_async_engine
 

@@ -25,7 +25,7 @@ _numbers = count(1)
 
 
 class Nested(psycopg.BaseConnection[Any]):
-    """Connection on another one's session, with savepoints as transactions."""
+    """Connection on another one's session."""
 
     _savepoint: bytes | None = None
 
@@ -41,7 +41,7 @@ class Nested(psycopg.BaseConnection[Any]):
         """Neither close nor warn: the session is the application's."""
 
     def begin(self) -> None:
-        """Begin the nested transaction."""
+        """Begin a nested transaction."""
         savepoint = b"drain_testing_%d" % next(_numbers)
         self._send(b"SAVEPOINT " + savepoint)
         self._savepoint = savepoint
@@ -69,7 +69,7 @@ class NestedCursor(psycopg.Cursor[Any]):
     """Cursor whose COMMIT ends its connection's savepoint."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> NestedCursor:
-        """Execute a statement; COMMIT ends the nested transaction."""
+        """Execute a statement."""
         connection: Any = self.connection
         if query == _COMMIT:
             connection.end()
@@ -85,7 +85,7 @@ class NestedConnection(Nested, psycopg.Connection[Any]):
         """Leave the session open."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor for nested transactions."""
+        """Open a nested cursor."""
         if self.cursor_factory in (psycopg.Cursor, TransactionCursor):
             self.cursor_factory = NestedCursor
         return super().cursor(*args, **options)
@@ -96,10 +96,10 @@ class NestedConnection(Nested, psycopg.Connection[Any]):
 
 
 class LeaderConnection(NestedConnection):
-    """Connection with apparent autocommit: leader's and worker's transactions are savepoints."""
+    """Connection with apparent autocommit: transactions are savepoints."""
 
     def commit(self) -> None:
-        """Keep the nested transaction's writes."""
+        """Keep writes."""
         self.end()
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
@@ -124,7 +124,7 @@ class NestedAsyncCursor(psycopg.AsyncCursor[Any]):
     """Cursor whose COMMIT ends its connection's savepoint."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> NestedAsyncCursor:
-        """Execute a statement, as `NestedCursor.execute`."""
+        """Execute a statement."""
         connection: Any = self.connection
         if query == _COMMIT:
             connection.end()
@@ -134,10 +134,10 @@ class NestedAsyncCursor(psycopg.AsyncCursor[Any]):
 
 
 class LentAsyncConnection(Nested, JobAsyncConnection):
-    """Connection of an async job's transaction, as `LentConnection`."""
+    """Async variant of `LentConnection`."""
 
     async def be_ready(self) -> None:
-        """Note the loop and the settings."""
+        """Note loop and settings."""
         self._loop = asyncio.get_running_loop()
         self._note_settings()
 
@@ -148,7 +148,7 @@ class LentAsyncConnection(Nested, JobAsyncConnection):
         """Leave the session open."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor for nested transactions."""
+        """Open a nested cursor."""
         if self.cursor_factory in (psycopg.AsyncCursor, AsyncTransactionCursor):
             self.cursor_factory = NestedAsyncCursor
         return super().cursor(*args, **options)

@@ -1,4 +1,4 @@
-"""Pytest plugin: fixtures and a marker that import on demand."""
+"""Pytest plugin, which imports on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def drain_connection(request: pytest.FixtureRequest) -> Any:
-    """Return the test's connection: overridden in conftest.py; Django's with pytest-django."""
+    """Return the test's connection: overridden in conftest.py, or Django's with pytest-django."""
     if request.config.pluginmanager.hasplugin("django") and "db" in request.fixturenames:
         from django.db import connection  # type: ignore[import-untyped, unused-ignore]
 

@@ -31,7 +31,6 @@ class StagedJob:
         args, kwargs: Arguments from JSON: a tuple is a list.
         state: "waiting" if due, "scheduled" for later, "retrying" between attempts, "running" in the job itself.
         run_at: Earliest time to run.
-        attempts: Number of attempts so far.
         last_error: Type, message and traceback of the last failure, if any.
     """
 
@@ -53,7 +52,6 @@ class StagedJob:
     last_error: dict[str, Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """Return the job on one line."""
         keys = f", key {self.key}" if self.key is not None else ""
         when = "" if self.state == "waiting" else f" until {self.run_at:%Y-%m-%d %H:%M:%S %Z}"
         call = f"{self.job_name}({_call(self.args, self.kwargs)})"
@@ -77,7 +75,7 @@ FROM inflight_jobs
 
 
 def read(connection: Connection) -> list[StagedJob]:
-    """Read all staged and in-flight jobs, ordered by id."""
+    """Read staged and in-flight jobs, by id."""
     with connection.cursor(row_factory=dict_row) as cursor:
         found = [*cursor.execute(_READ_STAGED), *cursor.execute(_READ_IN_FLIGHT)]
     return sorted(map(_job_of, found), key=lambda job: job.id)
@@ -89,7 +87,6 @@ def _job_of(row: Mapping[str, Any]) -> StagedJob:
     return StagedJob(args=row["job_args"], kwargs=row["job_kwargs"], run_at=run_at, **known)
 
 
-# In order of delivery, like workers.
 _DELIVERED = f"SELECT id, delivery, job_name FROM inflight_jobs WHERE {DELIVERED} ORDER BY delivery"
 _ENDED = """
 SELECT id, job_name, 'dead', reason, explanation FROM dead_jobs WHERE id = ANY (%(ids)s)
@@ -102,12 +99,12 @@ ORDER BY id
 
 
 def delivered(connection: Connection) -> list[tuple[int, int, str]]:
-    """Read id, delivery number and name of each claimable job."""
+    """Read id, delivery number and name of claimable jobs."""
     return connection.execute(_DELIVERED).fetchall()
 
 
 def ended(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, str, str | None, str | None]]:
-    """Read id, name, state, reason and explanation of the finished and dead among these jobs."""
+    """Read id, name, state, reason and explanation of ended jobs."""
     return connection.execute(_ENDED, {"ids": list(ids)}).fetchall()
 
 
@@ -115,8 +112,6 @@ class Wanted:
     """Condition on jobs: all that is given must match.
 
     Args:
-        job: Name, function, or Django task; None for any.
-        args, kwargs: Compared as JSON: a tuple is a list.
         columns: Other attributes of `StagedJob`.
     """
 
@@ -145,7 +140,6 @@ class Wanted:
         )
 
     def __str__(self) -> str:
-        """Describe the condition."""
         words = [self.name or "job"]
         if self._args is not None:
             words.append(f"args={self._args!r}")
@@ -156,7 +150,7 @@ class Wanted:
 
 
 def listed(rows: Sequence[StagedJob]) -> str:
-    """List jobs for a failure, one per line."""
+    """List jobs for a failure."""
     if not rows:
         return "nothing is staged"
     lines = [f"{count(len(rows), 'job')} {'is' if len(rows) == 1 else 'are'} staged:"]

@@ -1,4 +1,4 @@
-"""`drain_servers`: PostgreSQL, Redis, a leader and a worker for a test."""
+"""Real servers for a test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DrainServers:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that lead job-drain's programs to these servers."""
+        """Variables that lead programs to these servers."""
         return {"DRAIN_DATABASE_URL": self.database_url, "DRAIN_REDIS_URL": self.redis_url}
 
     def run_until_done(self, jobs: Sequence[str] = (), *, timeout: float = _PATIENCE_SECONDS) -> None:
@@ -89,8 +89,6 @@ def _module(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """Program of job-drain that runs, and what it writes."""
-
     words: tuple[str, ...]
     process: subprocess.Popen[bytes]
     file: IO[bytes] = field(repr=False)
@@ -98,7 +96,6 @@ class _Program:
     @classmethod
     @contextmanager
     def started(cls, words: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[_Program]:
-        """Start the program, and end it with the block."""
         # Lets the program import the tests' modules.
         inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-m", "drain", *words]
@@ -117,12 +114,10 @@ class _Program:
                     process.wait()
 
     def check(self) -> None:
-        """Raise HarnessError if the program has ended."""
         if self.process.poll() is not None:
             raise HarnessError(f"it ended with exit code {self.process.returncode}: {self.written()}")
 
     def written(self) -> str:
-        """Return the end of the program's output."""
         self.file.seek(0)
         text = self.file.read().decode(errors="replace").strip()
         self.file.seek(0, os.SEEK_END)
@@ -131,14 +126,14 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class RunningServers:
-    """Servers for a run of tests."""
+    """Servers for a test run."""
 
     services: Services
     template: str
 
     @contextmanager
     def for_one_test(self) -> Iterator[DrainServers]:
-        """Copy the template database for the block, and empty Redis."""
+        """Copy the template database, and empty Redis."""
         name = f"drain_test_{uuid4().hex}"
         postgres, redis_url = self.services.postgres, self.services.redis_url
         create = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(self.template))
@@ -154,11 +149,7 @@ class RunningServers:
 
 @contextmanager
 def started() -> Iterator[RunningServers]:
-    """Run both servers during the block.
-
-    Raises:
-        EmbeddedError: They are not installed; the text names the extra `[servers]`.
-    """
+    """Run both servers during the block."""
     name = "drain_template"
     with services(durable=False) as running:
         with psycopg.connect(running.postgres.url_of("postgres"), autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""`Staged`: jobs of a test's own transaction, and their outcomes."""
+"""`Staged`: a test's jobs."""
 
 from __future__ import annotations
 
@@ -160,7 +160,6 @@ class Staged:
         time that your code computes is seen from now.
 
         Args:
-            by: Duration.
             units: Instead of `by`: days, hours, minutes, seconds, as for a timedelta.
 
         Raises:
@@ -236,8 +235,6 @@ class Staged:
 
 
 class _Results:
-    """Attempts of one run, up to its limit."""
-
     def __init__(self, limit: int | None, *, check: bool) -> None:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise HarnessError(f"limit is a number of attempts, not {limit!r}")
@@ -247,7 +244,6 @@ class _Results:
         self._is_given = limit is not None
 
     def has_room(self) -> bool:
-        """Return True if another attempt is allowed; HarnessError after too many without a limit."""
         if self._left <= 0 and not self._is_given:
             raise HarnessError(
                 f"{_MOST_ATTEMPTS:,} attempts were made and more jobs are due; do they stage each other? "
@@ -256,7 +252,6 @@ class _Results:
         return self._left > 0
 
     def add(self, ran: Ran | None) -> None:
-        """Count an attempt; None if a job could not be claimed."""
         if ran is None:
             return
         self._left -= 1
@@ -293,7 +288,6 @@ def _due(connection: LeaderConnection, wanted: Wanted, results: _Results) -> Ite
 
 
 def _hint(wanted: Wanted, found: Sequence[StagedJob]) -> str:
-    """Suggest a similar job if none has this name."""
     known = {*registry.names(), *(row.job_name for row in found)}
     if wanted.name is None or wanted.name in known:
         return ""

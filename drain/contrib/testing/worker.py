@@ -1,4 +1,4 @@
-"""The worker's part in a test: claim, run and record one attempt at a time, on the test's connection.
+"""The worker's part in a test: claim, run and record one attempt at a time.
 
 Unlike with a worker, the recorder's statements are savepoints, no heartbeat extends the lease, and isolated jobs run in
 this process.
@@ -65,7 +65,7 @@ class Watcher:
 
 
 class InlineDatabase:
-    """Stands for a worker thread's connection: each statement is a savepoint."""
+    """Stands for a worker's connection: statements are savepoints."""
 
     url = ""
 
@@ -73,7 +73,7 @@ class InlineDatabase:
         self._connection = connection
 
     def ask(self, statement: Callable[[LeaderConnection], T]) -> T:
-        """Execute one statement."""
+        """Execute a statement."""
         with self._connection.transaction():
             return statement(self._connection)
 
@@ -89,7 +89,7 @@ class InlineWorker:
         self._recorder = Recorder(cast(Database, self._database))
 
     def execute(self, job_id: int, delivery: int) -> Ran | None:
-        """Attempt a job; None if it is not claimable."""
+        """Attempt a job; None if not claimable."""
         attempt = self._begin(job_id, delivery)
         if not isinstance(attempt, Attempt):
             return attempt

@@ -1,4 +1,4 @@
-"""Authorization of writes: token, proxy header, or application callback."""
+"""Authorization of writes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from drain.formatting import visible
 # Browsers drop larger cookies.
 _LARGEST_COOKIE = 3800
 SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
-# Lifetime of a login.
 SESSION_SECONDS = 12 * 3600
 _NOTICE_SECONDS = 60
-# An Undo button works this long.
 _UNDO_SECONDS = 3600
 # Wrong tokens per minute and address, and addresses remembered. A limit over all addresses would let anyone lock out
 # token holders.
@@ -37,7 +35,7 @@ User = Callable[[Request], str | None]
 
 
 class Notice(NamedTuple):
-    """Message of a page, and the sealed value of its Undo button; "" for none."""
+    """Message, and the sealed value of its Undo button; "" for none."""
 
     text: str
     undo: str = ""
@@ -77,11 +75,11 @@ class Access:
 
     @property
     def is_read_only(self) -> bool:
-        """True if there is no way to write."""
+        """True if nothing allows writes."""
         return self._token is None and self._header is None and self._user is None
 
     def who(self, request: Request) -> str | None:
-        """Return the user with write access; None for a read-only visitor."""
+        """Return the user with write access, if any."""
         if self._user is not None and (name := self._user(request)):
             return _clean(name)
         if self._header is not None and (names := request.headers.getlist(self._header)):
@@ -128,7 +126,7 @@ class Access:
         return Visitor(network_of(host), request.cookies.get(VISIT, "")[:_LONGEST_NAME])
 
     def secret_of_form(self, request: Request) -> str:
-        """Return the secret that this visitor's forms must send back."""
+        """Return the secret for this visitor's forms."""
         return self.signer.mark("form", _visit(request))
 
     def is_from_a_form(self, request: Request, secret: str) -> bool:
@@ -137,14 +135,14 @@ class Access:
         return bool(_VISIT.fullmatch(cookie)) and self.signer.is_marked("form", cookie, secret)
 
     def remember_visit(self, request: Request, response: Response) -> None:
-        """Set the visitor cookie if it is missing."""
+        """Set a missing visitor cookie."""
         if (visit := _visit(request)) != request.cookies.get(VISIT):
             self._set(request, response, VISIT, visit, None)
 
     def notify(
         self, request: Request, response: Response, text: str, undo: Mapping[str, Any] | None = None
     ) -> None:
-        """Show a message on the visitor's next page, with an Undo button if it fits in a cookie."""
+        """Show a message on the next page, with an Undo button if it fits in a cookie."""
         value = {"text": text[:500]}
         until = {"until": self._now() + _UNDO_SECONDS}
         sealed = self.signer.seal("notice", {**value, "undo": {**undo, **until} if undo else None})
@@ -153,7 +151,7 @@ class Access:
         self._set(request, response, NOTICE, sealed, _NOTICE_SECONDS)
 
     def notice(self, request: Request) -> Notice:
-        """Return the message for this page, if any."""
+        """Return the message, if any."""
         value = self.signer.unseal("notice", request.cookies.get(NOTICE, ""))
         if value is None:
             return Notice("")
@@ -161,12 +159,12 @@ class Access:
         return Notice(str(value["text"]), self.signer.seal("undo", undo) if undo else "")
 
     def unseal_undo(self, sealed: str) -> dict[str, Any] | None:
-        """Read the value of an Undo button; None if it is forged or too old."""
+        """Read an Undo button's value; None if forged or too old."""
         value = self.signer.unseal("undo", sealed)
         return value if value is not None and value["until"] >= self._now() else None
 
     def forget_notice(self, request: Request, response: Response) -> None:
-        """Delete the message that was shown."""
+        """Delete the shown message."""
         if NOTICE in request.cookies:
             self._set(request, response, NOTICE, "", 0)
 
@@ -191,7 +189,7 @@ def _clean(name: str) -> str:
 
 
 def _visit(request: Request) -> str:
-    """Return the visitor's secret from the cookie, or a new one for the whole request."""
+    """Return the visitor's secret: the cookie's, or a new one for the whole request."""
     cookie = request.cookies.get(VISIT, "")
     if _VISIT.fullmatch(cookie):
         return cookie

@@ -1,4 +1,4 @@
-"""The ASGI application of the web interface."""
+"""ASGI application."""
 
 from __future__ import annotations
 

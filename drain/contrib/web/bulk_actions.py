@@ -1,6 +1,6 @@
 """Retries and discards of many dead jobs, in slices, each one transaction.
 
-They are kept in this process and end with it. Finished slices stay done.
+They end with this process. Finished slices stay done.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ class BulkAction:
     """One retry or discard; only its own thread changes the numbers.
 
     Attributes:
-        verb: `retry` or `discard`.
-        group: Digest of the group.
         words: The jobs, such as `dead jobs of shop.jobs.send`.
-        jobs: Number of ids.
         looked_at: Ids whose slice is committed.
         done: Jobs retried or discarded; the others were no longer dead, or had died again.
         error: Reason of `failed`, in one line.
@@ -116,17 +113,17 @@ class BulkActions:
             del self._actions[name], self._threads[name]
 
     def find(self, name: str) -> BulkAction | None:
-        """Return an action, if still remembered."""
+        """Return a remembered action."""
         with self._lock:
             return self._actions.get(name)
 
     def latest(self) -> list[BulkAction]:
-        """Return all remembered actions, latest first."""
+        """Return all, latest first."""
         with self._lock:
             return list(self._actions.values())[::-1]
 
     def close(self) -> None:
-        """Cancel all actions and wait for their current slice."""
+        """Cancel all and wait for their current slice."""
         with self._lock:
             self._is_closed = True
             for action in self._actions.values():

@@ -1,4 +1,4 @@
-"""Charts as SVG, each with the same in words."""
+"""SVG charts, with the same in words."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Series(NamedTuple):
 
 
 def total(curves: Sequence[Numbers]) -> list[Number | None]:
-    """Sum curves step by step; None where one is unknown."""
+    """Sum curves by step; None where one is unknown."""
     return [_sum(step) for step in zip(*curves, strict=True)]
 
 
@@ -83,7 +83,7 @@ def words(numbers: Numbers, what: str = "completed") -> str:
 
 
 def spark(numbers: Numbers, what: str = "completed", kind: str = "") -> Markup:
-    """Draw a small bar for each known step."""
+    """Draw a bar per known step."""
     return _spark(numbers, words(numbers, what), kind)
 
 
@@ -115,8 +115,8 @@ def _about(number: Number) -> str:
 
 
 def stacked(series: Sequence[Series], begins: datetime, ends: datetime) -> Markup:
-    """Draw stacked bars over time, with a scale."""
-    # The bars of a step are drawn even where others of it are not counted yet.
+    """Draw stacked bars with a scale."""
+    # Known bars are drawn even if others of their step are not counted yet.
     heights = [
         sum(number.number for number in step if number is not None)
         for step in zip(*(each.numbers for each in series), strict=True)
@@ -184,14 +184,14 @@ class Histogram(NamedTuple):
         return f"{count(sum(self.numbers), 'death')} in the last {self.span}, {most}{earlier}"
 
     def draw(self) -> Markup:
-        """Draw a bar for each non-empty step."""
+        """Draw a bar per non-empty step."""
         numbers = [Number(number) for number in self.numbers]
         path = _bars(numbers, [0] * len(numbers), _most([numbers]), 480, 56)
         return _SPARK.format(kind="failures", width=480, height=56, words=self.words, path=path)
 
 
 def histogram(times: Sequence[datetime], now: datetime) -> Histogram:
-    """Count events in time steps; the last step ends at `now` and includes later events."""
+    """Count events in time steps; the last ends at `now` and includes later events."""
     ages = [max(0.0, (now - at).total_seconds()) for at in times]
     oldest = max(ages, default=0.0)
     span, text = next(((span, text) for span, text in _SPANS if oldest < span), _SPANS[-1])

@@ -1,4 +1,4 @@
-"""Client addresses, as a proxy reports them."""
+"""Client addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Visitor(NamedTuple):
-    """Network of the address, and visit cookie, which clients choose freely."""
+    """Network, and visit cookie, which clients choose freely."""
 
     network: str
     visit: str
@@ -39,7 +39,7 @@ class BehindProxy:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request as the proxy received it."""
+        """Forward the request."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             _, _, address = ",".join(headers.getlist("x-forwarded-for")).rpartition(",")

@@ -1,4 +1,4 @@
-"""`drain web`: serve the web interface."""
+"""`drain web`."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def web(
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the address."""
+    """Return True if only this machine reaches the address."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

@@ -1,4 +1,4 @@
-"""Bounds on client connections and on the time to send a request."""
+"""Bounds on client connections and request times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from drain.contrib.web.clients import network_of
 
-# Maximum connections in total and per client.
 CONNECTIONS, OF_A_CLIENT = 512, 64
 HEAD_SECONDS = 5.0
 _SENDS = (h11.IDLE, h11.SEND_BODY)
@@ -29,7 +28,7 @@ class Connection(H11Protocol):
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for a request, and make room."""
+        """Start the request's timer, and make room."""
         super().connection_made(transport)
         self._network = network_of(self.client[0] if self.client else "")
         self._begun_at = self.loop.time()
@@ -47,7 +46,7 @@ class Connection(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Unregister the connection."""
+        """Unregister."""
         self._wait_no_more()
         super().connection_lost(exc)
 
@@ -72,7 +71,7 @@ class Connection(H11Protocol):
             self._late = None
 
     def _cut(self) -> None:
-        # Now: more connections may arrive before the loop reports this one lost.
+        # Now: more connections may arrive before this one is reported lost.
         self.connections.discard(self)
         self.transport.abort()
 

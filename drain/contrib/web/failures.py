@@ -1,4 +1,4 @@
-"""Error pages, which reload automatically."""
+"""Error pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Style sheet and script, cached by browsers until they change."""
+"""Style sheet and script, cached until they change."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _content(name: str) -> bytes:
 
 @cache
 def version_of(name: str) -> str:
-    """Return a short hash of the file's content."""
+    """Return a short hash of a file."""
     return hashlib.sha256(_content(name)).hexdigest()[:12]
 
 
 def answer(request: Request) -> Response:
-    """Serve one of the files."""
+    """Serve a file."""
     name = request.path_params["name"]
     if name not in _TYPES:
         raise HTTPException(404)

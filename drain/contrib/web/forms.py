@@ -14,7 +14,7 @@ from drain.errors import DrainError
 
 _BYTES = 65_536
 _FIELDS = 200
-# Time for a form to arrive: a slow sender would hold a connection.
+# A slow sender would hold a connection.
 _ARRIVAL_SECONDS = 30.0
 # Characters that PostgreSQL text cannot hold.
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -31,7 +31,7 @@ class Form:
         self.fields = fields
 
     def text(self, name: str) -> str:
-        """Return a field without surrounding blanks, or ""."""
+        """Return a field, stripped, or ""."""
         return next((text.strip() for field, text in self.fields if field == name), "")
 
     def texts(self, name: str) -> list[str]:
@@ -39,14 +39,14 @@ class Form:
         return [text.strip() for field, text in self.fields if field == name]
 
     def numbers(self, name: str) -> list[int]:
-        """Return all numbers of a repeated field, such as selected ids; FormError for others."""
+        """Return a repeated field's numbers; FormError for others."""
         try:
             return [int(text) for text in self.texts(name)]
         except ValueError:
             raise FormError(f"{name} must be a whole number") from None
 
     def seen_at(self) -> datetime:
-        """Return when the page with this form was read; FormError if the form does not say."""
+        """Return when the form's page was read; FormError if unknown."""
         try:
             at = datetime.fromisoformat(self.text("seen_at"))
             if at.tzinfo is not None:
@@ -64,7 +64,7 @@ async def read_form(request: Request) -> Form:
     """Read a request body as a form.
 
     Raises:
-        FormError: It is not a form, too long, too slow, or has a character that cannot be stored.
+        FormError: The body is not a form, too long, too slow, or not storable.
     """
     if (
         request.headers.get("content-type", "").partition(";")[0].strip()
@@ -94,6 +94,6 @@ async def _body(request: Request) -> bytearray:
 
 
 def require_storable(texts: Iterable[str]) -> None:
-    """Raise FormError for NUL or a lone surrogate, which PostgreSQL cannot hold."""
+    """Raise FormError for NUL or a lone surrogate."""
     if any(_NOT_STORABLE.search(text) for text in texts):
         raise FormError("an address or a form has a character that no text can have")

@@ -1,4 +1,4 @@
-"""Checks of every request, and headers of every response."""
+"""Request checks, and response headers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Guard:
         return "*" in self._names or name in self._names or _is_address(name)
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return True for this page's own origin, port included; a proxy may change the scheme."""
+        """Return True for this page's origin, port included; a proxy may change the scheme."""
         scheme, _, netloc = origin.partition("://")
         default = _PORTS.get(scheme)
         name, port = _place(netloc)

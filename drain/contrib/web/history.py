@@ -14,14 +14,14 @@ STEP = timedelta(minutes=5)
 STEPS = 36
 # By then nearly every transaction that finished a job in the step has committed.
 _LATE = timedelta(seconds=30)
-# Steps counted per statement: initially and at most.
+# Steps per statement: initially and at most.
 _FEW, _MANY = 1, 256
 # Below this time the next statement may count more.
 _QUICK_SECONDS = 0.005
 
 
 class History:
-    """Finished jobs by queue and step. Thread-safe."""
+    """Finished jobs by queue and step; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -50,7 +50,7 @@ class History:
 
     @staticmethod
     def steps(now: datetime) -> list[datetime]:
-        """Return the beginnings of all steps, earliest first."""
+        """Return all steps' beginnings, earliest first."""
         return list(_steps(now))[::-1]
 
     def _missing(self, queues: Collection[str], now: datetime) -> Iterable[list[Step]]:

@@ -1,7 +1,6 @@
 """Waiting and running jobs, sampled each minute, since the database keeps no history of them.
 
-A thread samples until twelve hours after the last visit of the overview. A visit itself is a sample, without a query
-of its own.
+A thread samples until twelve hours after the last visit of the overview. A visit itself is a sample, without a query.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Level(NamedTuple):
 
 
 class Levels:
-    """Samples of the last hours, and the thread that takes them. Thread-safe."""
+    """Samples of the last hours, and their thread; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +40,7 @@ class Levels:
         self._is_closed = False
 
     def visit(self, level: Level, read: Callable[[], Level]) -> None:
-        """Note a visit with its numbers; `read` takes the samples until the next one."""
+        """Note a visit with its numbers; `read` samples until the next one."""
         with self._lock:
             self._visited_at = monotonic()
             self._note(level)
@@ -52,7 +51,7 @@ class Levels:
                 self._thread.start()
 
     def curve(self) -> list[Level | None]:
-        """Return the samples by step, earliest first; None where one is missing."""
+        """Return the samples by step, earliest first; None where missing."""
         with self._lock:
             known = dict(self._samples)
         latest = _step()
@@ -78,7 +77,6 @@ class Levels:
             return True
 
     def _sample(self, read: Callable[[], Level]) -> None:
-        """Take the sample of this step, unless there is one."""
         with self._lock:
             if self._samples and self._samples[-1][0] >= _step():
                 return

@@ -32,14 +32,14 @@ Render = Callable[[], str]
 
 @dataclass(frozen=True)
 class News:
-    """One event: `page` with the HTML of a live part, or `away` with the reason why it cannot be measured."""
+    """Event: `page` with the HTML of a live part, or `away` with the reason why it cannot be measured."""
 
     event: str
     text: str
 
 
 class Listener:
-    """One tab, with a bounded queue: a tab that does not read is dropped, and reconnects automatically."""
+    """One tab, with a bounded queue: a tab that does not read is dropped, and reconnects."""
 
     def __init__(self, visitor: Visitor = NOBODY) -> None:
         self.visitor = visitor
@@ -85,11 +85,11 @@ class _Topic:
 
 
 class FullError(DrainError):
-    """The limit of listeners is reached."""
+    """Too many listeners."""
 
 
 class Live:
-    """Listeners of all pages, and the thread that measures for them. Thread-safe."""
+    """Listeners of all pages, and the measuring thread; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,12 +99,9 @@ class Live:
         self._is_closed = False
 
     def listen(self, topic: str, render: Render, visitor: Visitor = NOBODY) -> Listener:
-        """Register a listener, on the tab's event loop; `render` is used only for the first one of a page.
+        """Register a listener, on the tab's event loop; `render` is used only for a page's first one.
 
-        When full, the visitor with most tabs loses one.
-
-        Raises:
-            FullError: There are too many listeners.
+        When full, the visitor with most tabs loses one, or FullError is raised.
         """
         listener = Listener(visitor)
         with self._lock:
@@ -134,7 +131,7 @@ class Live:
         ends = [
             (networks[each.visitor.network], visitors[each.visitor], name, each)
             for name, topic in self._topics.items()
-            # Dropping one of several listeners would not save a measurement.
+            # Dropping one of several would not save a measurement.
             if not is_new or len(topic.listeners) == 1
             for each in topic.listeners
         ]
@@ -167,7 +164,7 @@ class Live:
 
     @property
     def number(self) -> int:
-        """Number of listening tabs."""
+        """Number of tabs."""
         with self._lock:
             return sum(len(topic.listeners) for topic in self._topics.values())
 

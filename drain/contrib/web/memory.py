@@ -1,4 +1,4 @@
-"""Short-lived cache of answers, shared by all visitors."""
+"""Cache of answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Memory:
-    """Caches answers for seconds; concurrent callers wait for one computation. Thread-safe."""
+    """Caches answers; concurrent callers wait for one computation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -19,7 +19,7 @@ class Memory:
         self._answers: dict[str, tuple[float, Any]] = {}
 
     def recall(self, name: str, seconds: float, ask: Callable[[], T]) -> T:
-        """Return the cached answer, or compute it with `ask` if older than `seconds`."""
+        """Return the cached answer, or compute it if older than `seconds`."""
         with self._lock:
             lock = self._locks.setdefault(name, Lock())
         with lock:

@@ -18,7 +18,7 @@ ROWS = 50
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """One page of a list; `next` is the place after it for `?after=`, "" at the end."""
+    """One page; `next` is the place after it for `?after=`, "" at the end."""
 
     rows: Sequence[T]
     next: str

@@ -1,4 +1,4 @@
-"""Server of `drain web`, until SIGTERM or SIGINT."""
+"""Server of `drain web`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 # Threads that render pages: each may wait for one of the few sessions.
 _THREADS = 8
-# Bytes of a request head, and seconds to wait for connections at shutdown.
 _HEAD_BYTES = 16_384
 _END_SECONDS = 3
 
@@ -48,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def configure(app: ASGIApp, *, prefix: str = "", behind_proxy: bool = False) -> uvicorn.Config:
-    """Return the server's configuration; arguments as for `run`."""
+    """Return the configuration for `run`."""
     return uvicorn.Config(
         BehindProxy(app) if behind_proxy else app,
         access_log=False,

@@ -42,7 +42,7 @@ STATES = {
 
 
 class PageRoute(Route):
-    """Route of a page; `live` is the template of its live part, if any."""
+    """Route of a page; `live` is its live part's template, if any."""
 
     show: Show
     live: str
@@ -51,10 +51,9 @@ class PageRoute(Route):
 def page(
     path: str, show: Show, *, name: str, template: str, live: str = "", is_open: bool = False
 ) -> PageRoute:
-    """Return the route of a page.
+    """Return a page's route.
 
     Args:
-        path: Such as `/queues/{queue}`.
         show: Called in a thread.
         live: Template of the live part, which the page includes within `live(…)`.
         is_open: Visible to all, even if other pages are private.

@@ -2,8 +2,7 @@
 
 A search is words and filters: `queue:mail state:dead args:42 "two words"`. All must match; quotes hold a text together.
 
-Names, tags and arguments have no index and tables may be huge, so a bounded number of rows is
-read by primary key.
+Names, tags and arguments have no index, so a bounded number of rows is read by primary key.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from drain.tables.heads import heads
 LOOKED_AT = 10_000
 # Maximum stored bytes of searched arguments: larger ones are in TOAST.
 LARGEST_ARGUMENTS = 8192
-# Maximum jobs found per table.
 MOST = 50
 # Longest word or value of a filter: no name, tag or key is longer. A quoted one takes up to twice that.
 LONGEST = 255
@@ -111,7 +109,7 @@ SELECT job_id FROM idempotency_keys WHERE job_id IS NOT NULL AND idempotency_key
 
 
 class Match(NamedTuple):
-    """Job that was found; `by` is the part with the word, and `at` depends on its table."""
+    """Found job; `by` is the part with the word, and `at` depends on its table."""
 
     id: int
     job_name: str
@@ -130,12 +128,12 @@ class Result(NamedTuple):
 
 
 def is_searchable(word: str) -> bool:
-    """Return True if a job can contain this word: neither empty, too long, nor unstorable."""
+    """Return False for an empty, too long or unstorable word."""
     return 0 < len(word) <= LONGEST and not re.search("[\0\ud800-\udfff]", word)
 
 
 class Query(NamedTuple):
-    """Words and quoted texts of a search, and its filters by name."""
+    """Words, quoted texts and filters."""
 
     words: Sequence[str]
     filters: Mapping[str, str]
@@ -175,7 +173,6 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
     Args:
         connection: In autocommit mode, outside a transaction.
         query: Words and filters that `is_searchable` accepts.
-        looked_at: Maximum newest rows read per table.
     """
     filters = query.filters
     given = {
@@ -214,7 +211,7 @@ def search(connection: Connection, query: Query, looked_at: int = LOOKED_AT) -> 
 
 
 def _exact_words(query: Query) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield what indexes can find, and the numbers of the words that must match too."""
+    """Yield what indexes can find, and the numbers of other words that must match."""
     numbers = range(len(query.words))
     if query.words:
         # A key may have blanks.
@@ -256,7 +253,6 @@ def _exact(
 
 
 def _parts(state: str, number: int) -> dict[str, str]:
-    # finished_jobs has no unique keys.
     missing = "unique key" if state == "finished" else ""
     return {part: each.format(number) for part, each in _PARTS.items() if part != missing}
 
@@ -267,7 +263,7 @@ def _all_of(state: str, conditions: str, words: Sequence[int]) -> str:
 
 
 def _newest(state: str, conditions: str, words: int) -> str:
-    # Each match is named after the column with the first word.
+    # Named after the column with the first word.
     parts = _parts(state, 0) if words else {"filter": "true"}
     return _NEWEST.format(
         match=_match(state),

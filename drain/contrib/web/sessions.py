@@ -1,4 +1,4 @@
-"""PostgreSQL sessions for pages: a few read-only ones, and one per write."""
+"""PostgreSQL sessions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from drain.read import queries
 from drain.read.snapshots import snapshot
 
 SESSIONS = 4
-# Timeouts of a statement, a lock, and the wait for a session.
 STATEMENT_SECONDS = 5
 _LOCK_SECONDS = 2
 _WAIT_SECONDS = 2.0
-# Back off from an unreachable server for this time.
+# Back off from an unreachable server.
 _AWAY_SECONDS = 1.0
-# Check idle sessions older than this before use.
+# Older idle sessions are checked before use.
 _FRESH_SECONDS = 1.0
 
 
@@ -66,7 +65,7 @@ class Sessions:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a session for one write; the block is a transaction."""
+        """Open a session for one write, in a transaction."""
         connection = postgres.connect(self._settings.database_url, "drain web write")
         try:
             with self._bounded(connection):

@@ -10,14 +10,14 @@ VALUE, ERROR = 4_000, 40_000
 
 
 class Shown(NamedTuple):
-    """Text for a page; `left_out` counts omitted characters, None if unknown."""
+    """Text; `left_out` counts omitted characters, None if unknown."""
 
     text: str
     left_out: int | None = 0
 
 
 def shown(value: Any) -> Shown:
-    """Format a value as JSON, indented if short."""
+    """Format as JSON, indented if short."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
         if len(text) > VALUE:
@@ -29,7 +29,7 @@ def shown(value: Any) -> Shown:
 
 
 def shown_error(error: Any) -> Shown:
-    """Format an error: type, message and traceback."""
+    """Format type, message and traceback."""
     if not isinstance(error, dict):
         return shown(error)
     kind, message, traceback = (str(error.get(name) or "") for name in ("type", "message", "traceback"))

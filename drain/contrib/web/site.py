@@ -1,4 +1,4 @@
-"""Parts shared by all pages."""
+"""Parts shared by pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """Parts of one `drain web`; `asgi.application` sets the router."""
+    """Parts of one `drain web`; `application` sets the router."""
 
     router: Router
 
@@ -52,7 +52,7 @@ class Site:
         self.bulk_actions = BulkActions(self.sessions)
 
     def close(self) -> None:
-        """End all streams, threads and bulk actions, and close connections."""
+        """End streams, threads and bulk actions, and close connections."""
         self.live.close()
         self.levels.close()
         self.bulk_actions.close()
@@ -61,7 +61,7 @@ class Site:
 
 
 class RedisSide:
-    """Queries Redis, backing off for seconds after an error."""
+    """Queries Redis, backing off after an error."""
 
     def __init__(self, producer: Producer | None) -> None:
         self._producer = producer
@@ -70,16 +70,16 @@ class RedisSide:
 
     @property
     def problem(self) -> str:
-        """Reason why Redis has not answered; "" if it has."""
+        """Why Redis has not answered; "" if it has."""
         return self._problem
 
     @property
     def producer(self) -> Producer | None:
-        """Read-only client; None if Redis is not configured or unavailable."""
+        """Read-only client; None if not configured or unavailable."""
         return None if monotonic() < self._away_until else self._producer
 
     def ask(self, question: Callable[[Producer], T]) -> T | None:
-        """Run a query; None if Redis is not configured or unavailable."""
+        """Run a query; None if unavailable."""
         if (producer := self.producer) is None:
             return None
         try:

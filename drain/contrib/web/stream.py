@@ -1,4 +1,4 @@
-"""Server-sent events of a live page, for one tab."""
+"""Server-sent events for one tab."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Stream(Response):
             asyncio.create_task(each)
             for each in (self._pass_on(send), _disconnected(receive), self._listener.ended(), _server_ends())
         ]
-        # A stopping server cancels open requests, and logs an error for each one that does not end normally.
+        # A stopping server cancels open requests, and logs an error for each that does not end normally.
         with suppress(asyncio.CancelledError):
             await asyncio.wait(ends, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
         self._live.forget(self._topic, self._listener)

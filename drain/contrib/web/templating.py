@@ -15,7 +15,7 @@ from drain.formatting import visible
 
 
 class Templates:
-    """Templates of all pages; `render` is thread-safe."""
+    """Templates; `render` is thread-safe."""
 
     def __init__(self) -> None:
         # No auto-reload: installed files do not change.
@@ -64,7 +64,6 @@ def rounded(number: int) -> int:
 
 
 def _time(moment: datetime | None, now: datetime | None = None) -> Markup:
-    """Format a time, with its distance from `now` if given."""
     if moment is None:
         return Markup("")
     clock = formatting.clock(moment)

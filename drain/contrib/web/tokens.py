@@ -16,22 +16,22 @@ FEWEST_CHARACTERS = 16
 
 
 class Signer:
-    """Signs texts with a key derived from the secret."""
+    """Signs with a key derived from the secret."""
 
     def __init__(self, secret: str) -> None:
         self._key = hashlib.sha256(b"drain web\0" + secret.encode()).digest()
 
     def mark(self, purpose: str, text: str) -> str:
-        """Return the signature of a text for one purpose."""
+        """Sign a text for one purpose."""
         digest = hmac.digest(self._key, f"{purpose}\0{text}".encode(), "sha256")
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def is_marked(self, purpose: str, text: str, mark: str) -> bool:
-        """Compare a signature in constant time."""
+        """Compare in constant time."""
         return hmac.compare_digest(self.mark(purpose, text).encode(), mark.encode())
 
     def seal(self, purpose: str, value: dict[str, Any]) -> str:
-        """Return a signed text for a cookie."""
+        """Sign a value for a cookie."""
         text = (
             base64.urlsafe_b64encode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
             .decode()
@@ -40,7 +40,7 @@ class Signer:
         return f"{text}.{self.mark(purpose, text)}"
 
     def unseal(self, purpose: str, sealed: str) -> dict[str, Any] | None:
-        """Read a signed text; None if the signature is not ours."""
+        """Read a signed value; None if the signature is not ours."""
         text, _, mark = sealed.partition(".")
         if not sealed.isascii() or not self.is_marked(purpose, text, mark):
             return None
@@ -54,11 +54,7 @@ def nonce() -> str:
 
 
 def checked_token(token: str) -> str:
-    """Return the token, stripped.
-
-    Raises:
-        ConfigError: It is too short.
-    """
+    """Strip a token; ConfigError if it is too short."""
     stripped = token.strip()
     if len(stripped) < FEWEST_CHARACTERS or not stripped.isprintable():
         raise ConfigError(

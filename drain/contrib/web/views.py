@@ -20,7 +20,7 @@ from drain.jobs.cancelling import LARGEST_ID
 
 @dataclass(frozen=True)
 class View:
-    """One request of a page, by a visitor or by the live thread.
+    """A page's request, by a visitor or the live thread.
 
     Attributes:
         root: Mount prefix; "" for none.
@@ -47,23 +47,19 @@ class View:
         return self.query.get(name, "").strip()
 
     def job_id(self) -> int:
-        """Return the job id in the path.
-
-        Raises:
-            UnknownJobError: No job can have this id.
-        """
+        """Return the path's job id; UnknownJobError if impossible."""
         text = str(self.params["job_id"])
         if not re.fullmatch("-?[0-9]{1,19}", text, re.ASCII) or abs(int(text)) > LARGEST_ID:
             raise UnknownJobError(f"The id of a job is a whole number up to {LARGEST_ID}, not {text[:100]}.")
         return int(text)
 
     def url(self, name: str, /, **params: Any) -> str:
-        """Return the address of a page or action; extra parameters form the query."""
+        """Return an address; extra parameters form the query."""
         return address(self.site, self.root, name, params)
 
 
 def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
-    """Return the address under a mount prefix."""
+    """Return an address under a mount prefix."""
     route = next((each for each in site.router.routes if isinstance(each, Route) and each.name == name), None)
     if route is None:
         raise LookupError(f"no page is called {name!r}")

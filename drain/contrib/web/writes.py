@@ -40,7 +40,6 @@ class Done:
 
     Attributes:
         text: Message, such as `queue mail is paused`.
-        to: Address of the next page.
         undo: Values for the Undo button; see `pages.undo`.
         template: Rendered instead of the next page, for content shown only once.
     """
@@ -81,7 +80,6 @@ def action(path: str, act: Act, *, name: str, ask: Ask | None = None) -> Route:
     """Return the route of a write: a POST by an authorized user.
 
     Args:
-        path: Path, such as `/queues/{queue}/pause`.
         act: Called in a thread and transaction; a `DrainError` rolls back and is shown.
         name: For `url` and the log event.
         ask: Counts the jobs before, in its own transaction; several, or more than confirmed, need confirmation.
@@ -116,11 +114,7 @@ def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) 
 
 
 def require_form(request: Request, form: Form) -> None:
-    """Require the visitor's form secret.
-
-    Raises:
-        RefusedError: It is missing or wrong.
-    """
+    """Require the visitor's form secret; RefusedError if it is missing or wrong."""
     if not site_of(request).access.is_from_a_form(request, form.text(_SECRET)):
         raise RefusedError(
             "the form is too old, or none of this page: go back, reload the page and try again"

@@ -1,4 +1,4 @@
-"""Commands of `drain` under `manage.py`, with Django's settings."""
+"""Commands of `drain` under `manage.py`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _HELP = frozenset({"-h", "--help"})
 
 
 class Program(BaseCommand):
-    """Base of the commands; passes all words but Django's own options to `drain`."""
+    """Base of the commands; passes all but Django's own options to `drain`."""
 
     name: str
     command: click.Command
     requires_system_checks: list[str] = []  # noqa: RUF012  (Django's own type)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command from the command line."""
+        """Run from the command line."""
         self._run(_without_options_of_django(argv[2:]))
 
     def print_help(self, _prog_name: str, _subcommand: str) -> None:
-        """Print the command's help, for `manage.py help`."""
+        """Print help for `manage.py help`."""
         self.main(["--help"])
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ class Program(BaseCommand):
         parser.add_argument("args", nargs=argparse.REMAINDER)
 
     def handle(self, *words: str, **_options: Any) -> None:
-        """Run the command for `call_command`."""
+        """Run for `call_command`."""
         try:
             self._run(list(words))
         except SystemExit as end:
@@ -54,7 +54,7 @@ class Program(BaseCommand):
         self.main(words)
 
     def main(self, words: list[str], **more: Any) -> None:
-        """Pass the words to the command of `drain`."""
+        """Run `drain` with these words."""
         Group(commands={self.name: self.command}).main([self.name, *words], prog_name="manage.py", **more)
 
 

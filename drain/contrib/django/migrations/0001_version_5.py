@@ -1,4 +1,4 @@
-"""Tables of job-drain, and their models for the admin."""
+"""Tables, and models for the admin."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from drain.contrib.django.installation import install
 class Migration(migrations.Migration):
     """Models are unchanged."""
 
-    # As in the first migration.
     atomic = False
     dependencies: ClassVar[list[tuple[str, str]]] = [("drain", "0001_version_5")]
     operations: ClassVar[list[Any]] = [migrations.RunPython(install, migrations.RunPython.noop)]

@@ -15,7 +15,7 @@ stack         stack of a hanging job
 bulk          runs that stage jobs by the million
 statistics    the page of `drain stats`
 login         the form that takes the token
-design        all components, for people who change the page
+design        all components
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bulk runs in progress and staged, and other bulk work."""
+"""Bulk runs and other bulk work."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ROUTES = [page("/bulk", _show, name="bulk", template="bulk.html", live="bulk_liv
 
 
 class StagedRun(NamedTuple):
-    """Run that has staged all its jobs."""
+    """Run that has staged all jobs."""
 
     run_id: str
     rows: int
@@ -88,12 +88,12 @@ class StagedRun(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Command that generated the name, if any."""
+        """Command that named the run, if any."""
         return kind_of(self.run_id)
 
 
 class RunUnderWay(NamedTuple):
-    """Run that has not staged all its jobs; `rows` are those copied so far, if visible."""
+    """Unfinished run; `rows` are those copied so far, if visible."""
 
     run_id: str
     since: datetime
@@ -102,7 +102,7 @@ class RunUnderWay(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Command that generated the name, if any."""
+        """Command that named the run, if any."""
         return kind_of(self.run_id)
 
 
@@ -120,7 +120,7 @@ def kind_of(run_id: str) -> str:
 
 
 def latest(connection: Connection, limit: int, after: tuple[datetime, str] | None = None) -> list[StagedRun]:
-    """List staged runs, latest first; `after` is the last one of the previous page."""
+    """List staged runs, latest first; `after` is the previous page's last."""
     at, run = after or (None, None)
     rows: Any = connection.execute(_STAGED, {"at": at, "run": run, "limit": limit}, binary=True)
     return [StagedRun._make(row) for row in rows]
@@ -133,7 +133,7 @@ def under_way(connection: Connection, limit: int) -> list[RunUnderWay]:
 
 
 def work(connection: Connection, limit: int) -> list[BulkWork]:
-    """List running `drain reconcile` and `drain archive` by their locks, oldest first."""
+    """List running `reconcile` and `archive` commands, oldest first."""
     rows: Any = connection.execute(_HOLDERS, {"limit": limit}, binary=True)
     return [
         BulkWork("reconcile" if first == locks.RECONCILE.first else "archive", since) for first, since in rows

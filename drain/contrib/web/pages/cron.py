@@ -1,4 +1,4 @@
-"""Schedules: ticks, last jobs and problems; pause, resume, run now."""
+"""Schedules: pause, resume, run now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OVERDUE = timedelta(seconds=30)
 
 
 class UnknownScheduleError(DrainError):
-    """There is no schedule of this name."""
+    """No schedule has this name."""
 
 
 def _show(view: View) -> Mapping[str, Any]:

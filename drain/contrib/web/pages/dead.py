@@ -1,4 +1,4 @@
-"""Dead jobs grouped by name and place of the error; retry at a rate, and discard."""
+"""Dead jobs in groups; retry and discard."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ class _Chosen(NamedTuple):
     group: str = ""
 
     def selection(self, ids: Sequence[int]) -> Selection:
-        """Select some of the ids."""
         return Selection(tuple(ids), died_by=self.seen_at)
 
 

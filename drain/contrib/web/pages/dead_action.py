@@ -1,4 +1,4 @@
-"""Progress of a bulk retry or discard, and its cancellation."""
+"""Progress and cancellation of bulk actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every component of the page with sample values, for people who change the page."""
+"""Every component with sample values."""
 
 from __future__ import annotations
 

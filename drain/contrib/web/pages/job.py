@@ -1,4 +1,4 @@
-"""One job: state, timeline, errors and arguments; retry, discard and cancel."""
+"""One job; retry, discard and cancel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from drain.read.queries import TABLES
 from drain.tables import dead
 from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
 
-# Parts of a job, and their columns.
+# Columns of a job's parts.
 PARTS = {
     "arguments": "job_args",
     "keyword-arguments": "job_kwargs",
@@ -62,9 +62,7 @@ _FACTS = {
     "delivery": "Delivery",
 }
 _TIMES = {"lease_expires_at": "Lease ends", "next_run_at": "Next attempt", "expires_at": "Expires"}
-# Facts that lead to a search, and its field.
 _SEARCHABLE = {"Tag": "tag", "Key": "key", "Unique key": "unique"}
-# Steps of the timeline.
 _STEPS = {
     "moved": "Moved in flight",
     "pushed": "Queued in Redis",
@@ -251,7 +249,7 @@ ROUTES = [
 
 
 def read(connection: Connection, job_id: int, part: str) -> str | None:
-    """Read a part (one of `PARTS`) of a job as JSON; None if no table has it."""
+    """Read one of `PARTS` as JSON; None if missing."""
     for state, table in TABLES.items():
         if (part in _OF_FINISHED and state != "finished") or (part in _NOT_OF_STAGED and state == "staged"):
             continue

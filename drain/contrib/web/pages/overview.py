@@ -34,7 +34,7 @@ _SLOW_FRESH_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Glance:
-    """One queue as the page shows it; `curve` has finished jobs by step."""
+    """One queue; `curve` has finished jobs by step."""
 
     name: str
     numbers: Queue = field(default_factory=Queue)
@@ -63,13 +63,13 @@ class Glance:
 
     @property
     def finished(self) -> Number:
-        """Jobs finished in the last minute."""
+        """Finished jobs of the last minute."""
         number = self.numbers.per_minute
         return Number(number, number > UP_TO)
 
     @property
     def clears_in_seconds(self) -> float | None:
-        """Seconds to finish the waiting jobs at the last minute's rate, if no more arrive; None if unknown."""
+        """Seconds to finish the waiting jobs at the last minute's rate, without arrivals; None if unknown."""
         waits = self.numbers.waits - self.numbers.waiting.get("paused", 0)
         return waits / self.numbers.per_second if waits and self.numbers.per_second else None
 
@@ -170,7 +170,7 @@ def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
 
 
 def _show(view: View) -> Mapping[str, Any]:
-    """Measure for the thread; visitors share one rendering while it is fresh."""
+    """Measure for the thread; visitors share one fresh rendering."""
     if view.is_thread:
         return _measured(view)
 
@@ -200,7 +200,7 @@ def _measured(view: View) -> Mapping[str, Any]:
         "oldest_seconds": max((glance.numbers.oldest_seconds for glance in glances), default=0.0),
         "retrying": sum(glance.numbers.retrying for glance in glances),
         "scheduled": sum(glance.numbers.scheduled for glance in glances),
-        # Of a page just opened, steps are still being counted.
+        # Steps of a page just opened are still being counted.
         "is_counting": sum(each is None for each in completed) > STEPS / 2,
         "is_idle": not any(each.number for curve in series for each in curve.numbers if each),
         "series": series,

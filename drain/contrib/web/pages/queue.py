@@ -124,7 +124,7 @@ def _show_keys(view: View) -> Mapping[str, Any]:
 
 
 def read_next(connection: Connection, queue: str, after: tuple[int, int], limit: int) -> list[Next]:
-    """Read the due jobs of a queue after a place, by priority and id."""
+    """Read a queue's due jobs after a place, by priority and id."""
     heads = [Head(Lane(kind, queue), limit, after) for kind in lanes.KINDS]
     found = sorted(
         (job for rows in lanes.read_due(connection, heads).values() for job in rows),
@@ -135,7 +135,7 @@ def read_next(connection: Connection, queue: str, after: tuple[int, int], limit:
 
 
 def read_keys(connection: Connection, queue: str, after: str, limit: int) -> list[KeyNumbers]:
-    """Read the keys with due jobs after a key, with their numbers."""
+    """Read the keys with due jobs after a key."""
     heads = keyed.heads_of_keys(connection, queue, after, limit, keyed.Paused())
     keys = [head.key for head in heads if head.key is not None]
     due = queue_overview.count_keys(connection, queue, keys, _KEY_UP_TO)

@@ -98,7 +98,6 @@ def _set_rules(write: Write) -> Done:
 
 
 def _require_current(write: Write, before: Rules) -> None:
-    """Refuse to change a rule that others have changed since the form was loaded."""
     was, now = _was(write), as_options(before)
     for name in _changes(write):
         if was.get(name, _WITHOUT.get(name)) != now.get(name, _WITHOUT.get(name)):

@@ -1,4 +1,4 @@
-"""Effects of changed rules, from the numbers of the queue page."""
+"""Effects of changed rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.read.queue import Queue
 
 
 def describe(before: Rules, after: Rules, numbers: Queue) -> list[str]:
-    """Describe each changed rule and its effect on the queue's jobs."""
+    """Describe each changed rule and its effect."""
     old, new = as_options(before), as_options(after)
     lines = []
     for name in OPTIONS:

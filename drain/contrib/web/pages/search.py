@@ -1,4 +1,4 @@
-"""Search all tables by words and filters."""
+"""Search all tables."""
 
 from __future__ import annotations
 

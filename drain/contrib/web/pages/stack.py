@@ -1,4 +1,4 @@
-"""Stack of a hanging job, requested from its worker process."""
+"""Stack of a hanging job."""
 
 from __future__ import annotations
 

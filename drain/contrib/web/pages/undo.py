@@ -21,13 +21,13 @@ _SCHEDULE_CHANGED = "SELECT extract(epoch FROM changed_at)::text FROM crons WHER
 
 
 def locked_rules(connection: Connection, queue: str) -> Rules:
-    """Read a queue's rules, which no other transaction then changes."""
+    """Read and lock a queue's rules."""
     _changed(connection, _RULES_CHANGED, queue)
     return queues.show(connection, queue) or Rules(queue)
 
 
 def of_rules(connection: Connection, before: Rules, after: Rules) -> dict[str, Any]:
-    """Return the values that undo a change of rules; None stands for no rule."""
+    """Return values that undo a change; None stands for no rule."""
     old, new = as_options(before), as_options(after)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     at = _changed(connection, _RULES_CHANGED, before.queue)
@@ -35,13 +35,13 @@ def of_rules(connection: Connection, before: Rules, after: Rules) -> dict[str, A
 
 
 def of_schedule(connection: Connection, name: str, *, is_paused: bool) -> dict[str, Any]:
-    """Return the values that undo a pause or a resume."""
+    """Return values that undo a pause or resume."""
     at = _changed(connection, _SCHEDULE_CHANGED, name)
     return {"schedule": name, "paused": is_paused, "changed": at}
 
 
 def _changed(connection: Connection, statement: LiteralString, name: str) -> str:
-    """Lock a row, and return when it was changed; "" if there is none."""
+    """Lock a row, and return when it was changed; "" if missing."""
     row = connection.execute(statement, (name,)).fetchone()
     return str(row[0]) if row else ""
 

@@ -1,4 +1,4 @@
-"""Worker processes by host, and running jobs, oldest claim first."""
+"""Workers by host, and running jobs, oldest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py drain`: the command line of job-drain."""
+"""`manage.py drain`."""
 
 from __future__ import annotations
 
