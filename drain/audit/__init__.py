@@ -44,7 +44,7 @@ __all__ = [
 OVERDUE_SECONDS = 60
 # Longer than a deploy.
 UNATTENDED_SECONDS = 300
-# A popped delivery counts as lost after 15 s; its redelivery takes up to 15 s more.
+# A delivery counts as lost after 15 s; redelivery takes up to 15 s more.
 PATIENCE_SECONDS = 35
 
 
@@ -61,7 +61,7 @@ def audit(
     unattended_seconds: float = UNATTENDED_SECONDS,
     progress: Callable[[str], None] = _ignore,
 ) -> Report:
-    """Check everything that must always hold: read all tables once, then recheck suspects.
+    """Read all tables once, then recheck suspects.
 
     Reading 100 million rows needs a longer `statement_timeout` than other commands.
 
@@ -69,7 +69,7 @@ def audit(
         connection: In autocommit mode, outside a transaction.
         redis: None skips lists and workers.
         overdue_seconds: Grace for a due row.
-        patience_seconds: Time for suspected breaches to clear; 0 only suits an idle system.
+        patience_seconds: Time for suspicions to clear; 0 only suits an idle system.
         unattended_seconds: Grace for a queue without a worker.
         progress: Called with each step.
 

@@ -62,7 +62,7 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 ORDER BY job_name, unique_key 
 
 
 class Subject(NamedTuple):
-    """Identity of a finding at the next look."""
+    """Finding's identity."""
 
     check: str
     names: tuple[str | None, ...]
@@ -77,11 +77,11 @@ class AdmissionCheck:
 
     @property
     def in_doubt(self) -> bool:
-        """True while something looks wrong."""
+        """True while anything looks wrong."""
         return bool(self._found)
 
     def look(self) -> None:
-        """Find suspects, or keep those that remain."""
+        """Find suspects, or keep the remaining ones."""
         found = dict([*self._over_limits(), *self._held(), *self._several()])
         known = self._found
         self._found = {subject: each for subject, each in found.items() if known is None or subject in known}
@@ -91,7 +91,7 @@ class AdmissionCheck:
         return list((self._found or {}).values())
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: an audit needs PostgreSQL."""
         return {}
 
     def _over_limits(self) -> Iterable[tuple[Subject, Breach]]:

@@ -31,7 +31,7 @@ ORDER BY delivery LIMIT {SAMPLES}
 
 
 class Waiting(NamedTuple):
-    """Delivered jobs of a queue, the oldest `since`."""
+    """Queue's delivered jobs, the oldest `since`."""
 
     queue: str
     jobs: int
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
 
 
 class AttendedCheck:
-    """Check that each queue with jobs has a worker, within `seconds`."""
+    """Check that queues with jobs have a worker."""
 
     def __init__(self, connection: Connection, redis: Producer, seconds: float) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class AttendedCheck:
 
     @property
     def in_doubt(self) -> bool:
-        """True while a queue seems unattended or Redis fails."""
+        """True while any seems unattended or Redis fails."""
         return bool(self._problem or self._unattended)
 
     def look(self) -> None:
@@ -67,7 +67,7 @@ class AttendedCheck:
         self._unattended = [each for each in waiting if not workers[each.queue]]
 
     def breaches(self) -> list[Breach]:
-        """Return breaches of queues unattended at every look, longest first."""
+        """Return breaches found every time, longest first."""
         if self._problem:
             return []
         unattended = self._unattended or []

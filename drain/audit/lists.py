@@ -37,7 +37,7 @@ Deliveries = dict[str, dict[int, int]]
 
 
 class ListsCheck:
-    """Comparison of delivered jobs with list entries."""
+    """Check that delivered jobs are listed."""
 
     def __init__(self, connection: Connection, redis: Producer) -> None:
         self._connection = connection
@@ -55,11 +55,11 @@ class ListsCheck:
 
     @property
     def in_doubt(self) -> bool:
-        """True while something looks wrong or Redis fails."""
+        """True while anything looks wrong or Redis fails."""
         return bool(self._problem or self._owned_by_another or self._missing or self._orphans)
 
     def look(self) -> None:
-        """Find missing deliveries and orphans, or keep those that remain."""
+        """Find missing deliveries and orphans, or keep the remaining ones."""
         missing = self._delivered() if self._missing is None else self._still_delivered(self._missing)
         try:
             self._read_lists(missing)
@@ -74,7 +74,7 @@ class ListsCheck:
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
     def breaches(self) -> list[Breach]:
-        """List the suspects found every time; or only that the namespace belongs to another database."""
+        """List the suspects found every time, or the namespace's other owner."""
         if self._owned_by_another:
             return [Breach("redis", self._owned_by_another)]
         if self._problem:
@@ -118,7 +118,6 @@ class ListsCheck:
         return missing
 
     def _read_lists(self, missing: Deliveries) -> None:
-        """Drop listed deliveries from `missing`; find orphans."""
         orphans: set[Entry] = set()
         for queue in self._queues(missing):
             numbers = missing.get(queue, {})
@@ -133,6 +132,5 @@ class ListsCheck:
         self._orphans = orphans if self._orphans is None else self._orphans & orphans
 
     def _queues(self, missing: Deliveries) -> set[str]:
-        """Name all queues at first, then those in doubt."""
         in_doubt = set(missing) | {orphan.queue for orphan in self._orphans or ()}
         return in_doubt if self._orphans is not None else in_doubt | self._redis.queues()

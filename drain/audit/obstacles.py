@@ -1,4 +1,4 @@
-"""Reasons that excuse a late row: pauses, unique keys, and queues or keys that cannot start jobs.
+"""Excuses of a late row: pauses, unique keys, and queues or keys that cannot start jobs.
 
 Without a leader, limits, rates and full lists excuse nothing.
 """
@@ -13,15 +13,13 @@ from drain.read import causes, queries, waiting_by_cause
 from drain.tables import pauses, rules
 from drain.tables.pauses import IS_PAUSED, Pauses
 
-# `job`'s queue or key cannot start jobs now; parameters of `Held`.
+# With the parameters of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
     SELECT held.queue, held.key
     FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key))))"""
-# `job` waits for quiet.
 IS_QUIET = """(quiet_seconds IS NOT NULL AND EXISTS (
     SELECT FROM staged_jobs AS other WHERE other.unique_key = job.unique_key AND other.job_name = job.job_name
         AND other.staged_at > now() - make_interval(secs => job.quiet_seconds + %(seconds)s::float8)))"""
-# Nothing excuses `job`.
 NOTHING_HOLDS_STAGED = f"NOT {IS_PAUSED} AND NOT {IS_HELD} AND NOT {IS_QUIET}"
 NOTHING_HOLDS_RETRY = f"NOT {IS_PAUSED} AND NOT {IS_HELD}"
 _BUSY = """
@@ -38,7 +36,7 @@ class Held(NamedTuple):
 
 
 def read_held(connection: Connection) -> Held:
-    """Find queues and keys held by limits, rates, dead jobs or full lists."""
+    """Find queues and keys that cannot start jobs."""
     if queries.leader(connection) is None:
         return Held([], [], [])
     queues = _full_lists(connection)

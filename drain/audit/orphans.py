@@ -33,7 +33,7 @@ WHERE NOT EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = listed.id)
 
 
 class Entry(NamedTuple):
-    """Entry of a Redis list."""
+    """Redis list entry."""
 
     queue: str
     id: int

@@ -15,7 +15,7 @@ from drain.database.postgres import Connection
 from drain.tables import waiting
 from drain.tables.columns import id_array
 
-# Rows to recheck per reason, longest overdue first.
+# Rows to recheck, longest overdue first.
 _LIMIT = 1_000_000
 _IDS_PER_STATEMENT = 10_000
 
@@ -30,7 +30,7 @@ class Reason(NamedTuple):
 
 
 REASONS = (
-    # A retried dead job is due from its retry on. Held rows await their turn.
+    # A retried dead job is due from its retry on.
     Reason(
         "staged_jobs",
         "greatest(scheduled_at, staged_at, matured_at)",
@@ -69,7 +69,7 @@ class OverdueCheck:
         return any((self._late or {}).values())
 
     def look(self) -> None:
-        """Find rows that look overdue, or keep those that still do."""
+        """Find overdue rows, or keep those that still are."""
         self._held = read_held(self._connection)
         failing = [queue.queue for queue in waiting.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
@@ -78,7 +78,7 @@ class OverdueCheck:
             self._late = {reason: self._still(reason, ids, failing) for reason, ids in self._late.items()}
 
     def breaches(self) -> list[Breach]:
-        """Return a breach per reason, for rows overdue at every look."""
+        """Return a breach per reason, for rows found every time."""
         return [
             Breach(
                 "overdue",
@@ -91,7 +91,7 @@ class OverdueCheck:
         ]
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: an audit needs PostgreSQL."""
         return {}
 
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:

@@ -1,4 +1,4 @@
-"""Repeated looks, because moving jobs may look wrong."""
+"""Repeated looks, as moving jobs may look wrong."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class LiveCheck(Protocol):
-    """Check that drops suspicions cleared by a later look."""
+    """Check that drops cleared suspicions."""
 
     @property
     def in_doubt(self) -> bool:
-        """True while a suspicion needs another look."""
+        """True while another look is needed."""
 
     def look(self) -> None:
         """Look once."""
@@ -32,13 +32,13 @@ class LiveCheck(Protocol):
         """List the suspects found every time."""
 
     def unchecked(self) -> dict[str, str]:
-        """Return checks prevented by an unavailable store, with reasons."""
+        """Return checks that a store prevented, with reasons."""
 
 
 def look_until_clear(
     checks: Sequence[LiveCheck], patience_seconds: float, progress: Callable[[str], None]
 ) -> None:
-    """Repeat checks in doubt until they clear or patience ends."""
+    """Repeat checks in doubt, until patience ends."""
     for check in checks:
         check.look()
     deadline = monotonic() + patience_seconds
@@ -59,5 +59,5 @@ def slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def no_leader_note(connection: Connection) -> str:
-    """Return a suffix for explanations while there is no leader."""
+    """Return a suffix while there is no leader."""
     return "" if queries.leader(connection) else "; there is no leader, start `drain run`"

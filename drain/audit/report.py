@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Check(NamedTuple):
-    """Lines of a check, without and with a breach."""
+    """Check's lines, without and with a breach."""
 
     ok: str
     breach: str
@@ -36,10 +36,8 @@ CHECKS: Mapping[str, Check] = {
     "redis": Check("Redis matches inflight_jobs", "Redis does not match inflight_jobs"),
     "attended": Check("each queue with jobs has workers", "queues with jobs have no workers"),
 }
-# These need Redis.
 OF_REDIS = ("redis", "attended")
 
-# Per breach.
 SAMPLES = 10
 _MOST_QUEUES = 3
 
@@ -52,7 +50,7 @@ class Breach:
         check: One of `CHECKS`.
         explanation: Text after the count.
         count: Jobs, queues or rows.
-        ids: Lowest job ids, up to `SAMPLES`.
+        ids: Lowest job ids.
     """
 
     check: str
@@ -69,7 +67,7 @@ class Report:
         counts: Rows by state at one instant.
         breaches: In the order of `CHECKS`.
         redis_asked: False skips `OF_REDIS`.
-        unchecked: Reasons by check, if a store did not answer.
+        unchecked: Reasons by check.
     """
 
     counts: dict[str, int]
@@ -79,7 +77,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if every check ran without a breach."""
+        """True if all checks ran without a breach."""
         return not self.breaches and not self.unchecked
 
     @property
@@ -88,7 +86,7 @@ class Report:
         return 1 if self.breaches else 3 if self.unchecked else 0
 
     def checks(self) -> dict[str, list[Breach]]:
-        """Group the breaches by requested check."""
+        """Group breaches by requested check."""
         made = [name for name in CHECKS if self.redis_asked or name not in OF_REDIS]
         return {name: [breach for breach in self.breaches if breach.check == name] for name in made}
 
@@ -107,11 +105,11 @@ class Report:
 
 
 def samples(ids: Iterable[int]) -> tuple[int, ...]:
-    """Return the `SAMPLES` lowest ids."""
+    """Return the lowest ids."""
     return tuple(nsmallest(SAMPLES, ids))
 
 
 def queue_names(queues: Collection[str]) -> str:
-    """Name some queues or schedules, and count the others."""
+    """Name some queues, and count the others."""
     more = f" and {len(queues) - _MOST_QUEUES} more" if len(queues) > _MOST_QUEUES else ""
     return ", ".join(sorted(queues)[:_MOST_QUEUES]) + more

@@ -28,7 +28,7 @@ _CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AN
 
 
 class Rule(NamedTuple):
-    """Condition that no row may meet; parameters `last_id`, `last_delivery`, `paused_since`."""
+    """Condition that no row may meet."""
 
     check: str
     table: str

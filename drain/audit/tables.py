@@ -1,6 +1,6 @@
 """Checks made in one snapshot of the tables.
 
-One pass per table counts its rows and breaches, so that 100 million finished jobs are read once.
+One pass per table counts its rows and breaches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from drain.read.queries import TABLES
 from drain.tables import leader_progress
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
-# When the leader applied the first endless pause.
 _PAUSED_SINCE = f"""
 SELECT CASE WHEN count(*) = 0 THEN 'Infinity'::float8 ELSE date_part('epoch',
     greatest(pg_catalog.min(paused_at), %s::timestamptz) + interval '{FOLLOWED_SECONDS} seconds') END
@@ -72,7 +71,7 @@ _REFUSED_EXPLANATION = "with a token lower than one refused as stale"
 
 
 def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict[str, int], list[Breach]]:
-    """Count rows by state and find breaches, all at one instant.
+    """Count rows and find breaches, all at one instant.
 
     Args:
         connection: In autocommit mode.
@@ -81,8 +80,8 @@ def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict
     breaches: list[Breach] = []
     counts: dict[str, int] = {}
     with _snapshot(connection):
-        # A truncated partition is empty in older snapshots too: its jobs would be in no table. So lock first; rolling
-        # back the savepoint unlocks before the longest pass.
+        # A truncated partition is empty in older snapshots too, so lock first; rolling back the savepoint unlocks
+        # before the longest pass.
         with connection.transaction(force_rollback=True):
             connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
             parameters = _parameters(connection, breaches)
@@ -106,7 +105,6 @@ def _snapshot(connection: Connection) -> Iterator[None]:
 
 
 def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any]:
-    """Read the rules' parameters, adding to `breaches`."""
     (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
     (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
     last_delivery, pushed_up_to = leader_progress.progress(connection)
@@ -127,7 +125,6 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any
 def _apply_rules(
     connection: Connection, table: str, parameters: dict[str, Any], breaches: list[Breach]
 ) -> int:
-    """Add to `breaches`; return the row count."""
     rules = [rule for rule in RULES if rule.table == table]
     filters = "".join(f", count(*) FILTER (WHERE {rule.condition})" for rule in rules)
     rows, *found = postgres.fetch_one(connection, f"SELECT count(*){filters} FROM {table}", parameters)

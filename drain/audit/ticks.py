@@ -58,7 +58,7 @@ class TicksCheck:
         self._refused = crons.refused(self._connection)
 
     def breaches(self) -> list[Breach]:
-        """List late ticks, unstageable schedules and ticks with several jobs."""
+        """List late ticks, unstageable schedules, and ticks with several jobs."""
         late = f"schedules with a tick unstaged for more than {self._seconds:g} s"
         refused = "schedules without ticks, because their job cannot be staged (see `drain cron list`)"
         named = ((late, self._late), (refused, self._refused))
@@ -80,5 +80,5 @@ class TicksCheck:
         return led.total_seconds() > self._seconds
 
     def unchecked(self) -> dict[str, str]:
-        """Return nothing: without PostgreSQL there is no audit."""
+        """Return nothing: an audit needs PostgreSQL."""
         return {}

@@ -1,4 +1,4 @@
-"""Async PostgreSQL connections, as in `postgres`."""
+"""Async connections, as in `postgres`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def connect(
     kind: type[Kind],
     settings: Mapping[str, str] = postgres.NEVER_COMPILE,
 ) -> Kind:
-    """Open a connection in autocommit mode, as `postgres.connect` does."""
+    """Open a connection, as `postgres.connect` does."""
     with postgres.reachable(database_url):
         connection = await _dial(database_url, application_name, settings, kind)
     try:

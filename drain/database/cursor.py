@@ -55,7 +55,7 @@ class _Beginning(Base):
         try:
             yield from super()._execute_gen(query, params, prepare=prepare, binary=binary)
         finally:
-            # Nothing is sent if parameters do not fit; psycopg sends BEGIN for a COPY that follows.
+            # Nothing is sent if parameters do not fit.
             self._begins = self._commits = False
 
     def _start_query(self, query: Query | None = None) -> PQGen[None]:
@@ -155,7 +155,7 @@ AsyncTransactionCursor: type[psycopg.AsyncCursor[Any]] = (
 def execute_and_commit(
     connection: psycopg.Connection[Any], statement: LiteralString, parameters: Params
 ) -> None:
-    """Execute a statement and commit, in one exchange if possible; the caller rolls back."""
+    """Execute and commit, in one exchange if possible; the caller rolls back."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningCursor):
         cursor._commits = True
@@ -168,7 +168,7 @@ def execute_and_commit(
 async def execute_and_commit_async(
     connection: psycopg.AsyncConnection[Any], statement: LiteralString, parameters: Params
 ) -> None:
-    """Do as `execute_and_commit`, asynchronously."""
+    """See `execute_and_commit`."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningAsyncCursor):
         cursor._commits = True

@@ -15,7 +15,7 @@ from drain.database.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# Shorter than most limits, so that setting one rarely wakes the thread: a thread switch per job.
+# Shorter than most limits, so that setting one rarely wakes the thread.
 _IDLE_SECONDS = 5.0
 
 
@@ -102,7 +102,7 @@ def limited(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 def call_at(time: float, act: Callable[[], object]) -> Callable[[], object]:
     """Call `act`, which must not block, in another thread at this monotonic time.
 
-    Never raises: if no thread can start, `act` waits until a later call starts one.
+    Never raises: if no thread can start, `act` waits for a later call.
 
     Returns:
         Function that cancels the call unless it has begun.

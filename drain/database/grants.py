@@ -29,7 +29,7 @@ TITLES = {
     "operator": "editing rules and schedules, and cancelling or moving jobs.",
     "inspection": "reading jobs, rules and schedules.",
 }
-# Columns of `staged_jobs` that applications set; defaults, the enqueuer and retries set the others.
+# Columns of `staged_jobs` that applications set.
 STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds"
@@ -37,7 +37,6 @@ STAGED_BY_APPLICATIONS = (
 # Columns of `crons` set when a job is scheduled, and by `@job`.
 SCHEDULED = "name, job_name, cron, timezone, missed, job_args, job_kwargs, options, declared"
 DECLARED = "name, job_name, cron, timezone, missed, options, declared"
-# Columns of the index `staged_jobs_in_lanes`.
 _LANES = "queue, key, priority, id, scheduled_at, staged_at, matured_at"
 _CLAIM = (
     "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
@@ -48,7 +47,7 @@ _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
 
 
 class Grant(NamedTuple):
-    """Privileges on objects of one kind, as in GRANT, and their reason."""
+    """Privileges on objects of one kind, and their reason."""
 
     reason: str
     privileges: str

@@ -1,7 +1,7 @@
 """All advisory locks, by name.
 
-The numbers never change, since versions run side by side during an upgrade. `schema.sql` repeats some;
-tests/unit/test_locks.py compares them.
+The numbers never change, since versions run side by side during an upgrade. `schema.sql` repeats some; tests compare
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Lock(NamedTuple):
-    """Advisory lock; `second` is SQL: a literal, or the hash of a name."""
+    """Advisory lock; `second` is SQL."""
 
     first: int
     second: str
@@ -40,11 +40,11 @@ MAKE_DAYS = Lock(_FIRST, "4")
 ARCHIVE = Lock(_FIRST, "6")
 # Shared by bulk staging transactions.
 BULK_STAGING = Lock(_FIRST, "7")
-# Held by a bulk task while it copies, one per place, named by format().
+# Held by a bulk task while it copies.
 BULK_PLACE = Lock(_FIRST + 5, "hashtext('{name}')")
-# Held while a bulk run is driven; by run id.
+# Held while a bulk run is driven.
 BULK_RUN = Lock(_FIRST + 6, "hashtext(%s)")
-# Held by `drain reconcile`; by job name.
+# Held by `drain reconcile`.
 RECONCILE = Lock(_FIRST + 7, "hashtext(%s)")
 
 

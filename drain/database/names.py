@@ -15,7 +15,7 @@ _NAME = re.compile(
 )
 _LATER = re.compile(r"finished_jobs_\d{8}")
 _SCHEMA = "SELECT current_schema()"
-# Finds foreign objects under our names, or those of future daily partitions.
+# Finds foreign objects under our names.
 _FOREIGN_OBJECT = r"""
 WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
@@ -38,17 +38,17 @@ ORDER BY 1 LIMIT 1
 
 
 def names_in(script: str) -> list[str]:
-    """List the objects that a script creates."""
+    """List objects that a script creates."""
     return [name for _, name in _NAME.findall(script)]
 
 
 def tables_in(script: str) -> list[str]:
-    """List the tables that a script creates."""
+    """List tables that a script creates."""
     return [name for kind, name in _NAME.findall(script) if kind == "TABLE"]
 
 
 def is_made_later(table: str) -> bool:
-    """Return True for daily partitions, which programs create."""
+    """Return True for daily partitions."""
     return bool(_LATER.fullmatch(table))
 
 
@@ -80,7 +80,7 @@ def require_free(connection: Connection, names: Sequence[str]) -> None:
 
 
 def not_ours(what: str, why: str) -> SchemaError:
-    """Build the error about a foreign object under our name."""
+    """Build the error about a foreign object."""
     return SchemaError(
         f"the {what} is not job-drain's ({why}), and was left alone: choose a schema for job-drain alone, "
         "and name it with --schema, or DRAIN_SCHEMA=jobs for each program"

@@ -13,7 +13,7 @@ from drain.database import postgres, url
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
 
-# More than two: several poolers may share an address.
+# Several poolers may share an address.
 _WITNESSES = 8
 # Longer than a pooler takes to open a session.
 _WAIT_SECONDS = 1.0

@@ -21,7 +21,7 @@ from drain.errors import ConfigError, UnavailableError
 Connection = psycopg.Connection[Any]
 AnyConnection = psycopg.BaseConnection[Any]
 
-# Without statistics, a server with JIT compiles even small statements: 0.4 to 1.4 s each, measured.
+# Without statistics, JIT compiles even small statements: 0.4 to 1.4 s each, measured.
 NEVER_COMPILE = {"jit": "off"}
 # Server timeouts and read-only mode, not OperationalErrors for psycopg.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
@@ -30,14 +30,13 @@ _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
-# Quoted schema of our tables on the search_path, or NULL.
+# Schema of our tables, quoted, or NULL.
 HOME: LiteralString = """
 SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
 WHERE oid = pg_catalog.to_regclass('drain_state')::pg_catalog.oid"""
 SESSION: LiteralString = f"SELECT pg_backend_pid(), ({HOME})"
 
-# Without it, the statement of a dead client runs on, with its locks. Some systems have no way to look: the server there
-# refuses the setting.
+# Without it, the statement of a dead client runs on, with its locks. Other systems refuse the setting.
 NOTICE_DEAD_CLIENT: LiteralString = """\
 SELECT set_config('client_connection_check_interval', '5s', false) WHERE version() LIKE '%linux%'"""
 
@@ -123,13 +122,13 @@ def _require_schema(connection: Connection, database_url: str) -> None:
 
 
 def backend_pid(connection: Connection) -> int:
-    """Query the process id of the current server session."""
+    """Query the server session's process id."""
     (pid,) = fetch_one(connection, BACKEND_PID)
     return int(pid)
 
 
 def detect_pooler(connection: AnyConnection, pid: int) -> None:
-    """Detect a pooler, given the process id that a statement just returned."""
+    """Detect a pooler by the process id that a statement returned."""
     # PostgreSQL's startup message has the same id; a pooler makes up its own.
     if pid != connection.info.backend_pid:
         _pooled.add(connection)
@@ -147,17 +146,17 @@ def note_home(connection: AnyConnection, home: str | None) -> None:
 
 
 def home_of(connection: AnyConnection) -> str:
-    """Return the schema of our tables, for `within`; '' if unknown."""
+    """Return the schema of our tables; '' if unknown."""
     return _homes.get(connection, "")
 
 
 def is_pooled(connection: AnyConnection) -> bool:
-    """Return True if a detected pooler may share the session."""
+    """Return True if a pooler may share the session."""
     return connection in _pooled
 
 
 def mark_session_as_own(connection: Connection) -> None:
-    """Record that the pooler leaves this connection its session."""
+    """Record that the pooler does not share this session."""
     _pooled.discard(connection)
 
 
@@ -174,7 +173,7 @@ def reachable(database_url: str) -> Iterator[None]:
 
 
 def unavailable(error: BaseException, database_url: str) -> UnavailableError:
-    """Build a one-line UnavailableError without the password."""
+    """Build a one-line error without the password."""
     return UnavailableError(
         f"PostgreSQL at {describe(database_url)} cannot be used: {without_password(error, database_url)}"
     )
@@ -182,7 +181,7 @@ def unavailable(error: BaseException, database_url: str) -> UnavailableError:
 
 @contextmanager
 def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
-    """Commit a transaction at the end of the block; roll back if it raises.
+    """Run the block in a transaction.
 
     BEGIN is sent with the first statement if the cursor can.
     """
@@ -204,7 +203,7 @@ def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> It
 def time_limit(connection: AnyConnection, seconds: float) -> Iterator[None]:
     """Break the connection, with an OperationalError, if the block takes longer.
 
-    For a server that never answers, which neither TCP nor server timeouts detect.
+    Neither TCP nor server timeouts detect a server that never answers.
     """
     with limited(seconds, partial(break_off, connection)):
         yield
@@ -220,7 +219,7 @@ def break_off(connection: AnyConnection) -> None:
 def limit_session(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
-    """Set timeouts and keepalives for the session, and disable JIT; not through a pooler, which shares it.
+    """Set timeouts and keepalives, and disable JIT, unless a pooler shares the session.
 
     The server detects a dead client within about ten seconds and releases its locks.
 
@@ -237,7 +236,7 @@ def limit_session(
 
 
 def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
-    """Return session settings for these timeouts, without JIT."""
+    """Return settings for these timeouts, without JIT."""
     return NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
@@ -260,7 +259,7 @@ def fails_for_any_row(error: psycopg.Error) -> bool:
 def fetch_one(
     connection: Connection, statement: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] = ()
 ) -> tuple[Any, ...]:
-    """Return the only row of a statement that always has one."""
+    """Return the only row of a statement."""
     row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
     if row is None:
         raise psycopg.DataError("expected one row, got none")

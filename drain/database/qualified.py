@@ -12,7 +12,7 @@ from drain.urls import require_schema_name
 
 
 def qualified(statement: str) -> str:
-    """Qualify our tables and functions with DRAIN_SCHEMA; raise a ConfigError if invalid."""
+    """Qualify our names with DRAIN_SCHEMA; raise a ConfigError if invalid."""
     home = os.environ.get(VARIABLES["schema"], "").strip()
     if home:
         require_schema_name(home)
@@ -21,12 +21,12 @@ def qualified(statement: str) -> str:
 
 @lru_cache(maxsize=500)
 def within(home: str, statement: str) -> str:
-    """Qualify with a schema from `postgres.home_of`; empty changes nothing."""
+    """Qualify our names with a schema; empty changes nothing."""
     return _pattern().sub(lambda name: f"{home}.{name[0]}", statement) if home else statement
 
 
 def prepare() -> None:
-    """Read the names of our tables before forking."""
+    """Read names before forking."""
     _pattern()
 
 

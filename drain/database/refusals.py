@@ -10,7 +10,7 @@ from drain import urls
 from drain.database.url import describe
 from drain.errors import ConfigError
 
-# Reads back the schema sent in the session settings.
+# Reads back the schema.
 SCHEMA: LiteralString = "SELECT current_setting('drain.schema', true)"
 
 # URLs of such poolers; forked children inherit the set.
@@ -23,7 +23,7 @@ def _refuses_settings(error: psycopg.OperationalError) -> bool:
 
 
 def raise_if_the_schema_is_out_of_reach(database_url: str, error: psycopg.OperationalError) -> None:
-    """Raise a ConfigError if a pooler refused the named schema."""
+    """Raise a ConfigError if a pooler refused the schema."""
     if urls.schema_of(database_url) and _refuses_settings(error):
         raise _no_way_to_the_schema(database_url) from None
 
@@ -37,7 +37,7 @@ def _no_way_to_the_schema(database_url: str) -> ConfigError:
 
 
 def takes_settings(database_url: str) -> bool:
-    """Return False after a pooler at this URL has refused settings."""
+    """Return False once this pooler refused settings."""
     return database_url not in _take_no_settings
 
 
@@ -49,6 +49,6 @@ def note(database_url: str, error: psycopg.OperationalError) -> None:
 
 
 def require_schema(schema: str | None, database_url: str) -> None:
-    """Raise a ConfigError if a pooler ignored the search_path; `schema` answers `SCHEMA`."""
+    """Raise a ConfigError if a pooler ignored the search_path."""
     if schema != urls.schema_of(database_url):
         raise _no_way_to_the_schema(database_url)

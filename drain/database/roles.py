@@ -21,14 +21,14 @@ _LONGEST_NAME_BYTES = 63
 
 
 class Statement(NamedTuple):
-    """SQL without its semicolon, and its reason."""
+    """SQL, and its reason."""
 
     sql: str
     reason: str
 
 
 class Owned(NamedTuple):
-    """Table, sequence or function: `kind` as in ALTER, `name` qualified and quoted."""
+    """Table, sequence or function; `name` is qualified and quoted."""
 
     kind: str
     name: str
@@ -53,11 +53,11 @@ class Installation:
 def statements(
     installation: Installation, names: Mapping[str, str], owner: str | None = None
 ) -> list[Statement]:
-    """List repeatable statements that create and grant roles, for a transaction after `SETTINGS`.
+    """List repeatable statements, for a transaction after `SETTINGS`.
 
     Args:
         names: Role names, by the keys of `DEFAULT_NAMES`.
-        owner: New owner of our objects, if any.
+        owner: New owner of our objects.
 
     Raises:
         ConfigError: A role's name is invalid.
@@ -139,7 +139,7 @@ ORDER BY 1, 2
 
 
 def installation_of(connection: Connection) -> Installation:
-    """Find our tables on the search_path; raise a SchemaError without any."""
+    """Find our tables; raise a SchemaError without any."""
     found = connection.execute(_HOME).fetchone()
     if found is None:
         raise SchemaError("the database has no job-drain schema; run `drain init` first")
@@ -181,7 +181,7 @@ def _schema_statements(installation: Installation, owner: str | None) -> Iterato
 def _grants(schema: str, role: str, name: str) -> Iterator[Statement]:
     yield Statement(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(name)}", f"For {TITLES[role]}")
     for grant in GRANTS[role]:
-        # Commas separate objects, except within a function's parentheses.
+        # A function's parentheses may have commas.
         objects = [grant.objects] if grant.kind == "FUNCTION" else grant.objects.split(", ")
         places = ", ".join(f"{quoted(schema)}.{each}" for each in objects)
         yield Statement(f"GRANT {grant.privileges} ON {grant.kind} {places} TO {quoted(name)}", grant.reason)

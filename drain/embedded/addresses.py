@@ -1,4 +1,4 @@
-"""Free ports, and directories for Unix sockets."""
+"""Free ports and socket directories."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def free_port() -> int:
 
 
 def directory_with_room_for(socket_name: str, preferred: Path, fallback: Path) -> Path:
-    """Return the preferred directory unless the path gets too long."""
+    """Return the preferred directory unless its path is too long."""
     fits = len(os.fsencode(preferred / socket_name)) <= _LONGEST_SOCKET_PATH
     return preferred if fits else fallback

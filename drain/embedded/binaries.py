@@ -1,4 +1,4 @@
-"""Programs of PostgreSQL and Redis, made runnable without privileges."""
+"""Programs of PostgreSQL and Redis, runnable without privileges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find_postgres(bin_directory: Path | None) -> Path:
     """Find PostgreSQL's programs: DRAIN_TEST_POSTGRES, the wheel, PATH, Debian's newest.
 
     Raises:
-        EmbeddedError: Not found where the argument or variable says, or anywhere.
+        EmbeddedError: Not found.
     """
     named = os.environ.get(POSTGRES)
     if named and not bin_directory:
@@ -43,7 +43,7 @@ def find_redis(bin_directory: Path | None) -> str:
     """Find Redis or Valkey: DRAIN_TEST_REDIS, PATH, the wheels.
 
     Raises:
-        EmbeddedError: Not found where the argument or variable says, or anywhere.
+        EmbeddedError: Not found.
     """
     named = os.environ.get(REDIS)
     if named and not bin_directory:
@@ -88,7 +88,7 @@ def unprivileged_account() -> pwd.struct_passwd:
 
 @contextmanager
 def path_for(directory: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield a path that any account can reach, and descriptors to inherit."""
+    """Yield a path that any account can reach, and its descriptors."""
     # On Linux, a path through a descriptor needs no rights on the parents.
     if not Path("/proc/self/fd").exists():
         yield str(directory), []
@@ -112,7 +112,7 @@ def _postgres_places() -> Iterator[Path]:
 
 
 def _inside(package: str, path: str) -> list[Path]:
-    # Not imported: these packages warn, make directories and start servers.
+    # Importing these packages would start servers.
     spec = find_spec(package)
     return [Path(place, path) for place in (spec and spec.submodule_search_locations) or ()]
 

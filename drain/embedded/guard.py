@@ -33,7 +33,7 @@ class Guard:
         return self._shell.stdin
 
     def note(self, pids: str) -> None:
-        """Set the running processes; empty for none."""
+        """Set the running processes."""
         with suppress(BrokenPipeError):
             self.pipe.write(f"{pids}\n".encode())
 
@@ -46,5 +46,5 @@ class Guard:
         self._shell.communicate(timeout=seconds)
 
     def disown(self) -> None:
-        """Close a fork's pipe, leaving the guard to its owner."""
+        """Close a fork's pipe."""
         self.pipe.close()

@@ -1,7 +1,7 @@
 """A server that cannot outlive its owner.
 
-Its own session keeps it from the terminal's Ctrl-C, so that the owner stops its servers in order. If the owner is
-killed, the guard stops the server. The guard always removes the scratch directory.
+Its own session keeps it from the terminal's Ctrl-C. If the owner is killed, the guard stops the server. The guard
+always removes the scratch directory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GuardedServer:
         return self._process is not None and self._process.runs
 
     def start(self) -> None:
-        """Start the server on any existing data, and wait for it to answer.
+        """Start the server, and wait for it to answer.
 
         Raises:
             EmbeddedError: It did not start; quotes its log.
@@ -102,7 +102,7 @@ class GuardedServer:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the server and its children, and wait for their end."""
+        """SIGKILL the server and its children, and wait."""
         if self._process is None:
             return
         try:
@@ -113,7 +113,7 @@ class GuardedServer:
             self._note_for_guard("")
 
     def restart(self) -> None:
-        """Stop the server and start it on the same data."""
+        """Stop and start the server."""
         self.stop()
         self.start()
 
@@ -133,7 +133,7 @@ class GuardedServer:
         self.close()
 
     def launch(self) -> None:
-        """Prepare the directory and `run` the server."""
+        """Prepare and `run` the server."""
         raise NotImplementedError
 
     def answers(self) -> bool:

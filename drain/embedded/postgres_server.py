@@ -45,9 +45,9 @@ class EmbeddedPostgres(GuardedServer):
     """PostgreSQL with a database `drain`, on a Unix socket.
 
     Args:
-        directory: For the data; None for a temporary one, which `close` removes.
+        directory: None for a temporary one.
         settings: Override the defaults.
-        listen: Also on a free port of 127.0.0.1, used in `url`.
+        listen: Also on a free port of 127.0.0.1.
         port: Instead of a free one.
         bin_directory: None to search.
     """
@@ -79,7 +79,7 @@ class EmbeddedPostgres(GuardedServer):
         return self.url_of("drain")
 
     def url_of(self, database: str) -> str:
-        """Build the URL of another database."""
+        """Build another database's URL."""
         if self.port:
             return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
         # PGPORT would name another socket file.
@@ -103,7 +103,7 @@ class EmbeddedPostgres(GuardedServer):
         self._run_on(self._data, "postgres", [f"--{name}={settings[name]}" for name in settings])
 
     def answers(self) -> bool:
-        """Create the database `drain` if missing; return True once this server answers."""
+        """Create the database `drain` if missing; True once this server answers."""
         # Another server in this directory could answer instead.
         if not self._locked_by(self.pid):
             return False

@@ -1,4 +1,4 @@
-"""Real Redis, or Valkey, as a child of this process."""
+"""Real Redis, or Valkey."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from drain.embedded.binaries import find_redis
 from drain.embedded.guarded_server import GuardedServer
 from drain.errors import EmbeddedError
 
-# For a connection, and for an answer.
 _CONNECT_SECONDS = 5
 
 
@@ -23,9 +22,9 @@ class EmbeddedRedis(GuardedServer):
     """Redis or Valkey on a Unix socket.
 
     Args:
-        directory: For log, socket and data; None for a temporary one, which `close` removes.
+        directory: None for a temporary one.
         settings: Override the defaults.
-        listen: Also on a free port of 127.0.0.1, used in `url`.
+        listen: Also on a free port of 127.0.0.1.
         port: Instead of a free one.
         bin_directory: None to search.
     """
@@ -64,7 +63,7 @@ class EmbeddedRedis(GuardedServer):
             EmbeddedError: Another one runs in this directory.
         """
         if self._info():
-            # It would start, and take over the socket.
+            # It would take over the socket.
             raise EmbeddedError(
                 f"another Redis runs in {self.directory}; stop it, or choose another directory"
             )

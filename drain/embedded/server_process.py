@@ -14,7 +14,7 @@ from drain.embedded import signals
 
 
 class Credentials(TypedDict, total=False):
-    """Account for a child; empty for this process's."""
+    """Account for a child."""
 
     user: int
     group: int
@@ -22,7 +22,7 @@ class Credentials(TypedDict, total=False):
 
 
 class ServerProcess(subprocess.Popen[bytes]):
-    """Server in its own session, out of reach of Ctrl-C, logging to `log`.
+    """Server in its own session, logging to `log`.
 
     Raises:
         OSError: The program cannot be run.

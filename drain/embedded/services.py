@@ -26,7 +26,7 @@ class Services:
 
     @property
     def redis_url(self) -> str:
-        """URL of database 0 of Redis."""
+        """URL of Redis' database 0."""
         return self.redis.url
 
 
@@ -41,10 +41,10 @@ def services(
     postgres_settings: Mapping[str, str] | None = None,
     redis_settings: Mapping[str, str] | None = None,
 ) -> Iterator[Services]:
-    """Run both servers during the block, without libpq's variables such as PGPORT.
+    """Run both servers during the block, without libpq's variables.
 
     Args:
-        directory: For the data; None for a temporary one.
+        directory: None for a temporary one.
         listen: Also on free ports of 127.0.0.1; a given port implies it.
         durable: False turns fsync off: a crash of the machine may lose data.
 
@@ -66,7 +66,7 @@ def services(
 
 @contextmanager
 def without_client_settings() -> Iterator[None]:
-    """Hide libpq's environment variables during the block."""
+    """Hide libpq's variables during the block."""
     removed = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PG")}
     try:
         yield

@@ -32,7 +32,7 @@ def resume(pid: int) -> None:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Send a signal to the processes that still exist."""
+    """Send a signal to existing processes."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

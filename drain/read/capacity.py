@@ -22,7 +22,7 @@ from drain.wire import Producer
 from drain.wire.workers import Worker
 
 _MOST_NAMED = 3
-# In the time of this many jobs, a worker should have started one.
+# In this many jobs' time, a worker should have started one.
 _LATE = 5
 
 
@@ -40,27 +40,27 @@ class Crew:
 
     @property
     def plain(self) -> list[Worker]:
-        """Busy workers that run a plain RQ job."""
+        """Busy workers with a plain RQ job."""
         known = {claimed.host_and_pid(each.process) for each in self.held}
         return [each for each in self.workers if not each.is_free and (each.host, each.pid) not in known]
 
     @property
     def began_at(self) -> datetime | None:
-        """Latest claim of a busy worker, if known."""
+        """Latest claim, if known."""
         return max((each.latest_at for each in self.held), default=None)
 
     def stuck_seconds(self, now: datetime) -> float:
-        """Return seconds since the last claim if all are busy; infinite if all run plain RQ jobs; else 0."""
+        """Return seconds since the last claim if all are busy, infinite for plain RQ jobs, else 0."""
         if not self.is_busy:
             return 0.0
         return (now - self.began_at).total_seconds() if self.began_at else math.inf
 
     def is_stuck(self, now: datetime, per_second: float) -> bool:
-        """Return True if no job has started for too long to trust this speed."""
+        """Return True if no job has started for too long."""
         return self.stuck_seconds(now) > 1 + (_LATE / per_second if per_second else 0.0)
 
     def busy_with(self, now: datetime) -> str:
-        """Describe the running jobs: `6 with m.report of queue reports (for 48m)`."""
+        """Describe the running jobs."""
 
         def kind(job: Held) -> tuple[str, str]:
             return job.job_name, job.queue
@@ -79,7 +79,7 @@ class Crew:
 
 
 class Staffed(Protocol):
-    """Queue with worker counts; None while unknown."""
+    """Queue with worker counts."""
 
     workers: int | None
     free: int | None
@@ -93,7 +93,7 @@ def add_workers(queues: Mapping[str, Staffed], crews: Mapping[str, Sequence[Work
 
 
 def read_crew(connection: Connection, redis: Producer, queue: str) -> Crew:
-    """Read a queue's workers and their jobs.
+    """Read a queue's workers and jobs.
 
     Raises:
         UnavailableError: Redis does not answer.

@@ -23,7 +23,7 @@ MOST = 10_000
 
 # Queue, job name and key.
 Job: TypeAlias = tuple[str, str, str | None]
-# Causes in display order, and their labels in every table and page.
+# Causes in display order, and their labels.
 CAUSES: Mapping[str, str] = {
     "paused": "paused",
     "called_back": "called back",
@@ -35,7 +35,7 @@ CAUSES: Mapping[str, str] = {
     "retrying": "retrying",
     "scheduled": "scheduled",
 }
-# No index covers the queue of a claimed job, so claims are read once for all queues, latest lease first.
+# No index covers the queue of a claimed job, so claims are read once for all queues.
 _RUNNING = f"""
 SELECT known.queue, job.id, job.key, job.claimed_by, true AS is_delivered, job.moved_at AS since
 FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -52,7 +52,7 @@ WHERE {KEEPS_PLACE} AND queue = ANY (%(queues)s::text[])
 _COUNT_RUNNING = f"""
 SELECT queue, key, count(*), count(*) FILTER (WHERE is_delivered) FROM ({_RUNNING}) AS running GROUP BY queue, key
 """
-# A retry holds its key unless an earlier job with that key is due. Reads few rows: there may be 10,000 retries.
+# A retry holds its key unless an earlier job with that key is due.
 _FEW = 5
 _WAITING_KEYS = f"""
 SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
@@ -69,7 +69,6 @@ SELECT known.queue, job.key FROM pg_catalog.unnest(%(queues)s::text[]) AS known 
     SELECT key FROM dead_jobs AS dead
     WHERE dead.queue = known.queue AND key IS NOT NULL AND reason <> 'cancelled' LIMIT %(most)s::bigint) AS job
 """
-# The due job that must start first, for each key.
 _FIRST_OF_KEYS = f"""
 SELECT DISTINCT ON (known.queue, job.key) known.queue, job.job_name, job.key
 FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), pg_catalog.unnest(%(kinds)s::integer[]) AS lane (kind),
@@ -99,7 +98,7 @@ class Standing:
         running: Delivered or claimed jobs.
         delivered: Those not yet claimed.
         is_full: The queue is at its limit, or held by the leader.
-        full_keys: Keys that admit no jobs: at their limit, or ordered and held by a job in flight, paused or dead.
+        full_keys: Keys at their limit, or ordered and held by a job in flight, paused or dead.
         rate_is_used_up: The queue has no tokens, or had none a moment ago.
         empty_keys: Keys whose rate is used up.
     """
@@ -113,7 +112,7 @@ class Standing:
 
 
 def read_running(connection: Connection, queue: str) -> list[Running]:
-    """Read a queue's running jobs, oldest first; at most `MOST` delivered ones."""
+    """Read a queue's running jobs, oldest first."""
     rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queues": [queue]}, binary=True)
     return [Running._make(row) for _, *row in rows]
 
@@ -125,11 +124,11 @@ def read_standings(
     most: int | None = MOST,
     heads: int | None = MOST,
 ) -> dict[str, Standing]:
-    """Read the rule usage of these queues in a few statements.
+    """Read the rule usage of these queues.
 
     Args:
-        most: Dead and retrying jobs read per queue for the keys they hold; None for all.
-        heads: Due rows read per queue and lane to find paused first jobs of keys; None for all.
+        most: Dead and retrying jobs read per queue; None for all.
+        heads: Due rows read per queue and lane; None for all.
     """
     found = {each.queue: Standing() for each in rules}
     of_keys: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -168,7 +167,6 @@ def _held_keys(
     most: int | None,
     heads: int | None,
 ) -> Iterator[tuple[str, str]]:
-    """Find the keys held by a job that is retrying, dead or paused."""
     kinds = {"kinds": [URGENT_WITH_KEY, PATIENT_WITH_KEY], "most": heads}
     yield from _rows(connection, _WAITING_KEYS, ordered, most=most)
     yield from _rows(connection, _DEAD_KEYS, [each for each in ordered if each.on_dead == "hold"], most=most)
@@ -202,7 +200,7 @@ def _rows(
 
 
 def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
-    """Return why a due row waits, one of `CAUSES`."""
+    """Return why a due row waits."""
     *_, key = job
     if pauses.applies(*job):
         return "paused"

@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import ATTEMPTS, IS_CLAIMED
 
-# Maximum claims read, earliest lease end first.
+# Earliest lease end first.
 MOST_CLAIMS = 10_000
 # No process id has this many digits.
 _DIGITS = 12
@@ -80,7 +80,7 @@ def host_and_pid(process: str) -> tuple[str, int]:
 
 
 def longest(connection: Connection, limit: int, after: After | None = None) -> list[dict[str, Any]]:
-    """List claimed jobs, longest first; a `batched` one may still wait in its worker."""
+    """List claimed jobs, longest first; a `batched` one may still wait."""
     place = after or After(None, None)  # type: ignore[arg-type]
     parameters = {"most": MOST_CLAIMS, "limit": limit, "after_at": place.claimed_at, "after_id": place.id}
     return _rows(connection, LONGEST, parameters)
@@ -97,18 +97,18 @@ def by_process(connection: Connection) -> dict[str, int]:
 
 
 def held(connection: Connection) -> list[Held]:
-    """Read the first job of each process."""
+    """Read each process's first job."""
     return [Held._make(row) for row in connection.execute(HELD, {"most": MOST_CLAIMS}, binary=True)]
 
 
 def are_too_many(connection: Connection) -> bool:
-    """Return True if claims exceed `MOST_CLAIMS`."""
+    """Return True above `MOST_CLAIMS`."""
     (found,) = fetch_one(connection, _MANY, (MOST_CLAIMS + 1,))
     return int(found) > MOST_CLAIMS
 
 
 def claim_of(connection: Connection, job_id: int) -> dict[str, Any] | None:
-    """Read the claim of a job; None if it is not in flight."""
+    """Read the claim of a job, if in flight."""
     rows = _rows(connection, CLAIM_OF, [job_id])
     return rows[0] if rows else None
 

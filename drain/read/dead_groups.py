@@ -1,6 +1,6 @@
 """Dead jobs grouped by name and by where in the application they failed.
 
-No index fits, so the rows with the highest ids are read through the primary key, up to a bound.
+No index fits, so the rows with the highest ids are read, up to a bound.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FROM dead_jobs WHERE id = ANY (%s::bigint[]) ORDER BY id DESC
 
 
 class Death(NamedTuple):
-    """Row of `dead_jobs`, for grouping.
+    """Row of `dead_jobs`.
 
     Attributes:
         reason: `failed`, `gave up`, `expired`, `unreadable`, `lease`, `cancelled`.
@@ -62,7 +62,7 @@ class Death(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Dead job, kept small: 10,000 whole rows take 10 MB."""
+    """Dead job: 10,000 whole rows would take 10 MB."""
 
     id: int
     died_at: datetime
@@ -83,19 +83,19 @@ class Group:
 
     @property
     def first_died_at(self) -> datetime:
-        """Time of the earliest death."""
+        """Earliest death."""
         return min(death.died_at for death in self.deaths)
 
 
 class Groups(NamedTuple):
-    """Groups, largest first, and the number of rows read."""
+    """Groups, largest first."""
 
     groups: Sequence[Group]
     looked_at: int
     has_more: bool
 
     def find(self, digest: str) -> Group | None:
-        """Return the group with this digest, if any was read."""
+        """Return the group, if read."""
         return next((group for group in self.groups if group.digest == digest), None)
 
 

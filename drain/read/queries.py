@@ -27,7 +27,7 @@ from drain.tables import lanes
 from drain.tables.columns import DUE
 from drain.tables.heads import heads
 
-# Times that every time zone can represent.
+# Representable in every time zone.
 _FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 TABLES = {
     "staged": "staged_jobs",
@@ -79,7 +79,7 @@ def jobs(
     job_name: str | None = None,
     tag: str | None = None,
 ) -> list[dict[str, Any]]:
-    """List a table's jobs, latest change first; staged ones by id, since millions may wait."""
+    """List a table's jobs, latest change first; staged ones by id."""
     given = {"queue": queue, "job_name": job_name, "tag": tag}
     wanted = {column: text for column, text in given.items() if text is not None}
     conditions = [sql.SQL("AND {} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in wanted]
@@ -88,7 +88,7 @@ def jobs(
 
 
 def job(connection: Connection, job_id: int) -> dict[str, Any]:
-    """Read one whole job and its state.
+    """Read a job and its state.
 
     Raises:
         UnknownJobError: No table has this id.
@@ -109,7 +109,7 @@ def now(connection: Connection) -> datetime:
 
 
 def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
-    """Return the state of a job in flight: queued, running, retrying, deferred, stalled.
+    """Return the state of a job in flight.
 
     Stalled means an expired lease: the worker died or hung, and the job will be redelivered.
     """
@@ -156,7 +156,7 @@ def queues(connection: Connection) -> set[str]:
 
 
 def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> bool:
-    """Return True if an unfinished job of these queues has the key."""
+    """Return True if an unfinished job has the key."""
     (known,) = fetch_one(connection, _KNOWN_KEY, {"key": key, "queues": list(queues)})
     return bool(known)
 
@@ -164,7 +164,7 @@ def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> b
 def _objects(
     connection: Connection, statement: Composed, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    # The connection's own cursor class may not read binary.
+    # Other cursor classes may not read binary.
     with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
         cursor.adapters.register_loader("xid8", Int8BinaryLoader)
         return cursor.execute(statement, parameters, binary=True).fetchall()
@@ -185,7 +185,7 @@ def _finite(text: str) -> float:
 
 
 def leader(connection: Connection) -> dict[str, str] | None:
-    """Read the leader's name and start; None without a leader."""
+    """Read the leader's name and start."""
     # A leader without a name is about to write it.
     row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER, binary=True).fetchone()
     if row is None or row[0] is None or row[1] is None:

@@ -12,10 +12,10 @@ from drain.tables.rules import RulesRow
 # The leader normally needs at most a second.
 OVERDUE_SECONDS = 5
 RATE_SECONDS = STALLED_SECONDS = 60
-# These wait for a rule, pause or full list, not for the leader.
+# Not waiting for the leader.
 _RULED = frozenset({"paused", "limited", "rate"})
 _HELD = _RULED | {"list_full"}
-# Reasons to look at a queue, in display order, and their words in every table and page.
+# Reasons to look at a queue, in display order.
 TROUBLES: Mapping[str, str] = {
     "paused": "Paused",
     "held": "Held",
@@ -34,23 +34,23 @@ _PARTS = {
 
 @dataclass(slots=True)
 class Queue:
-    """Numbers of one queue; `workers`, `free` and `redis_depth` are None until Redis is asked.
+    """Numbers of one queue; those from Redis may be None.
 
     Attributes:
         ready: Due staged jobs.
         scheduled: Staged jobs not yet due.
-        queued: Delivered jobs, and jobs to be redelivered after their worker died.
+        queued: Delivered jobs, and those of dead workers.
         running: Claimed jobs with a live lease.
-        retrying: Jobs awaiting their next attempt after a failure or deferral.
+        retrying: Jobs awaiting their next attempt.
         waiting: By cause (`causes.CAUSES`).
         estimates: Extrapolated states and causes.
         ready_seconds: Age of the oldest due staged job.
-        queued_seconds: Wait of the oldest delivered job, since any last attempt.
+        queued_seconds: Wait of the oldest delivered job.
         retrying_seconds: Lateness of the oldest next attempt.
         per_second: Finished jobs, over the last minute.
         failing: Five failures since the last finish, with jobs awaiting a retry.
         paused: Pause of the whole queue.
-        redis_depth: All ids in its Redis list, including foreign ones.
+        redis_depth: Ids in its Redis list, including foreign ones.
     """
 
     ready: int = 0
@@ -74,7 +74,7 @@ class Queue:
     redis_depth: int | None = None
 
     def is_estimate(self, name: str) -> bool:
-        """Return True if this number is not exact."""
+        """Return True for an inexact number."""
         return any(part in self.estimates for part in _PARTS.get(name, (name,)))
 
     @property
@@ -94,7 +94,7 @@ class Queue:
 
     @property
     def waits(self) -> int:
-        """Jobs delayed only by a rule, a pause or a missing worker."""
+        """Jobs delayed only by a rule, pause or missing worker."""
         return sum(self.waiting.get(cause, 0) for cause in _PARTS["waits"])
 
     @property
@@ -124,13 +124,13 @@ class Queue:
 
     @property
     def stalled_seconds(self) -> float:
-        """Longest wait for a worker if over a minute while none finished, else 0."""
+        """Wait for a worker, if over a minute without a finish, else 0."""
         stalls = self.queued_seconds > STALLED_SECONDS and not self.per_second and self.paused is None
         return self.queued_seconds if stalls else 0.0
 
     @property
     def is_stalled(self) -> bool:
-        """True if it is stalled despite workers, as far as known."""
+        """True if stalled despite workers, as far as known."""
         return self.stalled_seconds > 0 and not self.is_unattended
 
     @property
@@ -140,7 +140,7 @@ class Queue:
 
     @property
     def is_unattended(self) -> bool:
-        """True if jobs wait without any worker."""
+        """True if jobs wait without a worker."""
         return self.workers == 0 and self.waits + self.waiting.get("retrying", 0) > 0
 
     @property

@@ -1,4 +1,4 @@
-"""Finished and dead jobs by time step, latency, and due jobs by key."""
+"""Finished and dead jobs by time, latency, due jobs by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, finite
 from drain.tables.heads import heads
 
 MOST_QUEUES = 200
-# A step is counted in parts, each bounded.
+# Bounded parts of a step.
 PARTS = 5
 PART_UP_TO = 5_000
 
@@ -30,7 +30,6 @@ FROM unnest(%(queues)s::text[], %(begins)s::timestamptz[]) WITH ORDINALITY AS wa
             AND finished_at >= part.begun_at AND finished_at < part.begun_at + %(length)s::interval
         ORDER BY finished_at LIMIT {PART_UP_TO}) AS first) AS ended
 """
-# The dead jobs with the highest ids.
 _DIED = """
 SELECT date_bin(%(length)s::interval, died_at, '2000-01-01Z'::timestamptz), count(*) FROM (
     SELECT died_at FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job
@@ -91,7 +90,7 @@ class Number(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Seconds at the median, the 95th and the 99th percentile; empty without jobs."""
+    """Seconds at three percentiles; empty without jobs."""
 
     jobs: int
     wait: Sequence[float]
@@ -105,7 +104,7 @@ def finishing_queues(connection: Connection, since: datetime) -> list[str]:
 
 
 def count_finished(connection: Connection, steps: Sequence[Step], length: timedelta) -> list[Number]:
-    """Count the jobs that ended in each step, extrapolating parts above their bound.
+    """Count jobs ended in each step, extrapolating parts above their bound.
 
     Needs sequential scans off.
     """
@@ -129,13 +128,13 @@ def count_finished(connection: Connection, steps: Sequence[Step], length: timede
 def count_died(
     connection: Connection, since: datetime, until: datetime, length: timedelta
 ) -> dict[datetime, int]:
-    """Count deaths by time step, among the `DIED_UP_TO` dead jobs staged last."""
+    """Count deaths by step, among the `DIED_UP_TO` staged last."""
     parameters = {"length": length, "since": since, "until": until, "up_to": DIED_UP_TO}
     return dict(connection.execute(_DIED, parameters, binary=True).fetchall())
 
 
 def latency(connection: Connection, queues: Sequence[str]) -> Latency:
-    """Measure waits and run times of the latest jobs finished within an hour, evenly over the queues."""
+    """Measure waits and run times within an hour, evenly over the queues."""
     up_to = max(10, _LATENCY_OF // max(1, len(queues)))
     parameters = {
         "queues": list(queues[:MOST_QUEUES]),
@@ -148,7 +147,7 @@ def latency(connection: Connection, queues: Sequence[str]) -> Latency:
 
 
 def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:
-    """Count the due rows of these keys, each bounded."""
+    """Count these keys' due rows, each bounded."""
     parameters = {"queue": queue, "keys": list(keys), "up_to": up_to}
     return dict(connection.execute(_OF_KEYS, parameters).fetchall())
 

@@ -1,7 +1,6 @@
 """Numbers of all queues at one instant.
 
-Each query reads a few index entries per queue or a bounded part of a table. Numbers are exact for small tables or
-few jobs; `Queue.estimates` names the others.
+Each query reads a few index entries per queue or a bounded part of a table. `Queue.estimates` names inexact numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from drain.tables.columns import DELIVERED, LAPSED, RUNNING, finite
 from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE
 
-# Always counted individually, largest first.
+# Counted individually, largest first.
 MOST_QUEUES = 1000
 # Waiting jobs read per queue, and in all: measured, 10,000 in each of 50 queues take five times as long as 1,000.
 UP_TO = 10_000
@@ -49,7 +48,7 @@ _LATEST_DEAD = """
 SELECT queue, count(*) FROM (SELECT queue FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
 _YESTERDAY = """(date_trunc('day', now() AT TIME ZONE 'UTC') - interval '1 day') AT TIME ZONE 'UTC'"""
-# Latest finishes since yesterday: a partition's bound, so that no row is skipped.
+# Since yesterday: a partition's bound, so that no row is skipped.
 _FINISHED = f"""
 WITH RECURSIVE heads AS (
     (SELECT queue, finished_at FROM finished_jobs
@@ -75,7 +74,7 @@ def read(connection: Connection) -> dict[str, Queue]:
     """Read all queues, without Redis; among very many, those without rules or pauses may be missing.
 
     Args:
-        connection: In a snapshot with sequential scans off, so that every plan reads heads of indexes.
+        connection: In a `snapshot`.
     """
     queues: defaultdict[str, Queue] = defaultdict(Queue)
     counted = states.count(connection)
@@ -141,7 +140,6 @@ def _set(queue: Queue, state: str, seen: int, counted: states.Numbers, *, are_al
 
 
 def _divide(queue: Queue, state: str, first: Mapping[str, int], *, are_all: bool) -> None:
-    """Split a state's count among causes like the first jobs."""
     seen = sum(first.values())
     for cause, part in first.items():
         queue.waiting[cause] = round(part / seen * getattr(queue, state))

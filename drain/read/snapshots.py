@@ -12,10 +12,10 @@ from drain.database.postgres import Connection
 def snapshot(connection: Connection) -> Iterator[None]:
     """Open a snapshot whose plans read heads of indexes.
 
-    Bitmap scans are off too: with bad statistics they would read and sort a whole index.
+    Bitmap scans are off too: with bad statistics they would read a whole index.
     """
     with connection.transaction():
-        # Lock first: a partition truncated after the snapshot would be empty in it too.
+        # Lock first: a partition truncated later would be empty in the snapshot too.
         connection.execute(
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
             "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "

@@ -35,7 +35,7 @@ _SUMMED = ("ready", "scheduled", "queued", "running", "retrying", "dead")
 
 
 class Section(Protocol):
-    """Part of a status added by an extension."""
+    """Extension's part of a status."""
 
     def as_json(self) -> Any:
         """Convert to JSON types."""
@@ -51,7 +51,7 @@ class System:
     Attributes:
         now: The database's clock.
         running: Longest-running jobs.
-        dead_groups: Groups by name, reason and error type, among the first `GROUPED_UP_TO`.
+        dead_groups: Groups among the first `GROUPED_UP_TO`.
         finished: 0 if not counted.
         sections: From extensions, by name.
     """
@@ -70,7 +70,7 @@ class System:
         return sum(getattr(queue, name) for queue in self.queues.values())
 
     def is_estimate(self, name: str) -> bool:
-        """Return True if a total is not exact."""
+        """Return True for an inexact total."""
         return any(queue.is_estimate(name) for queue in self.queues.values() if getattr(queue, name))
 
     @property
@@ -84,7 +84,7 @@ class System:
         return max((queue.ready_seconds for queue in self.queues.values()), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types, for `drain status`."""
+        """Convert to JSON types."""
         names = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")
         return {
             **{name: self.total(name) for name in names},
@@ -133,12 +133,12 @@ def with_others(found: dict[str, Queue]) -> dict[str, Queue]:
 
 
 def count_staged(connection: Connection, up_to: int) -> int:
-    """Count `staged_jobs`, up to a bound."""
+    """Count staged jobs, up to a bound."""
     return _count("staged_jobs", connection, up_to)
 
 
 def count_dead(connection: Connection, up_to: int) -> int:
-    """Count `dead_jobs`, up to a bound."""
+    """Count dead jobs, up to a bound."""
     return _count("dead_jobs", connection, up_to)
 
 

@@ -63,19 +63,19 @@ class Server(NamedTuple):
 
 
 def count_rows(connection: Connection) -> list[TableRows]:
-    """Read each table's row statistics."""
+    """Read the tables' row statistics."""
     return [TableRows._make(row) for row in connection.execute(ROWS, _names(TABLES))]
 
 
 def measure_bytes(connection: Connection) -> dict[str, float]:
-    """Measure each table's bytes with indexes and TOAST; a few system calls per partition."""
+    """Measure each table's bytes, with indexes and TOAST."""
     with connection.transaction():
         connection.execute(_SHORT_LOCKS)
         return dict(connection.execute(BYTES, _names(TABLES)).fetchall())
 
 
 def measure_server(connection: Connection) -> Server:
-    """Measure the WAL and ready partitions."""
+    """Measure WAL and ready partitions."""
     return Server._make(fetch_one(connection, SERVER, {"partitions": list(_READY_PARTITIONS)}))
 
 

@@ -26,7 +26,7 @@ SELECT tag, count(*) AS number, greatest(0, date_part('epoch', clock_timestamp()
 
 
 class Tag(NamedTuple):
-    """Tag with its number of jobs and longest wait."""
+    """Tag of waiting jobs."""
 
     tag: str
     number: int
@@ -34,7 +34,7 @@ class Tag(NamedTuple):
 
 
 def count_tags(connection: Connection, queues: Collection[str], *, most: int, tags: int) -> list[Tag]:
-    """Count due jobs by tag, staged or delivered, most frequent first.
+    """Count due jobs by tag, most frequent first.
 
     Args:
         connection: With sequential scans off.

@@ -19,7 +19,7 @@ from drain.tables.running import CLAIMS_OF_DEAD, CLAIMS_OF_FINISHED
 _MOST = 10_000
 # In tokens.
 _ROUNDING = 1e-6
-# The leader takes new tokens within this time; until then, a used-up high rate may show some.
+# The leader takes new tokens within this time.
 _PROMPTLY_SECONDS = 0.25
 # Queue and key; None for the queue's own bucket.
 Whose: TypeAlias = tuple[str, str | None]
@@ -94,7 +94,7 @@ class Tokens(NamedTuple):
 
 
 def read_lacking(connection: Connection, rules: Collection[RulesRow]) -> dict[Whose, float]:
-    """Read the seconds until each bucket is full; full ones may be missing."""
+    """Read seconds until buckets are full; full ones may be missing."""
     buckets = [
         (each.queue, of_key, bucket)
         for each in rules

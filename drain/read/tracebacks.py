@@ -44,7 +44,7 @@ def calls_before_the_job(paths: Sequence[str], job_name: str) -> int:
 
 
 def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
-    """Return the application's innermost frame, or else the innermost of all, if any.
+    """Return the application's innermost frame, or else the innermost.
 
     Excludes the standard library, job-drain and installed packages, except the one in the job's name.
     """

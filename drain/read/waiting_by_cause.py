@@ -1,6 +1,6 @@
 """Waiting jobs of each queue by cause, up to a bound.
 
-Index rows are counted; with rules or pauses, the first rows are read and classified by job name and key.
+Index rows are counted; with rules or pauses, the first rows are read and classified.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
 def count_waiting(
     connection: Connection, up_to: int, *, named: Collection[str] | None = None
 ) -> dict[str, Waiting]:
-    """Count waiting jobs, staged or in flight, by queue and cause.
+    """Count waiting jobs by queue and cause.
 
     Args:
-        connection: With sequential scans off, so that no plan reads a whole table.
+        connection: With sequential scans off.
         up_to: Rows read per queue, lane or state; a count that reaches it is a lower bound.
         named: Queues always counted, others up to a bound; None counts all.
     """
@@ -115,7 +115,7 @@ def count_waiting(
 def count_delivered(
     connection: Connection, up_to: int, *, most: int | None = None, named: Collection[str] = ()
 ) -> dict[str, int]:
-    """Count delivered jobs by queue, each up to a bound."""
+    """Count delivered jobs by queue, up to a bound."""
     parameters = {"up_to": up_to, "most": most, "named": list(named)}
     return dict(connection.execute(_DELIVERED.encode(), parameters).fetchall())
 

@@ -1,4 +1,4 @@
-"""Calls of health hooks and commands, whose failures are only logged."""
+"""Calls of health hooks and commands; failures are only logged."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from drain.service.hysteresis import HealthOptions
 
 log = logging.getLogger(__name__)
 
-# Timeouts per change.
 HOOK_SECONDS = 30.0
 COMMAND_SECONDS = 30.0
-# Changes that wait for the hooks of earlier ones.
+# Changes that wait for hooks.
 MOST_WAITING = 100
-# Threads left behind because their hooks hang.
+# Threads whose hooks hang.
 _MOST_LEFT = 10
 
 
@@ -33,7 +32,7 @@ def any_for(options: HealthOptions) -> bool:
 
 
 def call_hooks(change: HealthChange) -> None:
-    """Call the hooks for one change in order."""
+    """Call the hooks in order."""
     for hook in health.recovery_hooks if change.is_recovery else health.unhealthy_hooks:
         try:
             hook(change)
@@ -49,7 +48,7 @@ def call_hooks(change: HealthChange) -> None:
 
 
 def run_command(change: HealthChange, options: HealthOptions) -> None:
-    """Run the shell command for one change, with a timeout."""
+    """Run the shell command, with a timeout."""
     command = options.on_recovery if change.is_recovery else options.on_unhealthy
     if not command:
         return
@@ -92,7 +91,7 @@ class Callbacks:
         self._left: list[threading.Thread] = []
 
     def call(self, change: HealthChange) -> None:
-        """Queue this change for the thread; return at once."""
+        """Queue this change; return at once."""
         if not any_for(self._options):
             return
         try:

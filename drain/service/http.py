@@ -1,4 +1,4 @@
-"""HTTP port for `/metrics`, `/healthz`, `/readyz` and other given paths."""
+"""HTTP port for `/metrics`, probes and other given paths."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ class Answers:
 
 
 class _Head:
-    """Request head of bounded size."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.left = _REQUEST_BYTES
@@ -90,7 +88,7 @@ class _Server(ThreadingHTTPServer):
 
     @contextmanager
     def answering(self, request: Any, *, is_probe: bool) -> Iterator[bool]:
-        """Admit a request; yield False if too many are being answered."""
+        """Admit a request; yield False if there are too many."""
         self._answered[request] = monotonic() + _ANSWER_SECONDS
         self._unread.pop(request, None)
         is_counted = not is_probe and self._answers.acquire(blocking=False)
@@ -131,14 +129,14 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
 def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     """Listen on a port; call `serve_forever()` here or in a fork.
 
-    Clients have one second for a request of at most 16 KiB, and five to take the answer. Of 64 connections without a
+    Clients have one second for a request of at most 16 KiB, and five for the answer. Of 64 connections without a
     request, the oldest makes room. Beyond 32 concurrent answers, only probes are answered.
 
     Args:
         host: Name or IP address; IPv4 is preferred.
 
     Raises:
-        ConfigError: Cannot listen there; PortTakenError if taken.
+        ConfigError: Cannot listen; PortTakenError if taken.
     """
     try:
         family, address = _address(host, port)
@@ -194,7 +192,7 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
 
 
 def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
-    """Return a writer of metrics: Prometheus' text format, or OpenMetrics, with exemplars, if accepted."""
+    """Return a writer of metrics: Prometheus' text format, or OpenMetrics if accepted."""
 
     def expose(accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)

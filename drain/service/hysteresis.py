@@ -1,4 +1,4 @@
-"""Damped health: failures are reported, and end, after some time."""
+"""Damped health: failures are reported and end after some time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class HealthOptions:
     """Health options of a process.
 
     Attributes:
-        grace_seconds: How long a store may fail before it is reported.
+        grace_seconds: Time before a store's failure is reported.
         recovery_seconds: Time without failure that ends one.
-        queue_grace_seconds: How long a queue may fail repeatedly before hooks are called.
+        queue_grace_seconds: Time before hooks are called for a queue.
         on_unhealthy, on_recovery: Shell commands; empty for none.
     """
 
@@ -66,7 +66,7 @@ class Steady:
 
     @property
     def problem(self) -> str | None:
-        """Latest problem of a reported failure, or None."""
+        """Latest problem of a reported failure."""
         return self._latest if self._reported else None
 
     def look(self, problem: str | None, what: str = "") -> None:

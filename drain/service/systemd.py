@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as `READY=1` to systemd; ignore errors."""
+    """Send lines such as `READY=1`; ignore errors."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""Versions of the running program, for the metrics."""
+"""Versions for the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import metadata
 
 @cache
 def versions() -> tuple[str, str]:
-    """Return the versions of job-drain ('' if not installed) and Python."""
+    """Return the versions of job-drain, '' if unknown, and Python."""
     try:
         own = metadata.version("job-drain")
     except metadata.PackageNotFoundError:

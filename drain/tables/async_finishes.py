@@ -21,13 +21,12 @@ Connection = psycopg.AsyncConnection[Any]
 async def finish_and_commit(
     connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
-    """Finish the job in the open transaction; see `finishes.finish_and_commit`."""
+    """See `finishes.finish_and_commit`."""
     try:
         statement = finish_or_fail(connection, waits=waits)
         await execute_and_commit_async(connection, statement, finish_parameters(claim, result))
     except DivisionByZero:
         await connection.rollback()
-        # With a current claim, a trigger divided by zero.
         if await _answer(connection, IS_CURRENT, claim):
             raise
         return False
@@ -35,12 +34,12 @@ async def finish_and_commit(
 
 
 async def is_finished(connection: Connection, claim: Fenced) -> bool:
-    """Return True, durably, if this claim finished within the last day."""
+    """See `finishes.is_finished`."""
     return await _answer(connection, IS_FINISHED, claim)
 
 
 async def is_cancelled(connection: Connection, claim: Fenced) -> bool:
-    """Return True if the job was cancelled after this claim."""
+    """See `cancellations.is_cancelled`."""
     return await _answer(connection, IS_CANCELLED, claim)
 
 

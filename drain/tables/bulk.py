@@ -17,7 +17,6 @@ from drain.database.postgres import Connection
 from drain.errors import StageError
 from drain.tables import staged
 
-# Of a row in an error message.
 _SHOWN_CHARACTERS = 200
 _CANCEL_SECONDS = 5.0
 _FIND = "SELECT rows, plan, position, committed_at IS NOT NULL FROM bulk_runs WHERE run_id = %s"
@@ -36,7 +35,7 @@ _COPY = SQL("COPY {table} ({columns}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')")
 
 
 class Noted(NamedTuple):
-    """Note on a run: jobs staged, their description, and where to continue, if anywhere."""
+    """Note on a run, with the `position` to continue from, if any."""
 
     rows: int
     plan: str | None
@@ -45,7 +44,7 @@ class Noted(NamedTuple):
 
 
 def find(connection: Connection, run_id: str) -> Noted | None:
-    """Return the note on a run, if it ever began."""
+    """Read the note on a run."""
     found = connection.execute(_FIND, (run_id,)).fetchone()
     return None if found is None else Noted._make(found)
 
@@ -56,7 +55,7 @@ def try_to_run(connection: Connection, run_id: str) -> bool:
 
 
 def begin(connection: Connection, run_id: str, plan: str | None) -> None:
-    """Note the beginning of a run that has staged nothing; raise a StageError if the id is invalid."""
+    """Note a run's beginning; raise a StageError for an invalid id."""
     try:
         connection.execute(_BEGIN, (run_id, plan))
     except errors.IntegrityError as error:
@@ -69,7 +68,7 @@ def forget(connection: Connection, run_id: str) -> None:
 
 
 class Copying:
-    """COPY in progress: rows so far, and the `position` to continue from after the commit, if any."""
+    """COPY in progress; `position` is where to continue after the commit."""
 
     def __init__(self, connection: Connection, copy: Copy) -> None:
         self._connection = connection
@@ -103,7 +102,7 @@ def staging(
         connection: In autocommit mode, holding the lock of a begun run.
         names: CSV columns; those with defaults must not be null.
         before: Jobs staged earlier by the run.
-        rows_per_second: Rate at which rows come due after the commit; None for at once.
+        rows_per_second: Rate of coming due after the commit; None for at once.
 
     Raises:
         StageError: A row breaks a rule, or the run was staged elsewhere; nothing is staged.
@@ -151,7 +150,7 @@ def _explained(before: int, rows_per_second: float | None) -> Iterator[None]:
 
 
 def broken_rule(error: errors.IntegrityError) -> str:
-    """Return the violated constraint or NOT NULL column."""
+    """Name the violated constraint or NOT NULL column."""
     if error.diag.constraint_name:
         return error.diag.constraint_name.replace("_", " ")
     return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"

@@ -1,8 +1,8 @@
 """Cancellations: jobs move to `dead_jobs`.
 
-Staged rows first: at read committed, the second statement finds rows just moved in flight. A raised token fences
-off the worker. Its claim keeps its place, in `cancelled_claims`, until it confirms the end or the lease expires.
-Rows are locked in id order, as everywhere.
+Staged rows first: at read committed, the second statement finds rows just moved in flight. A raised token fences off
+the worker. Its claim keeps its place, in `cancelled_claims`, until it confirms the end or the lease expires. Rows are
+locked in id order.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ SELECT EXISTS (
 
 
 def staged_statement(selection: Selection) -> str:
-    """Build the statement that cancels staged jobs, returning id and false."""
+    """Build the statement; it returns id and false."""
     return _CANCEL_STAGED.format(rows=selection.condition, requests=selection.whole_condition)
 
 
 def inflight_statement(selection: Selection) -> str:
-    """Build the statement that cancels jobs in flight, returning id and whether claimed."""
+    """Build the statement; it returns id and whether claimed."""
     return _CANCEL_INFLIGHT.format(rows=selection.condition, requests=selection.whole_condition)
 
 
@@ -93,13 +93,13 @@ def is_cancelled(connection: Connection, claim: Fenced) -> bool:
 
 
 def confirm_end(connection: Connection, claim: Fenced) -> bool:
-    """Confirm that the attempt ended; return whether the job was cancelled."""
+    """Confirm the attempt's end; return whether the job was cancelled."""
     confirm_ends(connection, [claim])
     return is_cancelled(connection, claim)
 
 
 def confirm_ends(connection: Connection, claims: Sequence[Fenced]) -> None:
-    """Confirm that these attempts of one process ended."""
+    """Confirm the ends of one process's attempts."""
     connection.execute(CONFIRM_ENDS, of_many(claims))
 
 

@@ -1,6 +1,6 @@
 """Claims: a delivery of a job becomes one worker's until its lease expires.
 
-A row waiting for its next attempt, even a due one, must be redelivered first.
+A waiting retry, even a due one, must be redelivered first.
 """
 
 from __future__ import annotations
@@ -160,8 +160,7 @@ def claim(
     return Claim._make(row[:-1])
 
 
-# Jobs whose history does not matter. An attempt in a batch counts when it ends (`batched`): if the worker dies, it is
-# unknown which jobs had begun.
+# An attempt in a batch counts when it ends (`batched`): if the worker dies, it is unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
 _THESE_DELIVERIES = these_rows(deliveries="delivery")
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
@@ -202,7 +201,7 @@ def claim_many(
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
-    """Claim new and failed jobs in one statement, in this order; see `left_to_claim` for others.
+    """Claim new and failed jobs, in this order; see also `left_to_claim`.
 
     Args:
         connection: In autocommit mode.
@@ -252,7 +251,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits], worker: str) -> 
 def left_to_claim(
     connection: Connection, deliveries: Mapping[int, int], queue: str | None = None
 ) -> set[int]:
-    """Return the jobs of current deliveries that no worker holds."""
+    """Return currently delivered jobs that no worker holds."""
     ids, numbers = id_array(deliveries), id_array(deliveries.values())
     parameters = {"ids": ids, "deliveries": numbers, "queue": queue}
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}

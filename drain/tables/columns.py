@@ -14,20 +14,20 @@ JOB = f"id, {STAGEABLE}, staged_at, fencing_token, history, salt, staged_by, sta
 REQUEST = f"id, {STAGEABLE}, staged_by"
 # Of a job that has been in flight.
 DEAD = f"{JOB}, attempts, last_error, reason, explanation"
-# Read by workers; JSON as text.
+# Read by workers.
 CLAIMED = "job_name, job_args::text, job_kwargs::text, queue, tag, context::text"
 
 # Including the current one; in a batch, attempts count when they end.
 ATTEMPTS = "attempts + batched::integer"
 
-# `finished_jobs` columns, and their values from `inflight_jobs`; as in `drain_finish`.
+# Columns of `finished_jobs`, as in `drain_finish`.
 _KEPT = (
     "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context, staged_at, moved_at, claimed_at, "
     "fencing_token, last_error, history, key, staged_by"
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
-# Of a job that gave way; below, the values.
+# Of a job that gave way.
 SUPERSEDED = f"{_KEPT}, finished_at, attempts, superseded_by"
 
 
@@ -48,7 +48,6 @@ SUPERSEDED_STAGED = f"{_kept_but(_STAGED)}, now(), 0"
 
 # Condition of the index `staged_jobs_in_lanes`; true in `staged_jobs_ready`.
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
-# First columns of that index.
 LANE_QUEUE = 'queue COLLATE "C"'
 LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
 # Conditions of `inflight_jobs` indexes.
@@ -63,8 +62,7 @@ RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
 DEFERRED = f"{RETRYING} AND (failed_at IS NULL OR failed_at < claimed_at)"
 STALLED = f"next_run_at IS NULL AND {LAPSED}"
 
-# For look-ups by id: only the primary key fits. A planner that believes a table empty would scan another index, as
-# happened through a pooler.
+# For look-ups by id: only the primary key fits. A planner that believes a table empty would scan another index.
 NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
 LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
 # Only the leader ends a wait.
@@ -88,5 +86,5 @@ def these_rows(**columns: str) -> str:
 
 
 def id_array(ids: Iterable[int]) -> str:
-    """Format ids as an array, at a quarter of the cost of a list in psycopg."""
+    """Format ids as an array, at a quarter of psycopg's cost for a list."""
     return "{" + ",".join(map(str, ids)) + "}"

@@ -1,4 +1,4 @@
-"""Schedules; a job and the next tick are written in one transaction, so each tick has one job."""
+"""Schedules; each tick stages one job, in the transaction that sets the next tick."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _differs(columns: Iterable[str], other: str) -> str:
     return f"({ours}) IS DISTINCT FROM ({others})"
 
 
-# Replaces a schedule of the same name; a pause stays.
+# A pause stays.
 PUT = f"""
 INSERT INTO crons (name, {", ".join(_GIVEN)})
 VALUES (%(name)s, {", ".join(f"CAST(%({column})s AS {kind})" for column, kind in _GIVEN.items())})
@@ -53,7 +53,7 @@ RETURNING name
 
 
 def declare(connection: Connection, schedules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write changed schedules of `@job`; return their names. Pauses stay."""
+    """Write changed schedules of `@job`; return their names."""
     return [name for (name,) in connection.execute(_DECLARE, (json.dumps(list(schedules)),))]
 
 
@@ -175,7 +175,7 @@ SELECT {", ".join(_VALUES.values())} FROM (SELECT now()) AS tick (at), crons WHE
 
 
 def stage_now(connection: Connection, name: str) -> int | None:
-    """Stage an extra job of a schedule; return its id, if any."""
+    """Stage an extra job of a schedule; return its id."""
     row: tuple[int] | None = connection.execute(_STAGE_NOW, (name,)).fetchone()
     return None if row is None else row[0]
 
@@ -185,7 +185,7 @@ _UNLOCKED = "WHERE name IN (SELECT name FROM crons WHERE {} FOR UPDATE SKIP LOCK
 
 
 def refuse(connection: Connection, name: str, error: str) -> None:
-    """Note why a schedule cannot stage; it stops until changed or another leader tries."""
+    """Note why a schedule cannot stage; it stops until changed or retried."""
     connection.execute(f"UPDATE crons SET error = %s {_UNLOCKED.format('name = %s')}", (error, name))
 
 
@@ -202,23 +202,23 @@ WHERE name = ANY (%s) AND paused RETURNING name
 
 
 def pause(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Pause schedules; return the names newly paused."""
+    """Pause schedules; return those newly paused."""
     return [name for (name,) in connection.execute(_PAUSE, (list(names),))]
 
 
 def resume(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Resume schedules without their missed ticks; return the names resumed."""
+    """Resume schedules without missed ticks; return those resumed."""
     return [name for (name,) in connection.execute(_RESUME, (list(names),))]
 
 
 def remove(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Delete schedules, but not staged jobs; return the deleted names."""
+    """Delete schedules but not staged jobs; return those deleted."""
     statement = "DELETE FROM crons WHERE name = ANY (%s) RETURNING name"
     return [name for (name,) in connection.execute(statement, (list(names),))]
 
 
 def all_schedules(connection: Connection) -> list[dict[str, Any]]:
-    """Read all schedules by name."""
+    """Read all schedules."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute("SELECT * FROM crons ORDER BY name").fetchall()
 
@@ -227,7 +227,7 @@ _PAGE = "SELECT * FROM crons WHERE %(after)s::text IS NULL OR name > %(after)s O
 
 
 def page(connection: Connection, limit: int, after: str | None = None) -> list[dict[str, Any]]:
-    """Read the next `limit` schedules by name."""
+    """Read the next page by name."""
     with connection.cursor(row_factory=dict_row, binary=True) as cursor:
         return cursor.execute(_PAGE, {"after": after, "limit": limit}).fetchall()
 
@@ -256,7 +256,7 @@ def refused(connection: Connection) -> set[str]:
 
 
 def names(connection: Connection) -> list[str]:
-    """Return the names of all schedules."""
+    """List all schedules."""
     (found,) = fetch_one(
         connection, "SELECT coalesce(pg_catalog.array_agg(name ORDER BY name), '{}') FROM crons"
     )

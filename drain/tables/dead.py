@@ -11,7 +11,7 @@ from drain.database.postgres import Connection
 from drain.tables.columns import JOB
 from drain.tables.failures import WITHOUT_EARLIER
 
-# Jobs per second; at the slowest, ten thousand take four months.
+# Jobs per second.
 SLOWEST, FASTEST = 0.001, 10_000.0
 
 _SELECTED = """
@@ -21,8 +21,8 @@ _SELECTED = """
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
     AND (%(died_by)s::timestamptz IS NULL OR died_at <= %(died_by)s)
 """
-# Fresh attempts, the same id, the cause of death in the history. A past expiry is dropped: a user wants the job now.
-# Tokens that `staged_jobs` refuses were never claimed, so they are replaced.
+# A past expiry is dropped: a user wants the job now. Tokens that `staged_jobs` refuses were never claimed, so they are
+# replaced.
 _REVIVED = {column: column for column in JOB.split(", ")} | {
     "matured_at": "now()",
     # A cancelled job's requests were staged again.
@@ -45,7 +45,6 @@ OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_REVIVED.values())}
 FROM revived
 """
-# Each row comes due a moment after the previous one.
 _SPREAD = _REVIVED | {
     "scheduled_at": "due.at",
     "matured_at": "NULL",
@@ -75,7 +74,7 @@ class Selection:
     """Dead jobs that meet all given criteria; without any, all.
 
     Attributes:
-        died_by: Latest time of death, which leaves out jobs that were retried and died again.
+        died_by: Latest time of death, which leaves out jobs that died again.
     """
 
     ids: tuple[int, ...] | None = None
@@ -85,7 +84,7 @@ class Selection:
     died_by: datetime | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """Return the criteria as statement parameters."""
+        """Return the statement parameters."""
         ids = None if self.ids is None else list(self.ids)
         return {
             "ids": ids,
@@ -126,5 +125,5 @@ def revive(
 
 
 def discard(connection: Connection, selection: Selection) -> int:
-    """Delete dead jobs permanently; return how many."""
+    """Delete dead jobs; return how many."""
     return connection.execute(DISCARD, selection.parameters()).rowcount

@@ -1,4 +1,4 @@
-"""The form of `last_error`: the newest error, up to nine earlier ones, and the first."""
+"""Form of `last_error`: the newest error, nine earlier ones, and the first."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def _now(attempt: str) -> str:
                     || pg_catalog.jsonb_path_query_array(last_error, '$.earlier[0 to {EARLIER - 2}]') END) END"""
 
 
-# `last_error` of a failure now, and of an interruption: its place is taken by the next error.
+# The next error replaces an interruption.
 ERROR_NOW = _now(ATTEMPTS)
 INTERRUPTION_NOW = _now("NULL::integer")
-# Without earlier errors, so that the history of a retried job does not grow with them.
+# Without earlier errors, to keep the history short.
 WITHOUT_EARLIER = """CASE WHEN pg_catalog.jsonb_typeof(last_error) = 'object'::text
         THEN last_error - 'earlier'::text ELSE last_error END"""
 
 
 def earlier_errors(last_error: object) -> list[dict[str, Any]]:
-    """List the errors before the newest, newest first; the first one has no traceback after ten."""
+    """List earlier errors, newest first; after ten, the first has no traceback."""
     if not isinstance(last_error, dict):
         return []
     earlier, first = last_error.get("earlier"), last_error.get("first")
@@ -58,7 +58,7 @@ def is_interruption(error: Mapping[str, Any]) -> bool:
 
 
 def title_of(error: Mapping[str, Any]) -> str:
-    """Return which attempt ended, and how."""
+    """Name an attempt and its end."""
     return "Interrupted" if is_interruption(error) else f"Attempt {error.get('attempt') or '?'} failed"
 
 
@@ -70,13 +70,13 @@ def summary_of(error: Mapping[str, Any]) -> str:
 
 
 def seconds_of(error: Mapping[str, Any]) -> float | None:
-    """Return how long the failed attempt took, if recorded."""
+    """Return the failed attempt's duration, if recorded."""
     began_at, at = time_of(error.get("claimed_at")), time_of(error.get("at"))
     return max((at - began_at).total_seconds(), 0.0) if began_at and at else None
 
 
 def time_of(text: object) -> datetime | None:
-    """Read a time from JSON; None unless it has a time zone."""
+    """Parse a time; None without a time zone."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:

@@ -34,7 +34,7 @@ class Fenced(Protocol):
 
 
 class Fence(NamedTuple):
-    """Fence of a claim on its own."""
+    """Fence without its claim."""
 
     id: int
     fencing_token: int
@@ -54,12 +54,12 @@ FINISHED_BY_THESE_CLAIMS = f"{these_rows(tokens='fencing_token')} AND finished_b
 
 
 def of_one(claim: Fenced) -> dict[str, Any]:
-    """Return the parameters for one claim."""
+    """Return parameters for one claim."""
     return {"id": claim.id, "token": claim.fencing_token, "salt": claim.salt, "worker": claim.worker}
 
 
 def of_many(claims: Iterable[Fenced]) -> dict[str, str]:
-    """Return the parameters for claims of one process, or raise a ValueError."""
+    """Return parameters for claims of one process, or raise a ValueError."""
     # In id order, to prevent deadlocks.
     ids, tokens, salts = [], [], []
     workers = set()

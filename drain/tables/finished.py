@@ -52,7 +52,7 @@ SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
 FROM pg_current_snapshot() AS seen
 """
-# For an operator, after loading a dump from a server with higher transaction ids.
+# For operators, after loading a dump with higher transaction ids.
 ADOPT = "UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -80,7 +80,7 @@ class Dropped(NamedTuple):
 
 
 def try_to_archive(connection: Connection) -> bool:
-    """Take the session lock of `drain archive`; False if held elsewhere."""
+    """Take the session lock; False if held elsewhere."""
     return locks.lock_for_command(connection, locks.ARCHIVE)
 
 
@@ -91,7 +91,7 @@ def may_be_late(connection: Connection) -> bool:
 
 
 def make_days(connection: Connection, ahead: int) -> int:
-    """Create missing partitions of today and `ahead` days; return how many."""
+    """Create missing partitions up to `ahead` days; return how many."""
     (made,) = fetch_one(connection, _MAKE_DAYS, (ahead,))
     return int(made)
 
@@ -102,14 +102,14 @@ def days(connection: Connection) -> list[Day]:
 
 
 def today(connection: Connection) -> date:
-    """Return the UTC date by the database's clock."""
+    """Return the database's UTC date."""
     found: date
     (found,) = fetch_one(connection, _TODAY)
     return found
 
 
 def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
-    """List past days, oldest first, without the last `keep`; includes `OTHER`."""
+    """List past days but the last `keep`, oldest first, including `OTHER`."""
     end = today(connection) - timedelta(days=keep)
     closed = [day for day in days(connection) if day.date < end]
     closed += [Day(OTHER, late) for (late,) in connection.execute(_LATE_DAYS, (end,))]
@@ -117,14 +117,14 @@ def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
 
 
 def checksum(connection: Connection, day: Day) -> Checksum:
-    """Return a day's count and checksum in the open snapshot."""
+    """Compute a day's checksum in the open snapshot."""
     if day.partition == OTHER:
         return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
     return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
 
 
 def size(connection: Connection, day: Day) -> int:
-    """Return the bytes of a day's table."""
+    """Return the table's bytes."""
     (found,) = fetch_one(connection, _SIZE, (day.partition,))
     return int(found)
 
@@ -144,7 +144,7 @@ def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
 
 
 def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
-    """Drop, unarchived, the oldest day before the last `keep`; None without one, or if the archive lock is taken.
+    """Drop, unarchived, the oldest day before the last `keep`; None if there is none or the archive lock is taken.
 
     Call in autocommit mode, at read committed; `keep` is at least 1: today and yesterday stay. Rows in `OTHER` are
     deleted by thousands.
@@ -179,7 +179,7 @@ def next_transaction(connection: Connection) -> int:
 
 
 def visible_transactions(connection: Connection) -> tuple[datetime, int, list[int]]:
-    """Return time, xmax and open transactions of this repeatable-read snapshot."""
+    """Return this repeatable-read snapshot's time, xmax and open transactions."""
     seconds, xmax, unseen = fetch_one(connection, _SEEN)
     return datetime.fromtimestamp(seconds, UTC), int(xmax), list(unseen)
 

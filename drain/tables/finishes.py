@@ -91,14 +91,14 @@ def finish_parameters(claim: Fenced, result: str | None) -> tuple[object, ...]:
 
 
 def finish_or_fail(connection: AnyConnection, *, waits: bool) -> str:
-    """Return a statement that divides by zero if the claim is stale."""
+    """Build a statement that divides by zero if the claim is stale."""
     return within(home_of(connection), FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT)
 
 
 def finish_and_commit(
     connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
-    """Commit the finish with the open transaction, or roll back both.
+    """Commit the finish and the open transaction, or neither.
 
     Args:
         connection: In the transaction; with any search_path if from `postgres.connect`.
@@ -106,7 +106,7 @@ def finish_and_commit(
             `undone_by_crash` is called.
 
     Returns:
-        False if the claim is stale or used up; everything is rolled back.
+        False if the claim is stale or used up.
 
     Raises:
         psycopg.Error: Everything is rolled back; after an OperationalError, the commit is in doubt.
@@ -125,7 +125,7 @@ def finish_and_commit(
 
 
 def add_result(connection: Connection, claim: Fenced, result: str) -> bool:
-    """Add a result to this claim's finish of the last day; False without one."""
+    """Add a result to this claim's recent finish; False without one."""
     return connection.execute(ADD_RESULT, {**of_one(claim), "result": result}).rowcount > 0
 
 

@@ -25,15 +25,13 @@ SELECT seen.*, changed.* FROM (
 
 
 class _Seen(NamedTuple):
-    """Oldest open transaction, time, and row count at a look."""
-
     open_from: str
     now: datetime
     number: int
 
 
 class FollowedTable(Generic[T]):
-    """Rows of a table by primary key, the first of `columns`, and the database's time, at the last look."""
+    """Rows by primary key, the first of `columns`, and the time of the last look."""
 
     def __init__(self, table: str, columns: str, row_of: Callable[[Any], T]) -> None:
         self._statement = _READ.format(table=table, columns=columns)

@@ -1,4 +1,4 @@
-"""Idempotency keys: staging again under a key returns the first job.
+"""Idempotency keys: staging again returns the first job.
 
 `drain_stage_once` runs as the owner: applications cannot access keys.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from drain.database.postgres import Connection
 
-# Returns the id of the JSON object `job`; negative if known.
+# Returns the id; negative if known.
 STAGE_ONCE = (
     "SELECT drain_stage_once(CAST(%(idempotency_key)s AS text), CAST(%(seconds)s AS double precision), "
     "CAST(%(job)s AS jsonb))"

@@ -27,14 +27,14 @@ _TYPES = {
 
 @lru_cache(maxsize=500)
 def insert_one(columns: tuple[str, ...]) -> str:
-    """Build the INSERT of one staged job; `columns` must be constants, never input."""
+    """Build the INSERT of a job; `columns` must be constants, never input."""
     values = _values(columns, {})
     return f"INSERT INTO staged_jobs ({', '.join(values)}) VALUES ({', '.join(values.values())}) RETURNING id"
 
 
 @lru_cache(maxsize=500)
 def insert_many(columns: tuple[str, ...], *, own_keys: bool) -> str:
-    """Build the INSERT of a row per element `[args, kwargs]` of the JSON array `arguments`, ids in order.
+    """Build the INSERT of elements `[args, kwargs]` of `arguments`, ids in order.
 
     Args:
         columns: Constants.

@@ -158,12 +158,12 @@ class Paused:
     keys: Sequence[str] = ()
 
     def parameters(self) -> dict[str, list[str]]:
-        """Return the statement parameters."""
+        """Return statement parameters."""
         pairs = [f"{key}\n{name}" for key, name in self.pairs]
         return {"names": list(self.names), "pairs": pairs}
 
     def applies_to(self, row: DueJob) -> bool:
-        """Return True if the row's name, or key and name, is paused."""
+        """Return True if the row is paused."""
         return row.job_name in self.names or (row.key or "", row.job_name) in self.pairs
 
 
@@ -177,7 +177,7 @@ class Head(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Up to `most` rows of a key or lane after a place; `up_to` a priority."""
+    """Up to `most` rows after a place; `up_to` is a priority."""
 
     key: str
     after: Place
@@ -187,7 +187,7 @@ class Wanted(NamedTuple):
 
 
 def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paused: Paused) -> list[Head]:
-    """Return the first rows of up to `limit` keys after `key`."""
+    """Return the first rows of keys after `key`."""
     parameters = {"queue": queue, "key": key, "limit": limit, **paused.parameters()}
     return [Head(0, *row) for row in connection.execute(HEADS, parameters, binary=True)]
 
@@ -219,7 +219,7 @@ def read_keys(
 
 
 class First(NamedTuple):
-    """Due row with the lowest id of its key, `is_ready` if matured; `following` is the next row's place."""
+    """Due row with its key's lowest id, `is_ready` if matured; `following` is the next place."""
 
     priority: int
     id: int
@@ -249,7 +249,7 @@ def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> di
 def read_lanes(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[tuple[Place, float]]]:
-    """Return the places and due times of each lane's next rows."""
+    """Return places and due times of lanes' next rows."""
     parameters = _parameters(queue, wanted, paused) | {
         "kinds": id_array(each.kind for each in wanted),
         "up_to": id_array(each.up_to for each in wanted),
@@ -262,7 +262,7 @@ def read_lanes(
 
 
 def read_rows(connection: Connection, queue: str, ids: Iterable[int]) -> dict[int, DueJob]:
-    """Read staged rows of a queue by id, without missing ones."""
+    """Read staged rows by id, without missing ones."""
     rows = connection.execute(READ_ROWS, (id_array(ids),), binary=True).fetchall()
     return {row[0]: DueJob._make(row) for row in rows if row[1] == queue}
 
@@ -280,7 +280,7 @@ def _parameters(queue: str, wanted: Sequence[Wanted], paused: Paused) -> dict[st
 def recent(
     connection: Connection, queue: str, after: int, limit: int, paused: Paused
 ) -> tuple[list[Head], int]:
-    """Return the first row per key and priority of the next `limit` rows, and the last id.
+    """Return first rows per key and priority, and the last id.
 
     A hint only: it misses lower ids that commit later.
     """
@@ -290,7 +290,7 @@ def recent(
 
 
 def recent_queues(connection: Connection, after: int, limit: int) -> tuple[set[str], int]:
-    """Return the queues of the next `limit` rows, and the last id."""
+    """Return the queues of the next rows, and the last id."""
     found = dict(connection.execute(RECENT_QUEUES, {"after": after, "limit": limit}, binary=True).fetchall())
     return set(found), max(found.values(), default=after)
 
@@ -304,7 +304,7 @@ def last_id(connection: Connection) -> int:
 def held_keys(
     connection: Connection, queue: str, keys: Sequence[str], *, dead: bool, waiting: bool
 ) -> dict[str, int | None]:
-    """Return held keys, each with its lowest waiting retry, or None if a dead job holds it.
+    """Return held keys with the lowest waiting retry, or None for a dead job.
 
     Dead jobs, unless cancelled, hold their keys if `dead`; waiting retries hold higher ids if `waiting`.
     """
@@ -314,5 +314,5 @@ def held_keys(
 
 
 def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:
-    """Lock staged rows; return the ids not locked elsewhere or moved."""
+    """Lock staged rows; return the ids neither locked elsewhere nor moved."""
     return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids), queue))}

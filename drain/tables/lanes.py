@@ -1,4 +1,4 @@
-"""Lanes of due staged jobs: a queue's rows of one kind, a range of `staged_jobs_in_lanes`.
+"""Lanes of due staged jobs: ranges of `staged_jobs_in_lanes`.
 
 Full queues are skipped, however many rows wait.
 """
@@ -36,8 +36,8 @@ class Head(NamedTuple):
 
 # Bounds of queue names in collation "C".
 _BEFORE_ALL, _BEHIND_ALL = "", "~"
-# One look-up per lane found, in the gaps between known lanes, to skip their rows and dead entries. A row comparison in
-# place of the two bounds would read on to the end of the kind.
+# One look-up per lane found, in the gaps between known lanes, to skip their rows and dead entries. A row comparison
+# would read on to the end of the kind.
 _NEXT_LANE = f"""
     SELECT {{gap}}.kind, job.queue FROM staged_jobs_ready AS job
     WHERE {DUE} AND {LANE_KIND} = {{gap}}.kind AND job.{LANE_QUEUE} > {{behind}} AND job.{LANE_QUEUE} < {{gap}}.high
@@ -84,7 +84,7 @@ WHERE EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now())
 
 
 class Found(NamedTuple):
-    """Lanes with all rows if fewer than `FIRST_ROWS`, else the first or none; and whether `staged.mature` has work."""
+    """Lanes with all rows if fewer than `FIRST_ROWS`, else the first or none."""
 
     first_rows: Mapping[Lane, Sequence[DueJob]]
     has_scheduled: bool
@@ -93,7 +93,7 @@ class Found(NamedTuple):
 def find_lanes(
     connection: Connection, kinds: Iterable[int], known: Collection[Lane] = (), *, most: int | None = None
 ) -> list[Lane]:
-    """Return unknown lanes of these kinds with due rows."""
+    """Return unknown lanes with due rows."""
     parameters = _gaps(kinds, known) | {"most": most}
     return [Lane._make(row) for row in connection.execute(FIND_LANES, parameters)]
 
@@ -105,7 +105,7 @@ def walk(connection: Connection, kind: int, behind: str, most: int) -> list[Lane
 
 
 def with_rows(connection: Connection, lanes: Collection[Lane]) -> list[Lane]:
-    """Return the lanes that have due rows."""
+    """Return lanes with due rows."""
     parameters = {"kinds": id_array(lane.kind for lane in lanes), "queues": [lane.queue for lane in lanes]}
     return [Lane._make(row) for row in connection.execute(_WITH_ROWS.encode(), parameters)]
 
@@ -166,14 +166,13 @@ def read_due(
     }
     found: dict[Lane, list[DueJob]] = {head.lane: [] for head in heads}
     rows = connection.execute(statement, parameters, binary=True).fetchall()
-    # Grouped: finding each row's lane took 0.7 of 2.5 us per job.
+    # Without grouping, this took 0.7 of 2.5 us per job.
     for (kind, queue), rows_of_lane in groupby(rows, _LANE):
         found[Lane(kind, queue)] += [DueJob._make(row[1:]) for row in rows_of_lane]
     return found
 
 
 _MOST_HEADS = 1000
-# With more lanes, fewer rows of each are read.
 _MANY_LANES = 100
 # One look-up per priority and lane.
 _OLDEST_DUE = f"""
@@ -205,7 +204,7 @@ OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2, most=_MOST_HEADS)
 
 
 def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | None = None) -> dict[str, float]:
-    """Return by queue how long its oldest due row has waited, after these places if given.
+    """Return the wait of each queue's oldest due row, after these places.
 
     Looks at the first hundred rows per priority, or two with many lanes.
     """
@@ -233,10 +232,10 @@ SELECT lane.queue, due.number FROM unnest(%(kinds)s::integer[], %(queues)s::text
 def count_due(
     connection: Connection, up_to: int, *, most: int | None = None, named: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Count due rows by queue, in each lane `up_to` a number.
+    """Count due rows by queue, up to a number per lane.
 
     Args:
-        most: Maximum number of lanes, if any.
+        most: Maximum number of lanes.
         named: Queues counted in any case.
     """
     lanes = find_lanes(connection, KINDS, most=most)

@@ -19,7 +19,7 @@ class Progress(NamedTuple):
 
 
 def record_leader(connection: Connection, leader: str) -> Progress:
-    """Record the new leader; return earlier progress."""
+    """Record the leader; return earlier progress."""
     statement = "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp()"
     if not connection.execute(statement, (leader,)).rowcount:
         raise _LOST
@@ -27,7 +27,7 @@ def record_leader(connection: Connection, leader: str) -> Progress:
 
 
 def installation(connection: Connection) -> UUID:
-    """Return the id of this database's jobs, unique among databases."""
+    """Return the id of this database's jobs."""
     row: tuple[UUID] | None = connection.execute(
         "SELECT installation FROM drain_state WHERE only_row"
     ).fetchone()
@@ -37,13 +37,13 @@ def installation(connection: Connection) -> UUID:
 
 
 def identity(connection: Connection) -> tuple[str, str]:
-    """Return installation and readable name, as used in Redis."""
+    """Return installation and readable name, as in Redis."""
     info = connection.info
     return str(installation(connection)), f"{info.dbname} on {info.host or 'localhost'}:{info.port}"
 
 
 def progress(connection: Connection) -> Progress:
-    """Return the leaders' progress so far."""
+    """Read the leaders' progress."""
     # In this order: both may grow, and the watermark must not exceed the number.
     (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
     (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
@@ -57,5 +57,5 @@ SELECT setval('drain_last_delivery'::regclass, %(last_delivery)s::bigint),
 
 
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
-    """Record both numbers at once, even if the transaction rolls back."""
+    """Record both numbers, even if the transaction rolls back."""
     connection.execute(RECORD_PROGRESS, {"last_delivery": last_delivery, "pushed_up_to": pushed_up_to})

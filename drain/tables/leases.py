@@ -1,4 +1,4 @@
-"""Leases of claims, extended by heartbeats or given back."""
+"""Leases, extended by heartbeats or given back."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
     return extended
 
 
-# Restores a row from before its batch claim. A job paused since is called back, not to be started; so is one of a
-# queue with a rate, which needs a token. The last condition: not released.
+# Restores a row from before its batch claim. A job paused since, or of a queue with a rate, is called back. The last
+# condition: not released.
 _HAS_RATE = (
     "EXISTS (SELECT FROM queues WHERE queues.queue = job.queue AND coalesce(rate, rate_per_key) IS NOT NULL)"
 )
@@ -57,7 +57,7 @@ class Released(NamedTuple):
 
 
 def release(connection: Connection, claims: Sequence[Fenced]) -> list[Released]:
-    """Undo batch claims of one process, not begun; return the current ones."""
+    """Undo batch claims of one process, not begun; return current ones."""
     released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, of_many(claims))}
     if len(released) < len(claims):
         # Cancelled jobs have not begun either.

@@ -1,4 +1,4 @@
-"""Limits of a claim, from the job's registration or defaults."""
+"""Limits of a claim."""
 
 from __future__ import annotations
 

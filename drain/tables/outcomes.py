@@ -1,4 +1,4 @@
-"""Outcomes of claims other than a finish: the job dies, or waits for its next attempt.
+"""Outcomes other than a finish: the job dies, or waits for its next attempt.
 
 A stale claim changes nothing.
 """
@@ -30,7 +30,7 @@ WHERE {THIS_CLAIM}
 
 
 def retry_later(connection: Connection, claim: Fenced, wait_seconds: float, error: Mapping[str, str]) -> bool:
-    """Let the job wait for its next attempt; False if the claim is stale."""
+    """Let the job wait; False if the claim is stale."""
     parameters = {**of_one(claim), "wait": wait_seconds, "error": Jsonb(dict(error))}
     return connection.execute(RETRY_LATER, parameters).rowcount == 1
 
@@ -57,7 +57,6 @@ def defer(connection: Connection, claim: Fenced, when: float | datetime) -> bool
     return connection.execute(DEFER, parameters).rowcount == 1
 
 
-# Reason of the pause.
 RATE_LIMITED = "rate limited"
 SLOW_DOWN = f"{DEFER.rstrip()}\nRETURNING queue, key\n"
 
@@ -87,7 +86,6 @@ WHERE {THIS_CLAIM}
     AND interruptions < %(most)s + CASE WHEN lease_expires_at IS NULL THEN 1 ELSE 0 END
 RETURNING interruptions
 """
-# Uncounted attempts per job.
 MOST_INTERRUPTIONS = 20
 
 
@@ -96,7 +94,7 @@ def interrupt(
 ) -> int | None:
     """Release a job whose worker must stop; the attempt does not count.
 
-    Return how often this happened; None if the claim is stale or after `MOST_INTERRUPTIONS`.
+    Return how often this happened; None if stale or after `MOST_INTERRUPTIONS`.
     """
     parameters = {
         **of_one(claim),
@@ -175,5 +173,5 @@ RECORD_STALE = "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outco
 
 
 def record_stale(connection: Connection, claim: Fenced, outcome: str) -> None:
-    """Record an outcome refused because its claim was stale."""
+    """Record an outcome refused as stale."""
     connection.execute(RECORD_STALE, (claim.id, claim.fencing_token, claim.worker, outcome))

@@ -1,4 +1,4 @@
-"""Pauses: rows of `queue_pauses`, which hold the jobs that match all they name.
+"""Rows of `queue_pauses`, which hold matching jobs.
 
 An indefinite pause and a timed one may coexist. `drain.jobs.executors` needs parameters as `%(name)s`.
 """
@@ -15,9 +15,9 @@ from drain.tables.followed import FollowedTable
 
 
 class Pause(NamedTuple):
-    """Row of `queue_pauses`; a queue, name or key of None matches all.
+    """Pause; a queue, name or key of None matches all.
 
-    `until` is None if indefinite; `reason` is a sentence for users, `paused_by` a database role or worker.
+    `until` is None if indefinite; `paused_by` is a database role or worker.
     """
 
     queue: str | None
@@ -29,7 +29,7 @@ class Pause(NamedTuple):
     paused_at: datetime
 
     def applies(self, queue: str, job_name: str, key: str | None) -> bool:
-        """Return True if the pause holds this job."""
+        """Return True if it holds this job."""
         mine = ((self.queue, queue), (self.job_name, job_name), (self.key, key))
         return all(wanted is None or wanted == given for wanted, given in mine)
 
@@ -86,12 +86,12 @@ def rows_of(rows: Iterable[Any]) -> list[Pause]:
 
 
 def longest_first(pauses: Iterable[Pause]) -> list[Pause]:
-    """Sort by end, latest first, then oldest first."""
+    """Sort by latest end, then oldest first."""
     return sorted(pauses, key=lambda pause: pause.until or _NEVER, reverse=True)
 
 
 def prune(connection: Connection) -> int:
-    """Delete ended pauses; return how many."""
+    """Delete ended pauses."""
     return connection.execute(_PRUNE).rowcount
 
 
@@ -156,17 +156,17 @@ class Pauses:
         return name in self._queues
 
     def job_names(self, queue: str) -> frozenset[str]:
-        """Return the job names paused in this queue."""
+        """Return job names paused here."""
         return frozenset(self._names.get(None, ())) | frozenset(self._names.get(queue, ()))
 
     def keys(self, queue: str) -> Mapping[str, datetime | None]:
-        """Return the keys paused in this queue, with their ends."""
+        """Return keys paused here, with their ends."""
         everywhere, here = self._keys.get(None, {}), self._keys.get(queue, {})
         both = {key: _later(everywhere[key], here[key]) for key in everywhere.keys() & here.keys()}
         return everywhere | here | both
 
     def pairs(self, queue: str) -> frozenset[tuple[str, str]]:
-        """Return the pairs of key and name paused in this queue."""
+        """Return pairs of key and name paused here."""
         return frozenset(self._both.get(None, ())) | frozenset(self._both.get(queue, ()))
 
     def names_any(self, queue: str) -> bool:
@@ -189,7 +189,7 @@ class Pauses:
 
     @property
     def queues(self) -> frozenset[str] | None:
-        """Queues with pauses; None if a pause applies to all queues."""
+        """Queues with pauses; None for all."""
         names = [pause.queue for pause in self._pauses]
         return None if None in names else frozenset(name for name in names if name is not None)
 

@@ -1,4 +1,4 @@
-"""Redeliveries: jobs in flight get a new delivery number, or die if RQ gave them up.
+"""Jobs in flight get a new delivery number, or die if RQ gave them up.
 
 Paused jobs are called back if delivered, so that no claim finds them, and not redelivered.
 """
@@ -16,7 +16,7 @@ CENTURY_SECONDS = 3.2e9
 
 
 class Redelivered(NamedTuple):
-    """Job with a new delivery number, and its earlier claims."""
+    """Job with a new delivery number."""
 
     id: int
     queue: str
@@ -58,7 +58,7 @@ _UNCLAIMED = {
 REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
     _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _CHOSEN, _LEASES, _UNCLAIMED)
 )
-# Used only while pauses exist, so that otherwise no row pays.
+# Used only while pauses exist.
 (
     REDELIVER_RETRIES_BUT_PAUSED,
     REDELIVER_CHOSEN_BUT_PAUSED,
@@ -73,7 +73,7 @@ REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
 def redeliver_retries(
     connection: Connection, last_delivery: int, limit: int, *, queue: str, but_paused: bool = False
 ) -> list[Redelivered]:
-    """Renumber due retries of a queue from `last_delivery + 1`."""
+    """Renumber due retries from `last_delivery + 1`."""
     statement = REDELIVER_RETRIES_BUT_PAUSED if but_paused else REDELIVER_RETRIES
     return _redeliver(connection, statement, last_delivery, limit, queue=queue)
 
@@ -95,7 +95,7 @@ def redeliver_leases(
     but: Collection[str] = (),
     but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber jobs whose lease expired `within` seconds, except of queues `but`."""
+    """Renumber jobs with leases expired `within` seconds, except of queues `but`."""
     statement = REDELIVER_LEASES_BUT_PAUSED if but_paused else REDELIVER_LEASES
     return _redeliver(connection, statement, last_delivery, limit, within=within, but=list(but))
 
@@ -110,7 +110,7 @@ def redeliver_unclaimed(
     up_to: int,
     but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber unclaimed jobs of a queue with numbers in (`above`, `up_to`]."""
+    """Renumber unclaimed jobs with numbers in (`above`, `up_to`]."""
     statement = REDELIVER_UNCLAIMED_BUT_PAUSED if but_paused else REDELIVER_UNCLAIMED
     return _redeliver(connection, statement, last_delivery, limit, queue=queue, above=above, up_to=up_to)
 
@@ -151,7 +151,7 @@ CALL_BACK_LEASES = _CALL_BACK.format(
 
 
 def call_back(connection: Connection, limit: int, queues: Collection[str] | None) -> int:
-    """Call back delivered, unclaimed, paused jobs, at read committed; return how many.
+    """Call back unclaimed, paused jobs, at read committed.
 
     `queues` are those that pauses name; None if one applies to all.
     """
@@ -160,13 +160,13 @@ def call_back(connection: Connection, limit: int, queues: Collection[str] | None
 
 
 def call_back_all(connection: Connection, limit: int, queues: Collection[str], up_to: int) -> int:
-    """Call back delivered, unclaimed jobs of these queues, with numbers up to this one; return how many."""
+    """Call back unclaimed jobs with numbers up to this one."""
     parameters = {"limit": limit, "queues": list(queues), "up_to": up_to}
     return connection.execute(CALL_BACK_ALL, parameters).rowcount
 
 
 def still_delivered(connection: Connection, queues: Collection[str], up_to: int) -> set[str]:
-    """Return the queues that `call_back_all` has not emptied, since rows were locked."""
+    """Return the queues that `call_back_all` left, since rows were locked."""
     rows = connection.execute(STILL_DELIVERED, {"queues": list(queues), "up_to": up_to})
     return {queue for (queue,) in rows}
 

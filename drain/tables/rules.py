@@ -1,4 +1,4 @@
-"""Rules of queues: rows of `queues`, read by the leader.
+"""Rules of queues, read by the leader.
 
 `drain.jobs.executors` needs parameters as `%(name)s`, and JSON as text.
 """
@@ -35,17 +35,17 @@ class RulesRow(NamedTuple):
     error: str | None = None
 
     def same_rules(self, other: RulesRow) -> bool:
-        """Return True if the rules are equal, `error` aside."""
+        """Compare the rules without `error`."""
         return self._replace(error=None) == other._replace(error=None)
 
     @property
     def bucket(self) -> Bucket | None:
-        """The queue's token bucket, if any."""
+        """Queue's token bucket."""
         return self._bucket(self.rate)
 
     @property
     def bucket_of_key(self) -> Bucket | None:
-        """Token bucket of each key, if any."""
+        """Each key's token bucket."""
         return self._bucket(self.rate_per_key)
 
     def _bucket(self, rate: str | None) -> Bucket | None:
@@ -57,7 +57,7 @@ class RulesRow(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Token bucket: one token per start, its refill rate and size."""
+    """Token bucket: one token per start."""
 
     per_second: float
     burst: int
@@ -95,18 +95,18 @@ WHERE queue = noted.name AND queue = ANY (ARRAY (
 
 
 def read(connection: Connection, *, most: int | None = None) -> dict[str, RulesRow]:
-    """Read up to `most` rules by queue, held queues first."""
+    """Read up to `most` rules, held queues first."""
     return {row.queue: row for row in map(row_of, connection.execute(_READ_SOME, {"most": most}))}
 
 
 def read_of(connection: Connection, queues: Iterable[str]) -> dict[str, RulesRow]:
-    """Read the rules of these queues."""
+    """Read these queues' rules."""
     rows = connection.execute(_READ_OF, {"queues": list(queues)})
     return {row.queue: row for row in map(row_of, rows)}
 
 
 def followed() -> FollowedTable[RulesRow]:
-    """Return all rules as a followed table, not yet read."""
+    """Return the table of all rules, not yet read."""
     return FollowedTable("queues", _COLUMNS, row_of)
 
 
@@ -122,7 +122,7 @@ def row_of(values: Collection[Any]) -> RulesRow:
 
 
 def insert(columns: Collection[str]) -> str:
-    """Build the INSERT of rules, `weights` as JSON text; it returns a row unless one exists."""
+    """Build the INSERT of rules; it returns a row unless one exists."""
     names = _in_order(columns)
     values = ", ".join(map(_value, names))
     return f"""
@@ -132,7 +132,7 @@ ON CONFLICT (queue) DO NOTHING RETURNING queue
 
 
 def update(columns: Collection[str]) -> str:
-    """Build the UPDATE of rules; it returns a row if one exists.
+    """Build the UPDATE; it returns a row if one exists.
 
     Concurrent changes of different rules both apply, unless a CHECK fails.
     """

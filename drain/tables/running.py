@@ -1,7 +1,7 @@
 """Running jobs of a queue with limits, and recent starts.
 
 Jobs run while delivered or claimed; if cancelled, until the worker confirms or the lease expires (`cancelled_claims`).
-The leader asks by primary key which admitted jobs still run, so dead row versions cost nothing.
+The leader asks by primary key, so dead row versions cost nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
 """
-# Each key's lowest waiting retry, and whether it is due and unpaused.
 FIRST_RETRIES = """
 SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT id, next_run_at <= now() AND job_name <> ALL (%(names)s::text[])
@@ -49,7 +48,7 @@ SELECT wanted.key, first.id, first.may_begin FROM pg_catalog.unnest(%(keys)s::te
 # Tokens also count deferrals, cancellations and giving way.
 CLAIMS_OF_DEAD = "greatest(attempts, fencing_token - (reason = 'cancelled')::integer)"
 CLAIMS_OF_FINISHED = "greatest(attempts, fencing_token - (superseded_by IS NOT NULL)::integer)"
-# Only the last claim has a time, but all count: better to underuse a rate than exceed it.
+# All claims count as recent: better to underuse a rate than exceed it.
 BEGUN = f"""
 WITH ended AS (
     SELECT key, {CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
@@ -94,21 +93,21 @@ _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Unclaimed(NamedTuple):
-    """Delivered, unclaimed job: its key or '', and earlier claims."""
+    """Delivered, unclaimed job; its key may be ''."""
 
     key: str
     claims: int
 
 
 class LastClaim(NamedTuple):
-    """Number of a job's claims, and Unix time of the last or the end."""
+    """Number of claims, and Unix time of the last or the end."""
 
     number: int
     at: float
 
 
 def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[str]]:
-    """Return jobs still running, and keys or '' of cancelled ones still counted."""
+    """Return jobs still running, and keys of cancelled ones still counted."""
     still, cancelled = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
     return still, cancelled
 
@@ -126,7 +125,7 @@ def due_retries(
     paused: Paused,
     leave_keys: Collection[str],
 ) -> list[tuple[int, str]]:
-    """Return up to `limit` due retries, earliest first, with key or ''."""
+    """Return due retries, earliest first, with key or ''."""
     parameters = {"queue": queue, "limit": limit, "keys": list(leave_keys), **paused.parameters()}
     rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
@@ -142,7 +141,7 @@ def first_retries(
 
 
 def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:
-    """Count recent starts by key or ''; return also the seconds covered.
+    """Count recent starts by key; return also the seconds covered.
 
     Only the latest finished jobs are read, and retention drops some.
     """
@@ -154,14 +153,14 @@ def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tup
 
 
 def unclaimed(connection: Connection, queue: str, since: int) -> tuple[dict[int, Unclaimed], int]:
-    """Return delivered, unclaimed jobs by id, and the next `since`."""
+    """Return unclaimed jobs by id, and the next `since`."""
     rows = connection.execute(UNCLAIMED, {"queue": queue, "since": since}, binary=True).fetchall()
     found = {job_id: Unclaimed(key, claims) for job_id, key, claims, _ in rows}
     return found, min((delivery for *_, delivery in rows), default=since)
 
 
 def last_claims(connection: Connection, ids: Collection[int], seconds: float) -> dict[int, LastClaim]:
-    """Return last claims, of finished jobs within `seconds` only."""
+    """Return last claims, of jobs finished within `seconds`."""
     rows = connection.execute(LAST_CLAIMS, {"ids": id_array(ids), "seconds": seconds})
     return {job_id: LastClaim(number, at) for job_id, number, at in rows}
 

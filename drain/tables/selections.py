@@ -16,7 +16,7 @@ SLICE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Jobs that match all criteria; None matches any. A slice has a `whole`."""
+    """Jobs that match all criteria; a slice has a `whole`."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -27,7 +27,7 @@ class Selection:
 
     @property
     def condition(self) -> str:
-        """Condition on a row, with placeholders from `parameters`."""
+        """Condition on a row, with placeholders."""
         return self._condition("ids" if self.ids is not None else None)
 
     @property
@@ -42,7 +42,7 @@ class Selection:
         return " AND ".join([f"id = ANY (CAST(%({ids})s AS bigint[]))", *conditions] if ids else conditions)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the given criteria by placeholder."""
+        """Return the criteria by placeholder."""
         whole_ids = None if self.whole is None else self.whole.ids
         ids = {"ids": self.ids, "whole_ids": whole_ids}
         return {name: id_array(each) for name, each in ids.items() if each is not None} | self._texts()
@@ -53,7 +53,7 @@ class Selection:
 
 
 def slices(connection: Connection, table: str, selection: Selection) -> Iterator[Selection]:
-    """Scan a table once; yield slices of a selection by id."""
+    """Scan a table once; yield slices by id."""
     ids = array("q")
     statement = f"COPY (SELECT id FROM {table} WHERE {selection.condition} ORDER BY id) TO STDOUT"
     with connection.cursor() as cursor, cursor.copy(statement, selection.parameters()) as rows:

@@ -28,17 +28,17 @@ MATURE_THESE = _MATURE.format(which="id = ANY (%s::bigint[])")
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Mark due scheduled rows as matured; return how many."""
+    """Mark due scheduled rows as matured."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
 def mature_these(connection: Connection, ids: Iterable[int]) -> None:
-    """Mark these due scheduled rows as matured, except locked ones."""
+    """Mature these rows, except locked ones."""
     connection.execute(MATURE_THESE, (id_array(ids),))
 
 
 class DueJob(NamedTuple):
-    """Due row as the leader needs it; `expired` after its `expires_at`."""
+    """Due row; `expired` after its `expires_at`."""
 
     id: int
     queue: str
@@ -115,7 +115,7 @@ DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
-    """Read these rows in this order."""
+    """Read rows in this order."""
     cursor = connection.execute(READ_FORWARDABLE, (id_array(ids),))
     rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
     return [rows[id_] for id_ in ids]
@@ -136,7 +136,7 @@ SELECT {JOB}, %(reason)s, %(explanation)s FROM given_up
 
 
 def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: str) -> int:
-    """Move exactly these rows to `dead_jobs`; return how many."""
+    """Bury exactly these rows."""
     parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     return connection.execute(BURY, parameters).rowcount
 
@@ -146,12 +146,12 @@ _TRY_BULK_LOCK = f"SELECT pg_try_advisory_xact_lock({locks.BULK_STAGING})"
 
 
 def announce_bulk(connection: Connection) -> None:
-    """Make the leader's scans skip this bulk transaction's rows."""
+    """Make the leader's scans skip this transaction's rows."""
     connection.execute(_SHARE_BULK_LOCK)
 
 
 def is_bulk_under_way(connection: Connection) -> bool:
-    """Return True during an announced bulk transaction; call in a transaction."""
+    """Return True during an announced transaction; call in a transaction."""
     (is_free,) = fetch_one(connection, _TRY_BULK_LOCK)
     return not is_free
 
@@ -168,14 +168,13 @@ WHERE pg_relation_size(name::regclass) > %s
 
 
 def truncate_idle(connection: Connection, larger_than: int) -> int:
-    """Truncate the idle partition if empty, unused and larger than this; return 1 or 0.
+    """Truncate the idle partition if empty, unused and larger; return 1 or 0.
 
     Call in autocommit mode, at read committed.
     """
     return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
 
 
-# For columns that are not nullable.
 IF_NULL = {"job_args": "[]", "job_kwargs": "{}", "queue": "default", "priority": 0}
 _ASIDE = "pg_temp.drain_bulk"
 _PUT_ASIDE = (
@@ -190,7 +189,7 @@ greatest({due}, statement_timestamp()
 
 
 def put_aside(connection: Connection, names: Sequence[str]) -> str:
-    """Create a temporary table with these columns; return its name."""
+    """Create a temporary table; return its name."""
     columns = ", ".join(Identifier(name).as_string() for name in names)
     connection.execute(_PUT_ASIDE.format(names=columns).encode())
     return _ASIDE
@@ -199,7 +198,7 @@ def put_aside(connection: Connection, names: Sequence[str]) -> str:
 def insert_put_aside(
     connection: Connection, names: Sequence[str], *, rows_per_second: float | None = None
 ) -> None:
-    """Stage the rows of the temporary table, in its transaction, due at a rate if given."""
+    """Stage the temporary table's rows, in its transaction."""
     values = {name: Identifier(name).as_string() for name in names}
     given = {name: values.get(name, "NULL") for name in ("scheduled_at", "quiet_seconds")}
     due = _DUE.format(**given)

@@ -46,13 +46,13 @@ _CLOCK = "SELECT now(), clock_timestamp()"
 
 
 def clock(connection: Connection) -> tuple[datetime, datetime]:
-    """Return the transaction's start and current time, by the database."""
+    """Return the transaction's start and the current time."""
     began, now = fetch_one(connection, _CLOCK)
     return began, now
 
 
 def shift(connection: Connection, by: timedelta) -> None:
-    """Make the times of waiting and running jobs and schedules earlier."""
+    """Make the times of unfinished jobs and schedules earlier."""
     connection.execute(SHIFT, {"by": by})
 
 
@@ -62,7 +62,7 @@ def shift_rest(connection: Connection, by: timedelta) -> None:
 
 
 def shift_staged(connection: Connection, ids: Sequence[int], by: timedelta) -> None:
-    """Make the due times of staged jobs earlier."""
+    """Make staged jobs due earlier."""
     connection.execute(_SHIFT_STAGED, {"ids": id_array(ids), "by": by})
 
 
@@ -82,6 +82,6 @@ def highest_id(connection: Connection) -> int:
 
 
 def staged_since(connection: Connection, since: int, ticks: Mapping[str, object]) -> list[int]:
-    """Return staged ids above `since` of these schedules."""
+    """Return the schedules' staged ids above `since`."""
     parameters = {"since": since, "tags": [f"cron:{name}" for name in ticks]}
     return [job_id for (job_id,) in connection.execute(_STAGED_SINCE, parameters)]

@@ -1,4 +1,4 @@
-"""Waiting jobs with a unique key; those that give way end in `finished_jobs`, with the id that stands.
+"""Waiting jobs with a unique key; those that give way end in `finished_jobs`.
 
 Waiting means staged and due, delivered and unclaimed, or between attempts. Locked rows are being claimed or changed, so
 they are skipped.
@@ -72,7 +72,7 @@ FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS w
 def read_candidates(
     connection: Connection, scopes: Sequence[Scope], most: int
 ) -> Mapping[Scope, list[Candidate]]:
-    """Read each scope's waiting jobs, in a batch's transaction.
+    """Read each scope's waiting jobs.
 
     Includes jobs in their quiet time, not expired ones; up to `most` each of ready and scheduled, highest ids first.
     """
@@ -91,7 +91,7 @@ SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR
 
 
 def lock(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Lock waiting jobs; return the ids not locked elsewhere."""
+    """Lock waiting jobs; return the ids locked."""
     if not ids:
         return set()
     parameters = (id_array(ids),)
@@ -115,7 +115,7 @@ SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
 
 
 def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:
-    """Finish locked staged jobs; `stands` maps each to the id that stands."""
+    """Finish locked staged jobs; `stands` maps to the standing id."""
     return _supersede(connection, SUPERSEDE_STAGED, stands)
 
 
@@ -141,7 +141,7 @@ WHERE job.id = quiet.id AND job.id = ANY (ARRAY (
 
 
 def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
-    """Reschedule ready rows by seconds; return how many."""
+    """Reschedule ready rows."""
     if not seconds:
         return 0
     parameters = {"ids": id_array(seconds), "seconds": list(seconds.values())}
@@ -173,7 +173,7 @@ RETURNING job.id
 
 
 class Stand(NamedTuple):
-    """Values that a standing job takes over: highest id, earliest expiry."""
+    """Highest id and earliest expiry of jobs that gave way."""
 
     latest: int
     expires_at: float | None
@@ -200,7 +200,7 @@ RETURNING id
 
 
 def fence(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Fence off earlier claims of waiting jobs in flight; return those still waiting."""
+    """Fence off earlier claims; return jobs still waiting."""
     return {id_ for (id_,) in connection.execute(FENCE, (id_array(ids),))} if ids else set()
 
 
@@ -211,5 +211,5 @@ GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
 
 
 def read_shared(connection: Connection, most: int) -> list[Scope]:
-    """Return unique keys of several waiting jobs in flight."""
+    """Return keys that several jobs in flight share."""
     return connection.execute(READ_SHARED, (most,)).fetchall()

@@ -1,4 +1,4 @@
-"""Oldest waiting jobs and next due ones, by index look-ups."""
+"""Oldest waiting jobs and next due ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, finite
 from drain.tables.heads import heads
 
-# A queue with as many failures since its last finish has a broken target or code.
+# Suggests a broken target or code.
 FAILURES_IN_A_ROW = 5
-# Since when a job in flight waits for a worker: due time, or last known time of a later attempt.
+# Due time, or last known time of a later attempt.
 WAITS_SINCE = finite("""CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END""")
 _OLDEST_DELIVERIES = f"""{heads("inflight_jobs", f"{DELIVERED} AND queue > %(after)s::text", "delivery")}
@@ -50,7 +50,7 @@ SELECT least(
 
 
 def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | None:
-    """Return the seconds until the next scheduled row is due, if any; at most `if_due` while a locked one is."""
+    """Return the seconds until the next scheduled row, if any; at most `if_due` while one is due."""
     (seconds,) = fetch_one(connection, NEXT_SCHEDULED, (if_due,))
     return None if seconds is None else float(seconds)
 
@@ -58,19 +58,19 @@ def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | 
 def oldest_deliveries(
     connection: Connection, after: str = "", limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """Return the lowest unclaimed delivery number of queues after this name."""
+    """Return queues' lowest unclaimed delivery numbers."""
     rows = connection.execute(_OLDEST_DELIVERIES, {"after": after, "limit": limit})
     return [(queue, delivery) for queue, delivery in rows]
 
 
 def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return each queue's lowest unclaimed delivery from its bound on."""
+    """Return queues' lowest unclaimed delivery from a bound on."""
     rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
     return [(queue, delivery) for queue, delivery in rows]
 
 
 class Retrying(NamedTuple):
-    """Queue with retries: any `due`; `failing` after `FAILURES_IN_A_ROW` without a finish."""
+    """Queue with retries; `failing` after `FAILURES_IN_A_ROW` without a finish."""
 
     queue: str
     due: bool
@@ -80,7 +80,7 @@ class Retrying(NamedTuple):
 
 
 def retrying_queues(connection: Connection) -> list[Retrying]:
-    """Return the queues with waiting retries."""
+    """Return queues with waiting retries."""
     rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW}, binary=True)
     return [Retrying._make(row) for row in rows]
 

@@ -86,7 +86,6 @@ class _JobId(click.IntRange):
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # int() accepts other scripts' digits, and 1_0.
         if not re.fullmatch("[0-9]+", str(value)):
             self.fail(f"{value!r} is not a job id: give a whole number", param, ctx)
         return super().convert(value, param, ctx)
@@ -105,14 +104,14 @@ trace_option = click.option(
 
 
 class Group(click.Group):
-    """Command group with headings, which reports expected errors in one line and exits with 1."""
+    """Command group with headings, one-line errors and exit code 1."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
         self._sections = sections or {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by heading, the rest under "Commands"."""
+        """Write the commands by heading, then the rest."""
         placed = {name for names in self._sections.values() for name in names}
         rest = [name for name in self.list_commands(ctx) if name not in placed]
         width = max(map(len, self.commands), default=0)
@@ -127,7 +126,7 @@ class Group(click.Group):
                     formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line, even with closed or full standard streams."""
+        """Run the command line, even with closed or full streams."""
         open_standard_streams()
         try:
             try:
@@ -143,7 +142,7 @@ class Group(click.Group):
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, reporting an expected error in one line."""
+        """Run the command, reporting errors in one line."""
         try:
             with errors_in_one_line():
                 return super().invoke(ctx)
@@ -154,7 +153,7 @@ class Group(click.Group):
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn expected errors into one-line `click.ClickException`s."""
+    """Turn expected errors into `click.ClickException`s."""
     try:
         yield
     except _HELP_OF_GROUP:
@@ -178,7 +177,7 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def _forget_output() -> None:
-    """Discard unwritten output, which the interpreter would retry at exit."""
+    """Discard output, which the interpreter would retry at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -210,7 +209,7 @@ def setting_option(name: str) -> Callable[[F], F]:
 
 
 def settings_options(*names: str) -> Callable[[F], F]:
-    """Add settings to a command as one `Settings`; the database URL brings the schema."""
+    """Add settings to a command; the database URL brings the schema."""
     if "database_url" in names:
         place = names.index("database_url") + 1
         names = (*names[:place], "schema", *names[place:])
@@ -226,7 +225,7 @@ def settings_options(*names: str) -> Callable[[F], F]:
 
 
 def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[[Any], Any]]) -> F:
-    """Give a wrapper its command's name, help and options, and more options."""
+    """Give a wrapper its command's name, help and options."""
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
     wrapper.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in options:
@@ -235,7 +234,7 @@ def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[
 
 
 def add_to(command: click.Command, callback: Callable[..., Any]) -> None:
-    """Replace a command's callback, for entry points of `drain.options`, and add its options.
+    """Replace a command's callback, and add its options.
 
     The callback passes on options that are not its own.
     """

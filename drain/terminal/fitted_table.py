@@ -16,7 +16,7 @@ class Column(NamedTuple):
     """Table column.
 
     Attributes:
-        cut: End of the text to cut if it does not fit; None never cuts.
+        cut: End to cut if necessary; None never cuts.
         share: Weight in dividing room.
         least: Characters kept while another column has more than its own least.
     """
@@ -52,7 +52,6 @@ def _as_rich(cell: str | Text) -> Text:
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], width: int) -> list[int]:
-    """Compute column widths, cutting the widest first."""
     needed = [
         max(len(column.title), *(text.cell_len for text in texts))
         for column, texts in zip(columns, cells, strict=True)

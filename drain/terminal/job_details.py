@@ -1,4 +1,4 @@
-"""All fields of one job, then its earlier deaths with their tracebacks."""
+"""One job, then its earlier deaths."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
 # Shown elsewhere, or meaningless to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
 _GAP = 2
-# Characters of a result shown; --json has all.
 _RESULT_CHARACTERS = 500
 
 
 def show_job(job: dict[str, Any], now: datetime) -> None:
-    """Print a job and its earlier deaths; `now` by the database's clock."""
+    """Print a job; `now` by the database's clock."""
     console = Console(highlight=False, markup=False)
     _show_fields(job, now, console)
     history = job.get("history") or []
@@ -54,7 +53,7 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
 
 
 def _earlier(error: dict[str, Any]) -> str:
-    """Format an earlier error: `attempt 2 failed after 1.2s by host:7: OSError: no answer`."""
+    """Format `attempt 2 failed after 1.2s by host:7: OSError: no answer`."""
     seconds, worker = seconds_of(error), error.get("worker")
     words = [
         title_of(error).lower(),
@@ -84,7 +83,7 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
 
 
 def _progress(progress: dict[str, Any], now: datetime) -> str:
-    """Format progress: `340 of 1,000 (34 %), page 7, 2.1s ago`."""
+    """Format `340 of 1,000 (34 %), page 7, 2.1s ago`."""
     done, total, text = progress["done"], progress["total"], progress["text"]
     of = "" if total is None else f" of {total:,} ({int(100 * done / total) if total else 100} %)"
     words = [f"{done:,}{of}", *([visible(text)] if text else []), relative(progress["reported_at"], now)]
@@ -92,7 +91,6 @@ def _progress(progress: dict[str, Any], now: datetime) -> str:
 
 
 def _folded(lines: Sequence[str], width: int) -> list[str]:
-    """Fold lines to the width, indenting continuations."""
     folded: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -1,4 +1,4 @@
-"""Table of jobs of one state, fitted to the terminal."""
+"""Table of jobs of one state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Job: TypeAlias = dict[str, Any]
 
 
 def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
-    """Print jobs of one state, one of `queries.TABLES`."""
+    """Print jobs of one state."""
     console = Console(highlight=False, markup=False)
     console.print(fitted_table(_columns_of(state, console.width), jobs, now, console.width))
 
@@ -113,7 +113,6 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("error", _error, "end", share=3),
     ),
 }
-# Minimum width for tags and arguments.
 _WIDE = 120
 
 

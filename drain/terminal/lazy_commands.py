@@ -20,7 +20,7 @@ OPTIONS = "drain.options"
 
 
 class LazyCommands(MutableMapping[str, click.Command]):
-    """Commands by name; job-drain's `own` cannot be replaced."""
+    """Commands by name; our `own` cannot be replaced."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = {name: EntryPoint(name, value, GROUP) for name, value in own.items()}
@@ -28,7 +28,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     @cached_property
     def _known(self) -> dict[str, EntryPoint]:
-        """Entry points; reading all metadata takes 10 ms."""
+        """Entry points; reading them takes 10 ms."""
         added = {each.name: each for each in entry_points(group=GROUP)}
         return self._own | added | self._own
 
@@ -52,7 +52,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
 
 def _with_options(command: click.Command) -> click.Command:
-    """Add other packages' options, reporting those that fail."""
+    """Add other packages' options, reporting failures."""
     for entry in entry_points(group=OPTIONS, name=command.name or ""):
         extended = copy(command)
         extended.params = list(command.params)
@@ -73,7 +73,6 @@ def _load(entry: EntryPoint) -> click.Command:
     """Import a command; another package's failure becomes one that reports it."""
     try:
         found = entry.load()
-    # An imported module may raise anything.
     except Exception as error:
         if entry.dist is None:
             raise

@@ -1,4 +1,4 @@
-"""Progress of a long command, on standard error."""
+"""Progress on standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_AFTER_SECONDS = 2.0
 
 @contextmanager
 def show() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows each step on a terminal, from two seconds on."""
+    """Yield a function that shows each step on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _step: None

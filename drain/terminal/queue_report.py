@@ -18,12 +18,11 @@ from drain.formatting import count, duration, relative, visible
 from drain.tables.pauses import Pause
 
 _MOST_LINES = 1000
-# Weights named in a table.
 _WEIGHTS = 3
 
 
 def show_queues(rules: Sequence[Rules], pauses: Sequence[Pause], now: datetime) -> None:
-    """Print tables of the queues with their rules, and of the pauses."""
+    """Print the queues with rules, and the pauses."""
     console = Console(highlight=False, markup=False)
     if rules:
         console.print(_rules_table(rules[:_MOST_LINES]))
@@ -42,7 +41,7 @@ def _print_rest(console: Console, number: int, what: str) -> None:
 
 
 def show_queue(rules: Rules, pauses: Sequence[Pause], now: datetime) -> None:
-    """Print one queue's rules and the pauses that may affect it."""
+    """Print a queue's rules and pauses."""
     console = Console(highlight=False, markup=False)
     options = as_options(rules)
     width = max(map(len, OPTIONS)) + 2
@@ -56,7 +55,7 @@ def show_queue(rules: Rules, pauses: Sequence[Pause], now: datetime) -> None:
 
 
 def show_differences(found: Sequence[Difference]) -> None:
-    """Print the changed rules by queue."""
+    """Print changed rules."""
     console = Console(highlight=False, markup=False)
     for each in found:
         console.print(each.queue)
@@ -65,7 +64,7 @@ def show_differences(found: Sequence[Difference]) -> None:
 
 
 def differences_as_json(found: Sequence[Difference], *, applied: bool) -> str:
-    """Build the JSON of changed rules."""
+    """Build JSON of changed rules."""
     changed = [
         {"queue": each.queue, "before": as_options(each.before), "after": as_options(each.after)}
         for each in found
@@ -74,12 +73,12 @@ def differences_as_json(found: Sequence[Difference], *, applied: bool) -> str:
 
 
 def queue_as_json(rules: Rules, pauses: Sequence[Pause]) -> dict[str, Any]:
-    """Build the JSON value of a queue's rules and pauses."""
+    """Build the JSON of a queue's rules and pauses."""
     return {"queue": rules.queue, "rules": as_options(rules), "pauses": pauses_as_json(pauses)}
 
 
 def pauses_as_json(pauses: Sequence[Pause]) -> list[dict[str, Any]]:
-    """Build the JSON value of pauses."""
+    """Build the JSON of pauses."""
     return [
         {
             "queue": each.queue,

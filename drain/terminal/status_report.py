@@ -17,7 +17,7 @@ from drain.read.system import System
 _HELD = ("paused", "called_back", "limited", "rate", "list_full")
 _COLUMNS = ("staged", "scheduled", "overdue", "queued", "running", "retrying", "dead")
 _NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "overdue"))
-# Wider than any table; width kept for queue names, which may wrap.
+# Wider than any table; width kept for queue names.
 _WIDEST = 10_000
 _NAME_WIDTH = 16
 _ADVICE_LINES = 10
@@ -30,7 +30,7 @@ def show_status(result: System) -> None:
 
 
 def status_view(result: System, width: int) -> RenderableType:
-    """Build the report for a terminal of this width."""
+    """Build the report for this width."""
     parts: list[RenderableType] = [*_totals(result)]
     if result.queues:
         wide = _table(result, wide=True)

@@ -1,4 +1,4 @@
-"""Screen of `drain top`: health, totals with curves, queues, and the longest-running jobs."""
+"""Screen of `drain top`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _ORDERS: dict[str, Callable[[tuple[str, Queue]], Any]] = {
     "busy": lambda pair: (-pair[1].running, pair[0]),
     "name": lambda pair: pair[0],
 }
-# Rules that hold jobs, shown as the state of a queue in good health.
+# Shown as the state of a healthy queue.
 _RULES = ("paused", "rate", "limited", "list_full")
-# Totals on top: their labels, numbers of `System.total`, and styles.
+# Labels, numbers of `System.total`, and styles.
 _STATS = (
     ("Throughput", "per_minute", ""),
     ("Waiting", "waits", ""),
@@ -40,12 +40,11 @@ _STATS = (
 CURVES = ("per_minute", "waits", "running", "retrying")
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDEST_STAT = 24
-# Minimum heights for totals, for running jobs, and for curves.
+# Minimum heights for totals, jobs and curves.
 _LOW, _HIGH, _HIGHEST = 10, 14, 20
-# Minimum width for a column of waiting jobs by cause.
 _WIDE = 110
 _PROBLEM_LINES = 4
-# Share of the rows for queues, if there are enough running jobs.
+# Queues' share of the rows.
 _QUEUES_PART = 0.6
 
 
@@ -62,17 +61,17 @@ def top_view(
     """Build the screen.
 
     Args:
-        height: Lines of the terminal; None for no bound and no keys.
-        sort: One of the values of `SORTS`.
-        problem: Why the data are old or incomplete, if they are.
+        height: None for no bound and no keys.
+        sort: One of `SORTS`.
+        problem: Why the data are old or incomplete.
         paused: Updates are paused.
-        samples: Earlier and present numbers, in the order of `CURVES`.
+        samples: Numbers in the order of `CURVES`.
     """
     head = _head(system, width, height, problem, samples)
     rows, jobs = len(system.queues), len(system.running)
     if height is not None:
         jobs = jobs if height >= _HIGH else 0
-        # A blank line, the header, a line of more queues, and the keys; with jobs, a blank line and a header.
+        # A blank line, the header, more queues, and the keys; with jobs, a blank line and a header.
         room = max(1, height - len(head) - (7 if jobs else 5))
         rows = min(rows, max(1, int(_QUEUES_PART * room), room - jobs))
         jobs = min(jobs, room - rows)
@@ -87,7 +86,6 @@ def top_view(
 def _head(
     system: System, width: int, height: int | None, problem: str | None, samples: Sequence[Sequence[int]]
 ) -> list[Text]:
-    """Build the health line, the problem and the totals; a low terminal shows fewer of them."""
     room = height or _HIGHEST
     totals = _stats(system, width, samples if room >= _HIGHEST else ()) if room >= _LOW else []
     if room >= _HIGH:
@@ -100,7 +98,6 @@ def _head(
 
 
 def _health(system: System, width: int, *, is_current: bool) -> Text:
-    """Name what needs attention first, as on the overview of `drain web`."""
     troubled = [f"{visible(name)} {_state(system, queue)}" for name, queue in _troubled(system)]
     time = clock(system.now)[11:]
     if system.leader is None:
@@ -126,7 +123,6 @@ def _since(leader: dict[str, str]) -> str:
 
 
 def _stats(system: System, width: int, samples: Sequence[Sequence[int]]) -> list[Text]:
-    """Build a line of labels, one of numbers, and one of curves once there are two samples."""
     room = min(_WIDEST_STAT, width // len(_STATS))
     labels, numbers, curves = Text(), Text(), Text()
     for label, name, style in _STATS:
@@ -169,7 +165,6 @@ def _about(of: System | Queue, name: str) -> str:
 
 
 def _causes(queues: Iterable[Queue]) -> str:
-    """List the jobs of these queues by cause."""
     waiting: Counter[str] = Counter()
     about = set[str]()
     for queue in queues:

@@ -1,4 +1,4 @@
-"""Field values as text, for tables and JSON."""
+"""Field values as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from drain.formatting import clock
 
-# States as users read them, unlike in JSON and in `drain list finished`.
+# As users read them, unlike in JSON.
 WORDS_OF_STATES = {"inflight": "in flight", "finished": "completed"}
 
 

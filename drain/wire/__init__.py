@@ -26,8 +26,7 @@
     stacks                 stacks of running jobs
 
 A tracked RQ job calls one fixed function with the row's id and installation: no argument or function of a job reaches
-Redis. Each delivery is a separate RQ job, so RQ's handling of earlier ones cannot touch it. Forward mode pickles the
-user's own call, as RQ would.
+Redis. Each delivery is a separate RQ job. Forward mode pickles the user's own call, as RQ would.
 
 Ids are listed only after their hashes are written; thin deliveries have none. Nothing read from Redis is unpickled.
 Commands time out, and none is retried automatically.

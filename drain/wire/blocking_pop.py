@@ -14,16 +14,14 @@ from drain.wire.ids import AwaitedId
 from drain.wire.keys import NOTHING, SUSPENDED, intermediate_key, queue_of
 from drain.wire.sources import SourceLists
 
-# Redis then replies even without an id.
 WAIT_SECONDS = 30
-# Allowed beyond that.
 _ANSWER_SECONDS = 10.0
-# While lists are skipped: the next `pop` checks them.
+# While lists are skipped.
 _LOOK_AGAIN_SECONDS = 1.0
 
 
 class Waiter:
-    """Waits for one id on its own connection. Only `end_wait` is thread-safe."""
+    """Waits for one id; only `end_wait` is thread-safe."""
 
     def __init__(self, redis_url: str, where: str, sources: SourceLists, others: redis.Redis) -> None:
         self._where = where
@@ -59,7 +57,6 @@ class Waiter:
         return AwaitedId(popped[0].decode(), popped[1], is_suspended) if popped is not None else None
 
     def _and_suspended(self, client: Any, *command: Any) -> tuple[Any, bool]:
-        """Execute a command, then ask whether RQ is suspended; one round trip."""
         # A pipeline would use a connection unknown to `end_wait`.
         connection: Any = client.connection
         connection.send_packed_command(connection.pack_commands([command, ("EXISTS", SUSPENDED)]))

@@ -1,7 +1,4 @@
-"""Calls of tracked jobs: pickled by template, read without unpickling.
-
-Calls name an attribute of `drain.rq` and pass the row's id and installation.
-"""
+"""Calls of tracked jobs: pickled by template, read without unpickling."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import redis
 # Every attribute of it is the entry point.
 NAMED = "drain.rq"
 ENTRY_POINT = f"{NAMED}.execute"
-# Former path, possibly still in Redis.
+# Possibly still in Redis.
 _OLD_ENTRY_POINT = "workers.entry.execute"
 # Pickle of (name, None, (id in 5 bytes, installation in 16), {}). Measured: with values over 64 bytes a hash takes 2.5
 # times the memory, and pushes are a third slower.
@@ -52,7 +49,7 @@ class Kind(StrEnum):
 
 
 class Classification(NamedTuple):
-    """Kind of a job, and what its call says.
+    """Kind of a job, and its call's arguments.
 
     Attributes:
         job_id: 0 unless tracked.
@@ -71,7 +68,7 @@ def call_around_id(job_name: str, installation: str) -> tuple[bytes, bytes]:
 
 
 def call_by_entry_point(job_id: int, installation: str) -> bytes:
-    """Return a call by the entry point's own name."""
+    """Return a call that names the entry point."""
     if not installation:
         return _CALL_BY_ID % job_id
     return _CALL_BY_ENTRY % (job_id, _uuid_bytes(installation))
@@ -83,12 +80,10 @@ def _uuid_bytes(installation: str) -> bytes:
 
 
 def _shown_name(job_name: str) -> str:
-    """Return the name that RQ's tools show."""
     return f"{NAMED}.{_end_of(job_name)}" if _SHOWABLE.fullmatch(job_name) else ENTRY_POINT
 
 
 def _end_of(job_name: str) -> str:
-    """Shorten a name from its start, if possible by whole parts."""
     while len(job_name) > _LONGEST_NAME and "." in job_name:
         job_name = job_name.partition(".")[2]
     room = _LONGEST_NAME - len("…".encode())
@@ -96,7 +91,7 @@ def _end_of(job_name: str) -> str:
 
 
 def read_call(data: bytes) -> tuple[str, None, tuple[int | bytes, ...], dict[str, object]] | None:
-    """Read a tracked job's call without unpickling; None for other data."""
+    """Read a tracked job's call without unpickling, if possible."""
     match = _TRACKED.fullmatch(_inflated(data))
     if match is None:
         return None
@@ -106,7 +101,7 @@ def read_call(data: bytes) -> tuple[str, None, tuple[int | bytes, ...], dict[str
 
 
 def classify(data: object, installation: str) -> Classification:
-    """Classify a job by its hash's `data`."""
+    """Classify a job by its `data`."""
     if not isinstance(data, bytes) or not data:
         return Classification(Kind.GONE)
     match = _TRACKED.fullmatch(_inflated(data))
@@ -130,7 +125,6 @@ def _job_id(match: re.Match[bytes]) -> int:
 
 
 def _inflated(data: bytes) -> bytes:
-    """Undo RQ's compression, up to the longest call."""
     if data.startswith(b"x"):
         try:
             return zlib.decompressobj().decompress(data, _LONGEST_CALL)

@@ -98,9 +98,9 @@ class Consumer(RedisConnection):
         tracked: bool = True,
         plain: bool = True,
     ) -> list[PoppedId] | None:
-        """Pop ids from the lists' heads without waiting; None while RQ is suspended.
+        """Pop ids without waiting; None while RQ is suspended.
 
-        Ids other than our tracked ones are popped singly, via RQ's intermediate list.
+        Other ids are popped singly, via RQ's intermediate list.
 
         Args:
             most: Maximum number of ids.
@@ -154,7 +154,7 @@ class Consumer(RedisConnection):
         return self._ended.clear(rq_ids)
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> None:
-        """Delete hashes of replaced deliveries, unless RQ jobs depend on them."""
+        """Delete replaced deliveries' hashes, unless RQ jobs depend on them."""
         if rq_ids:
             self._ended.clear_unless_awaited(rq_ids)
 

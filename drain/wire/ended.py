@@ -10,12 +10,12 @@ from drain.wire import scripts
 from drain.wire.connection import reachable
 from drain.wire.keys import dependents_key, ended_channel
 
-# Lua takes only some thousand arguments per call.
+# Lua takes only some thousand arguments.
 _JOBS_PER_CALL = 1000
 
 
 class EndedDeliveries:
-    """Deliveries that no longer need a hash."""
+    """Ended deliveries' hashes."""
 
     def __init__(self, client: redis.Redis, where: str) -> None:
         self._redis = client
@@ -39,7 +39,7 @@ class EndedDeliveries:
                 self._tell_jobs(args=job_ids[first : first + _JOBS_PER_CALL])
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> list[str]:
-        """Delete hashes unless RQ jobs depend on them; returns those kept."""
+        """Delete hashes unless awaited; returns those kept."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
                 pipeline.exists(dependents_key(rq_id))

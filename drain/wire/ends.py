@@ -17,7 +17,6 @@ from drain.config import VARIABLES
 from drain.errors import ConfigError
 from drain.wire.keys import ended_channel
 
-# Pauses without notifications.
 _FIRST_PAUSE_SECONDS = 0.02
 _GROWTH = 1.5
 _ANSWER_SECONDS = 2.0
@@ -41,7 +40,7 @@ class Ends:
             self._client = _client(url)
 
     async def __aenter__(self) -> Ends:
-        """Subscribe: later notifications end a `wait`."""
+        """Subscribe."""
         if self._client is not None:
             self._subscription = self._client.pubsub(ignore_subscribe_messages=False)
             try:
@@ -61,7 +60,7 @@ class Ends:
         await self._give_up()
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a notification, up to a maximum."""
+        """Wait for a notification."""
         if self._subscription is not None:
             until = monotonic() + seconds
             try:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # 1 to 2 ms of Redis' time.
 _PAGE = 500
-# Searched for ours behind a page of foreign ids; the next search continues there. Two million ids take 40 s.
+# Searched for ours behind a page of foreign ids; two million take 40 s.
 _SEARCHED = 50_000
 _SLICE = 5000
 # Each costs Redis a search for its place.
@@ -53,11 +53,11 @@ class Strangers:
     ) -> tuple[list[tuple[bytes, int]], bool]:
         """Clear a list's head of other jobs.
 
-        Foreign ids move to the tail, or stay if there is nothing else. With `only_tracked`, plain jobs move to RQ's
-        failed registry, and ids without a job are dropped.
+        Foreign ids move to the tail, or stay if alone. With `only_tracked`, plain jobs move to RQ's failed registry,
+        and ids without a job are dropped.
 
         Returns:
-            Our own popped deliveries under older namespaces, with job ids; and whether only foreign ids remain.
+            Our popped deliveries of older namespaces, with job ids; and whether only foreign ids remain.
         """
         key = queue_key(queue)
         page: Any = self._redis.lrange(key, 0, _PAGE - 1)
@@ -75,7 +75,7 @@ class Strangers:
             self._reports.foreign(queue, foreign[0], jobs[foreign[0]])
         if not stays and set(page) == set(foreign) and self._find_ours(key):
             return [], False
-        # A whole foreign page moves to the tail, and the list is skipped for a moment.
+        # The list is then skipped for a moment.
         is_foreign = stays or set(page) == set(foreign)
         if not stays:
             actions |= dict.fromkeys(foreign, "tail")
@@ -90,7 +90,7 @@ class Strangers:
         self._reports.removed(queue, self._act(queue, {rq_id: "refuse"}, {rq_id: 1}), "refuse")
 
     def report_too_long(self, queue: str, beginning: bytes) -> None:
-        """Log a dropped id that is too long."""
+        """Log a dropped id."""
         self._reports.removed(queue, [beginning], "drop long")
 
     def _find_ours(self, key: str) -> bool:
@@ -107,7 +107,7 @@ class Strangers:
         return False
 
     def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
-        """Act on ids; returns those found in the list."""
+        """Act on ids; returns those found."""
         if not actions:
             return []
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -120,8 +120,6 @@ class Strangers:
 
 
 class _Reports:
-    """Rate-limited log lines about untracked ids."""
-
     def __init__(self) -> None:
         self._foreign_at: dict[str, float] = {}
         self._period_began = -_REPORT_PERIOD_SECONDS
@@ -180,7 +178,7 @@ def _shown(rq_id: bytes) -> str:
 
 
 def _action(kind: Kind, *, only_tracked: bool) -> str:
-    """Return an action of `remove_strangers.lua`; "" leaves the id."""
+    """Return an action of `remove_strangers.lua`, "" for none."""
     if kind is Kind.OURS:
         return "pop"
     if not only_tracked:

@@ -22,7 +22,7 @@ def thin_id(namespace: str, job_id: int, delivery: int) -> str:
 
 
 def is_thin(rq_id: str) -> bool:
-    """Return whether an RQ id is thin, in any namespace."""
+    """Recognize thin ids of any namespace."""
     return _THIN.fullmatch(rq_id) is not None
 
 
@@ -55,7 +55,7 @@ def to_bytes(rq_id: str) -> bytes:
 
 
 class AwaitedId(NamedTuple):
-    """Id from the blocking command, and whether RQ was suspended."""
+    """Popped id, and whether RQ was suspended."""
 
     key: str
     rq_id: bytes
@@ -63,7 +63,7 @@ class AwaitedId(NamedTuple):
 
 
 class PoppedId(NamedTuple):
-    """Id popped from its queue's list; `job_id` is None and `delivery` 0 unless tracked."""
+    """Popped id; `job_id` is None and `delivery` 0 unless tracked."""
 
     rq_id: str
     queue: str

@@ -12,7 +12,7 @@ from drain.formatting import visible
 from drain.wire.calls import ENTRY_POINT, LARGEST_ID, NAMED, call_around_id, call_by_entry_point
 from drain.wire.ids import forwarded_id, tracked_id
 
-# RQ's default: without a timeout in the hash, RQ workers fail at the first heartbeat.
+# RQ's default; without one, RQ workers fail at the first heartbeat.
 _FORWARD_TIMEOUT_SECONDS = 180
 # RQ ends jobs that the worker's own timeout could not interrupt, after their lease.
 _OUTER_TIMEOUT_MARGIN_SECONDS = 60
@@ -23,8 +23,8 @@ _LONGEST_TIMEOUT_SECONDS = 2**31 - 1
 _TRACKED_RESULT_TTL_SECONDS = 60
 # For failed deliveries: redelivery must see that RQ stopped a job, whose lease may last for hours.
 FAILED_TTL_SECONDS = 86_400
-# A pickle in RQ's old result field, read before forking: importing the entry point once saves a third of a job's cost
-# in an `rq worker` without settings. RQ ignores unreadable ones.
+# A pickle in RQ's old result field, read before forking: importing the entry point once saves a third of a job's cost.
+# RQ ignores unreadable ones.
 IMPORTS_ENTRY_POINT = f"c{NAMED}\n{ENTRY_POINT.removeprefix(f'{NAMED}.')}\n."
 
 
@@ -55,7 +55,7 @@ def tracked(
 ) -> Delivery:
     """Return the RQ job of a row in `inflight_jobs`.
 
-    `installation` keeps other databases from claiming the id; "" as in older versions.
+    `installation` keeps other databases from claiming the id.
     """
     shown, before_id, after_id = _template(job_name, installation)
     if not installation or not 0 <= job_id <= LARGEST_ID:
@@ -71,7 +71,6 @@ def tracked(
 
 @lru_cache(maxsize=10_000)
 def _template(job_name: str, installation: str) -> tuple[str, bytes, bytes]:
-    """Return the common part of a job's deliveries: shown name, call around the id."""
     around_id = call_around_id(job_name, installation) if installation else (b"", b"")
     return _shown(job_name), *around_id
 
@@ -101,5 +100,5 @@ def forwarded(
 
 
 def _shown(job_name: str) -> str:
-    # Ten times as fast as `visible`, and enough for nearly all names.
+    # Ten times as fast as `visible`.
     return job_name if job_name.isascii() and job_name.isprintable() else visible(job_name)

@@ -147,7 +147,7 @@ def bounds_key(namespace: str) -> str:
 
 
 def whole_key(namespace: str, queue: str | None = None) -> str:
-    """Return the key that makes a queue, or all, need hashes."""
+    """Return the key that requires hashes in a queue, or all."""
     return f"drain:whole:{namespace}" if queue is None else f"drain:whole:{namespace}:{queue}"
 
 

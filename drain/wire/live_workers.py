@@ -25,7 +25,7 @@ _MOST_NAMES = 20_000
 
 
 class LiveWorker(NamedTuple):
-    """Registered worker process whose entry has not expired.
+    """Registered, unexpired worker process.
 
     Attributes:
         pid: 0 if unknown.
@@ -52,7 +52,7 @@ class LiveWorkers(RedisConnection):
     """Workers registered in a Redis."""
 
     def page(self, limit: int, after: str = "") -> tuple[list[LiveWorker], int]:
-        """Read a page of workers by name, after a name, and the number of all.
+        """Read a page of workers by name, and the number of all.
 
         Omits expired entries, and companions of `drain work` for plain jobs.
         """
@@ -66,7 +66,7 @@ class LiveWorkers(RedisConnection):
         return found[:limit], len(names)
 
     def at(self, queue: str, host: str, pid: int) -> list[LiveWorker]:
-        """Find a queue's workers that this process registered."""
+        """Find this process's workers of a queue."""
         with reachable(self.where):
             names = self._names(queue_workers_key(queue))
             return [each for each in self._read(names) if (each.host, each.pid) == (host, pid)]

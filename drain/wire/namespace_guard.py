@@ -60,7 +60,7 @@ def read_owner(text: bytes) -> Owner:
 
 
 class Ownership:
-    """One database's claims on its namespace and queues; `installation` is "" for readers."""
+    """One database's claims; `installation` is "" for readers."""
 
     def __init__(self, client: redis.Redis, where: str, namespace: str) -> None:
         self.installation = self.label = ""
@@ -75,7 +75,7 @@ class Ownership:
         self._reported_at: dict[str, float] = {}
 
     def mending(self, ask: Callable[[], T]) -> T:
-        """Call `ask`; on a wrong type, delete our key and call again.
+        """Call `ask`; on a wrong type, delete our key and repeat.
 
         A deleted mark causes redelivery; the next push claims queues again.
         """
@@ -91,7 +91,7 @@ class Ownership:
             return ask()
 
     def mark(self) -> None:
-        """Mark the namespace as ours; the mark vanishes if Redis loses its data."""
+        """Mark the namespace as ours, until Redis loses its data."""
         with reachable(self._where):
             arguments = [self.installation, self.label, self.key]
             owner: Any = self.mending(lambda: self._mark(args=arguments))
@@ -107,7 +107,7 @@ class Ownership:
         return owner is not None and not owner.recovers
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return and report queues that others feed."""
+        """Return and report queues fed by others."""
         if not queues or not self.installation:
             return {}
         with reachable(self._where):
@@ -124,7 +124,7 @@ class Ownership:
         return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Release our queues that are empty in Redis; returns their number."""
+        """Release our empty queues."""
         with reachable(self._where):
             forgotten: Any = self._forget(args=[self.installation, *queues])
         return int(forgotten)
@@ -137,12 +137,12 @@ class Ownership:
         return int(forgotten)
 
     def require_ours(self, text: bytes) -> None:
-        """Raise OwnedByAnotherError if a script's reply names another owner."""
+        """Raise OwnedByAnotherError if a reply names another owner."""
         if text:
             raise self._owned_by(read_owner(text))
 
     def report_misused(self, keys: Collection[str]) -> None:
-        """Log RQ keys that hold other data, every ten minutes."""
+        """Log misused RQ keys, every ten minutes."""
         for key in filter(self._is_to_be_reported, keys):
             log.error(
                 "Redis key %s does not hold RQ's data, so RQ's tools miss queues: rename that key",
@@ -151,7 +151,7 @@ class Ownership:
             )
 
     def report(self, others: Mapping[str, Owner]) -> None:
-        """Log queues owned by other databases, every ten minutes."""
+        """Log others' queues, every ten minutes."""
         for queue, owner in others.items():
             if not self._is_to_be_reported(queue):
                 continue

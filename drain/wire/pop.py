@@ -27,7 +27,7 @@ _POPPED, _SUSPENDED, _TO_BE_CLASSIFIED = range(3)
 
 
 class Popper:
-    """Pops ids for one worker, without waiting; classifies none without `installation`."""
+    """Pops ids without waiting; classifies none without `installation`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Popper:
         self._pop = client.register_script(scripts.load("pop"))
 
     def take(self, awaited: AwaitedId) -> PoppedId | None:
-        """Accept an id from `wait` if tracked and RQ was not suspended."""
+        """Accept an id if tracked and RQ was not suspended."""
         if awaited.is_suspended or self._tracked_id.fullmatch(awaited.rq_id) is None:
             return None
         taken = self._popped_id(awaited.rq_id, queue_of(awaited.key))
@@ -83,7 +83,6 @@ class Popper:
                 self._sources.popped_from(found[-1].queue)
             if found or self._installation is None or not lists:
                 return found
-        # The next `pop` tries the other lists.
         self._sources.skip(queue)
         self.more_to_classify = True
         return []
@@ -121,7 +120,6 @@ class Popper:
         return PoppedId(text, queue, int(match[1]), int(match[2]))
 
     def _checked(self, found: list[PoppedId]) -> list[PoppedId]:
-        """Filter out ids that are foreign."""
         if self._installation is None or len(found) != 1 or found[0].job_id is not None:
             return found
         (alone,) = found

@@ -33,7 +33,7 @@ _HASHES_PER_PAGE = 500
 
 
 class Producer(QueueReader):
-    """Pushes jobs to RQ's queues for one database, and reads these queues."""
+    """Pushes one database's jobs to RQ's queues."""
 
     # One thing: the calls of one connection to Redis.
 
@@ -55,7 +55,7 @@ class Producer(QueueReader):
         self._owners.installation, self._owners.label = installation, label
 
     def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
-        """Write jobs and append them to their lists; returns refused jobs per queue.
+        """Push jobs; returns refused jobs per queue.
 
         A queue is refused if its key is not a list or another database feeds it. On errors, some jobs may be stored:
         pushing again is harmless for tracked jobs, at-least-once for forwarded ones.
@@ -73,7 +73,7 @@ class Producer(QueueReader):
         return refused
 
     def push_thin(self, rq_ids: Mapping[str, Sequence[str]]) -> Counter[str]:
-        """Append thin deliveries, by queue; returns and raises as `push`."""
+        """Append thin deliveries; returns and raises as `push`."""
         refused: Counter[str] = Counter()
         for queue, ids in rq_ids.items():
             for first in range(0, len(ids), IDS_PER_CALL):
@@ -83,11 +83,11 @@ class Producer(QueueReader):
         return refused
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those queues where only our `drain work` listens."""
+        """Return queues where only our `drain work` listens."""
         return self._thin.need_no_hash(queues)
 
     def need_hashes(self, queue: str | None = None) -> None:
-        """Require hashes in a queue, or in all, for an hour, across leaders."""
+        """Require hashes in a queue, or in all, for an hour."""
         self._thin.need_hashes(queue)
 
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
@@ -110,7 +110,6 @@ class Producer(QueueReader):
         return self._read(answer)
 
     def _read(self, answer: Any) -> list[str]:
-        """Process a push's reply; returns refused queues."""
         owner, no_lists, foreign, lengths, misused = answer
         self._owners.require_ours(owner)
         self._owners.report_misused([key.decode() for key in misused])
@@ -127,17 +126,17 @@ class Producer(QueueReader):
         return [*refused, *others]
 
     def take_pushed_lengths(self) -> dict[str, int]:
-        """Return list lengths after pushes since the last call."""
+        """Return list lengths since the last call."""
         lengths, self._pushed_lengths = self._pushed_lengths, {}
         return lengths
 
     def rq_verdicts(self, rq_ids: Sequence[str]) -> list[RQVerdict]:
-        """Return RQ's verdicts on lost deliveries, in one round trip."""
+        """Return RQ's verdicts, in one round trip."""
         with reachable(self.where):
             return self._earlier.verdicts(rq_ids)
 
     def move_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Move RQ dependents to later deliveries; returns their number."""
+        """Move RQ dependents to later deliveries."""
         with reachable(self.where):
             return self._earlier.move_dependents(pairs)
 
@@ -148,7 +147,7 @@ class Producer(QueueReader):
                 self._earlier.forget(replaced)
 
     def mark(self) -> None:
-        """Mark the namespace as ours; the mark vanishes if Redis loses its data.
+        """Mark the namespace as ours, until Redis loses its data.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
@@ -164,15 +163,15 @@ class Producer(QueueReader):
         return self._owners.remembers()
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """Return and report queues that others feed."""
+        """Return and report queues fed by others."""
         return self._owners.fed_by_others(queues)
 
     def queues_fed(self) -> set[str]:
-        """Return the queues that our database feeds."""
+        """Return our database's queues."""
         return set(self._owners.queues_of(self.installation))
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Release our queues that are empty in Redis; returns their number."""
+        """Release our empty queues."""
         pages = iter(queues)
         return sum(
             self._owners.forget_queues(page)
@@ -187,7 +186,7 @@ class Producer(QueueReader):
         return self._owners.take_over(installation)
 
     def remove_ids_of(self, installation: str) -> Iterator[int]:
-        """Remove a vanished database's ids from its lists; yields counts.
+        """Remove a vanished database's ids; yields counts.
 
         Call before `take_over`, which forgets its queues. Hashes stay.
         """
@@ -207,7 +206,6 @@ def _by_queue(answer: Sequence[Any]) -> dict[str, Any]:
 
 
 def _remove(client: redis.Redis, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
-    """Remove an installation's ids from these; returns their number."""
     copies = Counter(rq_ids)
     jobs = classify_ids(client, list(copies), installation)
     with client.pipeline(transaction=False) as pipeline:

@@ -14,7 +14,7 @@ from drain.wire.keys import progress_key
 
 # Progress of a dead worker then vanishes.
 KEPT_SECONDS = 30
-# Lua takes only some thousand arguments per call.
+# Lua takes only some thousand arguments.
 _JOBS_PER_CALL = 1000
 
 
@@ -41,7 +41,7 @@ class ProgressBoard:
         return cls(connect(redis_url), describe(redis_url), namespace)
 
     def write(self, all_written: Sequence[Written]) -> None:
-        """Write progress, except for jobs with a later attempt."""
+        """Write progress, except for earlier attempts."""
         for first in range(0, len(all_written), _JOBS_PER_CALL):
             part = all_written[first : first + _JOBS_PER_CALL]
             with reachable(self._where):
@@ -51,7 +51,7 @@ class ProgressBoard:
                 )
 
     def read(self, job_id: int) -> dict[str, Any] | None:
-        """Read a job's progress; None if missing or invalid."""
+        """Read a job's valid progress."""
         with reachable(self._where):
             try:
                 text: Any = self._redis.get(progress_key(self._namespace, job_id))

@@ -14,7 +14,6 @@ from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_patt
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import Worker, read_workers
 
-# Ids at a list's head.
 _LOOK_AHEAD = 50
 # Some milliseconds of Redis' time.
 _LISTS_PER_CALL = 200
@@ -39,12 +38,12 @@ class QueueReader(RedisConnection):
         return {queue_of(key.decode(errors="replace")) for key in keys}
 
     def workers(self, queues: Sequence[str]) -> dict[str, int]:
-        """Count each queue's live workers for tracked jobs."""
+        """Count live workers for tracked jobs."""
         with reachable(self.where):
             return {queue: len(found) for queue, found in read_workers(self._redis, queues).items()}
 
     def crews(self, queues: Sequence[str]) -> dict[str, list[Worker]]:
-        """Read each queue's live workers for tracked jobs."""
+        """Read live workers for tracked jobs."""
         with reachable(self.where):
             return read_workers(self._redis, queues)
 
@@ -66,7 +65,7 @@ class QueueReader(RedisConnection):
         }
 
     def show_bounds(self, bounds: Mapping[str, int]) -> None:
-        """Publish bounds of lists with waiting rows, briefly; dropped if Redis is out of memory."""
+        """Publish list bounds briefly; dropped if Redis is out of memory."""
         key = bounds_key(self.namespace)
         with reachable(self.where), self._redis.pipeline() as pipeline:
             pipeline.hset(key, items=[item for pair in bounds.items() for item in pair])
@@ -74,7 +73,7 @@ class QueueReader(RedisConnection):
             pipeline.execute(raise_on_error=False)
 
     def bound(self, queue: str) -> int | None:
-        """Return a list's bound; None unless rows recently waited for room."""
+        """Return a list's bound, if rows recently waited for room."""
         with reachable(self.where):
             bound: Any = self._redis.hget(bounds_key(self.namespace), queue)
         return None if bound is None else int(bound)
@@ -107,7 +106,7 @@ class QueueReader(RedisConnection):
         return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
     def not_lists(self, queues: Sequence[str]) -> list[str]:
-        """Return keys of these queues that are not lists."""
+        """Return these queues' keys that are not lists."""
         types = self._of_each(queues, lambda pipeline, key: pipeline.type(key))
         return [
             queue_key(queue)

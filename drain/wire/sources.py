@@ -10,12 +10,12 @@ from drain.wire.keys import intermediate_key, queue_key, queue_of
 
 log = logging.getLogger(__name__)
 
-# Lets the other database's workers pop foreign ids at a list's head.
+# Lets the other database's workers pop foreign ids.
 _SKIPPED_SECONDS = 1.0
 
 
 class SourceLists:
-    """Lists of a worker's queues, in order of preference, or taking turns."""
+    """Lists of a worker's queues, in order or taking turns."""
 
     def __init__(
         self, queues: Sequence[str], only_tracked: Collection[str], *, rotates: bool = False
@@ -27,7 +27,7 @@ class SourceLists:
         self._no_lists: set[str] = set()
 
     def modes(self, *, tracked: bool, plain: bool) -> str:
-        """Return a letter per key for `pop.lua`: which jobs to pop."""
+        """Return a letter per key for `pop.lua`."""
         return "".join(self._mode(key, tracked=tracked, plain=plain) for key in self.keys)
 
     @property

@@ -1,6 +1,6 @@
 """Stacks of running jobs, requested on the channel of RQ's commands.
 
-Workers listen there anyway. A question has two numbers and a random word, which names the answer's key.
+Workers listen there anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAIT_SECONDS = 2.0
 
 
 class StackQuestion(NamedTuple):
-    """Request for a job's stack under a fencing token; `word` names the answer's key."""
+    """Request for a job's stack; `word` names the answer's key."""
 
     job_id: int
     token: int
@@ -49,7 +49,7 @@ class StackQuestions(RedisConnection):
         return word, int(heard)
 
     def wait(self, word: str, seconds: float) -> dict[str, Any] | None:
-        """Wait for the answer; None on timeout, or if invalid."""
+        """Wait for a valid answer; None on timeout."""
         key, left = stack_key(self._namespace, word), seconds
         while left > 0:
             patience = min(left, _WAIT_SECONDS)

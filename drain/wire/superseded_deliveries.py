@@ -28,7 +28,7 @@ class RQVerdict(StrEnum):
 
 
 class ReplacedDelivery(NamedTuple):
-    """Delivery that a later one replaced."""
+    """Replaced delivery."""
 
     rq_id: str
     queue: str
@@ -43,13 +43,13 @@ class EarlierDeliveries:
         self._move_dependents = client.register_script(scripts.load("move_dependents"))
 
     def verdicts(self, rq_ids: Sequence[str]) -> list[RQVerdict]:
-        """Return RQ's verdict on each delivery."""
+        """Return RQ's verdicts."""
         answer: Any = self._read_status(args=list(rq_ids))
         pairs = iter(answer)
         return [_verdict(status, traceback) for status, traceback in zip(pairs, pairs, strict=True)]
 
     def move_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Move RQ dependents to later deliveries; returns their number."""
+        """Move RQ dependents to later deliveries."""
         moved: Any = self._move_dependents(args=[rq_id for pair in pairs for rq_id in pair])
         return int(moved)
 

@@ -19,9 +19,8 @@ from drain.wire.namespace_guard import Ownership, read_owner
 
 # 3 ms of Redis' time. Lua takes at most 8000 arguments.
 IDS_PER_CALL = 5000
-# Field of a worker's hash: namespace it needs no hashes for.
 NEEDS_NO_HASH = "drain"
-# Until stock workers have re-registered in RQ's registry, with their next job.
+# Until stock workers have re-registered, with their next job.
 _WHOLE_SECONDS = 3600
 
 
@@ -44,7 +43,7 @@ class ThinDeliveries:
             return owners.mending(lambda: self._push(args=arguments))
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
-        """Return those queues where only our `drain work` listens."""
+        """Return queues where only our `drain work` listens."""
         keys = [whole_key(self._namespace)]
         for queue in queues:
             keys += queue_workers_key(queue), whole_key(self._namespace, queue)

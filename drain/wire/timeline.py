@@ -26,7 +26,7 @@ class Traces(RedisConnection):
         self._namespace = namespace
 
     def note(self, hops: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-        """Record hops in seconds since 1970; dropped without Redis."""
+        """Record hops in Unix time; dropped without Redis."""
         try:
             with reachable(self.where):
                 pipeline: Any = self._redis.pipeline(transaction=False)

@@ -136,6 +136,6 @@ class WorkerPresence:
             self._show_job(keys, [rq_id, worker_name, time(), _EXECUTION_SECONDS])
 
     def forget_worker(self, name: str, pid: int, queues: Collection[str]) -> None:
-        """Remove a dead process's worker; see the function."""
+        """See `forget_worker`."""
         with reachable(self._where):
             forget_worker(self._redis, name, pid, queues)

@@ -14,8 +14,8 @@
     estimates    recent speed of a queue
     timeline     times of a job's hops
 
-All tables are read in one snapshot, so a moving job is in exactly one. The first cause on a job's path wins.
-Each query reads at most 10,000 rows. The leader is not contacted.
+All tables are read in one snapshot, so a moving job is in exactly one. The first cause on a job's path wins. Each query
+reads at most 10,000 rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def explain(connection: Connection, redis: Producer | None, job_id: int) -> Expl
     """
     if found := _look(connection, redis, job_id):
         return found
-    # Read first: the second look then sees the rows of every transaction committed before.
+    # Read first: the second look then sees all rows committed before.
     traces = absent.read_traces(connection)
     return _look(connection, redis, job_id) or absent.explain(connection, job_id, traces)
 

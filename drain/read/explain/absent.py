@@ -32,7 +32,7 @@ _MOST_NAMED = 3
 class OpenTransaction(NamedTuple):
     """Open transaction that may have staged jobs.
 
-    `pid` is None if it is prepared; `application` and `since` if this role may not see them.
+    `pid` is None if it is prepared; the others if hidden from this role.
     """
 
     pid: int | None
@@ -42,7 +42,7 @@ class OpenTransaction(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Last assigned id, and transactions open after that."""
+    """Last assigned id, and later open transactions."""
 
     last_id: int
     open: Sequence[OpenTransaction]
@@ -57,7 +57,7 @@ def read_traces(connection: Connection) -> Traces:
 
 
 def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
-    """Explain an id found in no table."""
+    """Explain an absent id."""
     if job_id > traces.last_id or job_id == 0:
         why = f"the id was never assigned: the last one is {traces.last_id}"
         finding = Finding(

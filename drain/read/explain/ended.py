@@ -1,4 +1,4 @@
-"""Jobs that have ended: finished, superseded, dead, cancelled."""
+"""Ended jobs: finished, superseded, dead, cancelled."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from drain.read.explain.situation import Situation
 
 _MINUTES = 10
 _MOST_FINISHED = 1000
-# Jobs finished during this wait, enough to measure the speed.
+# Finished jobs that suffice to measure the speed.
 _ENOUGH = 10
 _FINISHED = f"""
 SELECT begun_at, finished_at, superseded_by IS NULL AND (%(key)s::text IS NULL OR key = %(key)s::text) FROM (
@@ -26,15 +26,13 @@ ORDER BY begun_at
 
 
 class _Span(NamedTuple):
-    """A job's time from delivery or last claim to its end."""
-
     begun_at: datetime
     ended_at: datetime
     counts: bool = True
 
 
 def per_second(situation: Situation, key: str | None = None) -> float | None:
-    """Measure recently finished jobs per second, if any."""
+    """Measure jobs finished per second."""
     parameters = {"queue": situation.queue, "key": key}
     read = [_Span(*row) for row in situation.connection.execute(_FINISHED, parameters, binary=True)]
     ended = [span for span in read if span.counts]
@@ -53,7 +51,6 @@ def per_second(situation: Situation, key: str | None = None) -> float | None:
 
 
 def _busy_seconds(spans: Iterable[_Span], begin: datetime) -> float:
-    """Return how long at least one span was open."""
     covered, end = 0.0, begin
     for span in sorted(spans):
         first = max(span.begun_at, end)
@@ -70,7 +67,7 @@ def _rates(situation: Situation, key: str | None) -> list[float]:
 
 
 def by_speed(situation: Situation, before: int, key: str | None = None) -> Estimate:
-    """Estimate a start from the jobs ahead and the speed."""
+    """Estimate a start from the jobs ahead."""
     whose = f"queue {situation.queue}" if key is None else f"key {visible(key)}"
     speed = per_second(situation, key)
     if speed is None:

@@ -47,7 +47,7 @@ CAUSES: Mapping[str, str] = {
 
 
 class Estimate(NamedTuple):
-    """Seconds until a job starts, if known, and the reason."""
+    """Seconds until a start, if known, and the reason."""
 
     seconds: float | None
     reason: str
@@ -57,9 +57,7 @@ class Finding(NamedTuple):
     """Cause, as found.
 
     Attributes:
-        cause: One of `CAUSES`.
-        why: For users.
-        details: The same, for programs.
+        details: The reason, for programs.
     """
 
     cause: str
@@ -71,7 +69,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explanation of one job at one instant.
+    """Explanation of one job.
 
     Attributes:
         state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause, `stalled`,
@@ -91,7 +89,7 @@ class Explanation:
 
     @property
     def starts_at(self) -> datetime | None:
-        """Estimated start, if any."""
+        """Estimated start."""
         seconds = self.finding.estimate.seconds
         return None if seconds is None else self.now + timedelta(seconds=seconds)
 

@@ -1,4 +1,4 @@
-"""Jobs in flight: running, delivered, or awaiting their next attempt."""
+"""Jobs in flight: running, delivered, or retrying."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOST_AFTER_SECONDS = 15.0
 
 
 def explain(situation: Situation) -> Explanation:
-    """Explain a row of `inflight_jobs` by its first cause."""
+    """Explain a row of `inflight_jobs`."""
     state = queries.inflight_state(situation.job, situation.now)
     causes, last = {
         "running": ((), _running),

@@ -21,7 +21,7 @@ from drain.tables.columns import DUE
 from drain.tables.pauses import Pause, Pauses
 
 _MOST_NAMED = 5
-# If no job starts for this long, all workers count as busy.
+# Without a start for this long, all workers count as busy.
 _A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("waits for a leader")
 # Jobs with the key: in flight, earlier retries, cancelled but running; then dead; then the number staged.
@@ -63,7 +63,7 @@ def redis_away(situation: Situation) -> Finding | None:
 
 
 def other_database(situation: Situation) -> Finding | None:
-    """Report a queue that belongs to another database."""
+    """Report a queue of another database."""
     queue, owner = situation.queue, situation.owner
     if isinstance(situation.redis_error, OwnedByAnotherError):
         why = str(situation.redis_error)
@@ -76,7 +76,7 @@ def other_database(situation: Situation) -> Finding | None:
 
 
 def paused(situation: Situation) -> Finding | None:
-    """Report the longest pause that holds the job."""
+    """Report the longest pause."""
     if not situation.pauses:
         return None
     pause = situation.pauses[0]
@@ -99,7 +99,7 @@ def _what_is_paused(pause: Pause) -> str:
 
 
 def held(situation: Situation) -> Finding | None:
-    """Report a queue held because its rules cannot be applied."""
+    """Report a queue whose rules cannot be applied."""
     if (error := situation.rules.error) is None:
         return None
     why = f"queue {situation.queue} is held because its rules cannot be applied: {visible(error)}"
@@ -108,7 +108,7 @@ def held(situation: Situation) -> Finding | None:
 
 
 def order(situation: Situation) -> Finding | None:
-    """Report an earlier job of an ordered key, unfinished or dead."""
+    """Report an earlier job of an ordered key."""
     rules, key = situation.rules, situation.key
     if not rules.ordered or key is None:
         return None
@@ -153,7 +153,7 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
 
 
 def limit(situation: Situation) -> Finding | None:
-    """Report a reached limit of the key or queue."""
+    """Report a reached limit."""
     rules, key = situation.rules, situation.key
     of_key = [job for job in situation.running if key is not None and job.key == key]
     if rules.running_per_key is not None and key is not None and len(of_key) >= rules.running_per_key:
@@ -202,7 +202,7 @@ def no_worker(situation: Situation) -> Finding | None:
 
 
 def workers_busy(situation: Situation, before: int) -> Finding | None:
-    """Report workers too busy to start a job, with `before` jobs ahead."""
+    """Report workers too busy to start a job."""
     crew = situation.crew
     if crew is None or crew.stuck_seconds(situation.now) < _A_WHILE_SECONDS:
         return None
@@ -223,7 +223,7 @@ def workers_busy(situation: Situation, before: int) -> Finding | None:
 
 
 def suspended(situation: Situation) -> Finding | None:
-    """Report workers paused by `rq suspend`."""
+    """Report `rq suspend`."""
     if not situation.is_suspended:
         return None
     why = "`rq suspend` has paused all workers on this Redis: run `rq resume`"

@@ -1,4 +1,4 @@
-"""Staged jobs ahead of one in its queue and key, up to a bound."""
+"""Staged jobs ahead of one, up to a bound."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     """Place of a staged job.
 
     Attributes:
-        in_queue: Jobs ahead in the queue; above `MOST`, more than that.
+        in_queue: Jobs ahead in the queue, or more if above `MOST`.
         in_key: Jobs ahead in its key.
         keys: Keys that take turns, at most 1,000; 0 unless fair.
     """
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return max(self.in_queue, self.in_key) <= MOST
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to JSON types; `more` if inexact."""
+        """Convert to JSON types."""
         return {"in_queue": self.in_queue, "in_key": self.in_key, "more": not self.is_bounded}
 
 
@@ -96,7 +96,7 @@ def _place_with_aging(
 
 
 def retries_before(connection: Connection, job: Mapping[str, Any]) -> int:
-    """Count the queue's earlier retries, up to a bound."""
+    """Count the queue's earlier retries."""
     parameters = {"queue": job["queue"], "next_run_at": job["next_run_at"]}
     (before,) = fetch_one(connection, _RETRIES, parameters)
     return int(before)

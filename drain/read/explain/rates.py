@@ -1,4 +1,4 @@
-"""Used-up rates of a queue or key."""
+"""Used-up rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.tables.rules import Bucket
 
 
 def rate(situation: Situation) -> Finding | None:
-    """Report a used-up rate of the key or queue."""
+    """Report a used-up rate."""
     lacking = read_lacking(situation.connection, [situation.rules])
     for cause, text, bucket, key in _rates(situation):
         held = sum(job.is_delivered for job in situation.running if key in (None, job.key))

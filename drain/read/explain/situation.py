@@ -1,4 +1,4 @@
-"""Facts about one job, each read on first use."""
+"""Lazily read facts about one job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_REDIS = "Redis is not configured, so lists and workers are unknown: set DRAI
 
 
 class Situation:
-    """Facts about one job, in the open snapshot; `redis` is optional."""
+    """Facts about one job, in the open snapshot."""
 
     def __init__(self, connection: Connection, redis: Producer | None, job: Mapping[str, Any]) -> None:
         self.connection = connection
@@ -35,42 +35,42 @@ class Situation:
 
     @property
     def queue(self) -> str:
-        """Queue of the job."""
+        """Job's queue."""
         return str(self.job["queue"])
 
     @property
     def key(self) -> str | None:
-        """Key of the job, if any."""
+        """Job's key."""
         key: str | None = self.job["key"]
         return key
 
     @cached_property
     def due_at(self) -> datetime:
-        """Earliest possible start of the job."""
+        """Earliest possible start."""
         columns = ("scheduled_at", "staged_at", "matured_at", "next_run_at")
         times: list[datetime | None] = [self.job.get(column) for column in columns]
         return max(time for time in times if time is not None)
 
     @cached_property
     def leader(self) -> dict[str, str] | None:
-        """Name and start of the leader, if any."""
+        """Leader's name and start."""
         return queries.leader(self.connection)
 
     @cached_property
     def rules(self) -> RulesRow:
-        """Rules of the queue, by default without limits."""
+        """Queue's rules, by default without limits."""
         return rules.read_of(self.connection, [self.queue]).get(self.queue, RulesRow(self.queue))
 
     @cached_property
     def pauses(self) -> list[Pause]:
-        """Pauses that hold the job, longest first."""
+        """Pauses of the job, longest first."""
         job = (self.queue, str(self.job["job_name"]), self.key)
         held = (pause for pause in pauses.read(self.connection) if pause.applies(*job))
         return pauses.longest_first(held)
 
     @cached_property
     def running(self) -> list[Running]:
-        """Running jobs of the queue, oldest first."""
+        """Running jobs, oldest first."""
         return causes.read_running(self.connection, self.queue)
 
     @cached_property
@@ -86,7 +86,7 @@ class Situation:
 
     @cached_property
     def redis_error(self) -> UnavailableError | OwnedByAnotherError | None:
-        """Error from Redis, if any."""
+        """Error from Redis."""
         try:
             self.remembers  # noqa: B018
         except (UnavailableError, OwnedByAnotherError) as error:
@@ -113,13 +113,13 @@ class Situation:
 
     @cached_property
     def owner(self) -> Owner | None:
-        """Other database that owns the queue, if any."""
+        """Queue's other owner, if any."""
         redis = self._redis
         return redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
 
     @cached_property
     def workers(self) -> int | None:
-        """Live workers of the queue, if known."""
+        """Live workers, if known."""
         return len(self.crew.workers) if self.crew else None
 
     @cached_property
@@ -131,11 +131,11 @@ class Situation:
 
     @cached_property
     def is_suspended(self) -> bool:
-        """True if `rq suspend` has paused all workers."""
+        """True during `rq suspend`."""
         return bool(self._redis and self.knows_redis and self._redis.is_suspended())
 
     def ids_before(self, within: int) -> int | None:
-        """Count the ids ahead in the list, if among the first `within`."""
+        """Count ids ahead in the list, if among the first `within`."""
         if self._redis is None:
             return None
         job_id, delivery = int(self.job["id"]), int(self.job["delivery"])
@@ -150,7 +150,7 @@ class Situation:
 
     @cached_property
     def depth(self) -> int | None:
-        """Bound of the list; None if no row has recently waited for room. Without Redis, the lowest."""
+        """Bound of the list, if rows recently waited; without Redis, the lowest."""
         return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:

@@ -1,4 +1,4 @@
-"""Stack of a running job, requested from its worker through Redis."""
+"""Stack of a running job, requested from its worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADVICE = "`py-spy dump --pid {pid}` on {host} reads the stack from outside"
 
 
 class Call(NamedTuple):
-    """Call of a running job, without values."""
+    """Call of a job, without values."""
 
     file: str
     line: int
@@ -37,7 +37,7 @@ class JobStack:
     """Stack of a running job.
 
     Attributes:
-        place: Its thread or process, for users.
+        place: Its thread or process.
         calls: Innermost last.
         beside: The event loop's calls while it is blocked, which blocks all async jobs.
     """
@@ -50,7 +50,7 @@ class JobStack:
 
     @property
     def outer(self) -> int:
-        """Number of the worker's calls before the job's own."""
+        """Number of calls before the job's own."""
         return calls_before_the_job([call.file for call in self.calls], self.claim["job_name"])
 
     def as_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class JobStack:
 
 
 class NoStackError(DrainError):
-    """The stack cannot be read; the text says why."""
+    """The stack cannot be read."""
 
 
 def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:

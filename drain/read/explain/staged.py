@@ -1,4 +1,4 @@
-"""Jobs waiting in `staged_jobs`."""
+"""Staged jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.read.explain.uniqueness import gives_way, quiet
 
 
 def explain(situation: Situation) -> Explanation:
-    """Explain a row of `staged_jobs` by its first cause."""
+    """Explain a row of `staged_jobs`."""
     causes = (
         _scheduled,
         obstacles.no_leader,
@@ -34,7 +34,7 @@ def explain(situation: Situation) -> Explanation:
 
 def _scheduled(situation: Situation) -> Finding | None:
     at = situation.job["scheduled_at"]
-    # The leader reschedules jobs that wait for quiet.
+    # The leader reschedules such jobs.
     if at <= situation.now or quiet(situation):
         return None
     why = f"it is scheduled for {clock(at)}, {relative(at, situation.now)}"

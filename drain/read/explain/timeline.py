@@ -1,4 +1,4 @@
-"""Timeline of one job through tables and processes."""
+"""Timeline of one job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_TABLES = {
 def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[str, Any]]:
     """List the hops of a job in time order, with `seconds` since the first and `step_seconds` since the previous.
 
-    Those of failed attempts also have `attempt`, `worker` and `error`, as far as recorded.
+    Failed attempts also have `attempt`, `worker` and `error`.
 
     Args:
         noted: Times recorded by processes (`wire.Traces`).
@@ -53,7 +53,6 @@ def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[
 
 
 def _attempts(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the claim and the failure of each recorded error, oldest first."""
     newest = job.get("last_error")
     for error in (*reversed(earlier_errors(newest)), newest):
         if not isinstance(error, Mapping) or (at := time_of(error.get("at"))) is None:

@@ -59,7 +59,7 @@ def quiet(situation: Situation) -> Finding | None:
 
 
 def gives_way(situation: Situation) -> Finding | None:
-    """Report a due job replaced by another with its unique key."""
+    """Report a due job that gives way."""
     if situation.job["unique_key"] is None:
         return None
     rows = [row for row in _staged(situation) if row.is_due]
