@@ -164,7 +164,7 @@ class Settings:
 # Cached: fences claims, so a renamed host must not change it.
 @cache
 def process_name() -> str:
-    """Return this process's unique name: host, process id, random word."""
+    """Return a unique name: host, process id, random word."""
     # Containers may share host name and process id 1.
     return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
 

@@ -38,7 +38,7 @@ class ProgressError(DrainError, ValueError):
 
 
 class ConnectableError(StageError, SelectionError):
-    """The connection is of an unsupported type."""
+    """Unsupported type of connection."""
 
 
 class UnavailableError(DrainError):

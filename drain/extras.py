@@ -11,7 +11,7 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def install(extra: str) -> str:
-    """Return the pip command that adds an extra to this installation."""
+    """Pip command that adds an extra to this installation."""
     match _origin():
         case {"url": str(url), "dir_info": {"editable": True}}:
             return f"pip install --editable '{unquote(urlsplit(url).path)}[{extra}]'"
@@ -23,7 +23,7 @@ def install(extra: str) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Return the origin recorded by pip; {} for a package index."""
+    """Origin recorded by pip; {} for a package index."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -1,4 +1,4 @@
-"""Failure points: where the process may die without harm. Only a test's hook makes it; no setting can."""
+"""Points where a process may die without harm. Only a test's hook can kill it there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FailurePoint(StrEnum):
-    """All failure points, in the order a job passes them."""
+    """Failure points, in the order a job passes them."""
 
     LEADING = "the lock of the leader is held, deliveries that were never pushed not pushed yet"
     RECOVERED = "unclaimed deliveries pushed again, Redis not marked as fed by this database"
@@ -49,7 +49,7 @@ _hook: Callable[[FailurePoint], None] | None = None
 
 
 def failpoint(point: FailurePoint) -> None:
-    """Mark that this process reached a point."""
+    """Mark a reached point."""
     if _hook is not None:
         _hook(point)
 

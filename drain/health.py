@@ -76,9 +76,6 @@ def on_unhealthy(hook: F) -> F:
 def on_recovery(hook: F) -> F:
     """Register a function called on recovery from a reported failure: `hook(change)`.
 
-    Args:
-        hook: As for `on_unhealthy`.
-
     Raises:
         TypeError: Not a plain function.
     """

@@ -19,7 +19,6 @@ from drain.formatting import visible
 # Other attributes are fields of the event.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
-# None outside of jobs.
 JOB_FIELDS = ("job_id", "job_name", "attempt")
 _NO_JOB = (None, None, None)
 
@@ -28,8 +27,6 @@ JobFields = tuple[int, str, int]
 
 
 class _OfJob:
-    """Log record with the job that was running."""
-
     __slots__ = ("_job",)
 
     _job: JobFields | tuple[None, None, None]
@@ -52,7 +49,6 @@ class JobRecord(_OfJob, logging.LogRecord):
 
 @cache
 def _with_job(kind: Any) -> Any:
-    """Return a record class's subclass with the job."""
     if kind is logging.LogRecord:
         return JobRecord
     return kind if issubclass(kind, _OfJob) else type(kind.__name__, (_OfJob, kind), {})
@@ -89,7 +85,7 @@ def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """JSON lines: time, level, logger, message, event fields."""
+    """JSON lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -117,7 +113,7 @@ class Lines(logging.Formatter):
     """Plain lines; indented continuations cannot imitate log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (it overrides)
-        """Prefix the message with the running job."""
+        """Prefix the running job."""
         job_id, job_name, attempt = getattr(record, "_job", _NO_JOB)
         if job_id is not None:
             record.message = f"[job {job_id} {job_name}, attempt {attempt}] {record.message}"

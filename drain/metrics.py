@@ -126,7 +126,7 @@ _pairs: dict[tuple[str, str], Counter] = {}
 
 
 def queue_label(queue: str) -> str:
-    """Return a queue's label: its name for the first thousand, then `(others)`."""
+    """Queue's label: its name for the first thousand, then `(others)`."""
     if queue not in _labels:
         if len(_labels) >= _MOST_QUEUES:
             return OTHER_QUEUES
@@ -135,7 +135,7 @@ def queue_label(queue: str) -> str:
 
 
 def count_arrived(jobs: Mapping[tuple[str, str], int]) -> None:
-    """Count jobs that left `staged_jobs` for Redis."""
+    """Count arrived jobs by queue and name."""
     for labels, number in jobs.items():
         child = _pairs.get(labels)
         if child is None:

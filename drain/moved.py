@@ -27,5 +27,5 @@ class _Finder:
 
 
 def install() -> None:
-    """Explain former names in this process."""
+    """Explain former names."""
     sys.meta_path.append(_Finder)

@@ -48,7 +48,6 @@ __all__ = [
 
 # As in the schema.
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-# A hundred years.
 _LONGEST_PAUSE_SECONDS = 100 * 365 * 24 * 3600
 # Characters: of job names, as in the schema; of reasons, for display.
 _LONGEST_TEXTS = {"job": 255, "reason": 1000}

@@ -1,7 +1,6 @@
 """Entry point under any name, so that RQ's tools show tracked jobs as `drain.rq.shop.receipt`.
 
-RQ looks up attributes of this module, which are all the entry point. Define or import nothing here, or a job of that
-name would find it.
+Every attribute is the entry point. Define or import nothing here, or a job of that name would find it.
 """
 
 

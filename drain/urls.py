@@ -80,11 +80,7 @@ def for_libpq(url: str, *, of_sqlalchemy: bool) -> str:
 
 
 def in_schema(url: str, schema: str) -> str:
-    """Return the URL whose sessions see only this schema's tables.
-
-    Raises:
-        ConfigError: Invalid name.
-    """
+    """Return the URL whose sessions see only this schema's tables."""
     require_schema_name(schema)
     base, _, query = url.partition("?")
     pairs = _pairs(query, of_sqlalchemy=False)
@@ -112,7 +108,7 @@ def out_of_schema(url: str) -> str:
 
 
 def require_schema_name(name: str) -> None:
-    """Require a schema name that needs no quotes, or raise ConfigError."""
+    """Require a name that needs no quotes, or raise ConfigError."""
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
         raise ConfigError(
             "DRAIN_SCHEMA must be the name of a schema: up to 63 lower-case letters, digits and _, not starting with "
@@ -121,7 +117,7 @@ def require_schema_name(name: str) -> None:
 
 
 def schema_of(url: str) -> str | None:
-    """Return the schema that `in_schema` set, if any."""
+    """Return the schema set by `in_schema`, if any."""
     found = re.findall(r"-c drain\.schema=(\w+)", unquote(url.partition("?")[2]))
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""Admission by the leader: how many rows of each queue may leave, and which, under rules."""
+"""Admission of due rows, across queues."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Admission:
     A queue has rules if it has a row in `queues`, or paused jobs or keys. Others are bounded by their list alone.
 
     Args:
-        depth: Bound of each list; 0 for none, None to follow the workers.
-        forward_queues: Queues in forward mode, whose lists are unbounded.
+        depth: See `Depths.fixed`.
+        forward_queues: Their lists are unbounded.
 
     Attributes:
         outdated: Queues with changed limits: call back their unclaimed deliveries, then `called_back`.
@@ -63,11 +63,11 @@ class Admission:
         self._has_unread = False
 
     def expect_arrivals(self) -> None:
-        """Let the next look find jobs just staged under rules, otherwise up to a second later."""
+        """Let the next look find jobs just staged under rules."""
         self._hints.expect()
 
     def look_when_due(self) -> bool:
-        """Follow rules and look at waiting rows, if due; return True if some may have become free."""
+        """Follow rules and look, if due; return True if rows may have become free."""
         if monotonic() >= self._follow_at:
             self.follow()
         found = self._depths.look_when_due()
@@ -133,12 +133,12 @@ class Admission:
         return self._queues.awake.keys()
 
     def take_fallen_asleep(self) -> Collection[str]:
-        """Return queues that fell asleep since the last call; a found lane wakes them."""
+        """Queues that fell asleep since the last call; a found lane wakes them."""
         queues, self._queues.fallen_asleep = self._queues.fallen_asleep, set()
         return queues
 
     def room(self, queue: str) -> int:
-        """Return how many rows may leave in lane order; 0 under rules."""
+        """Rows that may leave in lane order; 0 under rules."""
         if self.paused.queue(queue):
             return 0
         if self._has_rules(queue):
@@ -194,15 +194,15 @@ class Admission:
         self._depths.pushed(jobs, lengths)
 
     def holds_retries(self, queue: str) -> bool:
-        """Return True if no retry could be delivered at the last look."""
+        """Return whether no retry could be delivered at the last look."""
         ruled = self._queues.awake.get(queue)
         return ruled is not None and not ruled.may_redeliver
 
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
-        """Return how many due retries may be delivered, or their ids under rules.
+        """Count due retries that may be delivered; under rules, return their ids.
 
         Raises:
-            HeldError: The queue is now held; the transaction cannot continue.
+            HeldError: The queue is held now; the transaction cannot continue.
         """
         if self.paused.queue(queue) or queue in self._held:
             return 0
@@ -215,7 +215,7 @@ class Admission:
         return []
 
     def redelivered(self, queue: str, claims: Mapping[int, int]) -> None:
-        """Count retries under rules as running, with their numbers of claims."""
+        """See `RuledQueue.redelivered`."""
         if queue in self._queues.awake:
             with self._following(queue):
                 self._queues.awake[queue].redelivered(claims)
@@ -295,7 +295,6 @@ class Admission:
                 raise HeldError
 
     def _make(self, queue: str) -> RuledQueue | None:
-        """Create a waking queue; None without rules or if held."""
         row = self._rules.rows.get(queue)
         if queue in self._held or not self._has_rules(queue):
             return None

@@ -1,4 +1,4 @@
-"""Allowances: how many more jobs of a queue and of each key may begin."""
+"""Allowances of a queue and of each key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Allowances:
     """Limits, rates, pauses and holds of one queue.
 
     Attributes:
-        one_at_a_time: A buried job counts as begun, since those behind it may have to wait.
+        one_at_a_time: A buried job counts as begun: those behind it may have to wait.
         paused: Paused keys with the end of each pause, or None.
         held: Keys of an ordered queue held by a dead job or a waiting retry.
     """
@@ -42,7 +42,7 @@ class Allowances:
         self._staged_until = 0.0
 
     def keep_rates_of(self, earlier: Allowances) -> None:
-        """Continue earlier buckets, or their missing tokens under other rates."""
+        """Continue earlier buckets, or under other rates their missing tokens."""
         if self.rates.are_those_of(earlier.rates):
             self.rates = earlier.rates
         else:
@@ -54,7 +54,7 @@ class Allowances:
         return bool(self._rules.running or self._per_key)
 
     def keep_for_retries(self, keys: Collection[str]) -> None:
-        """Keep room for these keys' due retries for a while."""
+        """Keep room for these keys' retries for a while."""
         self._kept = frozenset(keys)
         self._kept_until = monotonic() + _KEPT_SECONDS
 
@@ -89,21 +89,21 @@ class Allowances:
         return max(0, min(free, self.rates.of_queue()))
 
     def of_key(self, key: str) -> int:
-        """Count the key's staged jobs that may begin, queue aside; unlimited without a key."""
+        """Count the key's staged jobs that may begin."""
         if key == UNKEYED:
             return NO_LIMIT
         kept = self._is_kept(key) and not self._is_turn_of_staged
         return 0 if key in self.held else max(0, self.of_retries(key) - kept)
 
     def of_retries(self, key: str) -> int:
-        """Count the key's waiting retries that may begin; in an ordered queue they hold it."""
+        """Count the key's retries that may begin; in an ordered queue they hold it."""
         if key == UNKEYED:
             return NO_LIMIT
         free = NO_LIMIT if self._per_key is None else self._per_key - self._running.of_key(key)
         return 0 if free <= 0 or self._is_paused(key) else min(free, self.rates.of_key(key))
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when to look again at a blocked key; None if only a claim or the end of a job helps."""
+        """Time to look again at a blocked key; None if only a claim or a job's end helps."""
         if key in self.held or (self._per_key is not None and self._running.of_key(key) >= self._per_key):
             return None
         until = self.paused.get(key)

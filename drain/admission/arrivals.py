@@ -22,12 +22,12 @@ _SLICE = 1000
 _HINT_PAUSE = 4
 _SWEEP_PAUSE = 9
 _SHORTEST_SWEEP_PAUSE_SECONDS = 0.05
-# Pause for a queue without known streams, unless a staged job wakes the leader.
+# Pause without known streams, unless a staged job wakes the leader.
 _IDLE_SECONDS = 1.0
 
 
 class Arrivals:
-    """Finds the streams of one source, and puts them into the order.
+    """Finds a source's streams, and puts them into the order.
 
     Args:
         ahead: Rows found; dropped for a stream when an earlier row turns up.
@@ -35,7 +35,6 @@ class Arrivals:
 
     Attributes:
         is_first_sweep: Rows may wait that no sweep has reached.
-        is_between_sweeps: The last slice ended a sweep.
     """
 
     def __init__(self, source: Source, turns: Turns, ahead: Ahead, most: int) -> None:
@@ -51,7 +50,7 @@ class Arrivals:
 
     @property
     def next_look_at(self) -> float:
-        """Time by `monotonic()` when the next slice is worthwhile."""
+        """Time by `monotonic()` of the next worthwhile slice."""
         if self._source.cursors or self.is_first_sweep or not self.is_between_sweeps:
             return self._sweep_at
         return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)

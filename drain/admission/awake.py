@@ -17,20 +17,20 @@ from drain.admission.rates import Rates
 MOST_AWAKE = 1000
 # Queues woken, looked at or read together, in turn.
 MOST_AT_ONCE = 50
-# Between turns, if more queues have waiting rows than may be awake.
+# Between turns, if more queues have rows than may be awake.
 _TURN_SECONDS = 0.25
 
 
 class AwakeQueues:
-    """Queues with rules, a bounded number of them awake.
+    """Queues with rules, some of them awake.
 
     Args:
-        make: Creates a queue that first wakes; None without usable rules.
-        prepare: Called with each waking queue and its name.
+        make: Creates a queue; None without usable rules.
+        prepare: Called with each waking queue.
 
     Attributes:
         awake: By name, the one read longest ago first.
-        fallen_asleep: Names no longer awake, until taken.
+        fallen_asleep: Names, until taken.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AwakeQueues:
         self._prepare = prepare
         # Most recent last.
         self._asleep: dict[str, RuledQueue] = {}
-        # Rates of other queues with buckets not full.
+        # Rates of forgotten queues with buckets not full.
         self._spent: dict[str, Rates] = {}
         self._look_for_full_above = MOST_AWAKE
         self._called: dict[str, None] = {}
@@ -58,7 +58,7 @@ class AwakeQueues:
 
     @property
     def next_turn_at(self) -> float:
-        """Time by `monotonic()` when a called queue may wake; infinite for none."""
+        """Time by `monotonic()` of the next turn; infinite for none."""
         if not self._called:
             return float("inf")
         return 0.0 if len(self.awake) < MOST_AWAKE else self._next_turn_at
@@ -74,7 +74,7 @@ class AwakeQueues:
         return ruled
 
     def take_turns(self) -> None:
-        """Put idle queues to sleep; wake some called ones."""
+        """Put idle queues to sleep; wake called ones."""
         self._put_to_sleep([queue for queue, ruled in self.awake.items() if ruled.may_sleep])
         number = min(len(self._called), MOST_AT_ONCE) if monotonic() >= self.next_turn_at else 0
         # Redelivery wakes queues beyond the bound.

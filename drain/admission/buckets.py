@@ -1,10 +1,10 @@
-"""Token buckets: how many jobs of a queue, or of each key, may be delivered.
+"""Token buckets of a queue, or of each key.
 
 A bucket holds up to `burst` tokens, and refills at its rate. A delivered job holds one back until its claim takes it.
-A bucket is two numbers: the time at which it is full, and the tokens held back. Full buckets are forgotten, so memory
-depends on busy keys only.
+A bucket is two numbers: the time when it is full, and the tokens held back. Full buckets are forgotten: memory depends
+on busy keys only.
 
-Times are seconds by the database's clock, from a zero that the caller chooses.
+Times are seconds by the database's clock.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Buckets:
         self._held = Counter(held)
 
     def begin(self, key: str, begun: Sequence[float], now: float) -> None:
-        """Take tokens for jobs begun since the last call, at their starts; earliest first."""
+        """Take tokens for jobs begun since the last call; earliest first."""
         for at in begun:
             self._full_at[key] = max(_nanoseconds(at), self._full_at_of(key)) + self._interval
         if len(self._full_at) > self._forget_above:
@@ -85,13 +85,13 @@ class Buckets:
             self._forget_above = max(_MANY, 2 * len(self._full_at))
 
     def next_token_at(self, key: str, now: float) -> float:
-        """Return when a bucket may next have a token, if all jobs that hold one back begin now."""
+        """Time of a bucket's next token, if all jobs that hold one back begin now."""
         lacking = self._held[key] - self.burst + 1
         at = max(_nanoseconds(now), self._full_at_of(key)) + lacking * self._interval
         return max(now, at / _SECOND)
 
     def is_held(self, key: str) -> bool:
-        """Return True if only starts, not time, bring a token."""
+        """Return whether only starts, not time, bring a token."""
         return self._held[key] >= self.burst
 
     def empty(self, now: float) -> list[str]:
@@ -118,16 +118,16 @@ class Buckets:
         self._full_at = {key: min(at, empty) for key, at in self._full_at.items()}
 
     def is_full(self, now: float) -> bool:
-        """Return True if no bucket lacks or holds back a token."""
+        """Return whether no bucket lacks or holds back a token."""
         return not self._held.total() and self.full_at <= _nanoseconds(now)
 
     @property
     def full_at(self) -> int:
-        """Time in nanoseconds when all buckets are full if nothing begins."""
+        """Time in nanoseconds when all are full if nothing begins."""
         return max(max(self._full_at.values(), default=0), self._others_full_at)
 
     def owe(self, earlier: Buckets, now: float) -> None:
-        """Fill no bucket above its level under an earlier rate of the same kind: the tables may have lost starts."""
+        """Fill no bucket above its level under an earlier rate: the tables may have lost starts."""
         if earlier._per_key != self._per_key:
             return
         self._others_full_at = max(self._others_full_at, self._owed(earlier._others_full_at, earlier, now))

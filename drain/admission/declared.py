@@ -44,11 +44,7 @@ def read(text: str) -> dict[str, Rules]:
 
 
 def objectives(text: str) -> dict[str, Objective]:
-    """Read objectives by queue from the same TOML, checking its rules too.
-
-    Raises:
-        ConfigError: As for `read`.
-    """
+    """Read objectives by queue from the same TOML, after `read`."""
     read(text)
     found = {queue: _objective(queue, options) for queue, options in _tables(text).items()}
     return {queue: objective for queue, objective in found.items() if objective is not None}

@@ -1,12 +1,12 @@
 """Depths of the Redis lists: each holds a moment's work; other jobs stay staged.
 
-A list's length after the last push, plus later moves, bounds its contents, so Redis is asked only about
-lists that seem full.
+A list's length after the last push, plus later moves, bounds its contents: Redis is asked only about lists that seem
+full.
 
 Unless fixed, the bound is a tenth of the workers' recent rate per second, and at least two jobs per worker. It
 doubles when a list ran empty while rows waited.
 
-Redis shows the bounds of lists with waiting rows, so that other processes know which lists are full.
+Redis shows other processes the bounds of lists with waiting rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drain.wire import QueueReader
 _AHEAD_SECONDS = 0.1
 # Window of a queue's rate.
 _AVERAGE_SECONDS = 0.2
-# Life of a doubled bound: longer than a round of a leader on a busy machine.
+# Life of a doubled bound: longer than a round on a busy machine.
 _FORGET_SECONDS = 2.0
 # Smallest bounds, without workers and per worker; and the largest.
 SHORTEST = 16
@@ -42,7 +42,7 @@ UNBOUNDED = 2**31 - 1
 
 
 def room_of(bound: int, length: int) -> int:
-    """Return the room in a list of this length: none until half of its bound is free."""
+    """Room in a list: none until half of its bound is free."""
     room = bound - length
     return room if room >= max(1, bound // 2) else 0
 
@@ -52,10 +52,9 @@ class Depth:
     """Depth of one list.
 
     Attributes:
-        length: Last known, at `known_at`, by `monotonic()`.
+        length: At `known_at`, by `monotonic()`.
         on_the_way: Jobs moved since.
         rate: Jobs taken per second recently.
-        workers: Registered for the queue.
         doubled: Bound doubled because the list ran empty; else 0.
         withheld: Rows have waited for room since.
         nap: Seconds from `known_at` to the next look.
@@ -72,13 +71,13 @@ class Depth:
 
     @property
     def bound(self) -> int:
-        """Bound of the list."""
+        """Current bound."""
         least = max(SHORTEST, _FOR_EACH_WORKER * self.workers)
         return int(max(least, _AHEAD_SECONDS * self.rate, self.doubled))
 
     @property
     def at_most(self) -> int:
-        """Most that the list can hold now."""
+        """Greatest possible length now."""
         return self.length + self.on_the_way
 
     @property
@@ -87,7 +86,7 @@ class Depth:
         return self.known_at + self.nap if self.withheld else float("inf")
 
     def observe(self, length: int, pushed: int, now: float) -> None:
-        """Note the length, which includes `pushed` jobs that were on the way."""
+        """Note the length, including `pushed` jobs that were on the way."""
         seconds = max(1e-6, now - self.known_at)
         weight = 1 - exp(-seconds / _AVERAGE_SECONDS)
         if self.known_at:
@@ -111,7 +110,6 @@ class Depths:
 
     Args:
         fixed: Bound of each list; 0 for none, None to follow the workers.
-        unbounded: Queues whose lists have no bound.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ class Depths:
         self._fixed = fixed
         self._unbounded = unbounded
         self._depths: dict[str, Depth] = {}
-        # Queues with withheld rows; very many others may be known.
+        # Queues with withheld rows.
         self._waited_for: set[str] = set()
         # Lower bound of when they may have room.
         self._look_at = float("inf")
@@ -129,7 +127,7 @@ class Depths:
         self._forget_at = monotonic() + _KEPT_SECONDS
 
     def room(self, queue: str) -> int:
-        """Return how many jobs the list may take."""
+        """Jobs that the list may take."""
         if self._fixed == 0 or queue in self._unbounded:
             return UNBOUNDED
         depth = self._of(queue)
@@ -157,7 +155,7 @@ class Depths:
             self._waited_for.discard(queue)
 
     def look_when_due(self) -> bool:
-        """Query full lists that may have room; return True if one has."""
+        """Query full lists, if due; return True if one has room."""
         now = monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _KEPT_SECONDS / 10

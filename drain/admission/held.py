@@ -24,11 +24,11 @@ _OF_VALUES = (ConfigError, ArithmeticError, ValueError, psycopg.DataError)
 
 
 class HeldError(Exception):
-    """Failure of a queue's rules within a transaction."""
+    """A queue's rules failed in a transaction."""
 
 
 def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
-    """Warn of rules about running jobs in forward mode."""
+    """Warn of rules that forward mode ignores."""
     if rules.queue in forward_queues and rules.looks_at_running:
         log.warning(
             "queue %s is in forward mode: its running jobs are unknown, so they are not limited",
@@ -61,7 +61,7 @@ class HeldQueues:
 
     @contextmanager
     def unless_followed(self, queue: str) -> Iterator[None]:
-        """Hold the queue if its rules' values make the block fail."""
+        """Hold the queue if the values of its rules make the block fail."""
         try:
             yield
         except _OF_VALUES as error:
@@ -77,7 +77,7 @@ class HeldQueues:
             )
 
     def note(self, rows: Mapping[str, RulesRow], changed: Iterable[str]) -> None:
-        """Write why queues are held, unless their rows, `changed` since the last call, say so; in autocommit mode."""
+        """Write why queues are held, if their rows do not say so; in autocommit mode."""
         self._to_note.update(changed)
         self._to_note = {
             queue for queue in self._to_note & rows.keys() if rows[queue].error != self._reasons.get(queue)

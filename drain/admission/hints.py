@@ -23,7 +23,7 @@ class Hints:
         self._is_expected = False
         self._next_at = 0.0
         self._last_id: int | None = None
-        # Queues in turn, each with an id below its new ones.
+        # Queues in turn.
         self._staged_in: dict[str, int] = {}
 
     def expect(self) -> None:
@@ -36,7 +36,7 @@ class Hints:
         return self._next_at if self._is_expected else float("inf")
 
     def find(self, has_rules: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Yield queues with new jobs, each with an id below theirs."""
+        """Yield queues with new jobs, and an id below theirs."""
         if self._last_id is None:
             self._last_id = keyed.last_id(self._connection)
         if not self._is_expected or monotonic() < self._next_at:

@@ -23,11 +23,11 @@ from drain.tables import keyed, running
 from drain.tables.keyed import Paused
 from drain.tables.staged import DueJob
 
-# Shortest pauses between looks at running jobs: while rows wait for their end, and otherwise.
+# Shortest pauses between looks at running jobs: if rows wait for them, and otherwise.
 _NAP_SECONDS = 0.002
 _REST_SECONDS = 0.5
-# Pauses while nothing may begin grow to this part of the time since the last start or end, up to a bound. Measured: at
-# 50 ms, a hundred full queues took half a processor.
+# While nothing may begin, pauses grow to this part of the time since the last start or end. Measured: at 50 ms, a
+# hundred full queues took half a processor.
 _NAP_PART = 0.02
 _LONGEST_NAP_SECONDS = 1.0
 # Then an idle queue may sleep.
@@ -36,7 +36,7 @@ _CLOCK_SECONDS = 10.0
 
 
 class RuledQueue:
-    """Selection in one queue with rules or pauses; the next look is at `next_look_at`, by `monotonic()`."""
+    """One queue with rules or pauses; the next look is at `next_look_at`, by `monotonic()`."""
 
     # One thing: a batch's steps in one queue.
 
@@ -76,7 +76,7 @@ class RuledQueue:
         keys: Mapping[str, datetime | None],
         pairs: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Skip exactly these jobs: by name, by key with its pause's end, and by key and name."""
+        """Skip exactly these jobs: by name, by key with its pause's end, by key and name."""
         paused = Paused(sorted(job_names), sorted(pairs), sorted(keys))
         if (paused, keys) == (self._paused, self._paused_keys):
             return
@@ -88,7 +88,6 @@ class RuledQueue:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Forget due rows; looks find them again."""
         earlier, self._turns = self._turns, Turns(fair=self.rules.fair, weights=self.rules.weights)
         self._turns.go_on_from(earlier)
         self._streams = Streams(
@@ -103,7 +102,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def look(self) -> bool:
-        """Read ended and new jobs, if worthwhile, in autocommit mode; return True if a row may be admitted."""
+        """Read ended and new jobs, if due, in autocommit mode; return `may_admit`."""
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
@@ -124,7 +123,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def hint(self, after: int) -> bool:
-        """Read jobs above this id first, in autocommit mode; return True if a row may be admitted."""
+        """Read jobs above this id first, in autocommit mode; return `may_admit`."""
         if self._is_rebuilt:
             self._streams.roll_back()
             self._streams.hint(after)
@@ -150,7 +149,7 @@ class RuledQueue:
         return rows
 
     def set_aside(self, rows: Sequence[DueJob]) -> None:
-        """Skip selected rows until a sweep finds them in about a second; call before `admitted`.
+        """Skip selected rows for about a second, until a sweep; call before `admitted`.
 
         In an ordered queue they hold their keys.
         """
@@ -168,7 +167,7 @@ class RuledQueue:
         self._set_next_look()
 
     def redeliverable(self, limit: int) -> list[int]:
-        """Return up to `limit` due retries that may be admitted, at read committed."""
+        """Find up to `limit` retries that may be admitted, at read committed."""
         if not self._is_rebuilt:
             self._rebuild()
         self._settle()
@@ -204,7 +203,7 @@ class RuledQueue:
 
     @property
     def is_first_sweep(self) -> bool:
-        """True if rows may wait unfound."""
+        """See `Arrivals`."""
         return self._streams.is_first_sweep
 
     @property
@@ -214,22 +213,21 @@ class RuledQueue:
 
     @property
     def may_sleep(self) -> bool:
-        """True if idle and nothing began or ended for a while."""
+        """True if idle for a while."""
         return self.is_idle and monotonic() - self._changed_at > _AWAKE_SECONDS
 
     @property
     def may_admit(self) -> bool:
-        """True if some row could be admitted at the last look."""
+        """True if a row could be admitted at the last look."""
         return self._streams.has_waiting and self.allowances.of_queue() > 0
 
     @property
     def may_redeliver(self) -> bool:
-        """True if some retry could be admitted at the last look."""
+        """True if a retry could be admitted at the last look."""
         return not self._is_rebuilt or self.allowances.retries_of_queue(staged_wait=False) > 0
 
     @property
     def _waits_for_slots(self) -> bool:
-        """True if the end of a job may let another begin."""
         if not self.allowances.looks_at_running or not self._streams.known:
             return False
         return self._streams.has_blocked or not self.allowances.of_queue()

@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
-    """Return rules changed by options; None removes a rule.
+    """Change rules by options; None removes a rule.
 
     Args:
         options: By the names of `OPTIONS`, hyphens allowed. A rate may be text; `aging` a timedelta, seconds, or `10m`.
@@ -53,7 +53,7 @@ def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
 
 
 def as_options(rules: Rules) -> dict[str, Any]:
-    """Return active rules as options for JSON and TOML; `aging` in seconds."""
+    """Active rules as options for JSON and TOML; `aging` in seconds."""
     without = Rules(rules.queue)
     values = {name: getattr(rules, field) for name, field in OPTIONS.items()}
     return {
@@ -67,7 +67,6 @@ def _known(queue: str, name: str) -> str:
     option = name.replace("-", "_")
     if option in OPTIONS:
         return option
-    # Only a mistake needs it.
     import difflib
 
     close = difflib.get_close_matches(option, OPTIONS, 1)

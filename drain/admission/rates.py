@@ -1,4 +1,4 @@
-"""Rates of a queue: how many more jobs of it and of each key may begin."""
+"""Rates of a queue and of each key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_EARLIER = 8
 
 
 class DatabaseClock:
-    """The database's clock, extrapolated from the last look."""
+    """Database's clock, extrapolated from the last look."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -35,7 +35,7 @@ class DatabaseClock:
         self._ahead = seconds - self._looked_at
 
     def now(self) -> float:
-        """Return seconds since 1970."""
+        """Seconds since 1970."""
         return monotonic() + self._ahead
 
     def monotonic(self, seconds: float) -> float:
@@ -54,7 +54,7 @@ class Rates:
     Buckets of earlier rules are charged until full, so changing a rate back and forth does not exceed it.
     """
 
-    # One thing: buckets and the jobs that hold tokens back, which change together.
+    # One thing: buckets and the jobs that hold tokens back.
     def __init__(self, rules: Rules, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = (
@@ -64,7 +64,7 @@ class Rates:
         self._queue = rules.queue
         self._clock = clock
         self._in_force = [each for each in (self.bucket, self.key_buckets) if each]
-        # Latest rules first.
+        # Latest first.
         self._earlier: list[Buckets] = []
         self._forgives = False
         # Delivered jobs unclaimed at the last look, or delivered since.
@@ -73,22 +73,21 @@ class Rates:
         self._looked_at = monotonic()
 
     def __bool__(self) -> bool:
-        """Return True if there are rates."""
         return bool(self._in_force)
 
     def are_those_of(self, earlier: Rates) -> bool:
-        """Return True for equal rates."""
+        """Return whether the rates are equal."""
         return [each.parameters for each in self._in_force] == [each.parameters for each in earlier._in_force]
 
     def go_on_from(self, earlier: Rates) -> None:
-        """Take over earlier buckets' missing tokens: the tables may have lost jobs since."""
-        # Buckets never filled know less than those before them.
+        """Take over missing tokens: the tables may have lost jobs since."""
+        # Unfilled buckets know less than those before.
         self._earlier = [*(earlier._in_force if earlier.is_filled else ()), *earlier._earlier]
         self._unclaimed, self._unclaimed_since = earlier._unclaimed, earlier._unclaimed_since
         self._looked_at = earlier._looked_at
 
     def let_go(self, connection: Connection) -> None:
-        """Charge the latest claims and hold nothing back: no rate applies any more."""
+        """Charge the latest claims and hold nothing back."""
         self.settle(connection)
         self._unclaimed = {}
         for buckets in self._in_force:
@@ -96,14 +95,14 @@ class Rates:
 
     @property
     def are_full(self) -> bool:
-        """True if no bucket lacks or holds back a token."""
+        """True if all buckets are full."""
         now = self._clock.now()
         return all(each.is_full(now) for each in self._all)
 
     def forgive_after_look(self) -> None:
         """Expect a last look at jobs delivered under other rules and called back now.
 
-        Those already claimed have begun; stopping the queue for them would not help.
+        Those already claimed have begun: stopping the queue would not help.
         """
         self._forgives = True
 
@@ -112,19 +111,19 @@ class Rates:
         return self.bucket.tokens("", self._clock.now()) if self.bucket else NO_LIMIT
 
     def of_key(self, key: str) -> int:
-        """Count the key's jobs that may begin, queue aside."""
+        """Count the key's jobs that may begin."""
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else NO_LIMIT
 
     def next_of_queue_at(self) -> float | None:
-        """Return when the queue gets a token, by `monotonic()`; None if it has one."""
+        """Time by `monotonic()` when the queue gets a token; None if it has one."""
         return self._next_at(self.bucket, "")
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when the key gets a token, by `monotonic()`; None if it has one, or `is_held`."""
+        """Return the same for a key; None also if `is_held`."""
         return None if self.is_held(key) else self._next_at(self.key_buckets, key)
 
     def is_held(self, key: str) -> bool:
-        """Return True if the key gets no token before a claim; `settle` returns it then."""
+        """Return whether the key gets no token before a claim; `settle` returns it then."""
         return self.key_buckets is not None and self.key_buckets.is_held(key)
 
     @property
@@ -167,7 +166,7 @@ class Rates:
             return
         self.is_filled = True
         if self._all:
-            # First: a job claimed in between counts twice rather than never.
+            # First: a job claimed in between counts twice, not never.
             self._look_at_unclaimed(connection)
         now = self._clock.now()
         for buckets in self._in_force:
@@ -187,7 +186,7 @@ class Rates:
         for buckets in self._earlier:
             # Unclaimed jobs are called back, or begin under the current rules.
             buckets.hold_only({})
-        # Of equal parameters, the latest buckets lack all that earlier ones do.
+        # The latest of equal parameters lack all that earlier ones do.
         latest = {each.parameters: each for each in reversed(self._earlier) if not each.is_full(now)}
         kept = [each for parameters, each in latest.items() if parameters not in current]
         self._earlier = nlargest(_MOST_EARLIER, kept, key=attrgetter("full_at"))
@@ -203,13 +202,12 @@ class Rates:
             buckets.hold_only({name: len(each) for name, each in held.items()})
         gone = {job_id: job for job_id, job in earlier.items() if job_id not in self._unclaimed}
         if gone:
-            # Always asked: the job may have been called back unclaimed, and our clock may lag.
+            # The job may have been called back unclaimed, and our clock may lag.
             seconds = self._looked_at - looked_at + _CLOCK_JUMP_SECONDS
             self._charge(gone, running.last_claims(connection, gone, seconds))
         return {job.key for job in gone.values()}
 
     def _charge(self, jobs: Mapping[int, Unclaimed], claims: Mapping[int, LastClaim]) -> None:
-        """Charge jobs claimed since; now, if the time is unknown."""
         now = self._clock.now()
         begun: list[tuple[str, float]] = []
         for job_id, job in jobs.items():

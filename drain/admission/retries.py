@@ -1,4 +1,4 @@
-"""Due retries of a queue with rules, which need a slot and a token too."""
+"""Due retries under rules, which need a slot and a token too."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PAUSE = 9
 _SEARCHES = 4
 # Retries whose keys get room kept.
 _KEYS_LEFT = 100
-# Least rows per search: held keys must not use it up.
+# Least rows per search, which held keys must not use up.
 _LEAST = 100
 # Keys with a blocked first retry per round.
 _SLICE = 1000
 
 
 class DueRetries:
-    """Due retries of one queue; only an ordered one has an `ordering`, which knows keys with a dead job."""
+    """Due retries of one queue; only an ordered one has an `ordering`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class DueRetries:
         self._running = running_jobs
         self._allowances = allowances
         self._ordering = ordering
-        # Keys with due retries behind a dead job; and behind another, least recently checked first.
+        # Keys with retries behind a dead job; and behind another, least recently checked first.
         self._dead: Collection[str] = ()
         self._behind: dict[str, None] = {}
         self._next_at = self._look_for_left_at = 0.0
@@ -55,7 +55,7 @@ class DueRetries:
         self._paused = paused
 
     def find(self, limit: int) -> list[int]:
-        """Return up to `limit` due retries that may be admitted, earliest first."""
+        """Find up to `limit` retries that may be admitted, earliest first."""
         began = monotonic()
         self._keys = {}
         if limit <= 0 or began < self._next_at:
@@ -78,7 +78,7 @@ class DueRetries:
         return list(self._keys)
 
     def keys_left(self) -> Collection[str]:
-        """Return keys, or '', of due, unpaused retries not found last."""
+        """Keys, or '', of unpaused retries not found last."""
         began = monotonic()
         if began >= self._look_for_left_at:
             rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
@@ -87,7 +87,7 @@ class DueRetries:
         return self._left
 
     def key_of(self, job_id: int) -> str:
-        """Return the key, or '', of a retry found last."""
+        """Key, or '', of a retry found last."""
         return self._keys.get(job_id, "")
 
     def _search(self, limit: int, keep: Collection[str]) -> list[tuple[int, str]]:
@@ -106,7 +106,7 @@ class DueRetries:
     def _first_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
         """In an ordered queue, replace retries by the first of their key, if it may begin.
 
-        That is the lowest id, due or not, which may be missing here. A lower staged, due id goes first.
+        That is the lowest id, due or not. A lower staged, due id goes first.
         """
         if self._ordering is None:
             return rows

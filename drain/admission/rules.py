@@ -1,7 +1,7 @@
 """Rules of a queue: concurrency, rates, and order.
 
-Invalid values and contradictions raise when rules are made. CHECKs on `queues` accept exactly the same rules
-(tests/database/test_rules_of_both.py), so hand-written statements cannot make others.
+CHECKs on `queues` accept exactly the same rules (tests/database/test_rules_of_both.py), so hand-written statements
+cannot make others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OnDead = Literal["hold", "skip"]
 # Turns are fractions, exact enough between these.
 _SMALLEST_WEIGHT = 0.001
 _LARGEST_WEIGHT = 1000
-# Largest value of an integer column.
+# PostgreSQL's `integer`.
 _LARGEST_LIMIT = 2**31 - 1
 _YEAR_SECONDS = 365 * 24 * 3600
 _LONGEST_AGING_SECONDS = _YEAR_SECONDS
@@ -37,10 +37,10 @@ _RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Limit on starts in a time, such as `10/min`: at least 1 per second, minute, hour or day.
+    """Limit on starts, such as `10/min`: at least 1 per second, minute, hour or day.
 
     Raises:
-        ConfigError: Count or time is invalid.
+        ConfigError: Invalid count or time.
     """
 
     count: int
@@ -52,11 +52,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Parse `100/s`, `10/min`, `5/h` or `1/d`.
-
-        Raises:
-            ConfigError: Not a rate, or zero.
-        """
+        """Parse `100/s`, `10/min`, `5/h` or `1/d`, or raise ConfigError."""
         match = _RATE.fullmatch(text)
         if not match or match[2] not in UNITS:
             raise ConfigError(f"a rate {_RATE_FORM}, not as '{visible(text)[:50]}'")
@@ -66,7 +62,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Average per second."""
+        """Starts per second."""
         return self.count / self.seconds
 
     def __str__(self) -> str:
@@ -76,17 +72,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of one queue; by default nothing is limited, and urgent jobs go first.
+    """Rules of one queue, as in `drain.queues.set`; by default urgent jobs go first.
 
     Attributes:
-        running: Maximum jobs delivered or claimed at a time.
-        running_per_key: The same for each key.
-        rate: Maximum starts in a time.
-        rate_per_key: The same for each key.
-        burst: Jobs that may begin at once after a pause; None for one second's, at least one.
-        fair: Keys take turns.
+        burst: None for one second's jobs, at least one.
         weights: Turns of a key; 1 unless named.
-        ordered: Jobs of a key run one at a time, in id order.
         on_dead: Whether a dead job holds its key (`hold`) or not (`skip`).
         aging_seconds: Wait that counts as one step of priority.
 
@@ -125,16 +115,12 @@ class Rules:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """Rules on how many jobs may begin; falsy where unlimited."""
+        """Rules that limit starts; falsy where unlimited."""
         return self.running, self.running_per_key, self.rate, self.rate_per_key, self.burst, self.ordered
 
     @classmethod
     def from_row(cls, row: RulesRow) -> Rules:
-        """Convert a row of `queues`.
-
-        Raises:
-            ConfigError: The row is invalid.
-        """
+        """Convert a row of `queues`, or raise ConfigError."""
         values = row._asdict()
         del values["error"]
         rates = {name: _rate(values[name]) for name in ("rate", "rate_per_key")}
@@ -153,15 +139,11 @@ class Rules:
 
     @property
     def looks_at_running(self) -> bool:
-        """True if a rule looks at running jobs, unknown in forward mode."""
+        """True if a rule needs running jobs, unknown in forward mode."""
         return bool(self.running or self.running_per_key or self.ordered)
 
     def require_tracked(self, forward_queues: Collection[str]) -> None:
-        """Refuse rules about running jobs in forward mode.
-
-        Raises:
-            ConfigError: The queue has such a rule.
-        """
+        """Raise ConfigError for rules that forward mode ignores."""
         if self.queue in forward_queues and self.looks_at_running:
             raise ConfigError(
                 f"queue {self.queue}: its jobs leave PostgreSQL when they are pushed (DRAIN_FORWARD_QUEUES), so "
@@ -170,11 +152,11 @@ class Rules:
 
     @property
     def limits_anything(self) -> bool:
-        """True if any rule applies, so that priority alone does not choose rows."""
+        """True if more than priority chooses rows."""
         return bool(self.running or self.rate or self.for_keys or self.aging_seconds)
 
     def as_texts(self) -> dict[str, Any]:
-        """Return rules for JSON and TOML, without the queue; None for inactive ones."""
+        """Return rules for JSON and TOML, without the queue."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "queue"}
         return {
             name: str(value) if isinstance(value, Rate) else dict(value) if name == "weights" else value
@@ -183,11 +165,7 @@ class Rules:
 
 
 def check_queue(queue: object) -> str:
-    """Return a valid queue name.
-
-    Raises:
-        ConfigError: It is invalid.
-    """
+    """Return a valid queue name, or raise ConfigError."""
     if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
         raise ConfigError(
             f"'{visible(str(queue))[:50]}' is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them"
@@ -196,11 +174,7 @@ def check_queue(queue: object) -> str:
 
 
 def check_key(key: object) -> str:
-    """Return a valid key; an integer becomes its decimal digits, as when staged.
-
-    Raises:
-        ConfigError: It cannot be a key.
-    """
+    """Return a valid key, or raise ConfigError; an integer becomes its decimal digits, as when staged."""
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(int(key))
     if not isinstance(key, str):
@@ -219,7 +193,7 @@ def _rate(text: str | None) -> Rate | None:
 
 
 def _is_a_number(value: object) -> bool:
-    # To Python, True is an int.
+    # True is an int.
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,7 +1,7 @@
 """Running jobs of a queue: ids in memory, checked against `inflight_jobs`.
 
-The count is never too low: the leader notes each job it lets run, and removes one only once the table shows that it no
-longer runs. A job cancelled while claimed counts until its worker confirms the end or its lease expires.
+The count is never too low: the leader notes each job it lets run, and removes one only once the table shows its end. A
+job cancelled while claimed counts until its worker confirms the end or its lease expires.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from itertools import islice
 from drain.database.postgres import Connection
 from drain.tables import running
 
-# Jobs per look.
 _LOOK_LIMIT = 8000
 
 
 class CountedJobs:
-    """Keys of jobs, and counts by key."""
+    """Jobs with their keys, and counts by key."""
 
     def __init__(self, jobs: Iterable[tuple[int, str]] = ()) -> None:
         self.key_of: dict[int, str] = {}
@@ -46,17 +45,17 @@ class CountedJobs:
 
 
 class RunningJobs:
-    """Running jobs of one queue."""
+    """Jobs of one queue."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._connection = connection
         self._queue = queue
         self._running = CountedJobs()
-        # Cancelled jobs that their workers still had at the last look, by key.
+        # Cancelled jobs still at their workers at the last look, by key.
         self._cancelled: Counter[str] = Counter()
         # Cancelled, revived and admitted again since the last look: they may run twice.
         self._again: Counter[str] = Counter()
-        # Ids left in this round.
+        # Ids left.
         self._round: Iterator[int] = iter(())
 
     @property
@@ -65,16 +64,16 @@ class RunningJobs:
         return len(self._running.key_of) + self._cancelled.total() + self._again.total()
 
     def of_key(self, key: str) -> int:
-        """Count a key's running jobs."""
+        """Count a key's jobs."""
         return self._running.of_key.get(key, 0) + self._cancelled[key] + self._again[key]
 
     def keys_with(self, number: int) -> list[str]:
-        """List keys with at least this many running jobs."""
+        """List keys with at least this many jobs."""
         keys = {*self._running.of_key, *self._cancelled, *self._again}
         return [key for key in keys if key and self.of_key(key) >= number]
 
     def rebuild(self) -> None:
-        """Read running jobs from the table."""
+        """Read from the table."""
         jobs = running.in_flight(self._connection, self._queue)
         self._running = CountedJobs((job_id, key) for job_id, key in jobs if job_id is not None)
         self._cancelled = Counter(key for job_id, key in jobs if job_id is None)
@@ -86,7 +85,7 @@ class RunningJobs:
             self._again[key] += 1
 
     def look(self) -> set[str]:
-        """Check thousands of known jobs for their end; return the keys, or '', of ended ones.
+        """Check thousands of jobs; return the keys, or '', of ended ones.
 
         In autocommit mode: the answer must not be older than the last look.
         """
@@ -99,7 +98,7 @@ class RunningJobs:
         ended = set(before - self._cancelled)
         for job_id in set(ids).difference(still):
             key = self._running.remove(job_id)
-            # It may have ended since the round began.
+            # It may have ended earlier.
             if key is not None:
                 ended.add(key)
         return ended

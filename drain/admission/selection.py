@@ -1,4 +1,4 @@
-"""Selection: rows of a queue that a batch admits, in turns from a source's streams."""
+"""Selection of a queue's rows for a batch, in turns from its streams."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from drain.tables.staged import DueJob, Place
 # Rows found but not selected, by stream.
 Ahead: TypeAlias = dict[str, deque[Found]]
 
-# Streams, and rows of each, in the first read; later reads take several times as many.
+# Streams, and rows of each, in the first read; later reads grow.
 _FIRST_STREAMS = 64
 _FIRST_ROWS = 8
 _GROWTH = 4
 _MOST_ROWS = 4096
-# Rows read ahead for later selections.
 _MOST_AHEAD = 200_000
 
 
@@ -29,14 +28,12 @@ class Selection:
 
     Args:
         source: Read in the batch's transaction.
-        turns: The order of streams, marked.
         ahead: Rows found earlier; selected ones are removed.
         vet: Returns streams that must not be read.
-        stops: True for a row, or None if not ready, that stops its stream in an ordered queue.
+        stops: True for a row, or None if not ready, that stops its ordered stream.
 
     Attributes:
-        rows: Selected rows by stream.
-        blocked: Streams that may admit no more, with waiting rows.
+        blocked: Streams with waiting rows that may admit no more.
         touched: Streams read to their end, or with selected rows.
     """
 
@@ -85,11 +82,10 @@ class Selection:
         return selected
 
     def is_at_end(self, stream: str) -> bool:
-        """Return True if a stream has only selected rows."""
+        """Return whether a stream has only selected rows."""
         return stream in self._emptied and not self._ahead.get(stream)
 
     def _take(self, room: int) -> list[tuple[int, str]]:
-        """Take rows in turns, finding more as needed."""
         turns, ahead, left = self._turns, self._ahead, self._left
         taken: list[tuple[int, str]] = []
         while len(taken) < room and (stream := turns.first()) is not None:
@@ -123,7 +119,6 @@ class Selection:
         self._turns.leave(stream)
 
     def _find(self, room: int) -> None:
-        """Find rows of the first streams."""
         streams = []
         for stream in self._turns.following(min(self._streams, room)):
             if stream not in self._left:

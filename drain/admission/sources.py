@@ -20,14 +20,13 @@ from drain.tables import keyed, staged
 from drain.tables.keyed import Head, Paused, Wanted
 from drain.tables.staged import LAST_PRIORITY, START, DueJob, Place
 
-# Place in the order of all streams; and priority and id.
+# Place among all streams; and priority and id.
 Found: TypeAlias = tuple[tuple[float, int], Place]
 
-# Stream of rows without a key.
 UNKEYED = ""
 _UNKEYED_KINDS = (0, 2)
 _ALL_KINDS = (0, 1, 2, 3)
-# Priorities that age separately, lowest first.
+# Priorities that age separately.
 _MOST_PRIORITIES = 1000
 _BEFORE_ALL = (float("-inf"), 0)
 
@@ -37,7 +36,7 @@ class Source(ABC):
 
     Attributes:
         hinted: Jobs that hints skip.
-        cursors: Place behind which each known stream is read.
+        cursors: Place of each known stream's next read.
         reads_one: A read finds at most one row of each key.
     """
 
@@ -52,18 +51,18 @@ class Source(ABC):
 
     @abstractmethod
     def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Return a sweep's next first rows; True at its end."""
+        """Next first rows of a sweep; True at its end."""
 
     @abstractmethod
     def stream(self, head: Head) -> str:
-        """Return the stream of a row."""
+        """Stream of a row."""
 
     @abstractmethod
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read a limited number of rows of each stream after a place, in a batch's transaction."""
+        """Read a number of rows of each stream after a place, in a batch's transaction."""
 
     def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
-        """Learn of a stream at this row; return its name and a lower bound of its place."""
+        """Learn of a stream; return its name and a lower bound of its place."""
         stream, before = self.stream(head), (head.priority, head.id - 1)
         cursor = self.cursors.get(stream)
         if cursor is None or before < cursor:
@@ -71,22 +70,22 @@ class Source(ABC):
         return stream, (head.priority, head.id)
 
     def advance(self, stream: str, row: DueJob) -> None:
-        """Continue a stream after this row."""
+        """Continue after this row."""
         if stream in self.cursors:
             self.cursors[stream] = row.place
 
     def place(self, stream: str) -> tuple[float, int]:
-        """Return a lower bound of the place of a known stream's next row."""
+        """Lower bound of the place of a known stream's next row."""
         priority, id_ = self.cursors[stream]
         return priority, id_ + 1
 
     def forget(self, stream: str) -> None:
-        """Forget a stream with nothing due."""
+        """Forget a stream."""
         self.cursors.pop(stream, None)
 
 
 class Keys(Source):
-    """A stream for each key, and one for rows without a key."""
+    """A stream for each key."""
 
     def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
         super().__init__(connection, queue, paused)
@@ -128,10 +127,7 @@ class Keys(Source):
 
 
 class OrderedKeys(Keys):
-    """A stream for each key, by id alone, across priorities.
-
-    Cursors only decide turns: a key is read from its beginning, in the batch's transaction.
-    """
+    """Keys in id order. Cursors only decide turns: a key is read from its beginning, in the batch's transaction."""
 
     reads_one = True
 
@@ -139,13 +135,12 @@ class OrderedKeys(Keys):
         super().__init__(connection, queue, paused)
         # A paused row holds those behind it.
         self.hinted = Paused()
-        # Place after each key's last row read.
         self._following: dict[str, Place | None] = {}
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
         """Read the first due row of each key, and rows without a key behind a place.
 
-        A row that has not matured does so now; one that another session has locked is found and stays where it is.
+        A row that has not matured does so now; one locked by another session is found and stays where it is.
         """
         keys = [stream for stream, _, _ in wanted if stream]
         first = keyed.first_of_keys(self.connection, self.queue, keys) if keys else {}
@@ -162,7 +157,7 @@ class OrderedKeys(Keys):
         ]
 
     def advance(self, stream: str, row: DueJob) -> None:
-        """Let a key's turn come with its next row, as far as known."""
+        """Move a key's turn to its next row, if known."""
         super().advance(stream, row)
         following = self._following.pop(stream, None)
         if following and stream in self.cursors:
@@ -185,7 +180,7 @@ _BOUNDS = (
 
 
 class Lanes(Source):
-    """A stream for each kind of lane, by priority and id."""
+    """Lanes by priority and id."""
 
     def heads(self, limit: int) -> tuple[list[Head], bool]:
         """See `Source`."""
@@ -205,7 +200,7 @@ class Lanes(Source):
 
 
 class AgingLanes(Source):
-    """A stream for each priority of each lane; `aging_seconds` of waiting count as one step of priority."""
+    """Lanes with aging: `aging_seconds` of waiting count as one step of priority."""
 
     def __init__(self, connection: Connection, queue: str, paused: Paused, aging_seconds: float) -> None:
         super().__init__(connection, queue, paused)
@@ -238,7 +233,7 @@ class AgingLanes(Source):
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
         """See `Source`."""
         found = keyed.read_lanes(self.connection, self.queue, list(self._wishes(wanted)), self.paused)
-        # Both grow equally with time, so the order of two rows is constant.
+        # Both grow equally with time: the order of two rows is constant.
         return [
             [((place[0] * self._aging_seconds + due_at, place[1]), place) for place, due_at in places]
             for places in found

@@ -1,4 +1,4 @@
-"""Streams of one queue: known, in the order, or blocked until a time or an end."""
+"""Streams of one queue, from arrival to end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from drain.database.postgres import Connection
 from drain.tables.keyed import Paused
 from drain.tables.staged import DueJob
 
-# Pause before another read of a row that had to wait in an ordered queue.
+# Pause before another read of a row set aside.
 _ASIDE_SECONDS = 0.25
-# Known at a time; others are found once these are done.
+# Others are found once these are done.
 MOST_STREAMS = 100_000
 
 
 class Streams:
-    """Streams of one queue under one set of rules and pauses.
+    """Known streams under one set of rules and pauses.
 
-    A known stream is in the order, or blocked until a job of its key ends or a time comes.
+    Each is in the order, or blocked until a job of its key ends or a time comes.
 
     Args:
-        paused: Jobs to skip.
-        paused_keys: Paused keys with the end of each pause, or None.
+        paused_keys: With the end of each pause, or None.
     """
 
     # One thing: a stream from arrival to end.
@@ -60,9 +59,9 @@ class Streams:
         self._later: list[tuple[float, str]] = []
 
     def follow(self, paused: Paused, paused_keys: Mapping[str, datetime | None]) -> bool:
-        """Follow other paused keys and keep all turns; False if that takes other streams.
+        """Follow other paused keys and keep all turns; False if other streams are needed.
 
-        Jobs that raise `RateLimited` may pause keys several times a second: too often for a sweep each.
+        `RateLimited` may pause keys several times a second: too often for a sweep each.
         """
         kind = _kind_of(self._rules, paused)
         names_differ = (paused.names, paused.pairs) != (self._paused.names, self._paused.pairs)
@@ -81,23 +80,23 @@ class Streams:
 
     @property
     def is_first_sweep(self) -> bool:
-        """True if rows may wait that no sweep has reached."""
+        """See `Arrivals`."""
         return self._arrivals.is_first_sweep
 
     @property
     def known(self) -> int:
-        """Number of streams with possibly due rows."""
+        """Number of known streams."""
         return len(self._source.cursors)
 
     @property
     def has_blocked(self) -> bool:
-        """True if rows wait that may not begin."""
+        """True if a known stream is blocked."""
         return len(self._turns.waiting) < self.known
 
     def next_look_at(self, sweep_from: float) -> float:
-        """Return when a stream comes back or a sweep is worthwhile, by `monotonic()`.
+        """Time by `monotonic()` when a stream comes back or a sweep is worthwhile.
 
-        No sweep begins before `sweep_from`; one that has begun goes on.
+        No sweep begins before `sweep_from`; a begun one goes on.
         """
         later = self._later[0][0] if self._later else float("inf")
         sweep_at = self._arrivals.next_look_at
@@ -106,7 +105,7 @@ class Streams:
         return min(sweep_at, later, self.ordering.next_look_at)
 
     def look(self, *, hint: bool) -> None:
-        """Find streams with new or due rows, or no longer held; with `hint`, new rows too."""
+        """Find streams with new or due rows, or no longer held."""
         self._arrivals.look(hint=hint)
         now = monotonic()
         while self._later and self._later[0][0] <= now:
@@ -115,7 +114,7 @@ class Streams:
             self.enter(key)
 
     def hint(self, after: int) -> None:
-        """Find streams with rows staged above this id."""
+        """Find streams with rows above this id."""
         self._arrivals.hint(after)
 
     def begin_again(self) -> None:
@@ -132,7 +131,7 @@ class Streams:
         parts = (self._source, self._turns, self._allowances, self._ahead)
         if not self._rules.ordered:
             return Selection(*parts)
-        # A key's first row must be determined in the transaction.
+        # A key's first row must be found in the transaction.
         self._ahead.clear()
         return Selection(*parts, self.ordering.vet, self._keeps_others)
 
@@ -141,12 +140,12 @@ class Streams:
         return row is None or self._paused.applies_to(row) or self.ordering.is_behind(row)
 
     def enter(self, stream: str) -> None:
-        """Return a stream to the order if its rows may be due."""
+        """Return a known stream to the order."""
         if stream in self._source.cursors:
             self._turns.enter(stream, self._source.place(stream))
 
     def job_ended(self, key: str) -> None:
-        """Return the key to the order; reading it shows whether it is held."""
+        """Return the key to the order; a read shows whether it is held."""
         self._allowances.held.discard(key)
         self.enter(key)
 
@@ -154,7 +153,7 @@ class Streams:
         """End the last selection after the commit.
 
         Args:
-            admitted: Ids that left `staged_jobs` to run.
+            admitted: Ids that left `staged_jobs`.
             aside: Ids that wait until found again.
         """
         selection, self._selection = self._selection, None
@@ -175,7 +174,6 @@ class Streams:
     def _go_on(
         self, stream: str, selection: Selection, admitted: Collection[int], aside: Collection[int]
     ) -> None:
-        """Move the cursor behind rows not to be read again."""
         passed = () if self._rules.ordered else aside
         for row in selection.rows.get(stream, ()):
             if row.id not in admitted and row.id not in passed and not row.expired:
@@ -191,7 +189,6 @@ class Streams:
             self._forget(stream)
 
     def _put_off(self, stream: str) -> None:
-        """Take a stream out of the order until it may go on."""
         if stream not in self._source.cursors:
             return
         self._turns.leave(stream)

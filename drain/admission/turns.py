@@ -1,8 +1,8 @@
 """Turns: which key with waiting jobs is next.
 
-Two orders share one heap. *Fair* is start-time fair queueing: a key's tag is the virtual time of its next turn; the
-lowest is served and rises by 1 / weight. A key enters at the virtual time of the one being served, or where its own
-last turn ended: idle or blocked time gives no credit. *By place*, the tag is the place of the key's next job.
+*Fair* is start-time fair queueing: a key's tag is the virtual time of its next turn; the lowest is served and rises by
+1 / weight. A key enters at the virtual time of the one being served, or where its own last turn ended: idle or blocked
+time gives no credit. *By place*, the tag is the place of the key's next job.
 
 A selection takes turns before its transaction commits, so turns since `mark` can be undone.
 """
@@ -18,7 +18,7 @@ _MOST_ENDED = 10_000
 
 
 class Turns:
-    """Keys by tag, in `waiting`: by turns if fair, else by place; unnamed keys weigh 1."""
+    """Keys by tag, in `waiting`; unnamed keys weigh 1."""
 
     def __init__(self, *, fair: bool = False, weights: Mapping[str, int | float] | None = None) -> None:
         self.fair = fair
@@ -34,13 +34,13 @@ class Turns:
         self._now_before = 0.0
 
     def go_on_from(self, earlier: Turns) -> None:
-        """Let keys continue their earlier turns."""
+        """Continue earlier turns."""
         if self.fair and earlier.fair:
             self._now = earlier._now
             self._ended = {**earlier._ended, **earlier.waiting}
 
     def enter(self, key: str, place: Any) -> None:
-        """Put a key into the order; by place, a present one may move up."""
+        """Put a key into the order; by place, it may move up."""
         tag = self.waiting.get(key)
         if not self.fair:
             if tag is None or place < tag:
@@ -49,7 +49,7 @@ class Turns:
             self._set(key, max(self._now, self._ended.get(key, 0.0)))
 
     def leave(self, key: str) -> None:
-        """Remove a key that is empty or blocked."""
+        """Remove an empty or blocked key."""
         tag = self.waiting.get(key)
         if tag is not None:
             self._note(key)
@@ -57,14 +57,14 @@ class Turns:
             self._end(key, tag)
 
     def first(self) -> str | None:
-        """Return the next key, if any."""
+        """Next key, if any."""
         heap = self._heap
         while heap and self.waiting.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def following(self, most: int) -> list[str]:
-        """Return up to `most` keys in order."""
+        """First keys in order."""
         heap = self._heap
         # A key has two equal entries if its tag left and came back.
         tags: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Turns:
             self._set(key, following)
 
     def postpone(self, key: str, place: Any) -> None:
-        """Move a key to the later place of its next job; by place only."""
+        """Move a key to the later place of its next job."""
         self._set(key, place)
 
     def mark(self) -> None:

@@ -1,14 +1,14 @@
 """Uniqueness: of the waiting jobs with one name and unique key, one stands.
 
 The leader decides, in a batch's transaction, so no application waits for another's commit. `keep` of the highest id
-chooses the standing job:
+chooses:
 
     first   the waiting one in flight, or else the lowest id
     last    the highest id
 
-The others give way: they end in `finished_jobs` unrun, with the id of the standing job. A claimed job does not wait,
-so nothing gives way to it: it may have read what a later job is about to change. The batch's snapshot has seen each
-job that gives way committed and the standing one unclaimed, and earlier claims are fenced off.
+The others give way: they end in `finished_jobs` unrun, with the id of the standing job. Nothing gives way to a claimed
+job: it may have read what a later job is about to change. The batch's snapshot has seen each job that gives way
+committed and the standing one unclaimed, and earlier claims are fenced off.
 
 No later request is lost. The standing job expires no earlier than any that gave way, and notes the latest, which is
 staged again if it is cancelled (`cancellations`). If a worker claims it before that is written, nothing gives way.
@@ -37,9 +37,9 @@ class Settled:
     """Due rows of a batch after the decision.
 
     Attributes:
-        standing: Rows that may move, in the given order.
+        standing: Rows that may move, in order.
         superseded: Jobs that gave way, in the batch or elsewhere.
-        postponed: Rows rescheduled until their quiet time is over.
+        postponed: Rows rescheduled for their quiet time.
     """
 
     standing: Sequence[DueJob]
@@ -49,9 +49,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Decision about one unique key: `stands` waits for `seconds`, and `staged` and `in_flight` ids give way.
+    """Decision on one key: `stands` waits for `seconds`; `staged` and `in_flight` ids give way.
 
-    `expires_at` is the latest expiry of all, in seconds since 1970; None for never.
+    `expires_at` is the latest expiry, in seconds since 1970; None for never.
     """
 
     stands: int
@@ -62,9 +62,9 @@ class Verdict:
 
 
 def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
-    """Decide which due rows stand, record the superseded ones, and reschedule those that wait.
+    """Decide which due rows stand, and write the decision, in the batch's transaction, before any move.
 
-    Expired rows, and rows without a unique key, stand. Call in the batch's transaction, before any move.
+    Expired rows, and rows without a unique key, stand.
     """
     scopes = {
         row.id: (row.job_name, row.unique_key)
@@ -77,7 +77,7 @@ def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
     found = _read(connection, wanted)
     known = {each.id for candidates in found.values() for each in candidates}
     for id_, scope in scopes.items():
-        # One of very many: newer ones were read and decide.
+        # One of very many: newer ones decide.
         if id_ not in known:
             found[scope].append(Candidate(id_, "ready", expires_at=0.0))
     verdicts = [decide(candidates) for candidates in found.values()]
@@ -87,10 +87,10 @@ def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
 
 
 def settle_returned(connection: Connection) -> int:
-    """Decide about unique keys shared by waiting jobs in flight; return how many gave way.
+    """Decide about keys shared by waiting jobs in flight; return how many gave way.
 
-    A job returns to such a key when an attempt fails, its lease expires or it is called back, while a later one
-    waits. In autocommit mode, at read committed.
+    A job returns to such a key when an attempt fails, its lease expires or it is called back. In autocommit mode, at
+    read committed.
     """
     wanted = unique.read_shared(connection, _MOST_KEYS)
     if not wanted:
@@ -106,7 +106,7 @@ def settle_returned(connection: Connection) -> int:
 def decide(candidates: Sequence[Candidate]) -> Verdict:
     """Decide which of these jobs, not all scheduled, stands.
 
-    Scheduled jobs count only together with a due one that has a quiet time, and do not give way to one in flight.
+    Scheduled jobs count only with a due one that has a quiet time, and do not give way to one in flight.
     """
     in_flight = [each.id for each in candidates if each.state == "inflight"]
     ready = [each for each in candidates if each.state == "ready"]
@@ -135,8 +135,8 @@ def decide(candidates: Sequence[Candidate]) -> Verdict:
 def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:
     """Read the waiting jobs of each key, without those that a worker may still run.
 
-    A worker that outlived its lease may finish such a job late, not having seen a later job's change. Nothing gives way
-    to it before its token is raised.
+    A worker that outlived its lease may not have seen a later job's change. Nothing gives way to its job before its
+    token is raised.
     """
     found = unique.read_candidates(connection, wanted, most=1 + _MOST_ROWS // len(wanted))
     claimed = {each.id for candidates in found.values() for each in candidates if each.was_claimed}
@@ -147,7 +147,6 @@ def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[C
 
 
 def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """Write decisions; return how many jobs gave way and rows wait on."""
     verdicts = _with_free(connection, verdicts)
     stands = {
         verdict.stands: Stand(max(*verdict.staged, *verdict.in_flight, 0), verdict.expires_at)
@@ -168,7 +167,7 @@ def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, 
 
 
 def _with_free(connection: Connection, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Leave out locked jobs: one that does not give way must not be noted as such."""
+    """Leave out locked jobs, which do not give way and must not be noted as such."""
     free = unique.lock(connection, [id_ for each in verdicts for id_ in (*each.staged, *each.in_flight)])
     return [
         replace(

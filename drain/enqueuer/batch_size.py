@@ -1,4 +1,4 @@
-"""Batch size: halved after a batch too large for the server, then doubled step by step."""
+"""Batch size, adapted to the server."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ _QUICK_SECONDS = 5.0
 
 
 class AdaptiveBatchSize:
-    """Maximum rows of the next batch, kept for the life of the process."""
+    """Maximum rows of the next batch, kept across terms."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.rows = most
 
     def shrink(self, failed_rows: int) -> None:
-        """Halve the size of a failed batch; at least one row."""
+        """Halve it after a batch too large for the server."""
         self.rows = max(1, failed_rows // 2)
 
     def grow(self, batch_seconds: float) -> None:
-        """Double the size after a quick batch."""
+        """Double it after a quick batch."""
         if batch_seconds < _QUICK_SECONDS:
             self.rows = min(self._most, 2 * self.rows)
 

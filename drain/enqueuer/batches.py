@@ -1,4 +1,4 @@
-"""Transactions of the drain: one per batch, smaller ones while a row makes them fail."""
+"""Transactions of the drain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from drain.tables.staged import DueJob
 
 log = logging.getLogger(__name__)
 
-# How long to skip locked rows after meeting a lock; this costs a write per row.
+# Locked rows are skipped for this long after a lock; this costs a write per row.
 _SKIP_LOCKED_SECONDS = 30.0
 _CONFLICTS = (
     psycopg.errors.SerializationFailure,
@@ -42,10 +42,10 @@ _MOST_CONFLICTS = 10
 
 
 class Batches:
-    """Runs transactions; finds a row that makes them fail, and moves it to `dead_jobs`.
+    """Runs one transaction per batch; finds a row that makes it fail, and moves it to `dead_jobs`.
 
     Attributes:
-        has_left_some: The last batch could not hold all selected rows.
+        has_left_some: The last batch left selected rows.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Batches:
         # Current or failed transaction.
         self._rows: Sequence[DueJob] = ()
         self._lanes: Collection[Lane] = ()
-        # Lanes that may have the failing row; the size stays small until their batches succeed.
+        # May have the failing row; the size stays small until their batches succeed.
         self._suspected: set[Lane] = set()
         self._skip_locked_until = 0.0
 
@@ -95,7 +95,6 @@ class Batches:
                 leaves = isinstance(error, psycopg.errors.SerializationFailure)
                 if self._skips_locked() and (conflicts > _MOST_CONFLICTS or not leaves):
                     raise
-                # Another session is writing a row of the batch.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
             except psycopg.Error as error:
                 suspects = self._count_suspects(error)
@@ -104,7 +103,7 @@ class Batches:
                 if suspects == 1:
                     self._suspected.clear()
                     return self._bury_row(_line(error))
-                # Halving finds the row, or a size that the server can take.
+                # Halving finds the row, or a size that the server takes.
                 self._size.shrink(suspects)
                 self._suspected = set(self._lanes or self._due_rows.lanes)
                 log.info(
@@ -154,13 +153,13 @@ class Batches:
 
     def _count_suspects(self, error: psycopg.Error) -> int:
         if isinstance(error, psycopg.errors.QueryCanceled):
-            # The whole batch timed out, or maturing scheduled rows did.
+            # The whole batch timed out, or maturing rows did.
             rows = len(self._rows) or self._size.rows
             return rows if rows > 1 else 0
         return 0 if postgres.fails_for_any_row(error) else len(self._rows)
 
     def _bury_row(self, explanation: str) -> Batch:
-        """Move the only row to `dead_jobs`; if that fails too, skip it for this term."""
+        """Bury the only row; if that fails too, skip it for this term."""
         (row,) = self._rows
         self.has_left_some = True
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})

@@ -1,4 +1,4 @@
-"""Chores: maintenance that the leader repeats between batches."""
+"""Maintenance that the leader repeats between batches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class Chore(ABC):
-    """Maintenance of one kind; the leader calls `run_once` about once a second, usually with nothing to do.
+    """Maintenance of one kind; `run_once` is called about once a second.
 
     Attributes:
         goes_on: No pause after useful work.
         in_use: Errors of a table in use: retry after the pause.
-        refused_text: Warning, logged once, if the database refuses.
+        refused_text: Warning, logged once.
         gives_up: Never retry after a refusal.
     """
 
@@ -39,7 +39,7 @@ class Chore(ABC):
         self._was_refused = False
 
     def run_once(self) -> int:
-        """Do one piece of work if due; return how much was done."""
+        """Do one piece of work, if due; return how much."""
         if not self._pacer.is_due() or (self.gives_up and self._was_refused):
             return 0
         began = monotonic()
@@ -67,7 +67,7 @@ class Chore(ABC):
             return 0
 
     def seconds_to_next(self) -> float:
-        """Return seconds until an early call; infinity for none."""
+        """Seconds until an early call; infinity for none."""
         return inf
 
     @abstractmethod

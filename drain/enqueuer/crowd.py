@@ -1,7 +1,7 @@
 """Crowd: more lanes than a search may find; they take turns by name.
 
-Applications choose queue names, and one may choose very many. That must neither slow down searches nor delay the
-lanes known earlier, so these are looked up by name and go first.
+An application may choose very many queue names. That must neither slow down searches nor delay the lanes known earlier,
+so these are looked up by name and go first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from drain.tables.lanes import Lane
 MOST_FOUND = 1000
 # A quarter of a batch's lanes; the rest belongs to the crowd.
 _MOST_FAMILIAR = 250
-# Beyond this, the oldest lanes are forgotten, and found again in turn.
+# Beyond this, the oldest are forgotten, and found again in turn.
 MOST_KNOWN = 2 * MOST_FOUND
 
 
 class Crowd:
-    """Finds lanes of some kinds in turn, in a transaction; true while there are too many for a search."""
+    """Finds lanes in turn, in a transaction; true while there are too many for a search."""
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
         self._connection = connection
@@ -34,7 +34,7 @@ class Crowd:
         return self._is_there
 
     def begin(self) -> None:
-        """Note that a search found too many lanes."""
+        """Note that a search found too many."""
         self._is_there = True
 
     def remember(self, found: Iterable[Lane]) -> None:
@@ -46,7 +46,7 @@ class Crowd:
             del self._familiar[next(iter(self._familiar))]
 
     def find(self) -> tuple[list[Lane], list[Lane]]:
-        """Return familiar lanes, and the crowd's next ones."""
+        """Familiar lanes, and the crowd's next ones."""
         familiar = lanes.with_rows(self._connection, self._familiar) if self._familiar else []
         return familiar, self._walk()
 

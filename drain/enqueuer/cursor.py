@@ -1,12 +1,11 @@
 """Scan cursor: a scan of a lane begins at its start, or behind the rows drained before.
 
-While a session holds an old snapshot, vacuum keeps drained rows, and a scan from the start steps over them:
-0.1 s per million, measured, against 0.016 s for the rest of a batch. So while more rows are due than fit into a batch,
-scans begin behind the last drained row. They miss rows before it, committed late or more urgent; a *sweep* from the
-start finds these.
+While a session holds an old snapshot, vacuum keeps drained rows, and a scan from the start steps over them: measured,
+0.1 s per million, against 0.016 s for the rest of a batch. So while more rows are due than fit into a batch, scans
+begin behind the last drained row. A *sweep* from the start finds rows before it, committed late or more urgent.
 
-Without dead rows every scan is a sweep. A slow sweep postpones the next, to a fiftieth of the time, but only until a
-scan is not full: only a sweep can show that nothing is due.
+Without dead rows every scan is a sweep. A slow sweep postpones the next, but only until a scan is not full: only a
+sweep can show that nothing is due.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ROW_SECONDS = 0.000_002
 
 
 def excess(sweep_seconds: float, rows: int) -> float:
-    """Return seconds beyond a normal sweep's; positive with many dead rows."""
+    """Seconds beyond a normal sweep; positive with many dead rows."""
     return sweep_seconds - _SCAN_SECONDS - _ROW_SECONDS * rows
 
 
@@ -37,7 +36,7 @@ class Scan:
 
 
 class ScanCursor:
-    """Place where a lane's next scan begins, unless a sweep is due."""
+    """Start of a lane's next scan, unless a sweep is due."""
 
     def __init__(self) -> None:
         self.place: Place = START
@@ -45,7 +44,7 @@ class ScanCursor:
         self._has_caught_up = True
 
     def sweep_is_due(self) -> bool:
-        """Return True if the next scan should sweep."""
+        """Return whether the next scan should sweep."""
         return self._has_caught_up or self._sweeps.is_due()
 
     def advance(self, scan: Scan) -> None:

@@ -1,7 +1,4 @@
-"""Process of `drain run`: stands by, leads, and recovers from outages of both stores.
-
-It may be killed anywhere: the next leader continues from the tables.
-"""
+"""Process of `drain run`, which may be killed anywhere."""
 
 from __future__ import annotations
 
@@ -59,14 +56,14 @@ _STOP_SECONDS = 4.5
 
 
 class Daemon:
-    """Process that drains, or stands by for the one that does.
+    """Stands by, leads, and waits out outages of both stores.
 
     Args:
-        take_over: UUID of an abandoned installation, whose Redis names become free.
+        take_over: UUID of an abandoned installation.
         keep_days: Past days of finished jobs to keep; 0 drops none.
 
     Attributes:
-        refused: Jobs that Redis refused in `run_once`: another database feeds the queue, or its key is not a list.
+        refused: Jobs refused in `run_once`: another database feeds the queue, or its key is not a list.
     """
 
     # One thing: the life of the process; `Term` leads.
@@ -97,7 +94,7 @@ class Daemon:
         self._stop.set()
 
     def run(self) -> None:
-        """Drain until `stop`, waiting out outages and logging when each begins and ends.
+        """Drain until `stop`; log when outages begin and end.
 
         Raises:
             SchemaError: The schema is missing or of another version.
@@ -119,7 +116,7 @@ class Daemon:
         self.redis.close()
 
     def run_once(self) -> int:
-        """Drain and redeliver everything due; return how many jobs went to Redis.
+        """Do everything due; return how many jobs went to Redis.
 
         Raises:
             DrainError: Another enqueuer leads; or as for `run`, including outages.
@@ -136,16 +133,16 @@ class Daemon:
                 return sent
 
     def signals(self) -> AbstractContextManager[None]:
-        """Stop on SIGTERM or SIGINT, within five seconds, in a `with` block."""
+        """Stop within five seconds of SIGTERM or SIGINT."""
         return _signals(self.stop)
 
     def answers(self) -> http.Answers:
-        """Return answers for `/healthz`, `/readyz` and extensions."""
+        """Answers of `/healthz`, `/readyz` and extensions."""
         return replace(self._health.answers(), more=self._extensions.answers)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """Connect, map outages to UnavailableError, and break a silent loop's connection."""
+        """Map outages to UnavailableError, and break a silent loop's connection."""
         with (
             postgres.reachable(self.settings.database_url),
             self._connect() as connection,
@@ -245,18 +242,14 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _backoff(failures: int) -> float:
-    """Return a random pause of up to five seconds, growing with failures."""
     return random.uniform(0.1, min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2.0 ** min(failures, 10)))  # noqa: S311
 
 
 def take_over(connection: Connection, redis: Producer, installation: str, alive: Callable[[], None]) -> None:
-    """Remove an abandoned installation's job ids from Redis, and free its names.
+    """Remove the job ids of an abandoned installation (a UUID) from Redis, and free its names.
 
     Args:
-        connection: Kept alive during the wait.
         redis: Identified as this database.
-        installation: UUID of the abandoned one.
-        alive: Called between slices of a long list.
 
     Raises:
         ConfigError: The installation is this database.

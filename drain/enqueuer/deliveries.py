@@ -1,8 +1,7 @@
 """Delivery numbers, the watermark up to which all are pushed, and the known queues.
 
-Each delivery of a tracked job has a higher number than all before it; redelivery compares them with those in Redis. A
-number is recorded in the transaction that uses it, the watermark after the push. If a leader dies in between, the next
-one pushes the jobs above the watermark again.
+Each delivery of a tracked job has a higher number than all before it. A number is recorded in the transaction that uses
+it, the watermark after the push. If a leader dies in between, the next one pushes the jobs above the watermark again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from drain.tables.leader_progress import Progress
 
 
 class Deliveries:
-    """Owner of numbers, watermark and known queues, on the leader's thread; continues from the last leader's."""
+    """Owner of the numbers, on the leader's thread; continues from the last leader's."""
 
     def __init__(self, connection: Connection, progress: Progress) -> None:
         self._connection = connection
@@ -33,7 +32,7 @@ class Deliveries:
 
     @property
     def pushed_up_to(self) -> int:
-        """Watermark: each delivery up to it was pushed, or refused."""
+        """Watermark: all up to it were pushed, or refused."""
         return self._pushed_up_to
 
     @property

@@ -1,4 +1,4 @@
-"""Due rows of the next batch: urgent ones, then patient ones in the remaining room."""
+"""Due rows of the next batch: urgent ones, then patient ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drain.tables import staged
 from drain.tables.lanes import Lane
 from drain.tables.staged import DueJob, Place
 
-# Scheduled rows that mature per batch: more than it holds, so that their priorities count.
+# Rows that mature per batch: more than it holds, so that their priorities count.
 _MATURE_LIMIT = 10_000
 # Patient rows in every other batch while urgent rows arrive and wait for that push.
 _BESIDE_URGENT = 250
@@ -35,7 +35,7 @@ _REFUSED_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of a batch; `ruled` by queue with rules, in order of release."""
+    """Rows of a batch; those `ruled` by queue, in order of release."""
 
     scans: Mapping[Lane, Scan]
     ruled: Mapping[str, Sequence[DueJob]]
@@ -43,7 +43,7 @@ class Selection:
 
     @classmethod
     def of(cls, scans: Mapping[Lane, Scan], ruled: Mapping[str, Sequence[DueJob]]) -> Self:
-        """Select all these."""
+        """Select all."""
         in_lanes = [scan.rows for scan in scans.values() if scan.rows]
         if not ruled and len(in_lanes) == 1:
             return cls(scans, ruled, in_lanes[0])
@@ -52,11 +52,11 @@ class Selection:
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """Scanned lanes, and one per queue with rules."""
+        """Scanned lanes; one per queue with rules."""
         return [*self.scans, *(Lane(_RULED, queue) for queue in self.ruled)]
 
     def before(self, job_id: int) -> Self:
-        """Select rows before this one, as if no scan had read further."""
+        """Select the rows before this one, as if scans had ended there."""
         kept = set(takewhile(lambda id_: id_ != job_id, (row.id for row in self.rows)))
         ruled = {queue: [row for row in rows if row.id in kept] for queue, rows in self.ruled.items()}
         return self.of({lane: _cut(scan, kept) for lane, scan in self.scans.items()}, ruled)
@@ -78,7 +78,7 @@ def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[s
 
 
 class RefusedQueues:
-    """Recently refused queues; their forwarded jobs are skipped for some seconds."""
+    """Refused queues, whose forwarded jobs are skipped for some seconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -101,7 +101,6 @@ class DueRows:
     """Reads due rows on the leader's connection, in a transaction.
 
     Attributes:
-        refused: Queues skipped for some seconds.
         awaits_bulk: Patient rows stay unread during a bulk transaction, whose rows scans would step over.
     """
 
@@ -139,7 +138,7 @@ class DueRows:
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Known lanes, and the place behind which rows wait; others await a sweep."""
+        """See `LaneGroup.places`."""
         return self._urgent.places if self.awaits_bulk else {**self._urgent.places, **self._patient.places}
 
     @property
@@ -148,17 +147,17 @@ class DueRows:
         return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.awake)]
 
     def pass_over_row(self, job_id: int) -> None:
-        """Exclude a row from all selections."""
+        """Exclude a row."""
         self._passed_over.append(job_id)
 
     def select(self, *, skip_locked: bool) -> Selection:
-        """Select the next batch's rows, if any may leave; `skip_locked` locks those read."""
+        """Select rows, if any may leave; `skip_locked` locks those read."""
         most = self._size.rows
         if asleep := self._admission.take_fallen_asleep():
             self._urgent.forget(asleep)
             self._patient.forget(asleep)
         self._has_unread, self._full = True, set()
-        # Half each, so neither kind delays the other; a reduced batch has one kind, to find a failing row.
+        # Half each, so that neither kind delays the other; a reduced batch has one kind, to find a failing row.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
         ruled = self._select_ruled(share, skip_locked=skip_locked)
@@ -174,7 +173,6 @@ class DueRows:
         return self._admission.select(most, skip_locked=skip_locked, leave=self._passed_over) if most else {}
 
     def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
-        """Scan known lanes behind their cursors; if empty, search and sweep all."""
         scans = self._scan_groups(most, thorough=False, skip_locked=skip_locked)
         was_thorough = self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
         if was_thorough or any(scan.rows for scan in scans.values()):
@@ -219,7 +217,7 @@ class DueRows:
         return {**urgent, **patient}
 
     def advance(self, selection: Selection, gone: Iterable[int]) -> None:
-        """Move the cursors behind a committed batch; `gone` rows are in flight or pushed."""
+        """Move the cursors after the commit; `gone` rows are in flight or pushed."""
         if selection.ruled:
             self._admission.admitted(selection.ruled, set(gone))
         for group, kinds in ((self._urgent, URGENT_KINDS), (self._patient, PATIENT_KINDS)):

@@ -1,13 +1,11 @@
-"""The enqueuer: drains committed rows of `staged_jobs` in batches into Redis.
+"""The enqueuer drains committed rows of `staged_jobs` into Redis; it moves a batch while the last one is pushed.
 
-A batch is one repeatable-read transaction. The queue of a row decides:
+The queue of a row decides:
 
     tracked    moved to `inflight_jobs`: committed, then pushed. In the other order a worker could look for a row
                that is not there yet. Redelivery finds rows of a crash in between.
     forward    pushed, then committed. A crash in between pushes the job twice; none is lost before Redis has it.
                One Redis call per transaction, so that a refusal leaves nothing behind.
-
-The next batch is moved while the last one is pushed.
 """
 
 from __future__ import annotations
@@ -31,12 +29,11 @@ from drain.tables.leader_progress import Progress
 from drain.tables.staged import Place
 from drain.wire import Producer, Traces
 
-# Settings of the leader's session.
 SESSION = (
     # A crash that forgets a move leaves the row in staged_jobs; a worker's claim flushes the move before it.
     "SET synchronous_commit = off",
-    # Scans start at the head of an index, and writes find rows by id, independent of statistics. A plan made for a just
-    # truncated partition would read and sort it whole, and be kept while it fills up.
+    # Scans start at the head of an index, independent of statistics. A plan made for a just truncated partition would
+    # read and sort it whole, and be kept while it fills up.
     "SET enable_seqscan = off",
     "SET enable_sort = off",
     # A disabled node's huge cost would trigger JIT.
@@ -54,9 +51,8 @@ class Enqueuer:
     Args:
         state: The last leader's numbers.
         adaptive_batch_size: Replaces `batch_size`, with experience from earlier terms.
-        depth: Bound of each Redis list; 0 for none, None to follow the workers.
+        depth: See `Depths.fixed`.
         alive: Called between statements, for the watchdog.
-        thin_queues: Queues pushed without hashes; by default from RQ's registry.
     """
 
     # One thing: the order of a batch's steps.
@@ -97,16 +93,14 @@ class Enqueuer:
         self._pusher.close()
 
     def drain(self, keep_on: Callable[[], bool] = lambda: True, *, looks_again: bool = True) -> int:
-        """Run batches until nothing may leave or `keep_on()`, called after each, is false; return how many rows left.
-
-        On return, everything moved is pushed.
+        """Run batches until nothing may leave or `keep_on()` is false, and push all; return how many rows left.
 
         Args:
             looks_again: Finish with an empty batch; otherwise stop after one that left nothing.
 
         Raises:
             UnavailableError: Redis failed; rows moved but not pushed are redelivered.
-            OwnedByAnotherError: Another database feeds the namespace; moved rows are redelivered.
+            OwnedByAnotherError: Another database feeds the namespace; likewise.
             psycopg.OperationalError: Rolled back.
         """
         total = 0
@@ -121,10 +115,7 @@ class Enqueuer:
         return total
 
     def run_once(self) -> int:
-        """Move one batch and leave its push running; return how many rows left `staged_jobs`.
-
-        Zero only if no due row may leave: none is due, queues are full, or only patient rows are due during a bulk
-        transaction.
+        """Move one batch and leave its push running; return how many rows left, 0 only if none may.
 
         Raises:
             UnavailableError: Redis refused the previous batch, or a forwarded row of this one.
@@ -143,30 +134,22 @@ class Enqueuer:
         return batch.size
 
     def flush(self) -> None:
-        """Wait until everything moved is pushed; record the watermark.
-
-        Raises:
-            UnavailableError: Redis refused the push.
-        """
+        """Call `wait_for_push`, then record the watermark."""
         self.wait_for_push()
         self.deliveries.record_watermark()
 
     def noticed_lengths(self, queues: Collection[str]) -> None:
-        """Note lengths after another's push."""
+        """Note lengths after redelivery's push."""
         lengths = {queue: size for queue, size in self.redis.take_pushed_lengths().items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
     def wait_for_push(self) -> None:
-        """Flush without recording the watermark.
-
-        Raises:
-            UnavailableError: Redis refused the push.
-        """
+        """Wait until everything moved is pushed."""
         if push := self._pusher.wait():
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
     def look(self) -> bool:
-        """Look, if due; return True if waiting rows may have room."""
+        """See `Admission.look_when_due`."""
         return self.admission.look_when_due()
 
     @property
@@ -176,12 +159,12 @@ class Enqueuer:
 
     @property
     def next_look_at(self) -> float:
-        """Time by `monotonic()` when waiting rows may have room; infinite for none."""
+        """See `Admission.next_look_at`."""
         return self.admission.next_look_at
 
     @property
     def delivered(self) -> int:
-        """Jobs accepted by Redis, tracked or forwarded."""
+        """Jobs accepted by Redis."""
         return self._pusher.accepted + self._forwarded
 
     @property
@@ -191,10 +174,10 @@ class Enqueuer:
 
     @property
     def places(self) -> Mapping[Lane, Place]:
-        """Known lanes, and the place behind which rows wait; others await a sweep."""
+        """See `LaneGroup.places`."""
         return self._due_rows.places
 
     @property
     def awaits_bulk(self) -> bool:
-        """True if patient rows stay unread during a bulk transaction."""
+        """See `DueRows.awaits_bulk`."""
         return self._due_rows.awaits_bulk

@@ -22,27 +22,24 @@ GROUP = "drain.leader"
 
 
 class LeaderExtension(Protocol):
-    """Extension made from the `Settings`; it answers paths with the prefix `path`, such as `/scale/`."""
+    """Extension made from the `Settings`; answers paths with the prefix `path`, such as `/scale/`."""
 
     path: str
 
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Measure, every few seconds, on the draining thread.
+        """Measure, every few seconds, on the draining thread, in autocommit mode.
 
         Args:
-            connection: The leader's, in autocommit mode.
             queues: Queues with their own labels.
-            waiting: Waiting jobs by queue and cause.
         """
 
     def answer(self, path: str, query: str) -> tuple[int, bytes]:
-        """Answer on a separate thread, in a leader or standby, with status and JSON.
+        """Return status and JSON, on a separate thread, in a leader or standby.
 
         Args:
             path: Path behind `self.path`.
-            query: Text behind the question mark.
         """
 
     def clear(self) -> None:
@@ -50,7 +47,7 @@ class LeaderExtension(Protocol):
 
 
 class Extensions:
-    """All extensions that load; one that fails to measure has no metrics until it succeeds."""
+    """Loaded extensions; one that fails to measure has no metrics until it succeeds."""
 
     def __init__(self, settings: Settings) -> None:
         self._loaded = dict(_load(settings))
@@ -58,13 +55,13 @@ class Extensions:
 
     @property
     def answers(self) -> dict[str, Callable[[str, str], tuple[int, bytes]]]:
-        """Functions by path prefix."""
+        """Functions by path."""
         return {each.path: each.answer for each in self._loaded.values()}
 
     def measure(
         self, connection: Connection, queues: Collection[str], waiting: Mapping[str, Waiting]
     ) -> None:
-        """Run all measurements."""
+        """Measure all."""
         for name, extension in self._loaded.items():
             try:
                 extension.measure(connection, queues, waiting)
@@ -79,7 +76,7 @@ class Extensions:
                 self._failed.add(name)
 
     def clear(self) -> None:
-        """Remove a leader's metrics."""
+        """Remove all metrics."""
         for name, extension in self._loaded.items():
             _clear(name, extension)
 

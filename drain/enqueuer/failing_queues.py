@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Trial:
-    """Trial of a failing queue, by database time; `job_id` is the retry under way, if any."""
+    """Trial of a failing queue, by database time; `job_id` is the retry under way."""
 
     since: datetime
     job_id: int | None = None
@@ -33,7 +33,7 @@ class DueRetries:
 
     @property
     def limit(self) -> int | None:
-        """Maximum number, if limited."""
+        """Maximum, if any."""
         return None if self.trial is None else 1
 
     def put_on_trial(self, jobs: Sequence[Redelivered]) -> None:
@@ -75,7 +75,7 @@ class FailingQueues:
                 yield retries
 
     def lost_worker(self, job_ids: set[int]) -> None:
-        """End the trials of jobs with expired leases: a job that kills its worker must not block its queue."""
+        """End these jobs' trials: a job that kills its worker must not block its queue."""
         for trial in self._trials.values():
             trial.job_id = None if trial.job_id in job_ids else trial.job_id
 

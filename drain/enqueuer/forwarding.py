@@ -1,7 +1,7 @@
 """Forwarded rows in RQ's format, as many as one Redis call carries.
 
-A forwarding transaction pushes once. Redis accepts or refuses a call as a whole, so a rollback leaves nothing there,
-and the next attempt makes no duplicates.
+A transaction pushes once. Redis accepts or refuses a call as a whole, so a rollback leaves nothing there, and the next
+attempt makes no duplicates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drain.wire import Delivery
 
 # Redis serves no other client during a call.
 _MOST_BYTES = 8 * 1024 * 1024
-# Rows per read: at first as many as fit at the schema's maximum size, later as memory allows.
+# Rows per read: at first as many as fit at the schema's maximum size.
 _FIRST_ROWS = 8
 _MOST_ROWS = 64
 
@@ -36,8 +36,8 @@ class ForwardBatch:
     """Forwarded jobs of one call.
 
     Attributes:
-        deliveries: Encoded jobs, by row id.
-        unreadable: Reasons for undeliverable rows, by id.
+        deliveries: Encoded jobs, by id.
+        unreadable: Reasons, by id.
         first_left_out: Id of the first row that did not fit.
     """
 
@@ -47,7 +47,7 @@ class ForwardBatch:
 
 
 def read_batch(connection: Connection, namespace: str, ids: Sequence[int]) -> ForwardBatch:
-    """Encode rows in order while they fit, at least one, in the transaction that read the ids."""
+    """Encode rows while they fit, at least one, in the transaction that read the ids."""
     first_left_out = ids[wire.JOBS_PER_CALL] if len(ids) > wire.JOBS_PER_CALL else None
     batch = ForwardBatch(first_left_out=first_left_out)
     size = 0

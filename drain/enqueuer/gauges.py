@@ -32,7 +32,7 @@ _COUNT_UP_TO = 100_000
 
 
 class Gauges:
-    """Measures during terms; a queue seen once keeps its gauges."""
+    """A queue seen once keeps its gauges."""
 
     def __init__(self, redis: Producer, extensions: Extensions | None = None) -> None:
         self._redis = redis
@@ -53,13 +53,12 @@ class Gauges:
         self._count_rows(enqueuer)
         self._measure_queues(enqueuer, waits)
         self._pacer.ran_for(monotonic() - began)
-        # Each has its own pacer.
         self._server.run_once(enqueuer.connection)
         self._tags.run_once(enqueuer.connection, self._queues)
         return True
 
     def begin(self, connection: Connection) -> None:
-        """Show the leader, and its server."""
+        """Show leader and server."""
         metrics.LEADER.set(1)
         server = connection.info.parameter_status("server_version") or ""
         metrics.BUILD_INFO.clear()
@@ -113,7 +112,7 @@ class Gauges:
 
 
 class TagGauges:
-    """Measures waiting jobs by tag; unused tags have no gauge."""
+    """Waiting jobs by tag; unused tags have no gauge."""
 
     def __init__(self) -> None:
         self._queues: Collection[str] = ()
@@ -121,7 +120,7 @@ class TagGauges:
         self._shown: set[str] = set()
 
     def run_once(self, connection: Connection, queues: Collection[str]) -> None:
-        """Measure if due; `queues` are known to have had jobs."""
+        """Measure if due; `queues` have had jobs."""
         self._queues = queues
         self._gauge.run_once(connection)
 
@@ -144,7 +143,7 @@ class TagGauges:
 
 
 class ServerGauges:
-    """Measures the tables' cost to the server."""
+    """The tables' cost to the server."""
 
     def __init__(self) -> None:
         self._wal_bytes: float | None = None
@@ -181,7 +180,7 @@ class ServerGauges:
 
     def _measure_server(self, connection: Connection) -> None:
         server = table_stats.measure_server(connection)
-        # From this term on; a failover changes the server.
+        # A failover changes the server.
         metrics.WAL.inc(max(0.0, server.wal_bytes - (self._wal_bytes or server.wal_bytes)))
         self._wal_bytes = server.wal_bytes
         metrics.READY_PARTITIONS.set(server.ready_partitions)

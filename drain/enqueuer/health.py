@@ -1,4 +1,4 @@
-"""Health of the daemon, for HTTP, systemd and the log, and its watchdog."""
+"""Health for HTTP, systemd and the log, and a watchdog."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ log = logging.getLogger(__name__)
 
 # Longer than any statement: the server or network has stopped answering.
 STALLED_SECONDS = 35.0
-# The process is unhealthy after such a silence.
 _UNHEALTHY_SECONDS = 90.0
-# Between checks of time-dependent states.
 _LOOK_SECONDS = 0.5
-# Process name for hooks.
 _PROCESS = "enqueuer"
 
 
@@ -40,7 +37,7 @@ class Health:
         self._alive_at = monotonic()
         self._callbacks = Callbacks(self._options)
         self._stores = self._steady("stores", self._options.grace_seconds)
-        # Reported only after a long silence, so without grace.
+        # A long silence needs no grace.
         self._loop = self._steady("loop", 0.0)
         self._queues: dict[str, Steady] = {}
         self._failing: frozenset[str] = frozenset()
@@ -51,7 +48,7 @@ class Health:
         return self._problem is None
 
     def alive(self) -> None:
-        """Report progress, between statements."""
+        """Report progress."""
         self._alive_at = monotonic()
         systemd.notify("WATCHDOG=1")
 
@@ -61,7 +58,7 @@ class Health:
         return True
 
     def up(self, status: str) -> None:
-        """Report that both stores are available, and the status."""
+        """Report that both stores are available."""
         was_up = self.is_up
         # Before the log line, so that its readers find `/readyz` up.
         with self._lock:
@@ -87,16 +84,16 @@ class Health:
         self._failing = frozenset(queues)
 
     def forget_failing(self) -> None:
-        """Forget failing queues: another leader watches them."""
+        """Leave failing queues to another leader."""
         self._failing, self._queues = frozenset(), {}
 
     def answers(self) -> http.Answers:
-        """Return answers for `/healthz` and `/readyz`."""
+        """Answers of `/healthz` and `/readyz`."""
         return http.Answers(unhealthy=self._unhealthy, unready=self._unready)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch time-dependent states on a thread."""
+        """Call `look` on a thread."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -110,7 +107,7 @@ class Health:
             ended.set()
 
     def look(self) -> None:
-        """Check once; call hooks and commands for changes."""
+        """Check time-dependent states; call hooks and commands for changes."""
         self._look_at_stores()
         self._loop.look(self._unhealthy())
         failing, queues = self._failing, self._queues
@@ -121,7 +118,7 @@ class Health:
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
-        """Break the connection if the main loop stalls."""
+        """Break the connection if the loop stalls."""
         ended = threading.Event()
 
         def watch() -> None:

@@ -19,7 +19,7 @@ _MOST_KEYS = 5000
 
 
 class ReturnedJobs(Chore):
-    """Settles unique keys shared in flight after an attempt or lost lease; counts jobs that gave way."""
+    """Settles unique keys shared in flight; counts jobs that gave way."""
 
     pause_seconds = 1.0
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
@@ -36,7 +36,7 @@ class PartitionTruncator(Chore):
     """Truncates drained partitions, whose rows vacuum must keep while a session holds an old snapshot; counts them.
 
     Ready rows fill partitions in turn; see `schema.sql`. An undrained job, an open staging transaction or a dump
-    postpones truncation by a turn. A refusal (rights, the application's triggers or foreign keys) is final.
+    postpones truncation by a turn. A refusal (rights, triggers or foreign keys) is final.
     """
 
     pause_seconds = 1.0
@@ -80,10 +80,7 @@ class ExpiredKeys(Chore):
 
 
 class PastQueues(Chore):
-    """Removes queues from Redis that were idle twice in a row; counts names.
-
-    A waiting row does not need its queue's name: the push that writes its id adds it.
-    """
+    """Removes queues from Redis that were idle twice in a row; a push adds them again."""
 
     pause_seconds = 600.0
 

@@ -1,4 +1,4 @@
-"""Lanes with rows and their scan cursors; a search finds others.
+"""Lanes with rows and their scan cursors.
 
 Urgent lanes, with priorities up to 0, begin every batch and never wait for a search of patient lanes.
 """
@@ -34,7 +34,6 @@ class LaneGroup:
 
     Attributes:
         leaves_lanes: More lanes had room than the last scan read.
-        crowd: Finds lanes in turn while too many.
     """
 
     # One thing: lanes from search to scan.
@@ -54,18 +53,18 @@ class LaneGroup:
         return {lane: cursor.place for lane, cursor in self._cursors.items()}
 
     def search_is_due(self, room: Callable[[str], int]) -> bool:
-        """Return True if no known lane has rows and room, or a search is due."""
+        """Return whether no known lane has rows and room, or a search is due."""
         return (
             bool(self.crowd) or self._searches.is_due() or not any(room(lane.queue) for lane in self._cursors)
         )
 
     @property
     def steps_over_many(self) -> bool:
-        """True if the last search was slow, over dead or invisible rows."""
+        """True if dead or invisible rows slowed the last search."""
         return self._was_slow
 
     def search(self, *others: LaneGroup) -> Found:
-        """Find unknown lanes of these groups in one round trip; in a crowd, only the next."""
+        """Find unknown lanes of these groups in one round trip; in a crowd, the next."""
         groups = (self, *others)
         quiet = [group for group in groups if not group.crowd]
         kinds = [kind for group in quiet for kind in group._kinds]
@@ -110,14 +109,14 @@ class LaneGroup:
         skip_locked: bool,
         first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
-        """Scan lanes for up to `most` rows, and per queue as many as `room` returns.
+        """Scan for up to `most` rows, and per queue as many as `room` returns.
 
         Lanes share the batch equally; of two lanes of a queue, the lower places are read.
 
         Args:
             leave: Ids to skip.
             sweep: Sweep all lanes, not only those due for it.
-            first_rows: First rows from a search in this transaction.
+            first_rows: From a search in this transaction.
         """
         rooms = ((lane, size) for lane in self._cursors if (size := room(lane.queue)) > 0)
         read = partial(self._read, leave=leave, sweep=sweep, skip_locked=skip_locked, first_rows=first_rows)
@@ -131,7 +130,7 @@ class LaneGroup:
         return scans
 
     def advance(self, scans: Mapping[Lane, Scan]) -> None:
-        """Move the cursors behind a committed batch."""
+        """Move the cursors after the commit."""
         for lane, scan in scans.items():
             cursor = self._cursors.pop(lane, None)
             if cursor is None:
@@ -151,7 +150,6 @@ class LaneGroup:
         skip_locked: bool,
         first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
-        """Read up to `share` rows per lane, within its queue's room, in one statement."""
         sweeps = {lane for lane, _ in rooms if sweep or self._cursors[lane].sweep_is_due()}
         heads = [
             Head(lane, min(size, share), START if lane in sweeps else self._cursors[lane].place)
@@ -198,7 +196,6 @@ def _all_of(
 def _within_room(
     found: Mapping[Lane, Sequence[DueJob]], sizes: Mapping[Lane, int]
 ) -> Iterable[tuple[Lane, Sequence[DueJob]]]:
-    """Limit each queue to its room, lowest places first."""
     queue_of = attrgetter("queue")
     for _, group in groupby(sorted(found, key=queue_of), queue_of):
         same = list(group)

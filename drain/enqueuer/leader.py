@@ -1,4 +1,4 @@
-"""Advisory locks of the draining session: one to lead, one held while asleep.
+"""Advisory locks of the draining session.
 
 The leader's is taken before BEGIN: under repeatable read, waiting for it inside a transaction would keep a snapshot
 with the previous leader's last batch. A dying connection takes lock and open batch with it.
@@ -23,7 +23,7 @@ CHANNEL = "staged_jobs"
 def try_to_lead(connection: Connection, *, is_command: bool = False) -> Progress | None:
     """Lead for this connection's life; return the last leader's numbers, or None if another session leads.
 
-    A command waits briefly for a session that is ending, such as that of the same command before.
+    A command waits briefly for a session that is ending.
     """
     take = locks.lock_for_command if is_command else locks.try_lock
     if not take(connection, locks.LEADER):

@@ -15,13 +15,13 @@ from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
 from drain.wire import Producer
 
-# Whole lists are read only while foreign ids fill their heads: milliseconds per 5,000 ids.
+# Whole lists are read only if foreign ids fill their heads: milliseconds per 5,000 ids.
 _WHOLE_LISTS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Highest unclaimed number of a queue in no list, first found `since`, by `monotonic()`."""
+    """Highest unclaimed number in no list, first found `since`, by `monotonic()`."""
 
     up_to: int
     since: float
@@ -40,7 +40,6 @@ class LostDeliveries:
 
     Args:
         lost_after_seconds: Grace for a delivery in no list.
-        alive: Called between slices of a long list.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class LostDeliveries:
         self._lost_after_seconds = lost_after_seconds
         self._alive = alive
         self._suspicions: dict[str, Suspicion] = {}
-        # Fed by another database: nothing is pushed to them.
+        # Fed by another database.
         self._foreign: set[str] = set()
         self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
 
@@ -90,7 +89,6 @@ class LostDeliveries:
         return overdue
 
     def _suspicion(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
-        """Suspect an unclaimed delivery below all in its list; None if it may be listed."""
         gone_up_to = self._deliveries.pushed_up_to if lowest_listed is None else lowest_listed - 1
         return Suspicion(gone_up_to, now) if delivery <= gone_up_to else None
 

@@ -24,11 +24,9 @@ class Batch:
 
     Attributes:
         moved: Committed rows to push; the last has the number `last_delivery`.
-        forwarded: Jobs pushed to Redis alone; `forwarded_names` counts them by queue and name.
-        expired: Counts by queue of rows buried after `expires_at`.
+        forwarded: Jobs pushed; `forwarded_names` counts them by queue and name.
+        expired: Buried rows by queue.
         unreadable: Undeliverable rows buried.
-        superseded: Jobs that gave way within their unique key.
-        postponed: Rows whose quiet time began again.
     """
 
     moved: Sequence[DueJob] = ()
@@ -42,7 +40,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of rows no longer due."""
+        """Rows no longer due."""
         gone = len(self.moved) + len(self.forwarded) + self.expired.total() + self.unreadable
         return gone + self.superseded + self.postponed
 
@@ -66,7 +64,7 @@ class Mover:
         self._alive = alive
 
     def read_forwarded(self, rows: Sequence[DueJob]) -> ForwardBatch:
-        """Encode forwarded rows, as many as one call carries."""
+        """Encode forwarded rows that one call carries."""
         ids = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         return forwarding.read_batch(self._connection, self._redis.namespace, ids) if ids else ForwardBatch()
 

@@ -1,11 +1,10 @@
 """Oldest unclaimed delivery of each queue, found about once a second.
 
 Claims leave dead entries at the head of the index, which vacuum must keep while a session holds an old snapshot:
-measured, 0.15 s per scan after a million. Only the leader issues numbers, ever higher, so each scan begins where the
-last one of its queue ended.
+measured, 0.15 s per scan after a million. Numbers only grow, so each scan begins where its queue's last one ended.
 
-A released claim makes a lower number unclaimed again. So the whole index is scanned too, a thousand queues at a time,
-for a fiftieth of the time: within a second while it is small, every 7.5 s with a million dead entries.
+A released claim makes a lower number unclaimed again. So the whole index is scanned too, a thousand queues at a time:
+within a second while it is small, every 7.5 s with a million dead entries.
 
 A queue without unclaimed deliveries is forgotten until a push, whose numbers are higher than all scanned, or a scan of
 the whole index finds it.
@@ -23,7 +22,6 @@ from drain.tables import waiting
 
 # Beyond this, queues take turns.
 _MOST_QUEUES = 1000
-# Then a queue without unclaimed deliveries is forgotten.
 _FORGET_SECONDS = 600.0
 
 
@@ -87,7 +85,7 @@ class OldestDeliveries:
         self._deliveries.forget_queues(gone)
 
     def _scan_slice(self) -> tuple[dict[str, int], Set[str]]:
-        """Scan the index's next queues; return their numbers, and the names covered."""
+        """Return the numbers of the index's next queues, and the names covered."""
         began, after = monotonic(), self._sliced_up_to
         oldest = dict(waiting.oldest_deliveries(self._connection, after, _MOST_QUEUES))
         is_last = len(oldest) < _MOST_QUEUES

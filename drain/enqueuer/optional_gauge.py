@@ -18,7 +18,7 @@ _REFUSED_PAUSE_SECONDS = 60.0
 
 
 class OptionalGauge:
-    """Measures during terms; `measure` sets the metric, in autocommit mode."""
+    """Gauge that `measure` sets, in autocommit mode."""
 
     def __init__(
         self, name: str, measure: Callable[[Connection], None], pause_seconds: float = _PAUSE_SECONDS

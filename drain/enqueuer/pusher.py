@@ -15,7 +15,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables.staged import DueJob
 from drain.wire import Producer, Traces
 
-# Up to this size the leader's own thread pushes: a handover would cost more than it gains.
+# Up to this size the leader's own thread pushes: a handover would cost more.
 _MOST_AT_ONCE = 20
 # Columns of a `DueJob`.
 _QUEUE_AND_NAME = itemgetter(1, 2)
@@ -23,7 +23,7 @@ _QUEUE_AND_NAME = itemgetter(1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Result of a push up to a delivery number, by queue, with list lengths afterwards."""
+    """Result of a push, by queue, with list lengths afterwards."""
 
     up_to: int
     accepted: Counter[str]
@@ -32,10 +32,7 @@ class Push:
 
 
 class Pusher:
-    """Pushes batches of tracked jobs, one at a time; each raises the watermark.
-
-    It counts `accepted` and `refused` jobs; the latter stay in `inflight_jobs`.
-    """
+    """Pushes batches of tracked jobs; each raises the watermark. Refused jobs stay in `inflight_jobs`."""
 
     def __init__(self, redis: Producer, deliveries: Deliveries, traces: Traces | None = None) -> None:
         self._traces = traces
@@ -51,7 +48,7 @@ class Pusher:
         self._thread.shutdown(wait=True)
 
     def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
-        """Begin to push committed rows, in the order of their numbers up to `up_to`; call `wait` before.
+        """Begin to push committed rows, with numbers up to `up_to`; call `wait` before.
 
         One push at a time, in order: the watermark has no gaps below it. `thin` queues get no hashes.
         """
@@ -117,7 +114,7 @@ class Pusher:
 
 
 def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:
-    """Count jobs that left `staged_jobs` by queue and name; return counts by queue."""
+    """Count arrived jobs by queue and name; return counts by queue."""
     # All in C: tens of thousands a second.
     arrived = Counter(map(_QUEUE_AND_NAME, rows))
     metrics.count_arrived(arrived)

@@ -21,7 +21,7 @@ _PRUNE_SECONDS = 60.0
 
 
 class CallBack:
-    """Calls back once a second, before redelivery; `followed` pauses are shared with admission.
+    """Calls back once a second, before redelivery.
 
     The id of a job called back stays in its list, but no claim finds it. Once no pause applies, the leader delivers it
     under a new number.
@@ -41,13 +41,13 @@ class CallBack:
         self.paused = Pauses()
 
     def run_once(self) -> int:
-        """Call back delivered jobs under pauses; return their number."""
+        """Call back paused jobs; return how many."""
         before, self.paused = self.paused, self._followed.look()
         if self._prunes.is_due():
             pauses.prune(self._connection)
             cancellations.prune(self._connection)
             self._prunes.ran_for(0.0)
-        # Repeated during pauses, since workers may release claims of paused jobs; paced, being slow with millions.
+        # Repeated, since workers may release claims of paused jobs; paced, being slow with millions.
         if not self.paused or (self.paused == before and not self._scans.is_due()):
             return 0
         began = monotonic()

@@ -7,8 +7,7 @@ Each reason is an indexed scan of `inflight_jobs`:
     lease          expired: the worker died or stalled
     retry          the next attempt is due; one at a time in a failing queue
 
-First, `recall` holds back paused jobs, and jobs with expired leases under rules, which need a place and a token like a
-retry.
+First, `recall` holds back paused jobs, and those with expired leases under rules, which need a place and a token too.
 
 A superfluous push is harmless: its claim is refused. After an expired lease on its last attempt, a job is pushed too,
 and the claiming worker buries it.
@@ -36,8 +35,8 @@ from drain.tables.redeliveries import Redelivered
 
 log = logging.getLogger(__name__)
 
-# Lease scans begin behind the last one, less some seconds for leases locked or uncommitted then. Whole scans, now and
-# then, step over dead entries under an old snapshot: measured, 0.1 s per million.
+# Lease scans begin behind the last one, less some seconds for leases locked or uncommitted then. Whole scans step over
+# dead entries under an old snapshot: measured, 0.1 s per million.
 _LATE_SECONDS = 15.0
 _WHOLE_SECONDS = 300.0
 # From pop to claim: an RQ worker first forks and imports the application.
@@ -47,12 +46,8 @@ LOST_AFTER_SECONDS = 15.0
 class Redelivery:
     """Redelivers for one leader, after the enqueuer's own pushes.
 
-    Args:
-        lost_after_seconds: Grace for a delivery in no list.
-        alive: Called after each slice, for the watchdog.
-
     Attributes:
-        is_held_back: Some due retries wait for a place, token, room or turn.
+        is_held_back: Due retries wait for a place, token, room or turn.
     """
 
     # One thing: the reasons for redelivery.
@@ -88,7 +83,7 @@ class Redelivery:
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
-        """Lower bounds of unclaimed numbers, as of the last scan."""
+        """See `OldestDeliveries`."""
         return self._oldest.lower_bounds
 
     @property
@@ -100,9 +95,6 @@ class Redelivery:
         """Push jobs left unpushed by the last leader, or all unclaimed ones if Redis lost its data; return how many.
 
         Call when a term begins, as also after a failed push.
-
-        Raises:
-            OwnedByAnotherError: Another database feeds the namespace.
         """
         self._call_back.run_once()
         # Before a batch delivers under the current rules.
@@ -137,7 +129,6 @@ class Redelivery:
         Raises:
             UnavailableError: Redis failed; `recover` finds renumbered jobs not pushed.
             OwnedByAnotherError: Another database feeds the namespace now.
-            psycopg.OperationalError: The database failed.
         """
         self._call_back.run_once()
         # A batch unaware of the pause must not move recalled jobs.

@@ -1,4 +1,4 @@
-"""New delivery numbers for redelivered jobs, and their push, in slices."""
+"""New numbers for redelivered jobs, and their push, in slices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from drain.wire import ReplacedDelivery
 
 log = logging.getLogger(__name__)
 
-# Jobs renumbered per transaction.
+# Jobs per transaction.
 _SLICE = 1000
 
 Renumber = Callable[[int, int], list[Redelivered]]
 
 
 class Renumbering:
-    """Renumbers and pushes, after the enqueuer's own pushes of lower numbers."""
+    """Renumbers and pushes, after the enqueuer's lower numbers."""
 
     def __init__(self, enqueuer: Enqueuer, alive: Callable[[], None]) -> None:
         self._enqueuer = enqueuer
@@ -39,7 +39,6 @@ class Renumbering:
         """Renumber and push until a slice is not full; return how many jobs Redis accepted.
 
         Args:
-            reason: For the log and metrics.
             renumber: Assigns numbers above its first argument, to at most as many jobs as its second, in the open
                 transaction.
 
@@ -61,7 +60,7 @@ class Renumbering:
                 return total
 
     def _renumber(self, renumber: Renumber) -> tuple[list[Redelivered], Collection[int]]:
-        """Renumber a slice; return its jobs, and ids of those dead by RQ's verdict."""
+        """Return renumbered jobs, and ids of those dead by RQ's verdict."""
         buried: Collection[int] = ()
         # Earlier batches have lower numbers and must arrive first.
         self._enqueuer.flush()

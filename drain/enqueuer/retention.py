@@ -22,13 +22,12 @@ from drain.tables.finished import Dropped
 
 log = logging.getLogger(__name__)
 
-# Time that `prune` waits for other sessions.
 PATIENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 
 
 class Retention(Chore):
-    """Drops finished jobs older than `keep_days` past UTC days (at least 1), a day per call; counts days."""
+    """Drops jobs older than `keep_days` past UTC days (at least 1), a day per call."""
 
     pause_seconds = 60.0
     goes_on = True

@@ -23,9 +23,9 @@ from drain.wire import Producer, RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)
 
-# Consecutive unreadable deliveries of a job: in a mixed fleet, one of ten likely reached an able worker.
+# Consecutive deliveries: in a mixed fleet, one of ten likely reached an able worker.
 MOST_UNREADABLE = 10
-# Beyond this many jobs, the oldest count restarts.
+# Beyond this, the oldest count restarts.
 _MOST_COUNTED = 100_000
 
 # Between reports of one queue.
@@ -40,7 +40,7 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Buries jobs about to be redelivered that RQ will not run again."""
+    """Verdicts on jobs about to be redelivered."""
 
     connection: Connection
     redis: Producer

@@ -17,16 +17,15 @@ from drain.enqueuer.waits import Waits
 
 log = logging.getLogger(__name__)
 
-# Between rounds of redelivery and chores.
+# Between rounds of redelivery and chores; and while retries wait for room.
 _REDELIVERY_SECONDS = 1.0
-# The same while retries wait for room.
 _HELD_BACK_SECONDS = 0.1
-# Share of retries in a round: without it, other jobs waited for 8 s behind 3,000 queues of expired leases (measured).
+# Share of retries in a round. Measured without: other jobs waited for 8 s behind 3,000 queues of expired leases.
 _RETRIES_SECONDS = 0.25
 
 
 class Term:
-    """Work of a leader until `stop`; sleeps up to `poll_seconds`."""
+    """Work of a leader until `stop`."""
 
     def __init__(
         self,
@@ -49,12 +48,7 @@ class Term:
         self._redeliver_at = 0.0
 
     def run(self) -> None:
-        """Lead until stopped.
-
-        Raises:
-            UnavailableError: Redis failed.
-            psycopg.OperationalError: The database failed.
-        """
+        """Lead until stopped."""
         self._gauges.begin(self._enqueuer.connection)
         try:
             self._begin()
@@ -69,7 +63,7 @@ class Term:
             self._health.forget_failing()
 
     def run_once(self) -> int:
-        """Drain until nothing or other work is due, then do that; return how many jobs moved."""
+        """Drain, then do other due work; return how many jobs moved."""
         self._health.alive()
         moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due, looks_again=False)
         if monotonic() >= self._redeliver_at:
@@ -97,7 +91,7 @@ class Term:
 
     def _begin(self) -> None:
         self._redelivery.recover()
-        # Up only after a push: an answering Redis may still refuse jobs, and pauses between terms grow until then.
+        # Up only after a push: an answering Redis may still refuse jobs, and pauses between terms grow until `up`.
         self._enqueuer.drain(keep_on=lambda: False)
         self._health.up("leading")
         log.info("now the leader", extra={"event": "leading"})

@@ -1,10 +1,10 @@
 """Queues with thin deliveries: only `drain work` listens, and it needs no hashes.
 
 RQ's registry of workers decides, read about once a second. A stock `rq worker` that starts in between drops the ids it
-pops, and redelivery pushes these jobs with hashes, as every redelivery does.
+pops, and redelivery pushes these jobs with hashes, as always.
 
-A stock worker registers at its start and with each of our jobs, so after Redis loses data the registry may lack it.
-Redis then remembers for an hour, across leaders, that whole deliveries are needed.
+After Redis loses data, the registry may lack a stock worker until its next job. Redis then remembers for an hour,
+across leaders, that whole deliveries are needed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from drain.wire import Producer
 
 log = logging.getLogger(__name__)
 
-# Stands for all queues.
 ALL = "*"
-# Between looks at the registry; and validity of an answer.
+# Between looks; and validity of an answer.
 _LOOK_SECONDS = 1.0
 _TRUSTED_SECONDS = 2.5
 
 
 class ThinQueues:
-    """Chooses the queues for one leader; `always` and `never` name queues, "*" all."""
+    """Chooses queues for one leader; `always` and `never` name queues, "*" all."""
 
     def __init__(
         self, redis: Producer, always: Collection[str] = frozenset(), never: Collection[str] = frozenset()
@@ -46,14 +45,14 @@ class ThinQueues:
         return found | {queue for queue in queues if queue not in asked and self._is_always(queue)}
 
     def look_when_due(self) -> None:
-        """Look up, if due, the listeners of queues pushed to since the last look."""
+        """Look up, if due, the listeners of queues pushed to since."""
         if self._busy and monotonic() - self._looked_at >= _LOOK_SECONDS:
             busy, self._busy = self._busy, set()
             self._found = self._redis.need_no_hash(sorted(busy))
             self._looked_at = monotonic()
 
     def distrust(self, queue: str | None = None) -> None:
-        """Push whole deliveries to a queue, or all, for an hour: RQ's registry may lack a stock worker."""
+        """Push whole deliveries to a queue, or all, for an hour."""
         self._redis.need_hashes(queue)
         self._found = set() if queue is None else self._found - {queue}
         which = "all queues" if queue is None else f"queue {queue}"

@@ -1,4 +1,4 @@
-"""Ticks of schedules: one transaction stages a job and moves the schedule on."""
+"""Ticks of schedules: a transaction stages jobs and moves schedules on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drain.tables.crons import DueSchedule, Ticks
 
 log = logging.getLogger(__name__)
 
-# Schedules and jobs per transaction; more missed ticks take several, with batches in between.
+# Schedules and jobs per transaction; more ticks take several, with batches in between.
 TICKS_PER_TRANSACTION = 1000
 # Older ticks count as missed; younger ones outlast a change of leaders.
 MISSED_AFTER = timedelta(seconds=60)
@@ -51,7 +51,7 @@ class Ticker(Chore):
         return self._try_to_work()
 
     def seconds_to_next(self) -> float:
-        """Return seconds to the next tick, as of the latest look; infinity if unknown."""
+        """Seconds to the next tick, at the latest look; infinity if unknown."""
         return max(0.0, self._next_tick - monotonic())
 
     def _work(self) -> int:
@@ -64,7 +64,7 @@ class Ticker(Chore):
             return 0
         done = self._move_on()
         if done:
-            # More may be due; otherwise the next look finds the next tick.
+            # More may be due.
             self._next_tick = -inf
         return done
 
@@ -95,7 +95,7 @@ class Ticker(Chore):
         return 1
 
     def _transact(self, due: list[DueSchedule], names: Sequence[str] | None = None) -> int:
-        """Move schedules on in one transaction; add those read to `due`."""
+        """Move schedules on; add those read to `due`."""
         with postgres.transaction(self._connection, psycopg.IsolationLevel.READ_COMMITTED):
             due += crons.read_due(self._connection, TICKS_PER_TRANSACTION, names)
             if not (moved := _moves(due)):
@@ -113,7 +113,6 @@ def _is_of_one_schedule(error: psycopg.Error | TimetableError) -> bool:
 
 
 def _moves(due: Sequence[DueSchedule]) -> list[Ticks]:
-    """Choose ticks for one transaction."""
     room = TICKS_PER_TRANSACTION
     moved = []
     for schedule in due:

@@ -23,7 +23,7 @@ _COUNT_UP_TO = 10_000
 
 
 class WaitingJobs:
-    """Measures during terms; a cause seen once keeps its gauge; `latest` has numbers by queue and cause."""
+    """A cause seen once keeps its gauge; `latest` has numbers by queue and cause."""
 
     def __init__(self) -> None:
         self.latest: Mapping[str, Waiting] = {}
@@ -34,7 +34,7 @@ class WaitingJobs:
         """Measure; warn once if the role may not read the tables.
 
         Args:
-            queues: Queues with their own labels; others are counted up to a bound.
+            queues: With their own labels; others are counted up to a bound.
         """
         if self._refused:
             return

@@ -1,4 +1,4 @@
-"""Waiting time of the oldest job in each queue, for the metrics, every few seconds.
+"""Waiting time of each queue's oldest job.
 
 Bounded, wherever the job waits:
 
@@ -44,14 +44,14 @@ class Waits:
         self.refused = False
         self._enqueuer = enqueuer
         self._redelivery = redelivery
-        # By queue: an unclaimed delivery claimed before, and when first seen.
+        # By queue: a delivery claimed before, and when first seen.
         self._seen: dict[str, tuple[int, float]] = {}
 
     def measure(self, queues: Collection[str] = ()) -> dict[str, float]:
-        """Return waits of queues' oldest jobs in seconds; empty, after one warning, without rights.
+        """Measure waits in seconds; empty, after one warning, without rights.
 
         Args:
-            queues: Queues looked at even among more than a thousand.
+            queues: Measured even among more than a thousand.
         """
         if self.refused:
             return {}
@@ -69,7 +69,7 @@ class Waits:
 
     @staticmethod
     def by_label(seconds: Mapping[str, float], queues: Collection[str]) -> dict[str, float]:
-        """Return the longest wait per label; 0 for queues without waiting jobs."""
+        """Longest wait per label; 0 for queues without waiting jobs."""
         longest = dict.fromkeys(queues, 0.0)
         for queue, waited in seconds.items():
             label = metrics.queue_label(queue)

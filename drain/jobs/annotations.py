@@ -19,7 +19,7 @@ from drain.errors import StageError
 from drain.jobs import codecs
 from drain.jobs.values import as_json, name_of_type
 
-# Types that survive JSON -> types that may be staged as them.
+# Types that survive JSON -> types staged as them.
 STAGED_AS: dict[Any, tuple[type, ...]] = {
     **{kind: (kind,) for kind in (str, int, bool, dict, type(None))},
     float: (float, int),
@@ -32,7 +32,7 @@ _PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
 
 
 class ArgumentsError(ValueError):
-    """Arguments do not fit the function's annotations."""
+    """Arguments do not fit their annotations."""
 
 
 def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 class _StandIn(type):
-    """Class that stands in for one with a codec, which msgspec might decode itself."""
+    """Stand-in for a class with a codec, which msgspec might decode itself."""
 
     stands_for: type
 
@@ -58,7 +58,7 @@ class _StandIn(type):
 
 
 def by_codecs(annotation: Any) -> Any:
-    """Replace classes with codecs by stand-ins, also in containers."""
+    """Replace classes with codecs by stand-ins."""
     origin = typing.get_origin(annotation)
     # msgspec encodes set items itself, without codecs for types it knows.
     if origin in (None, typing.Literal, set, frozenset):
@@ -130,8 +130,6 @@ def is_known(annotation: Any) -> bool:
 
 @cache
 def _readable() -> set[type]:
-    """Types that msgspec decodes."""
-    # Imported late: rarely needed.
     import uuid
 
     return {
@@ -148,8 +146,8 @@ def _arguments(annotation: Any, origin: Any) -> list[Any]:
 
 
 def converted(name: str, value: Any, kind: Any) -> Any:
-    """Convert a JSON value to its annotated type, or raise ArgumentsError."""
-    # Imported late: most jobs take numbers and strings.
+    """Convert a JSON value, or raise ArgumentsError."""
+    # Most jobs take numbers and strings.
     import msgspec
 
     try:
@@ -184,5 +182,5 @@ def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:
 
 
 def classes_of(kind: Any) -> Any:
-    """Return classes whose values always fit, or ()."""
+    """Classes whose values always fit, or ()."""
     return STAGED_AS.get(kind) or (kind if isinstance(kind, type) and not typing.get_origin(kind) else ())

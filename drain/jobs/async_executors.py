@@ -35,12 +35,7 @@ _AS_TEXT = {"json", "jsonb"}
 
 
 async def insert(connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    """Run a statement; see `executors.insert`.
-
-    Raises:
-        ConnectableError: `connection` is not asynchronous.
-        SchemaError: The tables are missing.
-    """
+    """Run a statement; see `executors.insert`."""
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
@@ -54,7 +49,7 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
 async def execute(
     connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    """Run a statement; see `executors.execute`. Raises as `insert`."""
+    """Run a statement; see `executors.execute`."""
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     with executors.needing_tables():
@@ -76,7 +71,6 @@ def _of_psycopg(connection: Any) -> psycopg.AsyncConnection[Any] | None:
 async def _insert_with_psycopg(
     connection: psycopg.AsyncConnection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # The backend's process id reveals a pooler.
     prepare = False if postgres.is_pooled(connection) else None
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
@@ -105,14 +99,11 @@ async def _execute_with_sqlalchemy(
 
 
 class _Numbered(NamedTuple):
-    """Statement with asyncpg's placeholders, and their names."""
-
     statement: str
     names: list[str]
 
 
 def _is_of_asyncpg(connection: Any) -> bool:
-    # Such a connection implies the import.
     module = sys.modules.get("asyncpg")
     return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
 
@@ -134,7 +125,6 @@ async def _execute_with_asyncpg(
     return [tuple(row) for row in rows]
 
 
-# Applications repeat a few statements.
 @lru_cache(maxsize=500)
 def _numbered(statement: str) -> _Numbered:
     names: list[str] = []

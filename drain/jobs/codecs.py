@@ -54,18 +54,18 @@ def knows(kind: type) -> bool:
 
 
 def has_codec(kind: type) -> bool:
-    """Return whether the application gave a type a codec."""
+    """Return whether a type has a codec."""
     return kind in _codecs
 
 
 def encode(value: Any) -> Any:
-    """Encode a value that JSON cannot; TypeError without a codec."""
+    """Encode a value; TypeError without a codec."""
     for kind in type(value).__mro__:
         if kind in _codecs:
             return _codecs[kind].encode(value)
     if _is_model(type(value)):
         return value.model_dump(mode="json")
-    # Imported late: most jobs take numbers and strings.
+    # Most jobs take numbers and strings.
     import msgspec
 
     return msgspec.to_builtins(value, enc_hook=_refuse)

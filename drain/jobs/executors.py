@@ -34,7 +34,7 @@ class DjangoConnection(Protocol):
     vendor: str
 
     def ensure_connection(self) -> None:
-        """Connect if necessary."""
+        """Connect."""
 
 
 Connectable: TypeAlias = (
@@ -53,7 +53,7 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
     """Run a statement that ends in RETURNING one number; psycopg may prepare it.
 
     Raises:
-        ConnectableError: The connection type is unsupported.
+        ConnectableError: Unsupported type of connection.
         SchemaError: The tables are missing.
     """
     statement = qualified(statement)
@@ -91,7 +91,7 @@ def needing_tables() -> Iterator[None]:
 
 
 def is_one(connection: Any) -> bool:
-    """Return whether the connection is a synchronous one."""
+    """Return whether a connection is synchronous."""
     try:
         return _of_psycopg(connection) is not None or _of_sqlalchemy(connection) is not None
     except ConnectableError:
@@ -99,9 +99,9 @@ def is_one(connection: Any) -> bool:
 
 
 def together(connection: Connectable, block: Callable[[], T]) -> T:
-    """Call a function behind a savepoint, so that its statements take effect together.
+    """Call a function behind a savepoint.
 
-    Conflicts are retried up to five times, which cannot help under repeatable read. Autocommit gets a transaction.
+    Conflicts are retried, which cannot help under repeatable read. Autocommit gets a transaction.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -168,7 +168,7 @@ def _of_psycopg(connection: Any) -> psycopg.Connection[Any] | None:
 
 
 def _of_sqlalchemy(connection: Any) -> sqlalchemy.Connection:
-    # Most processes never stage, and SQLAlchemy takes longest to import.
+    # SQLAlchemy takes longest to import.
     import sqlalchemy
     from sqlalchemy.orm import Session, scoped_session
 
@@ -201,8 +201,8 @@ def _text(statement: str) -> sqlalchemy.TextClause:
 def _insert_with_psycopg(
     connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # psycopg prepares after five executions; behind a pooler the next transaction's session may lack the statement.
-    # The backend's process id reveals a pooler at no cost.
+    # Behind a pooler, the next transaction's session may lack a prepared statement. The backend's process id reveals a
+    # pooler at no cost.
     prepare = False if postgres.is_pooled(connection) else None
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)

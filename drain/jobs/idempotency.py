@@ -19,7 +19,7 @@ _JSON = frozenset({"job_args", "job_kwargs", "context"})
 
 
 def statement(key: str, period: timedelta | None, columns: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Build the statement that stages a job once per key; its number is for `check_answer`."""
+    """Build the statement that stages a job once per key; see `check_answer`."""
     text = as_key("idempotency_key", key)
     seconds = as_seconds("idempotency_period", DEFAULT_PERIOD if period is None else period, _LONGEST_PERIOD)
     return idempotency.STAGE_ONCE, {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}

@@ -1,4 +1,4 @@
-"""Keys of a job: customer, tenant or resource; and the unique key."""
+"""Key (customer, tenant or resource) and unique key of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from drain.errors import StageError
 from drain.jobs.values import as_key, as_seconds, name_of_type
 
-# A key, or a function of the job's arguments.
 KeyOption: TypeAlias = "str | int | Callable[..., str | int | None]"
 
 _LONGEST_QUIET = timedelta(days=365)
@@ -48,7 +47,7 @@ class Keys:
         return callable(self.key) or callable(self.unique_key)
 
     def check(self) -> None:
-        """Check all that does not depend on arguments, or raise StageError."""
+        """Check what does not depend on arguments, or raise StageError."""
         for name, given in (("key", self.key), ("unique_key", self.unique_key)):
             if not callable(given):
                 _key(name, given)
@@ -59,7 +58,7 @@ class Keys:
             self._require_no_more("")
 
     def columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return non-null columns for a job, or raise StageError."""
+        """Return non-null columns, or raise StageError."""
         columns: dict[str, Any] = {"key": _made("key", self.key, args, kwargs)}
         unique_key = _made("unique_key", self.unique_key, args, kwargs)
         if unique_key is None:
@@ -90,7 +89,6 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
 
 
 def _key(name: str, given: object) -> str | None:
-    """Convert a key to a string; numbers become decimal digits."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(int(given))
     if given is not None and not isinstance(given, str):

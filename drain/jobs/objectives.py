@@ -1,4 +1,4 @@
-"""Service level objectives, such as `99% start within 5s`."""
+"""Service level objectives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+start\s+within\
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Share of jobs that start within a time of being due.
+    """Share of jobs that start within a time of being due, such as `99% start within 5s`.
 
     Attributes:
         percent: At least 50 and below 100.
@@ -50,7 +50,7 @@ class Objective:
 
     @classmethod
     def parse(cls, text: object) -> Objective:
-        """Parse `99% start within 5s` (or `250ms`, `2m`, `1h`); ValueError if invalid."""
+        """Parse a text, with times such as `250ms` or `2m`; ValueError if invalid."""
         match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"{_FORM}, not as {visible(repr(text))[:60]}")
@@ -58,7 +58,7 @@ class Objective:
 
     @property
     def budget(self) -> float:
-        """Fraction of jobs allowed to start later."""
+        """Fraction that may start later."""
         # In binary, 1 - 0.99 is not 0.01.
         return round((100 - self.percent) / 100, 7)
 

@@ -25,9 +25,8 @@ DEFAULT_QUEUE = "default"
 FLUSHED, GROUPED = "flushed", "grouped"
 DISCARD, KEEP = "discard", "keep"
 ErrorClasses = tuple[type[BaseException], ...]
-# A year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
-# Shorter leases would expire before their first heartbeat.
+# Shorter ones would expire before a heartbeat.
 _SHORTEST_LEASE_SECONDS = 0.1
 _LONGEST_LEASE_SECONDS = 24 * 3600
 _KINDS: dict[str, Any] = {
@@ -112,7 +111,7 @@ class JobOptions:
             raise ValueError("max_execute_seconds must be above 0 and at most a year")
 
     def rule_against(self, kind: type[BaseException]) -> str | None:
-        """Return the option that forbids a retry after this error, if any."""
+        """Option that forbids a retry after this error, if any."""
         if issubclass(kind, self.give_up_on or ()):
             return "give_up_on"
         if self.retry_on is not None and not issubclass(kind, self.retry_on):
@@ -196,16 +195,16 @@ class RegisteredJob(Protocol):
     job_options: JobOptions
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function accepts these arguments."""
+        """Check arguments."""
 
 
-# Finds a registered job; set by `registry`, which imports this module.
+# Set by `registry`, which imports this module.
 look_up: Callable[[str], RegisteredJob | None] = lambda _name: None  # noqa: E731
 
 
 @lru_cache(maxsize=1000)
 def warn_of_unknown(name: str) -> None:
-    """Log once that a staged job's name is not registered."""
+    """Log once that a name is not registered."""
     log.warning(
         "a job is staged as %r, which is not registered here: it will die unless its workers register this name",
         visible(name),
@@ -239,7 +238,7 @@ def dotted_name(function: Callable[..., Any]) -> str:
 def name_and_options(
     job: str | Callable[..., Any] | RegisteredJob,
 ) -> tuple[str, JobOptions | None]:
-    """Return a job's name, and its options if registered.
+    """Name of a job, and its options if registered.
 
     Raises:
         StageError: Neither a name, nor a function with an importable name.

@@ -1,4 +1,4 @@
-"""Progress of running jobs, as reported by `current_job().progress`."""
+"""Progress reported by `current_job().progress`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def progress(job_id: int, redis_url: str | None = None, *, namespace: str | None
 
 
 def fields_of(found: dict[str, Any], token: int) -> dict[str, Any] | None:
-    """Return progress for `drain show`; None if another attempt reported it."""
+    """Progress for `drain show`; None if another attempt reported it."""
     read = _progress(found) if found.get("token") == token else None
     if read is None:
         return None
@@ -79,7 +79,6 @@ def fields_of(found: dict[str, Any], token: int) -> dict[str, Any] | None:
 
 
 def _place(redis_url: str | None, namespace: str | None) -> tuple[str, str]:
-    """Return URL and namespace, by default from the environment."""
     texts = {name: os.environ.get(VARIABLES[name]) for name in ("database_url", "redis_url", "namespace")}
     given = {"redis_url": redis_url, "namespace": namespace}
     texts |= {name: text for name, text in given.items() if text is not None}
@@ -108,7 +107,6 @@ def _board(redis_url: str, namespace: str) -> ProgressBoard:
 
 
 def _progress(found: dict[str, Any]) -> Progress | None:
-    """Parse progress; None if invalid."""
     done, total, text = (found.get(name) for name in ("done", "total", "text"))
     attempt, at = found.get("attempt"), found.get("at")
     if not (_is_number(done) and _is_number(attempt) and _is_number(at)):

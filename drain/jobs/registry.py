@@ -52,16 +52,12 @@ class Job(Stager[P], Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def options(self, **given: Unpack[StageOptions]) -> Stager[P]:
-        """Return a stager with options: `send.options(run_in=60).stage(session, 42)`.
-
-        Raises:
-            TypeError: Unknown option.
-        """
+        """Return a stager with options: `send.options(run_in=60).stage(session, 42)`; TypeError if unknown."""
         check_names("options()", given)
         return Stager(self, given)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function accepts these arguments, or raise StageError."""
+        """Check arguments, or raise StageError."""
         self.signature.check(self.job_name, args, kwargs)
 
 
@@ -204,7 +200,7 @@ def _check_scheduled(function: Callable[..., Any], name: str) -> None:
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import the modules that register jobs.
+    """Import modules that register jobs.
 
     Raises:
         ConfigError: `modules` is empty.
@@ -233,7 +229,6 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _place_in(module: str, trace: TracebackType | None) -> str | None:
-    """Return the last line executed in the module's own package."""
     package = module.partition(".")[0]
     place = None
     for frame, line in traceback.walk_tb(trace):
@@ -248,7 +243,7 @@ def find(name: str) -> Job[..., Any] | None:
 
 
 def find_to_stage(name: str) -> Job[..., Any] | None:
-    """Find a job by name; warns once if it is not registered."""
+    """Find a job; warn once if it is not registered."""
     found = _jobs.get(name)
     if found is None and _jobs:
         job_options.warn_of_unknown(name)
@@ -259,23 +254,23 @@ job_options.look_up = find_to_stage
 
 
 def options(name: str) -> JobOptions:
-    """Return a job's options, or the defaults."""
+    """Options of a job, or the defaults."""
     registered = _jobs.get(name)
     return registered.job_options if registered else _DEFAULT_OPTIONS
 
 
 def names() -> list[str]:
-    """List registered names, sorted."""
+    """Sorted names."""
     return sorted(_jobs)
 
 
 def queues() -> set[str]:
-    """Return the queues of registered jobs."""
+    """Queues of registered jobs."""
     return {registered.job_options.queue for registered in _jobs.values()}
 
 
 def limits() -> dict[str, Limits]:
-    """Return limits for claims, by name."""
+    """Limits for claims, by name."""
     return {name: registered.job_options.limits for name, registered in _jobs.items()}
 
 

@@ -1,4 +1,4 @@
-"""State and result of one job, on the application's connection.
+"""State and result of one job.
 
 Waiting polls the table once a second, and whenever Redis announces an end: messages may be lost.
 """
@@ -176,7 +176,6 @@ def _given(job_id: int) -> dict[str, int]:
 
 
 def _ended(job_id: int, rows: list[tuple[Any, ...]]) -> _Found | None:
-    """Return an ended job's row; UnknownJobError without a row."""
     if not rows:
         raise UnknownJobError(
             f"no job has the id {job_id}: its transaction has not committed, another role staged it, it left in "

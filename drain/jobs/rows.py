@@ -1,4 +1,4 @@
-"""Rows of staged jobs, validated and turned into statements, without I/O."""
+"""Rows of staged jobs, validated, as statements, without I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Insert:
     idempotency_key: str | None = None
 
     def ids(self, numbers: list[int]) -> list[int]:
-        """Convert returned numbers to ids, or raise IdempotencyConflictError."""
+        """Convert numbers to ids, or raise IdempotencyConflictError."""
         if self.idempotency_key is not None:
             idempotency.check_answer(self.idempotency_key, numbers[0])
         return numbers
@@ -47,7 +47,7 @@ def insert_one(
     /,
     **options: Unpack[StageOptions],
 ) -> Insert:
-    """Build the statement that stages one job; raises as `drain.stage`."""
+    """Build the statement for one job; raises as `drain.stage`."""
     check_names("stage()", options)
     key = options.pop("idempotency_key", None)
     period = options.pop("idempotency_period", None)
@@ -65,7 +65,7 @@ def insert_one(
 def insert_many(
     job: Job, arguments: Iterable[Arguments], /, **options: Unpack[ManyOptions]
 ) -> Iterator[Insert]:
-    """Build statements that stage 10,000 jobs each; may raise StageError between two."""
+    """Build statements of 10,000 jobs each; may raise StageError between two."""
     check_names("stage_many()", options)
     refuse_for_many(options)
     name, registered = name_and_options(job)
@@ -86,7 +86,7 @@ def insert_many(
 
 
 def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = False) -> hooks.Production:
-    """Return the block that measures a staging call."""
+    """Block that measures a staging call."""
     name, registered = name_and_options(job)
     default = DEFAULT_QUEUE if registered is None else registered.queue
     return hooks.Production(name, options.get("queue") or default, many=many)
@@ -95,7 +95,7 @@ def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = Fa
 def row(
     job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, /, **options: Unpack[ManyOptions]
 ) -> dict[str, Any]:
-    """Validate a job; returns its non-null columns, or raises StageError."""
+    """Validate a job; return its non-null columns, or raise StageError."""
     name, registered = name_and_options(job)
     keys = _keys(options, registered)
     columns = _columns(name, registered, options)
@@ -105,7 +105,6 @@ def row(
 
 
 def _check_of(job: Job, name: str, registered: JobOptions | None) -> _Check | None:
-    """Return the check of a job's arguments; None for an unknown function."""
     found = job_options.look_up(name) if registered is None else cast(RegisteredJob, job)
     return None if found is None else found.check_arguments
 
@@ -131,7 +130,6 @@ def _blocks(elements: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _element(check: _Check | None, given: Arguments, keys: Keys | None) -> str:
-    """Encode one job's arguments, and its own keys."""
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
     parts = list(_arguments(check, args, kwargs))
     if keys is not None:
@@ -140,7 +138,6 @@ def _element(check: _Check | None, given: Arguments, keys: Keys | None) -> str:
 
 
 def _keys(options: ManyOptions, registered: JobOptions | None) -> Keys | None:
-    """Merge and check keys of call and registration."""
     defaults = NO_KEYS if registered is None else registered.keys
     given: tuple[KeyOption | None, KeyOption | None, str | None, timedelta | None] = (
         options.pop("key", None),

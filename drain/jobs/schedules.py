@@ -1,7 +1,4 @@
-"""Schedules, written by applications or declared by `@job(cron=...)`.
-
-The leader stages one job per tick, at its time, with the tag `cron:NAME`.
-"""
+"""Schedules: the leader stages one job per tick, with the tag `cron:NAME`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from drain.jobs.rows import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
-# Columns of `crons`; others become options in its JSON.
+# Columns of `crons`; others become its options.
 _OF_JOB = ("job_name", "job_args", "job_kwargs")
 # As in the schema.
 _LONGEST_JOB_NAME = 255
@@ -114,7 +111,7 @@ def unschedule(connection: Connectable, name: str) -> bool:
 
 
 def declared() -> list[dict[str, Any]]:
-    """Return schedules of registered jobs, as columns of `crons`."""
+    """Schedules of `@job(cron=...)`, as columns of `crons`."""
     jobs = filter(None, map(registry.find, registry.names()))
     return [_declared(job) for job in jobs if job.job_options.cron is not None]
 
@@ -144,7 +141,7 @@ def _check_job(job: Job) -> None:
 
 
 def _options(options: Mapping[str, Any]) -> str:
-    """Encode the options; raises StageError for those that `staged_jobs` would refuse."""
+    # `staged_jobs` would refuse these.
     if options.get("max_attempts", 0) < 0 or options.get("timeout_seconds", 1) <= 0:
         raise StageError("max_attempts must not be negative, and timeout_seconds must be above 0")
     # JSON already.

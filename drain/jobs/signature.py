@@ -1,4 +1,4 @@
-"""Parameters of a job's function, to check and decode arguments."""
+"""Arguments checked and decoded by parameters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Signature:
         self._function = function
 
     def check(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check arguments by parameters and annotations, or raise StageError."""
+        """Check arguments, or raise StageError."""
         most, required = self._counts
         # Binding takes 3 µs; most jobs have only positional arguments that fit.
         if kwargs or not required <= len(args) <= most:
@@ -73,7 +73,6 @@ class Signature:
             raise StageError(f"the arguments do not fit {name}{signature}: {misfit}") from None
 
     def _may_be(self, parameter: str, kind: Any, value: Any) -> bool:
-        """Return whether a worker could convert the value's JSON."""
         if isinstance(value, classes_of(kind)) or (value is None and parameter in self._without):
             return True
         if kind in STAGED_AS and type(value) in STAGED_AS:
@@ -96,7 +95,6 @@ class Signature:
                 given[place] = converted(name, given[place], kind)
 
     def _places(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-        """Return containers and indexes of a parameter's arguments."""
         kinds, places = self._kinds, self._positions
         match kinds.get(name):
             case inspect.Parameter.VAR_POSITIONAL:
@@ -142,13 +140,11 @@ class Signature:
 
     @_Cached
     def _without(self) -> set[str]:
-        """Parameters that default to None."""
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         return {each.name for each in parameters if each.default is None}
 
     @_Cached
     def _known(self) -> dict[str, Any]:
-        """Annotations that can be decoded."""
         read = {name: each for name, each in read_annotations(self._function).items() if name != "return"}
         return {name: by_codecs(each) for name, each in read.items() if is_known(each)}
 
@@ -158,12 +154,10 @@ class Signature:
 
     @_Cached
     def _classes(self) -> list[Any]:
-        """Classes that always fit each positional parameter."""
         kinds = self._checked
         return [classes_of(kinds[name]) if name in kinds else object for name in self._positions]
 
     @_Cached
     def _checked(self) -> dict[str, Any]:
-        """Annotations checked at staging."""
         kinds = {name: kind for name, kind in self._known.items() if kind not in (Any, object)}
         return {name: kind for name, kind in kinds.items() if kind in STAGED_AS or is_convertible(kind)}

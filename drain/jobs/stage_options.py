@@ -36,19 +36,19 @@ class StageOptions(ManyOptions, total=False):
 
 
 def check_names(function: str, given: Mapping[str, Any]) -> None:
-    """Check option names; TypeError if unknown."""
+    """Raise TypeError for an unknown option."""
     for name in given:
         if name not in StageOptions.__annotations__:
             raise TypeError(f"{function} got an unexpected option {name!r}; options: {', '.join(names())}")
 
 
 def names() -> list[str]:
-    """List option names."""
+    """Option names."""
     return list(StageOptions.__annotations__)
 
 
 def refuse_for_many(given: Mapping[str, Any]) -> None:
-    """Refuse options of a single job, with a StageError."""
+    """Raise StageError for options of a single job."""
     for name in ("idempotency_key", "idempotency_period"):
         if given.get(name) is not None:
             raise StageError(f"{name} is an option for one job, not for many")

@@ -24,19 +24,19 @@ class Stager(Generic[P]):
         self._given = given
 
     def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Stage one job in the open transaction; see `drain.stage`."""
+        """See `drain.stage`."""
         return stage(connection, self._job, args, kwargs, **self._given)
 
     def stage_many(self, connection: Connectable, arguments: Iterable[Arguments], /) -> list[int]:
-        """Stage one job per element; see `drain.stage_many`."""
+        """See `drain.stage_many`."""
         refuse_for_many(self._given)
         return stage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))
 
     async def astage(self, connection: AsyncConnectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Stage one job; see `drain.astage`."""
+        """See `drain.astage`."""
         return await astage(connection, self._job, args, kwargs, **self._given)
 
     async def astage_many(self, connection: AsyncConnectable, arguments: Iterable[Arguments], /) -> list[int]:
-        """Stage one job per element; see `drain.astage_many`."""
+        """See `drain.astage_many`."""
         refuse_for_many(self._given)
         return await astage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))

@@ -38,11 +38,7 @@ class TimetableError(ValueError):
 
 
 class Timetable:
-    """Ticks of one cron line in one time zone; times are in UTC.
-
-    Raises:
-        TimetableError: Invalid line or zone.
-    """
+    """Ticks of a cron line, in UTC; TimetableError for an invalid line or zone."""
 
     def __init__(self, cron: str, timezone: str = "UTC") -> None:
         self.cron = cron
@@ -60,7 +56,7 @@ class Timetable:
         next(self._ticks(datetime.now(UTC)))
 
     def after(self, moment: datetime) -> datetime:
-        """Return the first tick after a moment; TimetableError if none in 50 years."""
+        """First tick after a moment; TimetableError if none in 50 years."""
         return next(self._ticks(moment))
 
     def until(self, first: datetime, end: datetime) -> Iterator[datetime]:
@@ -69,7 +65,7 @@ class Timetable:
         yield from takewhile(lambda tick: tick <= end, self._ticks(first))
 
     def latest(self, first: datetime, end: datetime) -> datetime:
-        """Return the latest tick between `first` and `end`."""
+        """Latest tick between `first` and `end`."""
         window = _FIRST_WINDOW
         # A year's ticks need not be counted.
         while (begin := end - window) > first:
@@ -87,7 +83,7 @@ class Timetable:
         try:
             for tick in _simulation()(self.cron, moment.astimezone(self._zone)):
                 at = tick.astimezone(UTC)
-                # In a repeated hour, CronSim begins with the first tick.
+                # CronSim begins with the first tick of a repeated hour.
                 if at > moment:
                     yield at
         except (CronSimError, ValueError, AssertionError) as error:
@@ -102,7 +98,7 @@ def _simulation() -> type[CronSim]:
 
     class Simulation(CronSim):
         def tick(self, seconds: int = 1) -> None:
-            """Step forward, but never across a clock change."""
+            """Step, but never across a clock change."""
             if self.dt.tzinfo in (None, UTC):
                 super().tick(seconds)
                 return
@@ -181,7 +177,7 @@ def _shown(text: str) -> str:
 
 
 def with_next_tick(schedule: dict[str, Any]) -> dict[str, Any]:
-    """Compute a row's missing next tick, or its error."""
+    """Add a missing next tick, or its error."""
     if schedule["next_tick_at"] or schedule["error"] or schedule["paused"]:
         return schedule
     try:

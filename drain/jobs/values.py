@@ -1,6 +1,6 @@
 """Column values of a staged row, validated before anything is sent.
 
-Functions return driver-ready values, or raise StageError where the database would refuse. None passes.
+Functions raise StageError where the database would refuse. None passes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def as_time(name: str, time: datetime | None) -> datetime | None:
 
 def as_later(name: str, time: timedelta | float) -> datetime:
     """Convert a timedelta or seconds to a time from now."""
-    # True is an int, but a mistake here.
+    # True is an int.
     if isinstance(time, bool) or not isinstance(time, timedelta | int | float):
         raise StageError(f"{name} must be a timedelta or seconds, not a {name_of_type(time)}")
     try:
@@ -68,10 +68,10 @@ def as_context(context: Mapping[str, Any] | None) -> str | None:
 
 
 def as_integer(name: str, number: int | None) -> int | None:
-    """Convert a whole number to a plain `int`."""
+    """Convert to a plain `int`."""
     if number is None:
         return None
-    # True is an int, but a mistake here.
+    # True is an int.
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise StageError(f"{name} must be a whole number, not a {name_of_type(number)}")
     number = operator.index(number)
@@ -111,7 +111,7 @@ def as_key(name: str, text: str | None) -> str | None:
 
 
 def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float | None:
-    """Convert a timedelta to seconds, with a maximum."""
+    """Convert a timedelta, with a maximum."""
     if time is None:
         return None
     if not isinstance(time, timedelta):
@@ -149,5 +149,5 @@ def as_json(part: str, value: Any) -> str:
 
 
 def name_of_type(value: object) -> str:
-    """Return a value's type name, for errors."""
+    """Type name, for errors."""
     return type(value).__name__
