@@ -2,7 +2,7 @@
 
 A day's missing rows are written, or the whole day if its files are many. Files get their names once they hold every row
 in Postgres exactly once, unchanged; the partition is dropped if it still holds exactly these rows. Late rows, whose
-partition is gone, are added the same way. Repeating the command completes an interrupted archive.
+partition is gone, are added the same way.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# The checksum of hundreds of millions of rows takes hours.
+# Checksums of hundreds of millions of rows take hours.
 _STATEMENT_SECONDS = 6 * 3600
 _LOCK_SECONDS = 60
-# An attempt fails if rows are added between comparison and drop.
+# Rows may be added between comparison and drop.
 _TRIES = 5
 _PAUSE_SECONDS = 0.5
-# Wait for transactions that use the partition.
 PATIENCE_SECONDS = 30.0
 
 
@@ -50,7 +49,7 @@ class NotArchivedError(DrainError):
 
 @dataclass(frozen=True)
 class Archived:
-    """Result of archiving one UTC day; `late` rows lack a partition, `problem` says why the day stays."""
+    """Archived UTC day; `late` rows lack a partition, `problem` says why the day stays."""
 
     day: date
     rows: int
@@ -61,7 +60,7 @@ class Archived:
 
 @contextmanager
 def exclusive(database_url: str) -> Iterator[Connection]:
-    """Hold the archive's lock; DrainError if another process does."""
+    """Hold the archive's lock, or raise DrainError."""
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
         pooler.require_own_session(connection, database_url)
@@ -73,7 +72,7 @@ def exclusive(database_url: str) -> Iterator[Connection]:
 
 
 def count_rows(database_url: str, keep: int = 0) -> dict[date, int]:
-    """Count each day's rows to archive, oldest first."""
+    """Count each day's rows, oldest first."""
     connection = postgres.connect(database_url, "drain archive")
     counts: dict[date, int] = {}
     with connection, postgres.reachable(database_url):
@@ -91,7 +90,7 @@ def run(
     keep: int = 0,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[Archived]:
-    """Archive closed days but the latest `keep`, oldest first; `session` is called if there is anything to write."""
+    """Archive closed days but the latest `keep`, oldest first; start a session if there is anything to write."""
     with exclusive(database_url) as connection, ExitStack() as stack:
 
         @cache
@@ -102,7 +101,7 @@ def run(
             return days.archive(started(), order)
 
         work = Archiver(connection, database_url, archive, write, report)
-        # If it is unavailable, fail once, not for each day.
+        # Fail once, not for each day.
         Archive(archive).exists()
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
@@ -145,7 +144,7 @@ class Archiver:
     def _close(self, day: Day, patience: float) -> int:
         for _ in range(_TRIES):
             archived = self._complete(day)
-            # After the instant: its locks would prevent the drop.
+            # The instant's locks would prevent the drop.
             if self._drop(day, archived, patience):
                 return archived.rows
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
@@ -167,7 +166,6 @@ class Archiver:
         return expected
 
     def _commit(self, day: Day, expected: Checksum, answer: Answer, run: str) -> None:
-        """Name an answer's files if they have exactly Postgres' rows."""
         found = answer.comparison
         if not found.equal or found.rows != expected.rows:
             files.remove(self._archive, [file.path for file in answer.written])

@@ -20,7 +20,7 @@ _NUL, _IS_NUL = r"\u0000", r"(?<!\\)(\\\\)*\\u0000"
 
 
 def positional(columns: Sequence[Column]) -> Column:
-    """Build a JSON array of values."""
+    """Build a JSON array."""
     from pyspark.sql import functions as f
 
     # Each value is cut from a separate object, as a Spark array has one type.
@@ -30,7 +30,7 @@ def positional(columns: Sequence[Column]) -> Column:
 
 
 def keyword(columns: Mapping[str, Column]) -> Column:
-    """Build a JSON object of values by name."""
+    """Build a JSON object."""
     from pyspark.sql import functions as f
 
     if not columns:

@@ -1,4 +1,4 @@
-"""Backfill: a job per row of a source, all in one commit unless several are asked for."""
+"""Backfill: a job per row of a source, in one commit unless several are asked for."""
 
 from __future__ import annotations
 
@@ -28,14 +28,7 @@ ON_NULL = ("fail", "skip", "stage")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs that a backfill stages; see also `Run`.
-
-    Attributes:
-        args, kwargs: Columns of the arguments.
-        priority: Lower runs first; applications' jobs have 0.
-        where: Condition in Spark's SQL.
-        on_null: One of `ON_NULL`.
-    """
+    """Jobs to stage; see `Run`, and the options of `drain backfill`."""
 
     source: Source
     job_name: str
@@ -62,7 +55,7 @@ class Preview:
 
 
 def preview(spark: SparkSession, plan: Plan, refused: Rejects) -> Preview:
-    """Count the jobs in one read."""
+    """Count the jobs."""
     with explained(), rejects.kept(_checked(spark, plan)) as rows:
         refused.take(rows)
         good = rows.where(f"{REASON} IS NULL").select("job_args", "job_kwargs")
@@ -79,7 +72,7 @@ def run(
     *,
     refused: Rejects | None = None,
 ) -> staging.Result:
-    """Stage the jobs, as `staging.stage`; without `refused`, the first unusable row fails the run."""
+    """Stage the jobs; without `refused`, the first unusable row fails the run."""
 
     def check(connection: Connection) -> None:
         runs.check_stageable(

@@ -1,7 +1,7 @@
 """Class data of Spark's JVM: an archive of parsed classes, mapped instead of loading 16,000 classes.
 
-A user's first JVM writes it in the background as it ends: 170 MB that save a third of each later start's processor
-time. Its name covers all that it depends on; a JVM that rejects it works without.
+A user's first JVM writes it in the background: 170 MB that save a third of each later start's processor time. Its name
+covers all that it depends on; a JVM that rejects it works without.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _UNUSED_SECONDS = 30 * 24 * 3600
 
 @dataclass(frozen=True)
 class Archive:
-    """JVM options that use an archive, and the file to write at the end, if any."""
+    """JVM options, and the file to write, if any."""
 
     options: str
     new: Path | None
 
 
 def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | None:
-    """Choose the archive for a new JVM, if this user can have one."""
+    """Choose a new JVM's archive, if this user can have one."""
     # RuntimeError: no home directory, as in containers, or circular links.
     with suppress(OSError, RuntimeError):
         directory = _directory()
@@ -51,7 +51,7 @@ def archive(program: str, spark: str, settings: Mapping[str, str]) -> Archive | 
 
 
 def _archive(option: str, path: Path, new: Path | None) -> Archive:
-    # Silences the JVM's remarks on standard output.
+    # Silences remarks on standard output.
     return Archive(f'"-XX:{option}={path}" -Xlog:disable', new)
 
 

@@ -1,4 +1,4 @@
-"""Spark in a separate process that closes days for `drain archive --follow`."""
+"""Process on Spark that closes days for `drain archive --follow`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drain.pipeline.session import BRIEF, require, session
 
 
 class Closer:
-    """Executes orders in a process that writes only hidden files, so that it may briefly outlive this one."""
+    """Executes orders in a process that writes only hidden files, so it may outlive this one."""
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
         # At the start, not at midnight.
@@ -32,7 +32,7 @@ class Closer:
         self._ended = False
 
     def __call__(self, order: Order) -> Answer:
-        """Execute an order; DrainError if it fails or `end` was called."""
+        """Execute an order, or raise DrainError, also after `end`."""
         with subprocess.Popen(
             [sys.executable, "-m", "drain.pipeline.closing"],
             stdin=subprocess.PIPE,
@@ -57,7 +57,7 @@ class Closer:
         return Answer(written, comparison=Comparison(**answer.pop("comparison")), **answer)
 
     def end(self) -> None:
-        """End the process and start no other."""
+        """End the process, and start no other."""
         self._ended = True
         if self._process is not None:
             self._process.terminate()

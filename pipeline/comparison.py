@@ -1,9 +1,9 @@
-"""Comparison of two sides by key in one pass: missing, different, deleted and equal rows.
+"""Comparison of two sides by key in one pass.
 
-Grouping in place of a full outer join notices repeated keys, and does not multiply them.
+Unlike a full outer join, grouping notices repeated keys, and does not multiply them.
 
-The target is read before the source, so a row that the source lacks was deleted or never existed. A document saved in
-between counts as missing, though its own job is under way.
+The target is read first, so a row that the source lacks was deleted or never existed. A document saved in between
+counts as missing, though its own job is under way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VERSIONS = ("source_version", "target_version")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison.
+    """Result.
 
     Attributes:
         counts: Keys by `REASONS`.
@@ -56,7 +56,7 @@ class Comparison:
 def compared(
     source: DataFrame, target: DataFrame, columns: Columns, *, skip_null: bool = False
 ) -> Iterator[Comparison]:
-    """Compare two sides, and keep the result on disk during the block; null in a key fails unless `skip_null`."""
+    """Compare two sides, keeping the result on disk; null in a key fails unless `skip_null`."""
     from pyspark.sql import functions as f
 
     ours, theirs = same_columns(source, target, columns)
@@ -82,7 +82,7 @@ def compared(
 
 
 def too_many_deletes(counts: Mapping[str, int], most: str) -> str | None:
-    """Explain an excess of deletes, if any."""
+    """Explain an excess of deletes."""
     deleted = counts[DELETED]
     keys = deleted + counts[DIFFERENT] + counts[SAME]
     if deleted <= most_deletes(most, keys):

@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a comparison; missing jobs that may have been in days dropped unarchived count as `dropped`."""
+    """Result; missing jobs that may have been in days dropped unarchived count as `dropped`."""
 
     expected: int
     found: dict[str, int]
@@ -69,10 +69,9 @@ def check(
 ) -> Report:
     """Compare a list of job ids with the tables.
 
-    Newer jobs are left out. A query on the same database is read at the same instant as the tables; other lists before.
+    Newer jobs are left out. A query on the same database is read at the tables' instant; other lists before.
 
     Args:
-        key: Column of ids.
         archive: None counts jobs of archived days as lost.
         where: In SQL common to Postgres and Spark.
     """

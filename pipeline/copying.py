@@ -3,8 +3,8 @@
 Only a task's accepted attempt yields rows, so repeated or killed tasks add nothing. The copying session holds the run's
 lock, so drivers never overlap.
 
-A run of several commits ends each with a partition, and notes how many are done. An unfinished partition is read again
-as a whole: partitions of files are stable; other rows are divided by value.
+Each of several commits ends with a partition, and notes how many are done. An unfinished partition is read again as a
+whole: partitions of files are stable; other rows are divided by value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from drain.database.postgres import Connection
     from drain.pipeline.runs import Run
 
-# COPY of hundreds of millions of rows takes hours.
+# Hundreds of millions of rows take hours.
 _STATEMENT_SECONDS = 12 * 3600
 _LOCK_SECONDS = 60
 # Then a run of several commits commits early.
@@ -60,7 +60,7 @@ _REPEATABLE = _SMALL | {"spark.sql.files.minPartitionNum": "1"}
 
 
 class Place(NamedTuple):
-    """First unfinished partition, and the files of all."""
+    """First unfinished partition, and a fingerprint of the files."""
 
     part: int = 0
     source: str = ""
@@ -76,7 +76,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """Progress: rows copied, and seconds since the start."""
+    """Rows copied, and seconds since the start."""
 
     rows: int
     seconds: float
@@ -95,12 +95,11 @@ def stage(
     report: Callable[[str], None] = lambda _line: None,
     pause: Callable[[int, float], None] = lambda _rows, _seconds: None,
 ) -> int:
-    """Stage a job for each row of a DataFrame; return the run's jobs, now and before.
+    """Stage a job per row; return the run's jobs, now and before.
 
     Args:
         connection: In autocommit mode, holding the lock of a run that has begun.
         is_divided: From files that Spark divides into small partitions.
-        report: Receives progress twice a second.
         pause: Called between commits with the previous one's rows and seconds.
 
     Raises:
@@ -118,7 +117,7 @@ def stage(
         place = _resumed(noted.position, place, run.run_id)
     chunks = _chunks(jobs, place, is_divided=is_divided, several=several)
     report("reading the source")
-    # No transaction yet: Spark may work for an hour before the first row.
+    # No transaction yet: Spark may need an hour for the first row.
     following = next(chunks, None)
     postgres.limit_session(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
     copied, began, reported_at = 0, monotonic(), 0.0
@@ -172,7 +171,7 @@ def _fingerprint(jobs: DataFrame) -> str:
 
 
 def _files_of(rdd: Any) -> Sequence[Any] | None:
-    """Find the FilePartition behind each partition, through caches; None without files."""
+    """Find each partition's FilePartition, through caches; None without files."""
     while True:
         parts = list(rdd.partitions())
         if all(part.getClass().getSimpleName() == "FilePartition" for part in parts):
@@ -185,7 +184,7 @@ def _files_of(rdd: Any) -> Sequence[Any] | None:
 
 @contextmanager
 def dividing(spark: SparkSession, *, several: bool) -> Iterator[None]:
-    """Divide sources read in the block as `stage` needs."""
+    """Divide the block's sources as `stage` needs."""
     with temporarily(spark, _REPEATABLE if several else _JOINED):
         yield
 

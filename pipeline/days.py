@@ -1,4 +1,4 @@
-"""Files of one archived day, written by Spark under hidden names, so that dying changes nothing."""
+"""Files of one archived day, hidden while written, so that dying changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Order:
     Attributes:
         snapshot: Exported, open until the answer.
         day: UTC, such as 2026-11-20.
-        run: Letters and digits, unique to the order.
+        run: Letters and digits, unique.
         size: Bytes of its rows in Postgres.
         late: Postgres has only late rows of the day.
     """
@@ -45,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in Postgres, and faults of the files."""
+    """Rows in Postgres, and files' faults."""
 
     rows: int
     missing: int
@@ -60,7 +60,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of an order; if `whole`, the new files replace all others of the day."""
+    """Result; if `whole`, new files replace all others of the day."""
 
     written: list[Written]
     whole: bool
@@ -114,12 +114,12 @@ def _only_in(
 
 
 def within(day: date) -> str:
-    """Return the SQL condition on the rows of a day."""
+    """Return the SQL condition on a day."""
     return f"finished_at >= '{day} 00:00:00+00' AND finished_at < '{day + timedelta(days=1)} 00:00:00+00'"
 
 
 def are_scattered(given: Sequence[File]) -> bool:
-    """Return True if fewer files would do, apart from those of one close."""
+    """Return True if fewer files would do, not counting those of one close."""
     if any(file.span for file in given):
         return True
     generations = [file.generation for file in given if file.generation]
@@ -138,7 +138,7 @@ def write(rows: DataFrame, order: Order, size: int) -> list[Written]:
 
 
 def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write one task's rows; files count only if Spark takes the result."""
+    """Write one task's rows; its files count only if Spark takes the result."""
     import pyarrow as pa
     from pyspark import TaskContext
 

@@ -1,4 +1,4 @@
-"""Rows as CSV for COPY; few imports, as Spark's Python processes load it."""
+"""Rows as CSV for COPY; few imports, for Spark's Python processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Encoder:
     directory: Path | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Encode each batch as one row of `CHUNK`."""
+        """Encode each batch as a row of `CHUNK`."""
         context = TaskContext.get()
         part = context.partitionId() if context else 0
         for rows in batches:

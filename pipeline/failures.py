@@ -48,7 +48,7 @@ _LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MU
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn Spark's exceptions into a DrainError of one line; a signal raises as in `interruption.check`."""
+    """Turn Spark's exceptions into a DrainError; a signal raises as in `interruption.check`."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -67,7 +67,7 @@ def stored(text: str) -> str:
 
 
 def explanation(text: str) -> str:
-    """Return the explaining line of Spark's message, or "Spark: no reason"."""
+    """Return the explaining line of Spark's message."""
     ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
         return str(ours[-1])

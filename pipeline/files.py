@@ -1,4 +1,4 @@
-"""The archive's files: written hidden, through PyArrow, then named."""
+"""The archive's files, written hidden and then named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Written:
 
 
 class Writer:
-    """Writes one hidden file, removed unless finished; `name` is unique within the day."""
+    """Writes one hidden file, removed unless finished; `name` is unique in the day."""
 
     def __init__(self, archive: Archive, day: date | str, name: str) -> None:
         import pyarrow.parquet as pq
@@ -93,7 +93,7 @@ class Writer:
 def write(
     archive: Archive, day: date | str, name: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Written]:
-    """Write ordered rows into as many hidden files as needed."""
+    """Write ordered rows into hidden files."""
     writer: Writer | None = None
     try:
         for number, batch in enumerate(batches):
@@ -112,7 +112,7 @@ def write(
 
 
 def give_names(archive: Archive, names: Sequence[tuple[Written | File, str]]) -> None:
-    """Name hidden files in this order, syncing local ones first."""
+    """Name hidden files in this order, after syncing local ones."""
     if archive.is_local:
         for file, _ in names:
             _sync(Path(file.path))
@@ -123,7 +123,7 @@ def give_names(archive: Archive, names: Sequence[tuple[Written | File, str]]) ->
 def add_to_day(
     archive: Archive, day: date | str, written: Sequence[Written], run: str, *, whole: bool
 ) -> None:
-    """Add hidden files to a closed day; if `whole`, they replace its numbered and hourly files."""
+    """Add hidden files to a closed day; if `whole`, they replace numbered and hourly ones."""
     numbers = [file.generation[0] for file in archive.all_files(day) if file.generation]
     stem = f"{'whole' if whole else 'added'}-{max(numbers, default=0) + 1:06}"
     names = [f"{stem}-{part}-{len(written)}-{run}.parquet" for part in range(1, len(written) + 1)]
@@ -140,7 +140,7 @@ def remove(archive: Archive, paths: Iterable[str]) -> None:
 
 
 def remove_unused(archive: Archive, day: date | str) -> None:
-    """Remove replaced files of a day, and those of dead processes."""
+    """Remove a day's replaced files, and those of dead processes."""
     files = archive.all_files(day)
     remove(archive, [file.path for file in set(files) - set(current(files))])
 

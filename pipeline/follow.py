@@ -36,7 +36,7 @@ _MAX_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows written, and seconds since the last job's finish."""
+    """Rows, and seconds since the last job's finish."""
 
     rows: int
     behind: float
@@ -44,7 +44,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """Source and destination; `keep` archived days stay in Postgres, and one transaction may exceed `max_rows`."""
+    """Settings; `keep` days stay in Postgres, and one transaction may exceed `max_rows`."""
 
     database_url: str
     archive: str
@@ -65,7 +65,7 @@ def run(
     """Archive finished jobs until any thread or signal handler sets `stop`; the next run continues here.
 
     Args:
-        write: See `drain.pipeline.days.archive`; called by a thread.
+        write: As `days.archive`; called by a thread.
         end: Makes `write` return or fail soon.
     """
     with exclusive(plan.database_url) as lock:
@@ -88,7 +88,7 @@ def run(
 
 
 class Follower:
-    """Writes batches, and lets a thread close days, reporting each problem of a day once."""
+    """Writes batches; a thread closes days, and each problem of a day is reported once."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Follower:
             self._hours = Hours(self._archive, since, finished.next_transaction(lock))
 
     def run_once(self) -> Batch | None:
-        """Write the next batch; None if nothing is new."""
+        """Write the next batch, if any."""
         plan, start = self._plan, self._hours.position
         end = transactions.latest(self._connection, start, plan.max_rows)
         if end == start:
@@ -141,7 +141,7 @@ class Follower:
             self._hours.merge(finished.clock(self._connection), until)
 
     def close_days_if_due(self) -> None:
-        """Close days in a thread at most once a minute, and report results."""
+        """Close days in a thread at most once a minute."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return

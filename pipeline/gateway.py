@@ -1,4 +1,4 @@
-"""Object stores for Spark's readers, without jars: a WebHDFS server in the driver, on PyArrow's file systems.
+"""Object stores for Spark's readers: a WebHDFS server in the driver, on PyArrow's file systems.
 
 Spark has a client for WebHDFS but not for S3. So `drain.pipeline.lines` applies to objects too, read in parallel parts
 and without copies, through the driver. See decision record 0011.
@@ -37,8 +37,6 @@ _BLOCK_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True)
 class _Shared:
-    """Objects under a prefix, served under one token."""
-
     system: FileSystem
     scheme: str
     prefix: str
@@ -48,7 +46,7 @@ _shared: dict[str, _Shared] = {}
 
 
 def reachable(spark: SparkSession, path: str, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """Return path and options for Spark to read a source, unchanged if it has a driver."""
+    """Return path and options for Spark, unchanged if it has a driver."""
     if not stores.is_object_store(path) or _has_driver(spark, path):
         return path, options
     system, name = stores.objects(path)
@@ -63,7 +61,6 @@ def reachable(spark: SparkSession, path: str, options: Mapping[str, str]) -> tup
 
 
 def _has_driver(spark: SparkSession, path: str) -> bool:
-    """Return True if Spark can open the URL, as with Hadoop's S3 jars."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark.sparkContext._jvm
@@ -76,13 +73,12 @@ def _has_driver(spark: SparkSession, path: str) -> bool:
 
 
 def _serve(spark: SparkSession, shared: _Shared) -> str:
-    """Serve objects to executors; return the URL of their store's root."""
     conf = spark.sparkContext.getConf()
     host = str(conf.get("spark.driver.host"))
     port = _port(str(conf.get("spark.driver.bindAddress", host)))
     token = secrets.token_hex(16)
     _shared[token] = shared
-    # Mapped back by `drain.pipeline.failures`.
+    # Mapped back by `failures`.
     return f"webhdfs://{host}:{port}/{token}/{shared.scheme}"
 
 
@@ -100,7 +96,7 @@ class _Server(ThreadingTCPServer):
     request_queue_size = 128
 
     def handle_error(self, *_: object) -> None:
-        """Ignore errors: Spark closes connections early, and reports its own failures."""
+        """Ignore errors: Spark closes connections early."""
 
 
 class _Handler(BaseHTTPRequestHandler):

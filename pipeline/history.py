@@ -40,7 +40,7 @@ class Instant:
 
     Attributes:
         connection: Holds and sees the instant.
-        snapshot: Exported, for other connections.
+        snapshot: For other connections.
         days: With partitions in Postgres.
         at: By the database's clock.
         xmax: Transactions from here on are invisible.
@@ -58,7 +58,7 @@ class Instant:
     def table(
         self, spark: SparkSession, name: str, names: Sequence[str], *, where: str | None = None
     ) -> DataFrame:
-        """Read columns of a job table; `where` is in Postgres' SQL."""
+        """Read a job table; `where` is in Postgres' SQL."""
         return table(spark, self.database_url, self.snapshot, name, names, where=where)
 
     def finished(
@@ -70,7 +70,7 @@ class Instant:
         where: str | None = None,
         since: date | None = None,
     ) -> DataFrame:
-        """Read columns of all finished jobs, archived (from day `since`) or not, each once.
+        """Read all finished jobs, archived (from day `since`) or not, each once.
 
         `where` is SQL common to Postgres and Spark.
         """
@@ -103,7 +103,7 @@ class Instant:
 
 @contextmanager
 def instant(database_url: str) -> Iterator[Instant]:
-    """Hold one instant of all job tables, and their partitions."""
+    """Hold one instant of all job tables, with partitions."""
     connection = postgres.connect(database_url, "drain snapshot")
     with (
         connection,
@@ -123,7 +123,7 @@ def table(
     *,
     where: str | None = None,
 ) -> DataFrame:
-    """Read columns of a job table in an exported snapshot."""
+    """Read a job table in a snapshot."""
     reader = (
         spark.read.format(name)
         .option("database_url", database_url)
@@ -142,7 +142,7 @@ def read(
     since: date | None = None,
     without: Collection[date] = (),
 ) -> DataFrame:
-    """Read columns of the archive; `where` is Spark's SQL, and files of excluded days are not read."""
+    """Read the archive; `where` is Spark's SQL, and files of excluded days are not read."""
     archive = Archive(place)
     left_out = {str(day) for day in without}
     days = [day for day in archive.days() if day not in left_out and day >= str(since or "")]
@@ -152,7 +152,7 @@ def read(
 
 
 def _chosen(spark: SparkSession, days: list[str], where: str) -> list[str]:
-    """Leave out days excluded by a condition on `finished_date` alone."""
+    """Leave out days by a condition on `finished_date` alone."""
     parser = attrgetter("_jsparkSession")(spark).sessionState().sqlParser()
     demands = [parser.parseExpression(where)]
     for demand in demands:
@@ -189,7 +189,7 @@ def _spark_reads(archive: Archive, file: File) -> bool:
 def read_files(
     spark: SparkSession, archive: Archive, files: Sequence[File], names: Sequence[str]
 ) -> DataFrame:
-    """Read columns of files, perhaps hidden ones."""
+    """Read files, perhaps hidden ones."""
     reader = spark.read.format("archived_jobs").option("path", archive.place)
     reader = reader.option("files", json.dumps([astuple(file) for file in files])).option(
         "columns", ",".join(names)
@@ -198,7 +198,7 @@ def read_files(
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return True if Spark finds a path, on any file system."""
+    """Return True if Spark finds a path."""
     with explained():
         where, system = _resolve(spark, path)
         return bool(system.exists(where))
@@ -212,7 +212,7 @@ def make_empty(spark: SparkSession, path: str, mark: str) -> None:
 
 
 def _resolve(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Resolve a path to Hadoop's path and file system, which PySpark lacks."""
+    # PySpark has no file systems.
     jvm: Any = spark.sparkContext._jvm
     where = jvm.org.apache.hadoop.fs.Path(path)
     return where, where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

@@ -24,7 +24,7 @@ _ROWS = 8_192
 
 
 class Hours:
-    """Files written by `drain archive --follow`, and their position in transaction order.
+    """Files of `drain archive --follow`, and their position in transaction order.
 
     File names alone record the position. A batch across two days has two files; dying between their names leaves the
     older day incomplete until it is closed.
@@ -85,7 +85,7 @@ class Hours:
                 writer.discard()
             raise
         spans = {day: Span(_hour(at), self.position, end) for day, at in latest.items()}
-        # Latest day first: if this is interrupted, the older day is closed, and thereby completed, sooner.
+        # Latest first: if interrupted, the older day is closed, and thereby completed, sooner.
         for day in sorted(done, reverse=True):
             self._add(day, done[day], spans[day])
         self.position = end
@@ -105,7 +105,7 @@ class Hours:
                 return
 
     def close(self) -> None:
-        """Stop, leaving no half-written file."""
+        """Stop without a half-written file."""
         self._end_merge()
 
     def _end_merge(self) -> None:
@@ -150,7 +150,6 @@ class Hours:
 
 
 def _by_day(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[date, int, pa.RecordBatch]]:
-    """Divide rows by day, with their latest microsecond."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Signals during Spark's start and work: jobs are cancelled, and the command ends."""
+"""Signals during Spark's work."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _own_work = threading.Event()
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
     """Enter a session: the first signal cancels Spark's jobs, a second ends the block.
 
-    The first ends it during the session's start and within `at_once`. If work continues for a few seconds, a JVM
-    started by this call is ended. Ignored signals stay ignored, such as SIGHUP under nohup.
+    The first ends it during the start and within `at_once`. If work continues for a few seconds, a JVM started here is
+    ended. Ignored signals stay ignored, such as SIGHUP under nohup.
 
     Raises:
         KeyboardInterrupt: SIGINT, in place of the job's exception.
@@ -79,7 +79,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Let the first signal, also an earlier one, end the driver's own work."""
+    """Let the first signal, even an earlier one, end the block."""
     _own_work.set()
     try:
         check()
@@ -89,7 +89,7 @@ def at_once() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise for a received signal, where failures do not end the work."""
+    """Raise for a received signal."""
     if _received:
         _raise(_received[0])
 

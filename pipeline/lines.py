@@ -1,4 +1,4 @@
-"""CSV and JSON lines: each row as in its file, or why it is unusable."""
+"""CSV and JSON lines: each row, or why it is unusable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json")
-# In this mode, unreadable lines are rejects; in others, Spark decides.
+# Makes unreadable lines rejects; otherwise, Spark decides.
 _STRICT = "FAILFAST"
 _LINE = "_drain_line"
 # Spark's substitute for undecodable bytes.
@@ -194,7 +194,7 @@ def _refuse_lines_that_change(
 ) -> None:
     """Refuse lines that Spark would silently change.
 
-    It ignores all but the first of several objects, and replaces half surrogate pairs. In float columns, large numbers
+    It keeps only the first of several objects, and replaces half surrogate pairs. In float columns, large numbers
     become infinity and large integers lose digits.
     """
     from pyspark.sql import functions as f

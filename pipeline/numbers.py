@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 # In Spark's decimals, before and after the point.
 _MOST_DIGITS = 38
-# Java's pattern without exponent and trailing zeros.
+# Java's, without exponent and trailing zeros.
 _PLAIN = "0." + "#" * _MOST_DIGITS
 # Without exponent, as PostgreSQL writes `numeric`.
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)$"
 
 
 def common_type(one: DataType, other: DataType) -> str | None:
-    """Return the narrowest common type of two exact types, if any."""
+    """Return two exact types' narrowest common type, if any."""
     ours, theirs = _shape(one), _shape(other)
     if ours is None or theirs is None:
         return None
@@ -30,14 +30,14 @@ def common_type(one: DataType, other: DataType) -> str | None:
 
 
 def are_comparable_as_text(one: DataType, other: DataType) -> bool:
-    """Return True if `as_text` can compare two types by value."""
+    """Return True if `as_text` makes them comparable."""
     if _shape(one) and _shape(other):
         return True
     return {one.typeName(), other.typeName()} == {"decimal", "string"}
 
 
 def as_text(column: Column, kind: DataType) -> Column:
-    """Spell numbers so that equal values have equal texts; other texts stay."""
+    """Spell equal numbers alike; other texts stay."""
     from pyspark.sql import functions as f
 
     if kind.typeName() == "decimal":
@@ -47,7 +47,6 @@ def as_text(column: Column, kind: DataType) -> Column:
 
 
 def _shape(kind: DataType) -> tuple[int, int] | None:
-    """Return a type's digits before and after the point; None if inexact."""
     from pyspark.sql.types import DecimalType
 
     if isinstance(kind, DecimalType):

@@ -1,4 +1,4 @@
-"""Nanosecond timestamps in Parquet, as pandas writes; Spark reads them as numbers."""
+"""Nanosecond timestamps of pandas, which Spark reads as numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NANOSECONDS = "TIMESTAMP(NANOS,"
 
 
 def in_microseconds(rows: DataFrame) -> DataFrame:
-    """Convert nanoseconds to microsecond timestamps, rounded down, in structs and lists too.
+    """Convert nanoseconds to microseconds, rounded down, in structs and lists too.
 
     Columns with them elsewhere, as in maps, are left out: their numbers would mislead.
     """
@@ -65,7 +65,7 @@ def _below(kinds: _Kinds, *names: str | None) -> _Kinds:
 
 
 def _converted(column: Column, type_: DataType, kinds: _Kinds) -> Column:
-    """Convert the nanoseconds at these paths; KeyError if one is not a number."""
+    """Convert nanoseconds at these paths; KeyError if one is not a number."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, LongType, StructType
 

@@ -1,7 +1,7 @@
 """Reconcile: compare a source of truth with a target, and stage a job per difference in one commit.
 
-A corrective job gets only the key. It must bring the target to the source's state when it *runs*, and a delete job
-must check that the source still lacks the row. Then concurrent changes, pending jobs and repeated runs are harmless.
+A job gets only the key, and must follow the source's state when it *runs*. Then concurrent changes, pending jobs and
+repeated runs are harmless.
 
 Keys with a waiting job, staged or in flight, are left out. Claimed jobs do not count, as they may have read the source
 too early, nor jobs that may expire. Pushed jobs in forward mode are invisible, and staged again.
@@ -51,16 +51,12 @@ MAX_DELETES = "10%"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sides to compare, and jobs to stage; see also `Run`.
+    """Sides to compare, and jobs to stage; see `Run`, and the options of `drain reconcile`.
 
     Attributes:
-        source_columns, target_columns: Added columns, in Spark's SQL.
         columns: The key becomes positional arguments, with the source's types.
-        job_name: For missing or different keys.
-        delete_job: For keys deleted at the source; None only counts them.
-        max_deletes: A number, or a percentage of the target's keys.
-        on_null: For null in the key: `fail` or `skip`.
-        report: New directory for differences as Parquet; one of the same run is replaced.
+        delete_job: None only counts deleted keys.
+        report: New directory; one of the same run is replaced.
     """
 
     source: Source
@@ -83,18 +79,18 @@ class Plan:
 
     @property
     def job_for(self) -> dict[str, str]:
-        """Job names by reason, where there is one."""
+        """Job names by reason."""
         jobs = {MISSING: self.job_name, DIFFERENT: self.job_name}
         return jobs | ({DELETED: self.delete_job} if self.delete_job else {})
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a reconciliation.
+    """Result.
 
     Attributes:
-        reasons, changed, skipped: As in `Comparison`; empty if an earlier call had staged the jobs.
-        staged: Jobs staged now or before; for `count`, that would be.
+        reasons, changed, skipped: See `Comparison`; empty if an earlier call had staged the jobs.
+        staged: Now or before; for `count`, to be staged.
         waiting: Keys left out, as a job waits.
         refused: For `count`, why `run` would stage nothing.
     """
@@ -115,7 +111,7 @@ Session = Callable[[], "AbstractContextManager[SparkSession]"]
 def count(
     database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
-    """Compare and count, staging nothing."""
+    """Compare without staging."""
     began = monotonic()
     with session() as spark, explained(), _compared(spark, plan, report) as found:
         staged = 0
@@ -167,7 +163,7 @@ def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) ->
 
 
 def _mark(plan: Plan) -> str:
-    """Name a report's mark of this run, which Parquet readers ignore."""
+    """Name this run's mark in a report, which Parquet readers ignore."""
     return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
 
 

@@ -1,4 +1,4 @@
-"""Rejects: unusable rows of a source, with reasons."""
+"""Unusable rows of a source, with reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rejects:
     found: int = 0
 
     def take(self, rows: DataFrame) -> None:
-        """Write the rejects among rows; fail if there are too many."""
+        """Write the rejects; fail if there are too many."""
         from pyspark.sql import functions as f
 
         first = ""
@@ -56,7 +56,7 @@ class Rejects:
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows on disk, so that the source is read once."""
+    """Keep rows on disk, to read the source once."""
     from pyspark import StorageLevel
 
     stored = rows.persist(StorageLevel.DISK_ONLY)
@@ -70,7 +70,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def separated(rows: DataFrame, rejects: Rejects) -> Iterator[DataFrame]:
-    """Yield the good rows, after writing the others if there is a file."""
+    """Yield the good rows; write others to a file, if any."""
     if rejects.path is None:
         yield without_any(rows)
         return
@@ -80,7 +80,7 @@ def separated(rows: DataFrame, rejects: Rejects) -> Iterator[DataFrame]:
 
 
 def without_any(rows: DataFrame) -> DataFrame:
-    """Return rows without REASON and RECORD; reading a reject fails with its reason."""
+    """Drop REASON and RECORD; reading a reject fails with its reason."""
     from pyspark.sql import functions as f
 
     reason = f.col(REASON)

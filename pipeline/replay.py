@@ -1,7 +1,7 @@
 """Replay: past jobs are staged again as new jobs, in one commit.
 
-A new job has the old arguments, queue, priority, tag, key and context. Otherwise it is like one staged today: due at
-once, without expiry and unique key, with the registration's attempts and timeout.
+A new job has the old arguments, queue, priority, tag, key and context. Otherwise it is like one staged today, with the
+registration's attempts and timeout.
 """
 
 from __future__ import annotations
@@ -33,14 +33,10 @@ NAMED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs to stage again.
+    """Jobs to stage again; see the options of `drain replay`.
 
     Attributes:
-        archive: None reads only rows still in Postgres.
-        finished: Read Postgres' rows too.
         where: In Spark's SQL, on `NAMED` and `finished_date`.
-        as_name: Replaces `job_name`.
-        queue, priority, tag: Replace each job's own.
     """
 
     run: runs.Run
@@ -56,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preview:
-    """Jobs to stage, first and last finish, and some arguments as JSON."""
+    """Jobs to stage, first and last finish, and arguments as JSON."""
 
     jobs: int
     queues: dict[str, int]
@@ -66,7 +62,7 @@ class Preview:
 
 
 def preview(database_url: str, spark: SparkSession, plan: Plan) -> Preview:
-    """Count the jobs, and show some arguments."""
+    """Count the jobs."""
     from pyspark.sql import functions as f
 
     with explained(), _past(database_url, spark, plan) as rows:
@@ -107,7 +103,7 @@ def run(
 
 @contextmanager
 def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFrame]:
-    """Read past jobs, each once, without those that gave way, which have not run."""
+    """Read past jobs, each once, without superseded ones, which have not run."""
     if plan.archive is not None and not Archive(plan.archive).exists():
         raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` creates one")
     if plan.finished:

@@ -1,4 +1,4 @@
-"""Named runs that stage jobs once, in one process at a time."""
+"""Runs that stage jobs once, in one process at a time."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Run:
     """Run that stages jobs.
 
     Attributes:
-        run_id: A run that was staged stages nothing more.
-        rows_per_second: Jobs due per second; None for all at once.
-        commit_every: Rows per commit; None for one commit.
+        run_id: A staged run stages nothing more.
+        rows_per_second: None for all at once.
+        commit_every: Rows; None for one commit.
         priority: More urgent jobs, with lower numbers, must not be delayed.
         plan: Describes the jobs; a staged run refuses another plan.
     """
@@ -67,7 +67,7 @@ def new_run_id(command: str) -> str:
 
 @contextmanager
 def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
-    """Hold the run's lock during the block; DrainError if another process does, or a pooler shares sessions."""
+    """Hold the run's lock; DrainError if another process does, or a pooler shares sessions."""
     connection = postgres.connect(database_url, "drain bulk")
     with connection, postgres.reachable(database_url):
         pooler.require_own_session(connection, database_url)
@@ -79,7 +79,7 @@ def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
 
 @contextmanager
 def begun(connection: Connection, run: Run) -> Iterator[None]:
-    """Note a run during the block, with its lock held in autocommit mode; the note stays if it stages jobs."""
+    """Note a run, with its lock held in autocommit mode; the note stays if it stages jobs."""
     bulk.begin(connection, run.run_id, run.plan)
     try:
         yield
@@ -92,7 +92,7 @@ def begun(connection: Connection, run: Run) -> Iterator[None]:
 def check_stageable(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
-    """Check before Spark starts that such jobs can be staged, by staging and rolling back one of each name."""
+    """Check that such jobs can be staged, by staging and rolling back one of each name."""
     try:
         with connection.transaction(force_rollback=True):
             for name in job_names:

@@ -80,8 +80,6 @@ def session(
         settings: Override all but those that decide the meaning of rows.
         verbose: Show Spark's log and progress, instead of logging to a temporary file.
         nice: Added to this process' niceness if Spark is local; irreversible.
-        java_options: For a local JVM, such as SMALL.
-        report: Receives a line when Spark starts.
 
     Raises:
         DrainError: Spark is missing, lacks Java, or does not start; or its JVM was killed.
@@ -156,13 +154,13 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def require() -> None:
-    """Check that Spark and its packages are installed."""
+    """Check that Spark is installed."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise DrainError(f"this command runs on Spark: {extras.install('spark')}")
 
 
 def require_shared(spark: SparkSession, path: str) -> None:
-    """Refuse a local file on a cluster, where executors would write to their own disks."""
+    """Refuse a local file on a cluster, where executors write to their own disks."""
     context, file = spark.sparkContext, Path(path.removeprefix("file:"))
     if str(context.master).startswith("local") or not file.exists():
         return
@@ -175,7 +173,7 @@ def require_shared(spark: SparkSession, path: str) -> None:
 
 @contextmanager
 def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Apply settings to a session during the block."""
+    """Apply settings during the block."""
     before = {name: spark.conf.get(name, None) for name in settings}
     _apply(spark, settings)
     try:
@@ -230,7 +228,6 @@ def _standard_error_to(file: int) -> Iterator[None]:
 
 
 def _reason(error: BaseException, log: IO[bytes]) -> str:
-    """Return the line of Spark's log that names the error, or the exception's first."""
     log.seek(0)
     text = log.read().decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if re.search(r"(?i)error|exception", line)]

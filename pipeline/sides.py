@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Pair(NamedTuple):
-    """Column by its names in source and target."""
+    """Column's names in source and target."""
 
     source: str
     target: str
@@ -35,7 +35,7 @@ class Columns:
     Attributes:
         key: Never null.
         version: Equal if up to date; two nulls are equal.
-        compare: Without a version, columns compared by 64-bit hashes: one difference in 10^19 is missed.
+        compare: Without a version; compared by 64-bit hashes: one difference in 10^19 is missed.
     """
 
     key: Sequence[Pair]
@@ -44,22 +44,22 @@ class Columns:
 
     @property
     def values(self) -> Sequence[Pair]:
-        """Columns whose values are compared."""
+        """Compared columns."""
         return [self.version] if self.version else self.compare
 
 
 def key_names(columns: Columns) -> list[str]:
-    """Return the key columns' names during comparison."""
+    """Name the key columns."""
     return [f"key_{number}" for number in range(len(columns.key))]
 
 
 def value_names(columns: Columns) -> list[str]:
-    """Return the names of the compared versions or hashes."""
+    """Name the compared versions or hashes."""
     return [f"value_{number}" for number in range(len(columns.values))]
 
 
 def with_columns(rows: DataFrame, expressions: Mapping[str, str], option: str) -> DataFrame:
-    """Add or replace columns by expressions in Spark's SQL; errors name `option`."""
+    """Add or replace columns by Spark's SQL; errors name `option`."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
@@ -135,7 +135,6 @@ def _column(rows: DataFrame, name: str, side: str) -> Column:
     if name in rows.columns:
         quoted = name.replace("`", "``")
         return rows[f"`{quoted}`"]
-    # A struct's field is spelled author.name.
     if name.partition(".")[0] in rows.columns:
         return rows[name]
     raise ConfigError(f"the {side} has no column {name!r}; it has {', '.join(rows.columns) or 'none'}")

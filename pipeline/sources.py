@@ -29,7 +29,7 @@ SPELLING = (
     "FORMAT:PATH for any other format of Spark's; or sql:SELECT … on Postgres"
 )
 
-# Not an option, whose password `ps` would show.
+# `ps` would show an option's password.
 DATABASE_VARIABLE = "DRAIN_SOURCE_DATABASE_URL"
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 # Stands for a directory that is not a partition.
@@ -42,15 +42,15 @@ _KINDS = {
     _DIRECTORY: ("directory that is not a partition", "directories that are not partitions"),
     "": ("file without an ending", "files without an ending"),
 }
-# Files a guess looks at; thousands of partitions take minutes to list.
+# Thousands of partitions take minutes to list.
 _SAMPLED = 1000
 _NAMED = 5
 # Not formats, though before a colon and one slash.
 _FILE_SYSTEMS = ("file", "hdfs", "dbfs")
 # Unreadable lines are errors, not jobs with nulls.
 _STRICT = {"mode": "FAILFAST"}
-# RFC 4180, as PostgreSQL, Excel and pandas write. As in PostgreSQL, only an unquoted empty field is null; with "" Spark
-# would treat quoted ones alike.
+# RFC 4180, as PostgreSQL, Excel and pandas write. Only an unquoted empty field is null; with "" Spark would treat
+# quoted ones alike.
 _OPTIONS = {
     "csv": {
         "header": "true",
@@ -86,7 +86,7 @@ class Source:
     """Data that a command reads.
 
     Attributes:
-        format: As Spark names it; `postgres_query` for a query.
+        format: In Spark; `postgres_query` for a query.
         path: Empty for formats with options only.
         columns: For CSV or JSON, such as `id bigint, zip text`.
     """
@@ -98,7 +98,7 @@ class Source:
 
     @property
     def is_divided(self) -> bool:
-        """True if Spark reads the data in many small parts."""
+        """True if Spark reads many small parts."""
         if self.format not in lines.FORMATS:
             return self.format in _FORMATS.values()
         within = stores.lister(self.path)
@@ -110,11 +110,10 @@ class Source:
     def of(
         cls, text: str, options: Mapping[str, str] | None = None, *, database_url: str = "", columns: str = ""
     ) -> Source:
-        """Parse a source as users write it; see `SPELLING`.
+        """Parse a source; see `SPELLING`.
 
         Args:
             database_url: For queries, unless the options name another.
-            columns: For CSV, where others are text, or JSON.
 
         Raises:
             ConfigError: The format cannot be guessed, or has its own types despite `columns`.
@@ -144,11 +143,11 @@ class Source:
         }
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Return the rows; an unusable one fails when read."""
+        """Return the rows; unusable ones fail when read."""
         return rejects.without_any(self.checked(spark))
 
     def checked(self, spark: SparkSession) -> DataFrame:
-        """Return rows with REASON and RECORD of `drain.pipeline.rejects`."""
+        """Return rows with REASON and RECORD."""
         from drain.pipeline.failures import explained
 
         with explained():
@@ -169,7 +168,7 @@ def database_of_queries(default: str) -> str:
 
 
 def holds_password(options: Mapping[str, str]) -> bool:
-    """Return True if the option `database_url` has a password."""
+    """Return True if `database_url` has a password."""
     url = urlsplit(options.get("database_url", ""))
     return bool(url.password or "password=" in url.query)
 
@@ -182,7 +181,6 @@ def _described(name: str, value: str) -> str:
 
 
 def _with_defaults(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Merge options; Spark's names are case-insensitive."""
     names = {name.lower(): name for name in defaults}
     return {**defaults, **{names.get(name.lower(), name): value for name, value in given.items()}}
 
@@ -204,7 +202,6 @@ def _is_url(scheme: str, rest: str) -> bool:
 
 
 def _guessed_format(path: str) -> str:
-    """Guess the format from a directory's files, or the path's ending."""
     by_name = _FORMATS.get(_ending(path.rstrip("/")))
     within = stores.lister(path)
     if within is None:
@@ -234,7 +231,7 @@ def _ending(name: str) -> str:
 
 
 def _names(within: stores.Lister, path: str) -> Iterator[str]:
-    """Yield the files that Spark would read; _DIRECTORY for a directory that is not a partition."""
+    """Yield files that Spark would read, and _DIRECTORY for each directory that is not a partition."""
     for name, is_directory in within(path):
         if name.startswith((".", "_")):
             continue
@@ -252,7 +249,7 @@ def _counted(found: Counter[str]) -> str:
 
 
 def register_by_name(spark: SparkSession, names: Sequence[str]) -> None:
-    """Register data sources named as `module:Class`, also from the current directory."""
+    """Register data sources given as `module:Class`, also from the current directory."""
     from pyspark.sql.datasource import DataSource
 
     # Spark's workers look there anyway.

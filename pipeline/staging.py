@@ -1,4 +1,4 @@
-"""Runs that stage a DataFrame's rows: once under their id, in one commit by default."""
+"""Runs that stage a DataFrame's rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a run; `before` if an earlier call had staged its jobs."""
+    """Result; `before` if an earlier call had staged the jobs."""
 
     run_id: str
     jobs: int
@@ -48,7 +48,6 @@ def stage(
         session: Called unless the run was staged before.
         jobs_of: Builds a row per job, with columns of `staged_jobs`.
         check: Raises StageError before Spark starts.
-        report: Receives progress twice a second.
 
     Raises:
         KeyboardInterrupt: SIGINT; nothing or everything is staged.
@@ -87,7 +86,7 @@ def stage_rows(
 
     Args:
         rows: Columns of `staged_jobs` that applications may give: `job_name`, `job_args` as JSON, …
-        run_id: A run that was staged stages nothing more.
+        run_id: A staged run stages nothing more.
         database_url: Default: DRAIN_DATABASE_URL.
         rows_per_second: Jobs due per second; None for all at once.
         commit_every: Rows per commit; None for one commit.

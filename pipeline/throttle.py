@@ -1,4 +1,4 @@
-"""Pauses between commits, for due times or overloaded servers."""
+"""Pauses between commits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LATEST = 10_000
 _LATELY_SECONDS = 10.0
 _UNNOTICED_SECONDS = 0.1
 
-# Without full rights, replica lag is invisible. Slots keep WAL.
+# Replica lag is invisible without full rights. Slots keep WAL.
 _PRESSURE = """
 SELECT coalesce((SELECT date_part('epoch', max(replay_lag)) FROM pg_stat_replication), 0),
     coalesce((SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::float8
@@ -45,7 +45,7 @@ class Throttle:
         self._longest = max(run.limits.delay_factor * self._delay(), _UNNOTICED_SECONDS)
 
     def pause(self, rows: int, seconds: float) -> None:
-        """Return once more rows may be committed after the last commit's; DrainError after ten minutes of overload."""
+        """Return once more rows may be committed; DrainError after ten minutes of overload."""
         with interruption.at_once():
             if self._run.rows_per_second is not None:
                 self._report("waiting until these jobs are due")

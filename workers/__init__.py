@@ -27,8 +27,8 @@ Supporting:
     options     options of `drain work`
     stores      availability of PostgreSQL and Redis
 
-A job runs only while its claim holds, and only the latest claim finishes it. A refused claim changes nothing. Whatever
-a job raises is recorded, and never stops the worker.
+A job runs only while its claim holds, and only the latest claim finishes it. A job's exception is recorded, and never
+stops the worker.
 """
 
 from drain.jobs.registry import job

@@ -1,4 +1,4 @@
-"""`drain work`: invalid settings and options are refused before any process starts."""
+"""`drain work`: checks settings and options before any process starts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ from drain.workers.supervisor.supervisor import Supervisor
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
-    """Work on the queues until a signal arrives.
+    """Work on the queues until a signal.
 
     SIGTERM and SIGINT start the grace period of running jobs and return others; plain RQ jobs are awaited. A second
-    signal interrupts running jobs, whose attempts do not count. Outages of Redis or PostgreSQL are waited out.
+    signal interrupts running jobs, whose attempts do not count. Outages are waited out.
 
     Args:
         look: Called once both stores have answered, before any process starts.
 
     Raises:
         ConfigError: A setting is invalid, or something for plain jobs cannot be imported.
-        JobModuleError: A job module cannot be imported.
-        SchemaError: The database cannot be used as it is.
         UnavailableError: A store is unavailable in a burst.
     """
     log_fields.install()
@@ -68,7 +66,6 @@ def _run(supervisor: Supervisor, settings: Settings) -> None:
 
 @contextmanager
 def _exiting_at_once() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the program at once, before any claim."""
 
     def end(_signal: int, _frame: object) -> None:
         sys.exit(DONE)

@@ -1,7 +1,7 @@
-"""The function that every pushed RQ job calls: claim in Postgres, run, record.
+"""The function that every pushed RQ job calls.
 
-`execute` needs only DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` is enough. One that forks per job
-is faster after `preload`: `rq worker --config drain.rq_settings`.
+An unmodified `rq worker` needs only DRAIN_DATABASE_URL and DRAIN_JOBS. One that forks per job is faster after
+`preload`: `rq worker --config drain.rq_settings`.
 
 The claim is committed before the job runs; the outcome, under the claim's token, before RQ gets the result. A killed
 worker leaves a lease that expires.
@@ -51,7 +51,6 @@ sys.modules.setdefault("workers.entry", sys.modules[__name__])
 FOREIGN = "foreign"
 Runner = Callable[[Attempt], Outcome]
 
-# As in psycopg.
 _PREPARE_AFTER = 5
 
 
@@ -59,7 +58,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     """Claim the job, run it, and record its outcome.
 
     Args:
-        installation: UUID of the delivering database, as 16 bytes or text; older deliveries have none.
+        installation: UUID of the delivering database, as 16 bytes or text; None in older deliveries.
 
     Returns:
         A word for RQ: finished, retrying, interrupted, deferred, cancelled, stale, or refused. Or RQ's order to requeue
@@ -70,7 +69,6 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or invalid. The job stays as it is.
         UnavailableError: PostgreSQL stayed unavailable. The job is redelivered.
     """
-    # RQ's worker has imported it; other importers of this module need not.
     from rq import get_current_job
 
     if isinstance(installation, bytes):
@@ -89,7 +87,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     if death is not None:
         raise death.exception()
     if word in ("retrying", "deferred", "cancelled") and current is not None:
-        # For RQ this delivery is finished, and its worker has imported the rest.
+        # For RQ this delivery is finished.
         from drain.wire import hold_dependents
 
         hold_dependents(current.connection, current.id)
@@ -100,9 +98,8 @@ class Worker:
     """Executes jobs one at a time, on its own connection.
 
     Attributes:
-        recorder: Records outcomes, and knows why the last dead job died.
-        keeps_result: The last claimed job keeps its result.
-        unrun: Attempt at the last job, if claimed only to be buried.
+        keeps_result: Of the last claimed job.
+        unrun: Last attempt, if claimed only to be buried.
     """
 
     def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
@@ -126,8 +123,8 @@ class Worker:
         """Execute a job; see the function of this name.
 
         Args:
-            delivery: Claim only this delivery; None for calls by hand.
-            queue: Claim only a job of this queue.
+            delivery: Claim only this one; None for calls by hand.
+            queue: Claim only from this queue.
             installation: UUID of the delivering database; None for this one.
 
         Returns:
@@ -217,7 +214,7 @@ class Worker:
         return self.database.ask(ask)
 
     def _look_at_session(self, connection: Connection, *, has_claimed: bool) -> None:
-        """Detect whether statements can be prepared, and whether the schema refused a first claim."""
+        """Detect whether statements can be prepared, and a wrong schema after a refused claim."""
         if not has_claimed:
             schema.check_once(connection)
             postgres.detect_pooler(connection, postgres.backend_pid(connection))
@@ -227,11 +224,7 @@ class Worker:
 
 
 def preload() -> Settings:
-    """Load, and import what `transaction` needs, for processes forked later; opens no connection or thread.
-
-    Raises:
-        ConfigError: As `load`.
-    """
+    """Load, and import what `transaction` needs, for processes forked later; opens no connection or thread."""
     settings = load()
     load_sessions()
     qualified.prepare()
@@ -259,7 +252,6 @@ def _worker(job_id: int, current: Job | None) -> Worker:
     """Return this process' worker: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
-        # A process forked by `rq worker` runs one job, perhaps without a session.
         settings = load()
         _workers.clear()
         django_connections.forget_inherited()
@@ -267,7 +259,6 @@ def _worker(job_id: int, current: Job | None) -> Worker:
         if current is None:
             reporter.report_to(settings.redis_url, settings.namespace)
         else:
-            # RQ's worker knows Redis and the namespace.
             named, _, _ = current.id.rpartition(f"-{job_id}-")
             reporter.report_to(settings.redis_url, named or settings.namespace, current.connection)
     return worker

@@ -135,7 +135,7 @@ class TransactionError(RuntimeError):
 
 
 def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | datetime:
-    """Return the argument of `Defer` or `RateLimited` as seconds or a time; raise ValueError."""
+    """Return seconds or a time, or raise ValueError."""
     if isinstance(when, datetime):
         if when.utcoffset() is None:
             raise ValueError(f"{name}: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
@@ -147,12 +147,12 @@ def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | 
 
 
 def checked_wait(after: float | timedelta | None) -> float | None:
-    """Return the argument of `Retry` in seconds; raise ValueError."""
+    """Return seconds, or raise ValueError."""
     return None if after is None else _seconds(after, "Retry")
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return the error of a failed attempt; for a `Retry`, the one it was raised from or in answer to."""
+    """Return a failed attempt's error; for a `Retry`, the one it answers."""
     if not issubclass(type(error), Retry):
         return error
     answered = error.__cause__

@@ -1,4 +1,4 @@
-"""Ends of processes: exit codes, signals, and exits of forked children."""
+"""Exit codes, signals, and exits of forked children."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NoReturn
 
 # Exit codes of a worker process; the last wants a replacement.
 DONE, FAILED, RECYCLED = 0, 1, 75
-# Exit code after a signal.
+# After a signal.
 KILLED = -1
 # From a service manager or a terminal.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# From the supervisor: the grace period is over.
+# From the supervisor after the grace period.
 STOP_NOW = signal.SIGUSR2
-# From a job's timeout, if neither that nor the repeated errors have ended it.
+# From a job's timeout, if repeated errors have not ended it.
 KILL_AFTER_SECONDS = 25.0
 
 
 def exit_code(status: int) -> int:
-    """Return the exit code in a wait status; `KILLED` after a signal."""
+    """Return a wait status' exit code; `KILLED` after a signal."""
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else KILLED
 
 
@@ -37,7 +37,7 @@ def exit_child(code: int, *, runs_exit_functions: bool = False) -> NoReturn:
     """End a forked child at once, without unwinding its parent's frames.
 
     Args:
-        runs_exit_functions: Call those that job modules registered.
+        runs_exit_functions: Those of job modules.
     """
     with suppress(Exception):
         if runs_exit_functions:

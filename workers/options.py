@@ -10,7 +10,7 @@ from drain.service.hysteresis import HealthOptions
 
 
 class Plain(StrEnum):
-    """Mode of plain RQ jobs: forked each, one after another in one process, or refused."""
+    """Plain RQ jobs: each forked, one after another in one process, or refused."""
 
     FORK = "fork"
     INLINE = "inline"
@@ -51,14 +51,11 @@ class WorkOptions:
 
     Attributes:
         rotates: Queues take turns; otherwise in order of urgency.
-        prefetch: Jobs a process fetches at a time; None adapts.
-        threads: Jobs a process runs at once; 1 for the main thread.
-        concurrency: `async def` jobs a process runs at once.
-        grace_seconds: For running jobs after a stop signal.
-        max_jobs: Per process, which is then replaced.
-        max_memory_mb: Resident; beyond it a process is replaced.
+        prefetch: None adapts.
+        threads: 1 for the main thread.
+        concurrency: Of `async def` jobs in a process.
+        max_jobs, max_memory_mb: Per process, which is then replaced.
         max_idle_seconds: Then a process ends.
-        burst: End when the queues are empty.
         metrics_port: 0 for none.
     """
 

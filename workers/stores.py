@@ -1,6 +1,6 @@
 """State of PostgreSQL and Redis in one process, with one log line per outage and recovery.
 
-A server that answers but refuses a statement is available: the asking thread logs that.
+A server that refuses a statement is available: the asking thread logs that.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from drain.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 POSTGRES, REDIS = "PostgreSQL", "Redis"
-# SQLSTATEs of a server that answers: cancelled, lock timeouts, aborts, or out of disk or memory.
+# SQLSTATEs of an available server: cancelled, lock timeouts, aborts, or out of disk or memory.
 _ANSWERS = {"57014", "55P03", "40001", "40P01", "53100", "53200"}
-# Between logged outages of a store that comes and goes.
+# Between logged outages of one store.
 _QUIET_SECONDS = 5.0
 # A connection closed while idle fails within this; the next one shows whether the store is available.
 _STALE_SECONDS = 1.0
@@ -37,7 +37,7 @@ class Stores:
     """State of both stores; thread-safe.
 
     Args:
-        changed: Called with the unavailable stores whenever they change.
+        changed: Called with the unavailable stores after each change.
     """
 
     def __init__(self, changed: Callable[[Collection[str]], None] = lambda _: None) -> None:
@@ -106,7 +106,7 @@ class Stores:
             log.error("%s: %s", _left(count), error, extra={"event": "left_to_redelivery"})
 
     def end(self) -> None:
-        """Log jobs left to redelivery, if not done yet."""
+        """Log jobs left to redelivery, if not yet logged."""
         if self._left:
             log.error("%s", _left(self._left), extra={"event": "left_to_redelivery"})
             self._left = 0
@@ -117,7 +117,7 @@ def _left(count: int) -> str:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return True if a store is unavailable, rather than refusing one request."""
+    """Return True if the store is unavailable, rather than refusing a request."""
     if not isinstance(error, UnavailableError):
         return False
     cause = error.__cause__ or error.__context__
@@ -127,7 +127,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_stale(began: float) -> bool:
-    """Return True if an open connection failed so soon that it was already closed: not an outage."""
+    """Return True if an open connection failed so soon that it had been closed: not an outage."""
     return monotonic() - began < _STALE_SECONDS
 
 
@@ -135,7 +135,7 @@ class QuietWhileAway(logging.Filter):
     """Filter of RQ's repeated lines about an unavailable Redis.
 
     Args:
-        stores: Takes RQ's lines as reports; None if another process logs them.
+        stores: Takes these lines as reports; None if another process logs them.
     """
 
     def __init__(self, stores: Stores | None = None) -> None:
@@ -176,7 +176,7 @@ def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
         waits: Called with the reason before each retry, and None at the end.
 
     Raises:
-        SchemaError, ConfigError: As `ask_once`, at once.
+        SchemaError, ConfigError: As `ask_once`.
     """
     failures = 0
     while True:
@@ -198,7 +198,7 @@ def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
 
 @contextmanager
 def answering(stores: Stores, store: str, *, by_loop: bool = False) -> Iterator[None]:
-    """Report whether the block, which asks a store, succeeded; its exceptions pass."""
+    """Report whether the block's request succeeded; exceptions pass."""
     began = monotonic()
     try:
         yield

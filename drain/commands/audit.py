@@ -1,4 +1,4 @@
-"""`drain audit`: finds lost, duplicated or stuck jobs."""
+"""`drain audit`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from drain.terminal.values import WORDS_OF_STATES
 _NAME_WIDTH = max(map(len, CHECKS))
 _NOT_ASKED = "Redis is not configured: set DRAIN_REDIS_URL"
 
-# One statement reads all 100 million finished jobs.
+# One statement reads all finished jobs.
 _AUDIT_SECONDS = 3600
 
 
@@ -159,11 +159,7 @@ def _summary(report: Report) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file is writable, before an audit that may take an hour.
-
-    Raises:
-        ConfigError: It is not, or does not end in .prom.
-    """
+    """Check a file before an audit that may take an hour; ConfigError unless it is writable and ends in .prom."""
     if path.suffix != ".prom":
         raise ConfigError(_refusal(path, "node_exporter reads only files whose names end in .prom"))
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
@@ -171,11 +167,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_textfile(path: Path, report: Report) -> None:
-    """Replace the file with the metrics of an audit.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
+    """Replace the file with the audit's metrics, or raise ConfigError."""
     registry = CollectorRegistry()
     for (name, text), value in (
         (metrics.AUDIT_BREACHES, len(report.breaches)),

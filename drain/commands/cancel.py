@@ -1,4 +1,4 @@
-"""`drain cancel`: cancels waiting or running jobs."""
+"""`drain cancel`."""
 
 from __future__ import annotations
 

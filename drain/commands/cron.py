@@ -1,4 +1,4 @@
-"""`drain cron`: schedules, which stage a job at each tick."""
+"""`drain cron`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def list_schedules(settings: Settings, *, as_json: bool) -> None:
     drain cron list --jobs shop.jobs
     drain cron list --json | jq '.[] | select(.paused) | .name'
     """  # noqa: D301
-    # Only this command needs cron lines.
     from drain.jobs.timetable import with_next_tick
 
     known = _known(settings)
@@ -163,7 +162,6 @@ def _declared(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _known(settings: Settings) -> set[str] | None:
-    """Name the declared schedules; None if unknown."""
     if not settings.jobs:
         return None
     try:
@@ -201,7 +199,7 @@ def _check(connection: Connection, names: Sequence[str]) -> None:
 
 
 def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
-    """Print schedules (`gone` if no longer declared), and why some have no ticks."""
+    """Print schedules, and why some have no ticks."""
     console = Console(highlight=False, markup=False)
     columns = [column for column in _COLUMNS if column.title != "job" or console.width >= _WIDE]
     console.print(fitted_table(columns, schedules, now, console.width))
@@ -229,7 +227,7 @@ def _field(name: str) -> Callable[[dict[str, Any], datetime], str]:
     return lambda schedule, _now: visible(schedule[name])
 
 
-# Minimum width for job names, mostly the schedule's own.
+# Minimum width for job names.
 _WIDE = 120
 _COLUMNS = (
     Column("name", _field("name"), "end", share=3),

@@ -26,7 +26,7 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
         seconds: Timeout of a statement; twice that for the block.
 
     Raises:
-        DrainError: The database or its schema is unavailable or does not fit, or time is up.
+        DrainError: The database or its schema is unusable, or time is up.
     """
     connection = postgres.connect(settings.database_url, "drain cli")
     with (

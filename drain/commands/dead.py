@@ -1,4 +1,4 @@
-"""`drain dead`: dead jobs."""
+"""`drain dead`."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def selection_options(command: F) -> F:
-    """Add options that select dead jobs, as one `Selection`."""
+    """Add options that give a `Selection`."""
 
     def with_selection(
         *,
@@ -213,7 +213,7 @@ def _act_on(
         raise DrainError("no dead job matches; see `drain list dead`")
     if not yes:
         click.confirm(f"{verb} {formatting.count(count, 'dead job')}?", abort=True)
-        # Leave out jobs that died after the question, again or for the first time.
+        # Leave out jobs that died after the question.
         selection = replace(selection, died_by=asked_at)
     with database(settings) as connection:
         done = act(connection, selection)

@@ -1,4 +1,4 @@
-"""`drain explain`: why a job waits."""
+"""`drain explain`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ _FIELDS = {
 
 
 def health_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a command, as one `HealthOptions`."""
+    """Add the options, as one `HealthOptions`."""
 
     def with_options(**given: Any) -> Any:
         found = {field: given.pop(name) for name, field in _FIELDS.items() if name in given}

@@ -1,4 +1,4 @@
-"""`drain list` and `drain show`: single jobs."""
+"""`drain list` and `drain show`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drain jobs move`: changes the queue, priority or time of waiting jobs."""
+"""`drain jobs move`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ def _as_json(moved: int, left: Counted | None, *, dry_run: bool) -> str:
 
 
 def _parts(counted: Counted, change: Change) -> tuple[Counted, Counted | None]:
-    """Split into changing and unchanged jobs."""
     stays = counted._replace(staged=0)
     if change.reaches_deliveries:
         stays = stays._replace(delivered=0, retrying=0)

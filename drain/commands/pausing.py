@@ -16,7 +16,7 @@ from drain.terminal.commandline import DURATION, F, settings_options, wrapped
 
 
 def named_options(command: F) -> F:
-    """Add options that name the jobs to pause."""
+    """Add options that name jobs."""
 
     def with_names(*, name: str | None, **given: Any) -> Any:
         if name is None and given["job"] is None and given["key"] is None:

@@ -1,4 +1,4 @@
-"""`drain prune`: drops old days of finished jobs."""
+"""`drain prune`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drain queue`: rules and pauses of queues."""
+"""`drain queue`."""
 
 from __future__ import annotations
 

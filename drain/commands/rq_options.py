@@ -53,7 +53,7 @@ _NAMES = (
 
 
 def rq_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a command, as one dict `rq`."""
+    """Add the options, as one dict `rq`."""
 
     def with_options(**given: Any) -> Any:
         rq = {name: given.pop(name) for name in _NAMES}

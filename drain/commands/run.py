@@ -1,4 +1,4 @@
-"""`drain run`: the enqueuer."""
+"""`drain run`."""
 
 from __future__ import annotations
 
@@ -131,7 +131,6 @@ def run(
 
 
 def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
-    """Serve the HTTP port, if it is free."""
     from drain.service import http
 
     try:
@@ -144,7 +143,7 @@ def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
 def _load_hooks(modules: str) -> None:
     names = [name.strip() for name in modules.split(",") if name.strip()]
     if names:
-        # Like job modules, these may be in the current directory.
+        # Modules may be in the current directory.
         sys.path.insert(0, str(Path.cwd()))
     for name in names:
         try:

@@ -33,7 +33,7 @@ _TRIES = 10
 
 
 def selection_options(command: F) -> F:
-    """Add options that select jobs, as one nonempty `Selection`."""
+    """Add options that give a nonempty `Selection`."""
 
     def with_selection(
         *,
@@ -59,7 +59,7 @@ def selection_options(command: F) -> F:
 
 
 def missing_ids(connection: Connection, selection: Selection) -> set[int]:
-    """Find selected ids that match no waiting or running job."""
+    """Find ids without a waiting or running job."""
     # In this order, moved rows are found in flight.
     tables = ("staged_jobs", "inflight_jobs") if selection.ids else ()
     parts = (part for table in tables for part in slices(connection, table, selection))
@@ -69,7 +69,7 @@ def missing_ids(connection: Connection, selection: Selection) -> set[int]:
 def report_ended(
     connection: Connection, selection: Selection, missing: set[int], done: str = "cancelled"
 ) -> None:
-    """Report missing ids and the reasons on standard error."""
+    """Report why ids are missing."""
     ended = cancellations.whereabouts(connection, sorted(missing))
     unknown = "unknown (never staged, not committed, forwarded, or archived)"
     if len(selection.parameters()) > 1:
@@ -106,7 +106,7 @@ def in_slices(
     progress: Callable[[str], None],
     verb: str,
 ) -> Iterator[T]:
-    """Act on the selected jobs in slices, each its own transaction; yield the answers.
+    """Act on jobs in slices, each its own transaction; yield the answers.
 
     Retries a slice blocked by another transaction: a scheduled job came due.
     """

@@ -1,4 +1,4 @@
-"""`drain init` and `drain roles`: the tables, and rights on them."""
+"""`drain init` and `drain roles`."""
 
 from __future__ import annotations
 

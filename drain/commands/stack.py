@@ -1,4 +1,4 @@
-"""`drain stack`: where a running job is."""
+"""`drain stack`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stack(settings: Settings, *, job_id: int, seconds: float, whole: bool, as_js
 
 
 def show_stack(stack: JobStack, *, whole: bool = False) -> None:
-    """Print where a job is, innermost call last; the worker's calls only if `whole`."""
+    """Print calls, innermost last; the worker's only if `whole`."""
     console = Console(highlight=False, markup=False)
     claim = stack.claim
     seconds = (claim["now"] - claim["claimed_at"]).total_seconds()

@@ -1,4 +1,4 @@
-"""`drain status`: jobs by state, leader and workers."""
+"""`drain status`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drain.terminal.commandline import FiniteRange, as_json_option, settings_opt
 
 # As for `drain audit`.
 _WITHOUT_REDIS = 3
-# Key in click's `meta` for extra readers, set by `drain.options` entry points.
+# Key in click's `meta` for readers of `drain.options` entry points.
 SECTIONS = "drain.status.sections"
 Readers = Mapping[str, Callable[[Connection], Section]]
 _NO_READERS: Readers = {}
@@ -77,7 +77,7 @@ def status(
 
 
 def status_of_both_stores(settings: Settings, readers: Readers = _NO_READERS) -> tuple[System, str | None]:
-    """Read the status, and why Redis is unknown, if it is."""
+    """Read the status, and why Redis is unknown."""
     with database(settings) as connection:
         result = system.read(queries.with_lenient_values(connection), with_finished=True)
         result.queues = system.with_others(result.queues)

@@ -1,4 +1,4 @@
-"""`drain top`: queues and running jobs, redrawn every two seconds."""
+"""`drain top`."""
 
 from __future__ import annotations
 
@@ -41,19 +41,18 @@ _TICK_SECONDS = 0.2
 
 
 class _Seen(NamedTuple):
-    """Result of a look, and the numbers of the looks until then."""
+    """Result of a look, and numbers of all looks."""
 
     system: System
     samples: Sequence[Sequence[int]]
 
 
 class _Looker:
-    """Poller of both stores on its own thread, so that keys work while a store is silent.
+    """Poller of both stores, in a thread: keys work while a store is silent.
 
     Attributes:
-        latest: Last successful result.
-        problem: Why it is old or incomplete, if so.
-        failure: Error that makes further looks pointless.
+        problem: Why `latest` is old or incomplete, if so.
+        failure: Makes further looks pointless.
     """
 
     def __init__(self, settings: Settings, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`drain trace`: a job's timeline."""
+"""`drain trace`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted: bool) -> None:
-    """Print a job's hops, or a hint if no process recorded any."""
+    """Print a job's hops, or a hint without any."""
     console = Console(highlight=False, markup=False)
     console.print(f"job {job['id']}, {visible(job['job_name'])}, {job['state']}", soft_wrap=True)
     longest = max((hop["step_seconds"] for hop in hops), default=0.0)

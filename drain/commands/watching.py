@@ -1,4 +1,4 @@
-"""`drain status --watch`: the status, repeatedly."""
+"""`drain status --watch`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def watch_status(look: Look, seconds: float, *, as_json: bool) -> None:
     """Show the status every `seconds` until Ctrl-C, reporting each outage once.
 
     Raises:
-        DrainError: Not an outage: an unusable setting, or a missing schema.
+        DrainError: A setting is unusable, or the schema missing.
     """
     console = Console(highlight=False, markup=False)
     in_place = console.is_terminal and not as_json
@@ -49,7 +49,6 @@ def _look(look: Look) -> tuple[System | None, str | None]:
 
 @contextmanager
 def _in_place(console: Console) -> Iterator[Show]:
-    """Show the latest status in place, above any problem."""
     latest: list[System] = []
 
     with Live(console=console, auto_refresh=False) as live:
@@ -65,7 +64,6 @@ def _in_place(console: Console) -> Iterator[Show]:
 
 @contextmanager
 def _one_by_one(console: Console, *, as_json: bool) -> Iterator[Show]:
-    """Print each status, and outages on standard error."""
     problem_shown: str | None = None
 
     def show(result: System | None, problem: str | None) -> None:

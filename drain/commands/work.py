@@ -1,4 +1,4 @@
-"""`drain work`: the workers."""
+"""`drain work`."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def work(
         # Not QUEUE_NAME: RQ allows any queue name for plain jobs.
         if not queue or not queue.isprintable():
             raise click.UsageError(f"{queue!r} is not a queue name: it is empty or unprintable")
-    # Like RQ's command, import from the current directory.
+    # Like RQ's command.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
@@ -215,7 +215,6 @@ def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None
 
 
 def _known_to_rq(settings: Settings) -> set[str]:
-    """Read the queues known to RQ, if reachable."""
     with (
         closing(Producer(settings.required_redis_url, settings.namespace)) as redis,
         suppress(UnavailableError),

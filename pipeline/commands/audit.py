@@ -1,4 +1,4 @@
-"""`drain audit --expected`: options added by the entry point `drain.options`."""
+"""`drain audit --expected`, from the entry point `drain.options`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ def _check(
     only: Mapping[str, str | None],
     as_json: bool,
 ) -> bool:
-    """Compare a list of jobs with the tables, show the result, and return True if each is in exactly one place."""
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
     with progress.show() as step, runtime.session(step) as spark:

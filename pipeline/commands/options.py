@@ -1,4 +1,4 @@
-"""Shared options: where Spark runs, and its settings."""
+"""Options shared by the commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Settings of a command's Spark session; see `drain.pipeline.session.session`."""
+    """Settings of a command's Spark session."""
 
     master: str | None
     settings: Mapping[str, str]
@@ -31,7 +31,7 @@ class Runtime:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `drain.pipeline.session.session`."""
+        """Arguments of `session.session`."""
         return {
             "master": self.master,
             "settings": dict(self.settings),
@@ -48,7 +48,7 @@ class Runtime:
         ours: bool = True,
         java_options: str = "",
     ) -> Iterator[SparkSession]:
-        """Start a session with data sources; the first signal cancels its jobs.
+        """Start a session; the first signal cancels its jobs.
 
         Args:
             register: Further data sources, as `module:Class`.
@@ -65,13 +65,13 @@ class Runtime:
 
 
 def warn_if_absent(archive: str | None) -> None:
-    """Warn if there is no archive at the path."""
+    """Warn of a missing archive."""
     if archive is not None and not Archive(archive).exists():
         click.echo(f"there is no archive at {archive}: only jobs in Postgres count", err=True)
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Parse settings given as NAME=VALUE."""
+    """Parse NAME=VALUE."""
     split = [text.partition("=") for text in texts]
     for (name, equals, _), text in zip(split, texts, strict=True):
         if not name or not equals:
@@ -80,7 +80,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def spark_options(command: F) -> F:
-    """Add options for where Spark runs; the command receives a `Runtime`."""
+    """Add Spark's options; the command receives a `Runtime`."""
 
     @wraps(command)
     def with_runtime(

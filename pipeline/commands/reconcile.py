@@ -161,7 +161,6 @@ def reconcile(
         if dry_run:
             result = work.count(url, plan, session, step)
         else:
-            # First, so that a failed run can be repeated.
             click.echo(f"run {plan.run_id}", err=True)
             result = work.run(url, plan, session, step)
     if as_json:

@@ -99,7 +99,7 @@ def stats(
 
 
 def about(question: Question, report: Report) -> str:
-    """Describe in one line which jobs a report covers."""
+    """Describe a report's jobs in one line."""
     where = [f"queue {question.queue}" if question.queue is not None else "all queues"]
     if question.job is not None:
         where.append(f"job {question.job}")
@@ -128,7 +128,6 @@ def _show(report: Report, which: str, top: int) -> None:
 
 
 def _table(shown: tables.Table, width: int) -> Table:
-    """Build the terminal's table, one line per row: too long a name loses its beginning."""
     texts = shown.texts
     # Then seven durations and a name fit into 80 characters.
     rows = [[*row[:texts], *(cell.replace(" ", "") for cell in row[texts:])] for row in shown.rows]

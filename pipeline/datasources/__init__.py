@@ -1,4 +1,4 @@
-"""Spark data sources for the job tables, usable from any Spark program; `drain.pipeline.staging` stages jobs.
+"""Spark data sources for the job tables, for any Spark program; `drain.pipeline.staging` stages jobs.
 
     from drain.pipeline import datasources
 
@@ -36,7 +36,7 @@ NAMES = (*TABLES, "postgres_query", "archived_jobs")
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data sources with this session; safe to repeat."""
+    """Register the data sources; safe to repeat."""
     from drain.pipeline.datasources.archived import ArchivedJobs
     from drain.pipeline.datasources.query import PostgresQuery
     from drain.pipeline.datasources.tables import DeadJobs, FinishedJobs, InflightJobs, StagedJobs

@@ -19,7 +19,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 @contextmanager
 def connect(database_url: str, application_name: str) -> Iterator[Connection]:
-    """Connect and open a transaction, rolled back at the block's end unless committed.
+    """Connect and open a transaction, rolled back unless committed.
 
     Raises:
         UnavailableError: The connection fails; the text has no password.
@@ -39,13 +39,13 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
 
 
 def schema_of(connection: Connection, statement: str) -> pa.Schema:
-    """Return a statement's Arrow schema without executing it."""
+    """Return a statement's Arrow schema, without executing it."""
     with connection.cursor() as cursor:
         return cursor.adbc_execute_schema(statement)
 
 
 def batches(connection: Connection, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read a statement's rows in batches of exactly this schema."""
+    """Read batches of this schema."""
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
         cursor.execute(statement)

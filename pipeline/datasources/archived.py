@@ -1,4 +1,4 @@
-"""Files of the archive as a Spark table."""
+"""The archive as a Spark table."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _BATCH_ROWS = 32_768
 
 
 class ArchivedJobs(DataSource):
-    """Data source: rows of the files of an archive.
+    """Data source for an archive's files.
 
     Options: `path`; `columns`, separated by commas; `files`, the fields of each `File`, as JSON.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return the data source's name in Spark."""
+        """Return the name in Spark."""
         return "archived_jobs"
 
     def schema(self) -> str:
@@ -43,8 +43,6 @@ class ArchivedJobs(DataSource):
 
 
 class _Share(InputPartition):
-    """Files for one task."""
-
     def __init__(self, files: list[File]) -> None:
         super().__init__(files)
         self.files = files

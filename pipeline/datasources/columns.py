@@ -1,4 +1,4 @@
-"""Columns of the job tables, with their types."""
+"""Columns of the job tables, and their types."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def spark_schema(kinds: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
-    """Describe columns as Spark's Arrow schema."""
+    """Describe columns as an Arrow schema."""
     import pyarrow as pa
 
     types = {
@@ -118,13 +118,13 @@ def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
 
 
 def select_list(table: str, names: Sequence[str]) -> str:
-    """List the columns in SQL, cast from types that ADBC does not know."""
+    """List the columns in SQL, cast from types unknown to ADBC."""
     kinds = TABLES[table]
     return ", ".join(_selected(name, kinds[name]) for name in names)
 
 
 def chosen(table: str, text: str | None) -> list[str]:
-    """Choose columns from a comma-separated list; by default all."""
+    """Choose columns from a comma-separated list, or all."""
     known = TABLES[table]
     names = [name.strip() for name in text.split(",")] if text else list(known)
     for name in names:
@@ -134,7 +134,7 @@ def chosen(table: str, text: str | None) -> list[str]:
 
 
 def stageable(schema: StructType) -> list[str]:
-    """Return the columns to stage, after checking names and types."""
+    """Check the columns to stage, and return their names."""
     kinds = STAGEABLE
     if "job_name" not in schema.names:
         raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")

@@ -11,7 +11,7 @@ from psycopg import sql
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-# Filters that readers often use, and an index or partition can answer.
+# Often used, and answered by an index or partition.
 PUSHED = frozenset(
     {"id", "queue", "job_name", "tag"}
     | {"staged_at", "moved_at", "claimed_at", "finished_at", "died_at", "scheduled_at"}
@@ -19,7 +19,7 @@ PUSHED = frozenset(
 
 
 def condition(given: Filter) -> str | None:
-    """Translate a filter into SQL; None leaves it to Spark, where Postgres differs."""
+    """Translate a filter; None leaves it to Spark, where Postgres differs."""
     from pyspark.sql import datasource
 
     if isinstance(given, datasource.Not):
@@ -68,5 +68,5 @@ def _literal(value: Any) -> str | None:
         if value.tzinfo is None:
             return None
         return f"timestamptz {sql.Literal(value.isoformat()).as_string()}"
-    # PostgreSQL has no text with a NUL, and refuses such a literal.
+    # PostgreSQL refuses NUL.
     return None if isinstance(value, str) and "\0" in value else sql.Literal(value).as_string()

@@ -1,4 +1,4 @@
-"""Options of the data sources, checked strictly."""
+"""Options of the data sources."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NOT_KEPT = ("application_name", "client_encoding", "passfile", "service", "serv
 
 
 def database_url(options: Mapping[str, str]) -> str:
-    """Read the option `database_url`, or else the environment."""
+    """Read `database_url`, or the environment."""
     given = options.get("database_url") or os.environ.get(VARIABLES["database_url"])
     schema = os.environ.get(VARIABLES["schema"])
     return for_all_machines(Settings.from_texts({"database_url": given, "schema": schema}).database_url)
 
 
 def for_all_machines(database_url: str) -> str:
-    """Complete a URL from libpq's variables, service file and password file on this machine."""
+    """Complete a URL from libpq's variables, service and password files on this machine."""
     with postgres.dial(database_url, "drain spark", settings={}) as connection:
         given = {**connection.info.get_parameters(), "password": connection.info.password}
     kept = {name: value for name, value in given.items() if value and name not in _NOT_KEPT}

@@ -1,4 +1,4 @@
-"""Any query on Postgres as a Spark table."""
+"""Any query as a Spark table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drain.pipeline.datasources import options as given_options
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
-# Years 1 to 9999, which Python can represent. Infinity arrives as a number outside.
+# Years 1 to 9999, as in Python. Infinity arrives as a number outside.
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
 # ADBC or Spark would misread these: money as cents.
@@ -28,7 +28,7 @@ _APPLICATION = "drain spark query"
 
 
 class PostgresQuery(DataSource):
-    """Data source: the rows of one SELECT, read on one connection.
+    """Data source for one SELECT, read on one connection.
 
     Options: `query`; `database_url` (DRAIN_DATABASE_URL by default); `snapshot`, the name of an exported one.
     """
@@ -42,11 +42,11 @@ class PostgresQuery(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the data source's name in Spark."""
+        """Return the name in Spark."""
         return "postgres_query"
 
     def schema(self) -> StructType:
-        """Ask Postgres for the query's columns."""
+        """Ask for the query's columns."""
         with adbc.connect(self.database_url, _APPLICATION) as connection:
             schema = adbc.schema_of(connection, _readable(connection, self.query))
         return StructType(list(from_arrow_schema(_spark_compatible(schema)).fields))
@@ -97,7 +97,6 @@ def _refuse_times_out_of_range(batch: pa.RecordBatch) -> None:
 
 
 def _readable(connection: Connection, query: str) -> str:
-    """Turn types unknown to ADBC, such as uuid, json and numeric, into text."""
     names = (
         f"{name}::text AS {name}" if _is_to_be_text(field) else name
         for field in adbc.schema_of(connection, query)

@@ -1,4 +1,4 @@
-"""One instant of the database for many connections, as an exported snapshot."""
+"""One instant of the database for many connections."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _EXPORT = "SELECT pg_export_snapshot()"
 
 @contextmanager
 def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
-    """Export a snapshot of job tables for the block, on an autocommit connection that sees it too; yield its name.
+    """Export a snapshot of tables for the block, on an autocommit connection that sees it too; yield its name.
 
-    A truncated or dropped partition is gone for older snapshots too, so locks on the tables keep all partitions until
-    the block ends. Readers and writers never wait for these locks.
+    A truncated or dropped partition is gone for older snapshots too, so locks keep all partitions until the block ends.
+    Readers and writers never wait for these locks.
     """
     with postgres.transaction(connection, IsolationLevel.REPEATABLE_READ):
         for table in tables:
@@ -62,7 +62,7 @@ def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
 
 
 def hold(database_url: str, table: str, unused_seconds: float) -> str:
-    """Start a process that holds a table's snapshot for later readers; return the snapshot's name.
+    """Start a process that holds a table's snapshot for later readers; return its name.
 
     Spark plans a read in one short-lived process, executes it in others, and does not report its end. So the holder
     ends once it has seen no reader's connection for `unused_seconds`, or Spark has ended.
@@ -79,10 +79,10 @@ def hold(database_url: str, table: str, unused_seconds: float) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # The holder outlives the process that plans the read.
+        # It outlives the process that plans the read.
         start_new_session=True,
     )
-    # Other users of this machine could read a password in an argument.
+    # Other users could read a password in an argument.
     with cast("IO[str]", holder.stdin) as orders, cast("IO[str]", holder.stdout) as answers:
         orders.write(json.dumps(order) + "\n")
         orders.flush()

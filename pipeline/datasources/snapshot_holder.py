@@ -1,4 +1,4 @@
-"""Process that holds a snapshot open for Spark's readers; see `snapshot.hold`."""
+"""Process of `snapshot.hold`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
 
 
 def main() -> None:
-    """Export the snapshot that standard input orders, and hold it while used."""
+    """Export the snapshot ordered on standard input, and hold it while used."""
     order = json.loads(sys.stdin.readline())
     try:
         connection = postgres.connect(order["database_url"], "drain snapshot")

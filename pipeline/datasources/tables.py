@@ -1,4 +1,4 @@
-"""The four job tables as Spark tables: read by blocks, in parallel, as of one instant."""
+"""Job tables as Spark tables."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class JobTable(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # In the driver: executors have another environment.
+        # Executors have another environment.
         self.database_url = given_options.database_url(options)
 
     @classmethod
     def name(cls) -> str:
-        """Return the data source's name in Spark."""
+        """Return the name in Spark."""
         return cls.table
 
     def schema(self) -> str:
@@ -74,7 +74,7 @@ class JobTable(DataSource):
 
 
 class StagedJobs(JobTable):
-    """Data source for `staged_jobs`; `drain.pipeline.staging.stage_rows` stages jobs."""
+    """Data source for `staged_jobs`; `staging.stage_rows` stages jobs."""
 
     table = "staged_jobs"
 
@@ -126,7 +126,7 @@ class Share(InputPartition):
 
 
 class JobTableReader(DataSourceReader):
-    """Reader of the table's blocks, on parallel connections with one snapshot."""
+    """Reader of blocks, on parallel connections with one snapshot."""
 
     def __init__(self, source: JobTable, names: list[str]) -> None:
         self._database_url = source.database_url
@@ -139,7 +139,7 @@ class JobTableReader(DataSourceReader):
         self._conditions = [f"({where})"] if where else []
 
     def partitions(self) -> list[InputPartition]:
-        """Divide the blocks among `max_connections` tasks at most."""
+        """Divide the blocks among at most `max_connections` tasks."""
         name = self._snapshot or snapshot.hold(self._database_url, self._table, self._unused_seconds)
         connection = postgres.connect(self._database_url, "drain spark")
         with connection, postgres.reachable(self._database_url):
@@ -147,7 +147,7 @@ class JobTableReader(DataSourceReader):
         return [Share(name, blocks) for blocks in _shares(leaves, self._connections)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read matching rows of these blocks, as of the snapshot."""
+        """Read matching rows of these blocks."""
         # Without blocks, Spark plans one task with its own partition.
         if not isinstance(partition, Share):
             return
@@ -165,7 +165,7 @@ class JobTableReader(DataSourceReader):
 
 
 class FilteringReader(JobTableReader):
-    """Reader that accepts Spark's filters, if Spark's setting allows it."""
+    """Reader that accepts Spark's filters, if Spark allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
         """Accept filters that SQL can express; Spark applies the others."""
@@ -217,18 +217,18 @@ class FinishedJobsStream(DataSourceStreamReader):
         return ReadMaxRows(self._max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Find the next batch's last transaction; see `transactions.latest`."""
+        """See `transactions.latest`."""
         connection = postgres.connect(self._database_url, "drain spark stream")
         with connection, postgres.reachable(self._database_url):
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             return {"xid": transactions.latest(connection, start["xid"], most)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Create one partition for these transactions' rows."""
+        """Create one partition."""
         return [InputPartition((start["xid"], end["xid"]))] if end["xid"] > start["xid"] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read these transactions' rows."""
+        """Read these transactions."""
         start, end = partition.value
         with adbc.connect(self._database_url, "drain spark stream") as connection:
             yield from transactions.read(connection, start, end, self._names)

@@ -42,14 +42,14 @@ FROM too_far
 
 
 def latest(connection: Connection, start: int, most: int | None) -> int:
-    """Find the next batch's last transaction; `start` if nothing is new. An open transaction delays later ones.
+    """Find the next batch's last transaction, or return `start`. An open transaction delays later ones.
 
     Args:
         connection: In autocommit mode.
-        most: Rows per batch, unless its first transaction has more.
+        most: Rows, unless the first transaction has more.
 
     Raises:
-        DrainError: Rows or start have transaction numbers of another server, beyond this one's.
+        DrainError: Transaction numbers are another server's, beyond this one's.
     """
     parameters = {"start": start, "rows": most}
     (of_another,) = fetch_one(connection, _IS_OF_ANOTHER_SERVER, parameters)

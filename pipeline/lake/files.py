@@ -1,4 +1,4 @@
-"""The archive's files, and their rows, read through PyArrow.
+"""The archive's files, and their rows.
 
     finished_date=2026-11-20/whole-000001-1-2-….parquet   the day, in two files
     finished_date=2026-11-20/added-000002-1-1-….parquet   rows that came later
@@ -43,14 +43,14 @@ _ROWS = 4_096
 
 @dataclass(frozen=True)
 class Span:
-    """Transactions of a file of `--follow`: `start` < number <= `end`; `hour` is its latest row's in UTC."""
+    """Transactions of a `--follow` file: `start` < number <= `end`; `hour` is its latest row's in UTC."""
 
     hour: int
     start: int
     end: int
 
     def replaces(self, other: Span) -> bool:
-        """Return True if this span's file replaces the other's."""
+        """Return True if this file replaces the other."""
         return (
             self != other and self.hour == other.hour and self.start <= other.start and self.end >= other.end
         )
@@ -58,7 +58,7 @@ class Span:
 
 @dataclass(frozen=True)
 class File:
-    """File of the archive, with its size in bytes, and its rows' queue if its directory names it."""
+    """File with its size in bytes, and its rows' queue if its directory names it."""
 
     path: str
     day: str
@@ -72,19 +72,19 @@ class File:
 
     @property
     def span(self) -> Span | None:
-        """Transactions of its rows, if `--follow` wrote it."""
+        """Transactions, if `--follow` wrote it."""
         found = None if self.queue is not None else _HOUR.fullmatch(self.name)
         return Span(int(found["hour"]), int(found["start"]), int(found["end"])) if found else None
 
     @property
     def generation(self) -> tuple[int, str, int] | None:
-        """Number, kind and number of parts of the set written together at a day's close."""
+        """Number, kind and parts of its set, written at a day's close."""
         found = None if self.queue is not None else _NUMBERED.fullmatch(self.name)
         return (int(found["number"]), found["kind"], int(found["parts"])) if found else None
 
 
 class Archive:
-    """Opened directory of an archive; see `stores.opened`."""
+    """Opened directory; see `stores.opened`."""
 
     def __init__(self, place: str) -> None:
         if not place:
@@ -95,17 +95,17 @@ class Archive:
 
     @property
     def is_local(self) -> bool:
-        """True if it is on this machine, or mounted."""
+        """True if on this machine, or mounted."""
         from pyarrow.fs import LocalFileSystem
 
         return isinstance(self.system, LocalFileSystem)
 
     def directory(self, day: Any) -> str:
-        """Return the directory of a day's files."""
+        """Return a day's directory."""
         return f"{self.root}/{DATE}={day}"
 
     def exists(self) -> bool:
-        """Return True for an existing directory; DrainError without access."""
+        """Return True for a directory; DrainError without access."""
         from pyarrow.fs import FileSelector
 
         with self.explained():
@@ -117,7 +117,7 @@ class Archive:
         return True
 
     def days(self) -> list[str]:
-        """List the days that have a directory, earliest first."""
+        """List days with a directory, earliest first."""
         names = (info.base_name for info in self._list(self.root, recursive=False))
         return sorted(name.removeprefix(f"{DATE}=") for name in names if name.startswith(f"{DATE}="))
 
@@ -133,7 +133,7 @@ class Archive:
         return sorted(files, key=lambda file: file.path)
 
     def files(self, day: Any) -> list[File]:
-        """List a day's files that count."""
+        """List a day's current files."""
         return current(self.all_files(day))
 
     def batches(
@@ -145,7 +145,7 @@ class Archive:
         needed: Iterable[str] = (),
         rows: int = _ROWS,
     ) -> Iterator[pa.RecordBatch]:
-        """Read columns of `finished_jobs` and `finished_date`; null if the file's version of job-drain lacked them.
+        """Read columns of `finished_jobs` and `finished_date`; null if they are newer than the file.
 
         Args:
             needed: Further columns of the condition.
@@ -170,7 +170,7 @@ class Archive:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn PyArrow's errors into a DrainError of one line."""
+        """Turn PyArrow's errors into a DrainError."""
         import pyarrow as pa
 
         try:
@@ -193,7 +193,7 @@ class Archive:
 
 
 def current(files: Sequence[File]) -> list[File]:
-    """Choose a day's files that count: complete, and not replaced."""
+    """Choose the files that count: complete, and not replaced."""
     files = [file for file in files if file.name.endswith(_ENDING)]
     spans = [file.span for file in files if file.span]
     files = [file for file in files if not (file.span and any(other.replaces(file.span) for other in spans))]
@@ -215,7 +215,7 @@ def current(files: Sequence[File]) -> list[File]:
 def rows(
     path: str, columns: Sequence[str], *, queue: str | None = None, job_name: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read rows of past jobs, latest day first, unordered within a day; columns newer than a file are None.
+    """Read past jobs, latest day first, unordered within a day; columns newer than a file are None.
 
     Raises:
         ConfigError: pyarrow or the archive is missing.

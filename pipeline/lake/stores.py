@@ -1,4 +1,4 @@
-"""File systems of archives and sources by URL, through PyArrow."""
+"""PyArrow's file systems of archives and sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.errors import ConfigError
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-# Lists a directory by its relative path: names, each with True for a directory.
+# Lists a relative path: names, each with True for a directory.
 Lister: TypeAlias = Callable[[str], list[tuple[str, bool]]]
 
 # Hadoop's names, and PyArrow's for the same stores.
@@ -35,7 +35,7 @@ _ADVICE = {
 
 
 def opened(place: str) -> tuple[FileSystem, str]:
-    """Open a path or a URL such as `s3://bucket/jobs`, also as `s3a://`; return the file system, and the path in it.
+    """Open a path or URL such as `s3://bucket/jobs`, also as `s3a://`; return the file system and the path in it.
 
     Keys, region and endpoint come from the environment, as for AWS's own tools (AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL), or from the URL's query.
@@ -64,7 +64,7 @@ def is_object_store(place: str) -> bool:
 
 
 def shown(place: str) -> str:
-    """Return an object's URL in one spelling, without keys and query; other places are unchanged."""
+    """Return an object's URL in one spelling, without keys and query; other places unchanged."""
     if not is_object_store(place):
         return place
     found = _parts(place)
@@ -80,7 +80,7 @@ def objects(place: str) -> tuple[FileSystem, str]:
 
 
 def information(system: FileSystem, path: str, place: str) -> FileInfo:
-    """Return information about a path; ConfigError if nothing is there, or the store refuses."""
+    """Return information about a path; ConfigError if it is missing or refused."""
     from pyarrow.fs import FileSelector, FileType
 
     try:
@@ -94,7 +94,7 @@ def information(system: FileSystem, path: str, place: str) -> FileInfo:
 
 
 def lister(place: str) -> Lister | None:
-    """Return a function that lists below a directory, local or in an object store; None for a file."""
+    """Return a function that lists below a directory; None for a file."""
     if not is_object_store(place):
         here = Path(place.removeprefix("file:"))
         if not here.is_dir():
@@ -119,7 +119,7 @@ def lister(place: str) -> Lister | None:
 
 
 def explanation(place: str, error: BaseException) -> str:
-    """Explain in one line without keys why a place is unreadable, with advice."""
+    """Explain without keys why a place is unreadable."""
     if isinstance(error, FileNotFoundError):
         return f"{shown(place)} does not exist"
     text = str(error).partition("\n")[0]

@@ -11,11 +11,11 @@
     drawing    plots as SVG
     page       self-contained HTML
 
-Waiting lasts from when a job was due until its claim; unknown if it was claimed repeatedly, as only the latest claim is
-recorded. Processing lasts from that claim to the finish. A negative time, between two clocks, counts as zero.
+Only the latest claim is recorded, so the waiting time of a job claimed repeatedly is unknown. A negative time, between
+two clocks, counts as zero.
 
 Weeks end at the report's instant, so that both are whole; days and hours are those of UTC.
 
-Average, shortest and longest time are exact. Percentiles come from a histogram whose buckets grow by 2 %: each is
-within 1 % of the exact value, and one pass finds all of them.
+Percentiles come from a histogram whose buckets grow by 2 %: each is within 1 % of the exact value,
+and one pass finds all.
 """

@@ -54,7 +54,7 @@ ALL = Key()
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Counts of unfinished jobs by group; dead ones by reason, with attempts of those not cancelled."""
+    """Unfinished jobs by group; dead ones by reason, with attempts of those not cancelled."""
 
     dead: dict[Key, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     dead_attempts: Counter[Key] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class Unfinished:
 
 
 def count(connection: Connection, question: Question, now: datetime) -> Unfinished:
-    """Count unfinished jobs in the connection's open transaction."""
+    """Count in the connection's open transaction."""
     given = {
         "queue": question.queue,
         "job": question.job,

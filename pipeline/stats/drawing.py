@@ -1,4 +1,4 @@
-"""Plots as SVG, stretched to their card's width, with labels in unstretched HTML."""
+"""Plots as stretched SVG, with labels in HTML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHORTEST = 1e-6
 
 
 def draw(plot: Plot) -> str:
-    """Draw a non-empty plot, with its legend."""
+    """Draw a non-empty plot."""
     ticks, height = _axis(plot)
     kind = "bars" if plot.bars else "lines"
     shapes = _bars(plot.series, height) if plot.bars else [_line(one.values, height) for one in plot.series]
@@ -93,7 +93,7 @@ def _bars(series: Sequence[Series], height: Callable[[float], int]) -> list[str]
 
 
 def _line(values: Sequence[float | None], height: Callable[[float], int]) -> str:
-    """Draw a line with gaps; a lone value is a dash, more visible than a dot."""
+    """Draw a line with gaps; a lone value is a dash."""
     shape: list[str] = []
     around = [None, *values, None]
     for index, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Computation: finished jobs in one pass of Spark, others in Postgres."""
+"""Finished jobs in one pass of Spark, others in Postgres."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ GROUP BY queue, job_name, period, week
 def measure(
     spark: SparkSession, database_url: str, question: Question, *, archive: str | None = None
 ) -> Report:
-    """Compute statistics as of one instant, in a session with the data sources registered.
+    """Compute statistics as of one instant; needs the data sources.
 
     Without an archive, only jobs in Postgres count.
     """

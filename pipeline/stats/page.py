@@ -1,4 +1,4 @@
-"""Statistics as a self-contained HTML page without scripts, below a megabyte."""
+"""Self-contained HTML page without scripts, below a megabyte."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def check(path: Path) -> None:
-    """Check that a page can be written, before the hours it may take."""
+    """Check that a page can be written, before its hours of work."""
     if not path.parent.is_dir():
         raise ConfigError(f"there is no directory {path.parent}; create it, or name another file")
     if path.is_dir():
@@ -111,7 +111,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, report: Report, about: str, *, top: int) -> None:
-    """Write the page atomically; `about` describes the jobs, `top` limits the tables."""
+    """Write the page atomically; `about` describes the jobs."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(html(report, about, top=top), encoding="utf-8")
@@ -188,7 +188,7 @@ def _section(table: Table, about: str = "") -> str:
 def _table(table: Table) -> str:
     head = _row(table.columns, table.texts, scope="col")
     body = "".join(_row(row, table.texts, scope="row") for row in table.rows)
-    # With a tab stop, the keyboard scrolls tables wider than a phone.
+    # The keyboard scrolls tables wider than a phone.
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}: table">'
         f"<table><thead>{head}</thead><tbody>{body}</tbody></table></div>"

@@ -23,7 +23,7 @@ _REASONS = {"failed": 1, "gave up": 3, "expired": 0, "unreadable": 4, "lease": 2
 
 @dataclass(frozen=True)
 class Series:
-    """A name's number for each period; None where nothing is measured."""
+    """Numbers for each period; None where nothing is measured."""
 
     name: str
     colour: int
@@ -35,7 +35,7 @@ class Plot:
     """Numbers over time.
 
     Attributes:
-        nothing: Sentence for a plot whose numbers are all zero or missing.
+        nothing: Sentence for an empty plot.
         labels: Starts of the periods, without gaps.
         series: Stacked bars of counts, or lines.
         words: Format of a number.
@@ -114,7 +114,6 @@ def plots(report: Report) -> list[Plot]:
 
 
 def _starts(report: Report) -> tuple[list[datetime], str]:
-    """List the starts of the latest periods, also without jobs, and describe how many are left out."""
     if not report.periods:
         return [], ""
     first, last, length = report.periods[0].start, report.periods[-1].start, PERIODS[report.per]

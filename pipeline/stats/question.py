@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"([^'\\]+)|['\\]")
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Selection of jobs and periods; a duration in `since` counts back from now, by the database's clock."""
+    """Selection of jobs and periods; a duration in `since` ends now, by the database's clock."""
 
     since: datetime | timedelta | None = None
     queue: str | None = None
@@ -66,6 +66,6 @@ def parse_time(text: str) -> datetime | timedelta:
 
 
 def literal(text: str) -> str:
-    """Quote a text for both Postgres and Spark."""
+    """Quote a text for Postgres and Spark."""
     parts = [f"'{found[1]}'" if found[1] else f"chr({ord(found[0])})" for found in _PLAIN.finditer(text)]
     return f"({' || '.join(parts)})" if parts else "''"

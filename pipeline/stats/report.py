@@ -45,12 +45,12 @@ class Finished:
 
     @property
     def attempts_per_job(self) -> float:
-        """Mean attempts of a finished job."""
+        """Mean attempts per finished job."""
         return self.attempts / self.finished if self.finished else 0.0
 
     @property
     def failed_attempts(self) -> int:
-        """Failed attempts of the finished jobs."""
+        """Failed attempts of finished jobs."""
         return max(0, self.attempts - self.finished)
 
 
@@ -66,12 +66,12 @@ class Ended:
 
     @property
     def died(self) -> int:
-        """Number of dead jobs that were not cancelled."""
+        """Dead jobs that were not cancelled."""
         return sum(number for reason, number in self.dead.items() if reason != CANCELLED)
 
     @property
     def ended(self) -> int:
-        """Number of jobs that finished or died."""
+        """Jobs that finished or died."""
         return self.done.finished + self.died
 
     @property
@@ -115,14 +115,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Weeks:
-    """Jobs, of one queue or all, that ended in the last seven days and the seven before."""
+    """Jobs that ended in the last seven days and the seven before."""
 
     this: Ended
     last: Ended
 
     @property
     def queue(self) -> str | None:
-        """Queue of the jobs; None for all."""
+        """Queue; None for all."""
         return self.this.queue
 
     @property
@@ -165,8 +165,7 @@ class Report:
 
     Attributes:
         at: By the database's clock.
-        since: None for all jobs that are kept.
-        per: `hour` or `day`.
+        since: None for all jobs.
         jobs: By queue and name, most frequent first, like `errors`.
         periods: Those with a job that ended, earliest first.
         details: Counts by period, queue and name, without times.
@@ -199,7 +198,7 @@ class Report:
         )
 
     def slowest(self, top: int) -> list[Group]:
-        """Rank groups by p95 of their processing time."""
+        """Rank groups by processing time's p95."""
         timed = [job for job in self.jobs if job.done.processing]
         return sorted(timed, key=lambda job: -job.done.processing.p95 if job.done.processing else 0.0)[:top]
 

@@ -33,7 +33,7 @@ class Table:
 
 
 def tables(report: Report, *, top: int, periods: int) -> list[Table]:
-    """Build the tables that have a row, with the `top` jobs and the latest `periods`."""
+    """Build tables with rows, of the `top` jobs and the latest `periods`."""
     jobs, rest = report.jobs[:top], report.jobs[top:]
     more = f", the {top} most frequent of {count(len(report.jobs))}" if rest else ""
     all_of_them = [
@@ -52,7 +52,7 @@ def tables(report: Report, *, top: int, periods: int) -> list[Table]:
 
 
 def weeks(report: Report, *, top: int) -> Table:
-    """Compare this week with last week, by queue, the busiest first; empty if the report covers less."""
+    """Compare two weeks by queue, the busiest first; empty if the report covers less."""
     columns = ("queue", *(column for column, _ in _CHANGES.values()))
     shown = report.weeks[: top + 1] if report.covers_weeks else []
     rows = [[_name(one.this)[0] if one.queue is not None else "all", *_changes(one)] for one in shown]
@@ -71,7 +71,7 @@ def _changes(weeks: Weeks) -> list[str]:
 
 
 def errors(report: Report) -> Table:
-    """List the most frequent errors of dead jobs."""
+    """List the most frequent errors."""
     rows = [
         [visible(error.text), _names(error.job_names), count(error.jobs), formatting.clock(error.last_seen)]
         for error in report.errors

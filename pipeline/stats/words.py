@@ -1,4 +1,4 @@
-"""Formats of counts, shares, durations and starts of periods."""
+"""Formats of numbers and times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def count(number: int) -> str:
 
 
 def whole(number: float | None) -> str:
-    """Format a count among other numbers; None is 0."""
+    """Format a count; None is 0."""
     return count(int(number or 0))
 
 
 def count_or_dash(number: int) -> str:
-    """Format a count; a dash for zero, so that others stand out."""
+    """Format a count; zero is a dash."""
     return count(number) if number else _NONE
 
 
@@ -39,12 +39,12 @@ def changed(text: str, percent: float | None) -> str:
 
 
 def period_start(start: datetime, per: str) -> str:
-    """Format a start in UTC: 2026-11-01 12:00, or 2026-11-01."""
+    """Format a UTC start: 2026-11-01 12:00, or 2026-11-01."""
     return f"{start:%Y-%m-%d %H:%M}" if per == "hour" else f"{start:%Y-%m-%d}"
 
 
 def share(fraction: float) -> str:
-    """Format a share in percent; a dash for zero."""
+    """Format a percentage; zero is a dash."""
     if not fraction:
         return _NONE
     percent = fraction * 100
@@ -52,7 +52,7 @@ def share(fraction: float) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """Format a duration with two or three digits; a dash for None."""
+    """Format a duration; None is a dash."""
     if duration is None:
         return _NONE
     for limit, factor, unit in (

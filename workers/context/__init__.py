@@ -29,5 +29,5 @@ For Django's ORM:
     django_connections  Django's connections, renewed between attempts
 
 A job's transaction commits once, with the finish, or not at all, and never after another claim. It belongs to the
-process that began it. Nothing is imported or opened unless a job asks.
+process that began it.
 """

@@ -26,7 +26,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def be_ready(self) -> None:
-        """Begin transactions from now on, and note the settings for `is_fit`."""
+        """Begin transactions; note settings for `is_fit`."""
         if not postgres.is_pooled(self):
             await self.execute(postgres.NOTICE_DEAD_CLIENT)
         await super().set_autocommit(False)
@@ -35,7 +35,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         self._note_settings()
 
     def is_free(self) -> bool:
-        """Return True if its loop is the running one, or has ended."""
+        """Return True if its loop is running here, or closed."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -45,12 +45,12 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         return True
 
     def drop(self) -> None:
-        """Close at once, even with work pending."""
+        """Close at once."""
         self._closed = True
         self.pgconn.finish()
 
     async def commit(self) -> None:
-        """Finish the job and commit its writes, or neither; see `JobConnection.commit`."""
+        """Finish the job and commit its writes, or neither."""
         attempt = self._begin_finish(AsyncTransactionCursor)
         claim = attempt.claim
         try:
@@ -85,7 +85,6 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
     ) -> AsyncIterator[psycopg.AsyncTransaction]:
         """Begin a savepoint, never a transaction."""
         if self.info.transaction_status == TransactionStatus.IDLE:
-            # With nothing begun, psycopg would begin and commit a transaction.
             await self.execute("SELECT")
         self._savepoints += 1
         try:

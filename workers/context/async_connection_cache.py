@@ -1,4 +1,4 @@
-"""Connections kept for async jobs' transactions: one for sessions, one bare."""
+"""Connections kept for async jobs' transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import sqlalchemy
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-# By process and URL, as in `connection_cache`.
+# Keyed as in `connection_cache`.
 _engines: dict[tuple[int, str], AsyncEngine] = {}
 _kept: dict[tuple[int, str], list[JobAsyncConnection]] = {}
 _kept_for_sessions: dict[tuple[int, str], list[AsyncConnection]] = {}
@@ -28,7 +28,7 @@ _Kept = TypeVar("_Kept")
 
 @asynccontextmanager
 async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
-    """Yield an idle connection; after success, one is kept for the next job."""
+    """Yield an idle connection; keep one after success."""
     if (lending := lender.get()) is not None:
         async with lending.async_bare() as lent:
             yield lent
@@ -68,7 +68,6 @@ async def of_session(database_url: str) -> AsyncIterator[AsyncConnection]:
 
 
 def _one_of(kept: list[_Kept], driver_of: Callable[[_Kept], JobAsyncConnection | None]) -> _Kept | None:
-    # Another loop may take the last one.
     with suppress(IndexError):
         while True:
             connection = kept.pop()
@@ -88,7 +87,7 @@ def _itself(connection: JobAsyncConnection) -> JobAsyncConnection:
 
 
 def _driver_of_kept(connection: AsyncConnection) -> JobAsyncConnection | None:
-    """Return the driver connection; None if closed, or changed for the next job."""
+    """Return None if closed, or changed for the next job."""
     below = connection.sync_connection
     return driver_of(below) if below is not None and not below.invalidated and is_as_made(below) else None
 
@@ -99,7 +98,7 @@ def _is_fit(connection: AsyncConnection) -> bool:
 
 
 def drop(connection: AsyncConnection) -> None:
-    """Close the driver connection at once, even with work pending."""
+    """Close at once."""
     below = connection.sync_connection
     if below is not None and not below.closed and not below.invalidated:
         driver_of(below).drop()
@@ -134,7 +133,7 @@ def driver_of(connection: sqlalchemy.Connection) -> JobAsyncConnection:
 
 
 def close_all() -> None:
-    """Close all kept connections, of any loop."""
+    """Close kept connections of all loops."""
     for (pid, _), for_sessions in _kept_for_sessions.items():
         while pid == os.getpid() and for_sessions:
             drop(for_sessions.pop())

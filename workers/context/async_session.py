@@ -1,4 +1,4 @@
-"""SQLAlchemy session of an async job's transaction; imported on demand."""
+"""SQLAlchemy session of an async job's transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ async def session_of(database_url: str) -> AsyncIterator[AsyncSession]:
             await session.invalidate()
             raise
         finally:
-            # Another job may have the connection, and would commit later writes.
             session.bind = connection.engine
             session.sync_session.bind = connection.engine.sync_engine
             await session.close()
@@ -44,5 +43,5 @@ async def driver_of_session(session: AsyncSession) -> JobAsyncConnection:
 
 
 async def commit_with_the_finish(session: AsyncSession) -> None:
-    """Commit the writes and the job's finish."""
+    """Commit with the job's finish."""
     await greenlet_spawn(cast(JobSession, session.sync_session).commit_with_the_finish)

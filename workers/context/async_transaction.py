@@ -1,4 +1,4 @@
-"""As `transaction`, for an `async def` job, without blocking the event loop."""
+"""As `transaction`, for `async def` jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ async def async_transaction() -> AsyncIterator[AsyncSession]:
     """
     attempt = current_attempt()
     _require_greenlet()
-    # Slow to import, and most jobs have no session.
     load("drain.workers.context.async_session")
     from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
 

@@ -1,4 +1,4 @@
-"""Connection of a job's transaction, which commits only with the finish."""
+"""Connection of a job's transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
     """Commits only with the finish of a job."""
 
     def be_ready(self) -> None:
-        """Begin transactions from now on, and note the settings for `is_fit`."""
+        """Begin transactions; note settings for `is_fit`."""
         if not postgres.is_pooled(self):
             self.execute(postgres.NOTICE_DEAD_CLIENT)
         self.autocommit = False
@@ -31,13 +31,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         self._note_settings()
 
     def commit(self) -> None:
-        """Finish the job and commit its writes, or neither.
-
-        Raises:
-            LeaseLostError: The job was claimed elsewhere; all is rolled back.
-            JobCancelledError: The job was cancelled; all is rolled back.
-            TransactionError: The block has not ended, the job is finished, or a savepoint or pipeline is open.
-        """
+        """Finish the job and commit its writes, or neither."""
         attempt = self._begin_finish(TransactionCursor)
         claim = attempt.claim
         try:
@@ -82,12 +76,12 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
             self._savepoints -= 1
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the answer; if a signal interrupts, cancel the statement first."""
+        """Wait for the answer; if interrupted, cancel the statement."""
         try:
             return super().wait(gen, *args, **kwargs)
         except INTERRUPTIONS:
-            # After a signal in the first statement's cursor, psycopg may believe that no transaction is to begin: the
-            # next statement would commit on its own.
+            # After a signal in the first statement's cursor, psycopg may begin no transaction: the next one would
+            # commit on its own.
             self._autocommit = False
             if self.info.transaction_status == TransactionStatus.ACTIVE:
                 # The answer to a cancelled or quicker statement must be read.
@@ -95,6 +89,6 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
                     self.cancel_safe(timeout=_CANCEL_SECONDS)
                     super().wait(gen)
             if self._pipeline is None and self.pgconn.pipeline_status != PipelineStatus.OFF:
-                # Interrupted in the cursor's pipeline: another statement would wait forever.
+                # In the cursor's pipeline, another statement would wait forever.
                 self.close()
             raise

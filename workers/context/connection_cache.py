@@ -22,7 +22,6 @@ _kept_for_sessions: dict[tuple[int, str], list[sqlalchemy.Connection]] = {}
 # Of each kind.
 _most = 1
 
-# As the server shows them.
 APPLICATION_NAME = "drain job"
 
 
@@ -34,7 +33,7 @@ def keep(number: int) -> None:
 
 @contextmanager
 def bare(database_url: str) -> Iterator[JobConnection]:
-    """Yield an idle connection; after success, one is kept for the next job."""
+    """Yield an idle connection; keep one after success."""
     if (lending := lender.get()) is not None:
         with lending.bare() as lent:
             yield lent
@@ -80,7 +79,7 @@ def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
     try:
         yield connection
     except BaseException:
-        # A rollback would fail again after a signal left a statement unanswered.
+        # A rollback would fail after a signal left a statement unanswered.
         _discard(connection)
         raise
     if len(kept) >= _most or not _is_fit_for_sessions(connection):
@@ -104,8 +103,7 @@ def _is_fit_for_sessions(connection: sqlalchemy.Connection) -> bool:
 
 
 def is_as_made(connection: sqlalchemy.Connection) -> bool:
-    """Return True if a job left SQLAlchemy's connection unchanged."""
-    # Else the next job would have its options and listeners.
+    """Return True if unchanged; else the next job would have its options and listeners."""
     return not (connection.closed or connection.get_execution_options() or connection._has_events)
 
 
@@ -135,7 +133,7 @@ def driver_of(connection: sqlalchemy.Connection) -> JobConnection:
 
 
 def close_all() -> None:
-    """Close all kept connections."""
+    """Close kept connections."""
     for (pid, _), for_sessions in _kept_for_sessions.items():
         while pid == os.getpid() and for_sessions:
             _discard(for_sessions.pop())
@@ -156,7 +154,7 @@ def _connect(database_url: str) -> JobConnection:
 
 
 def settings_of_jobs(database_url: str) -> dict[str, str]:
-    """Return the session settings of jobs' transactions."""
+    """Return the settings of jobs' transactions."""
     # Statements may last as long as the job; the server releases the locks of a lost machine.
     settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     if own := urls.schema_of(database_url):

@@ -1,4 +1,4 @@
-"""The running attempt, and `CurrentJob`, the part of it that a job may see."""
+"""The running attempt, and the part of it that its job sees."""
 
 from __future__ import annotations
 
@@ -65,17 +65,13 @@ class Attempt:
 
     @property
     def current(self) -> CurrentJob:
-        """Part of this attempt that the job may see."""
+        """Part that the job may see."""
         if self._current is None:
             self._current = CurrentJob(self)
         return self._current
 
     def keep_returned(self, value: Any) -> None:
-        """Keep the returned value of a job with `result="keep"`, unless it has set one.
-
-        Raises:
-            UnfitResultError: The value cannot be kept.
-        """
+        """Keep the returned value of a job with `result="keep"`, unless it has set one."""
         if self.result is not None:
             return
         if not self.finished:
@@ -235,7 +231,7 @@ def current_job() -> CurrentJob:
 
 
 def current_attempt() -> Attempt:
-    """Return the attempt running in this context, or raise NoCurrentJobError."""
+    """Return the running attempt, or raise NoCurrentJobError."""
     attempt = _running.get()
     if attempt is None:
         raise NoCurrentJobError("no job is running here; call this inside a job's function")
@@ -243,7 +239,7 @@ def current_attempt() -> Attempt:
 
 
 def job_fields() -> tuple[int, str, int] | None:
-    """Return id, name and attempt number of the running job, if any."""
+    """Return the running job's id, name and attempt number."""
     attempt = _running.get()
     if attempt is None:
         return None
@@ -252,7 +248,7 @@ def job_fields() -> tuple[int, str, int] | None:
 
 
 def begin(attempt: Attempt) -> Token[Attempt | None]:
-    """Make an attempt the running one, until `end`."""
+    """Make an attempt the running one."""
     return _running.set(attempt)
 
 

@@ -30,8 +30,7 @@ _inherited: list[Any] = []
 def forget_inherited() -> None:
     """In a forked child, leave this thread's connections to the parent.
 
-    Otherwise both would read each other's answers, and the child's writes could enter the parent's next transaction.
-    asgiref's thread, which a child lacks, is started again.
+    Otherwise the two would share answers and transactions. asgiref's thread, which a child lacks, is started again.
     """
     global _pid  # noqa: PLW0603
     if os.getpid() == _pid:
@@ -53,9 +52,6 @@ def renew(*, shared: bool = False) -> None:
 
     Args:
         shared: Other jobs use them now.
-
-    Raises:
-        LeaseLostError, JobCancelledError, JobTimeoutError, WorkerStoppedError, Dead: The job was interrupted.
     """
     # Without Django, one dict look-up. A test closes its own connections.
     if "django.db" not in sys.modules or lender.get() is not None:
@@ -64,7 +60,7 @@ def renew(*, shared: bool = False) -> None:
         _renew(shared=shared)
     except INTERRUPTIONS:
         raise
-    # A backend's error may fail neither a finished job nor one without that database.
+    # No backend may fail a finished job, or one without that database.
     except Exception as error:  # noqa: BLE001
         log.warning(
             "Django's connections could not be renewed: %s", error, extra={"event": "connections_not_renewed"}
@@ -75,13 +71,13 @@ def renew_beside_the_loop(*, others: bool = False) -> None:
     """Renew in the thread where asgiref, and so Django's async ORM, runs blocking code.
 
     Args:
-        others: Other jobs run in the loop and may be in a query: healthy connections stay, however old.
+        others: Other jobs may be in a query: healthy connections stay, however old.
     """
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None or "django.db" not in sys.modules or lender.get() is not None:
         return
     executor: Any = getattr(asgiref.SyncToAsync, "single_thread_executor", None)
-    # Without a thread there is no connection. Not awaited: the thread runs it before the job's calls.
+    # Not awaited: the thread runs it before the job's calls.
     if getattr(executor, "_threads", None):
         with suppress(RuntimeError):
             executor.submit(renew, shared=others)
@@ -107,7 +103,7 @@ def _renew(*, shared: bool) -> None:
 
 
 def _connections() -> Any:
-    """Return Django's connections; None while half imported or without settings."""
+    """Return None while Django is half imported or without settings."""
     connections = getattr(sys.modules.get("django.db"), "connections", None)
     conf = sys.modules.get("django.conf")
     return connections if conf is not None and conf.settings.configured else None
@@ -126,7 +122,7 @@ def is_unusable(driver: psycopg.Connection[Any]) -> bool:
 
 
 def abandon(connection: Any) -> None:
-    """Cancel a connection's statement and close it; Django makes a new one."""
+    """Cancel the statement and close the connection; Django makes a new one."""
     from django.db import connections
 
     driver = connection.connection

@@ -1,4 +1,4 @@
-"""Rules of a job's transaction: one per attempt, which finishes the job."""
+"""Rules of a job's transaction."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from drain.workers.errors import JobCancelledError, LeaseLostError, TransactionE
 
 
 class CanFinish(Protocol):
-    """Connection that finishes a job with its commit; `finishing` is None while none is allowed."""
+    """Connection whose commit finishes the attempt in `finishing`, if any."""
 
     finishing: Attempt | None
 
 
 @contextmanager
 def only_one(attempt: Attempt) -> Iterator[None]:
-    """Make the block the attempt's only transaction, or raise TransactionError."""
+    """Allow one transaction per attempt, or raise TransactionError."""
     if attempt.finished or attempt.in_transaction:
         raise TransactionError(
             f"job {attempt.claim.id} already has its transaction; a job has only one, which finishes it"
@@ -28,7 +28,7 @@ def only_one(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except GeneratorExit:
-        # The block was abandoned and its writes lost, so the job must not finish.
+        # Its writes are lost, so the job must not finish.
         never_ended = True
         raise
     finally:
@@ -38,7 +38,7 @@ def only_one(attempt: Attempt) -> Iterator[None]:
 
 @contextmanager
 def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
-    """Let the commit in the block finish the job; raise TransactionError if it commits nothing."""
+    """Let the block's commit finish the job; raise TransactionError without one."""
     # From here on a refused heartbeat may be due to our own finish.
     attempt.lease.ending = True
     connection.finishing = attempt
@@ -51,12 +51,12 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
 
 
 def nothing_committed(attempt: Attempt) -> TransactionError:
-    """Return the error of a transaction that ended without a commit."""
+    """Return the error of a missing commit."""
     return TransactionError(f"nothing in the transaction of job {attempt.claim.id} was committed")
 
 
 def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Exception:
-    """Return why a finish was refused, and note whether the job is finished under this token anyway."""
+    """Return why a finish was refused; note whether the job is finished anyway."""
     job_id = attempt.claim.id
     if is_finished:
         attempt.finished = True
@@ -78,5 +78,5 @@ def too_early() -> TransactionError:
 
 
 def note_heartbeat(error: BaseException) -> None:
-    """Add the usual reason to a finish's serialization error."""
+    """Add the usual reason for a serialization error."""
     error.add_note("A heartbeat has extended the job's lease since the transaction took its snapshot.")

@@ -1,4 +1,4 @@
-"""Base of the connections of jobs' transactions, sync and async."""
+"""Base of jobs' connections, sync and async."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
     _as_opened: tuple[object, ...] = ()
 
     def is_fit(self) -> bool:
-        """Return True if the connection is as it was opened."""
+        """Return True if unchanged since opening."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
         if self._savepoints or self._committed_early:
@@ -35,7 +35,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         return self._settings() == self._as_opened and not is_ended(self)
 
     def refuse_commit(self) -> NoReturn:
-        """Raise TransactionError now and at the finish: COMMIT in SQL has ended the transaction."""
+        """Raise TransactionError now and at the finish, after COMMIT in SQL."""
         self._committed_early = True
         raise too_early()
 
@@ -50,7 +50,6 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
         )
 
     def _begin_finish(self, cursor_factory: type[Any]) -> Attempt:
-        """Return the attempt that the commit finishes."""
         attempt = self.finishing
         if attempt is None:
             raise too_early()
@@ -69,8 +68,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
 
 def is_ended(connection: psycopg.BaseConnection[Any]) -> bool:
     """Return True if the server has ended an idle session."""
-    # An idle server only ever sends the end of the session. Polling costs 1 us; a query, as by `pool_pre_ping`, two
-    # round trips.
+    # An idle server sends nothing else. Polling costs 1 us; a query, as by `pool_pre_ping`, two round trips.
     looking = select.poll()
     looking.register(connection, select.POLLIN)
     return bool(looking.poll(0))

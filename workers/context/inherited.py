@@ -1,4 +1,4 @@
-"""Connections of jobs' transactions in a child forked by a job: they stay the parent's.
+"""Jobs' connections in a forked child: they stay the parent's.
 
 A ROLLBACK, COMMIT or end of session from the child would end the parent's transaction unnoticed, and each later
 statement there would commit on its own.
@@ -43,7 +43,7 @@ def is_inherited(connection: psycopg.BaseConnection[Any]) -> bool:
 
 
 def refuse_in_child(connection: psycopg.BaseConnection[Any]) -> None:
-    """Raise TransactionError in such a child."""
+    """Raise TransactionError in a cut-off child."""
     if is_inherited(connection):
         raise TransactionError("a job's transaction belongs to the process that began it, not to a child")
 

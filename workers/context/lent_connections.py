@@ -34,11 +34,10 @@ class Lender(Protocol):
         """Lend as `async_connection_cache.of_session`."""
 
 
-# None in a worker.
 lender: ContextVar[Lender | None] = ContextVar("lender", default=None)
 
 
 def is_lent(pgconn: PGconn) -> bool:
-    """Return True for the session of a test that runs jobs here."""
+    """Return True for the session lent by a test."""
     lending = lender.get()
     return lending is not None and lending.lends(pgconn)

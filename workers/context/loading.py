@@ -1,6 +1,6 @@
 """Imports of SQLAlchemy by one thread, and never during a fork.
 
-Concurrent imports may each get half a module; a child forked during one waits forever for a thread it lacks.
+Concurrent imports may get half a module; a child forked during one waits forever for a thread it lacks.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ os.register_at_fork(
 
 
 def load(name: str) -> ModuleType:
-    """Import a module; 1 us if imported already."""
+    """Import a module; 1 us if loaded."""
     with _importing:
         return importlib.import_module(name)

@@ -7,5 +7,5 @@ from drain.workers.context.current import job_fields
 
 
 def install() -> None:
-    """Let log records carry the job of their thread or task; repeatable."""
+    """Let log records carry their job; repeatable."""
     log.carry_job(job_fields)

@@ -1,4 +1,4 @@
-"""Checks of a job's progress report."""
+"""Checks of progress reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST = 2**63 - 1
 
 
 def checked(done: object, total: object, text: object) -> Report:
-    """Convert a report to Python's own numbers, or raise ProgressError."""
+    """Convert to Python's own numbers, or raise ProgressError."""
     steps = _number("done", done)
     of = None if total is None else _number("total", total)
     if of is not None and steps > of:

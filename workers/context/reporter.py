@@ -63,7 +63,7 @@ class Reporter:
         # One per attempt. An Event's lock could stay locked when a job is interrupted in `follow`.
         self._notices: SimpleQueue[None] = SimpleQueue()
         self._hurry = threading.Event()
-        # Redis has no progress of this process.
+        # Redis has nothing of this process.
         self._is_clear = threading.Event()
         self._is_clear.set()
         self._starting = threading.Lock()
@@ -71,7 +71,7 @@ class Reporter:
         self._has_warned = False
 
     def follow(self, attempt: Reporting) -> None:
-        """Send the reports of an attempt until it ends."""
+        """Send an attempt's reports until it ends."""
         self._followed.add(attempt)
         self._notices.put(None)
         # Not awaited: another job is starting the thread.
@@ -82,7 +82,7 @@ class Reporter:
                 self._starting.release()
 
     def flush(self) -> None:
-        """Delete progress of ended attempts now, waiting half a second at most."""
+        """Delete progress of ended attempts, waiting half a second at most."""
         if not self._is_clear.is_set():
             self._hurry.set()
             self._is_clear.wait(_PATIENCE_SECONDS)
@@ -113,7 +113,7 @@ class Reporter:
                     self._hurry.wait(_PAUSE_SECONDS)
 
     def _carry(self) -> bool:
-        """Write changes; False if Redis did not take them."""
+        """Return False if Redis did not take the changes."""
         self._forget_notices()
         changed = self._changes()
         if not changed:
@@ -127,7 +127,7 @@ class Reporter:
             self._note_failure(error)
             return False
         finally:
-            # What could not be deleted expires.
+            # Anything left expires.
             if not self._sent:
                 self._is_clear.set()
         self._has_warned = False
@@ -184,7 +184,6 @@ def _text(claim: Claim, report: Report | None) -> str:
     return json.dumps({name: value for name, value in found.items() if value is not None})
 
 
-# Connects to Redis, in this process and in those forked for one job.
 _open: Callable[[], ProgressBoard] | None = None
 _reporter: Reporter | None = None
 
@@ -193,7 +192,7 @@ def report_to(redis_url: str, namespace: str, client: Redis | None = None) -> No
     """Send this process' progress to Redis, connecting at the first report.
 
     Args:
-        client: RQ's connection, used if the URL is empty.
+        client: RQ's connection, if there is no URL.
     """
     global _open  # noqa: PLW0603
     _open = partial(_open_board, redis_url, namespace, client) if redis_url or client is not None else None
@@ -201,25 +200,24 @@ def report_to(redis_url: str, namespace: str, client: Redis | None = None) -> No
 
 
 def report_as_parent() -> None:
-    """Let a process forked for one job report where its parent does."""
+    """Let a process forked for one job report as its parent."""
     global _reporter  # noqa: PLW0603
     _reporter = None if _open is None else Reporter(_open)
 
 
 def follow(attempt: Reporting) -> None:
-    """Send the reports of an attempt, if this process has a Redis."""
+    """Send an attempt's reports, if this process has a Redis."""
     if _reporter is not None:
         _reporter.follow(attempt)
 
 
 def flush() -> None:
-    """Flush the reporter, if there is one."""
+    """Flush the reporter, if any."""
     if _reporter is not None:
         _reporter.flush()
 
 
 def _open_board(redis_url: str, namespace: str, client: Redis | None) -> ProgressBoard:
-    # Most jobs report nothing.
     from drain.wire import ProgressBoard
 
     if redis_url or client is None:

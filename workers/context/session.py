@@ -1,4 +1,4 @@
-"""SQLAlchemy session of a job's transaction; imported on demand, as a worker starts twice as fast."""
+"""SQLAlchemy session of a job's transaction, imported on demand: a worker starts twice as fast."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from drain.workers.context.finish_guard import too_early
 
 
 class JobSession(Session):
-    """Session that refuses to begin or commit on its own."""
+    """Session that cannot begin or commit on its own."""
 
     def begin(self, nested: bool = False) -> SessionTransaction:  # noqa: FBT001, FBT002  (SQLAlchemy's own)
-        """Begin a savepoint within the open transaction."""
+        """Begin a savepoint."""
         if not nested:
             raise too_early()
         return super().begin(nested=True)
@@ -28,7 +28,7 @@ class JobSession(Session):
         raise too_early()
 
     def commit_with_the_finish(self) -> None:
-        """Commit the writes and the job's finish."""
+        """Commit with the job's finish."""
         super().commit()
 
 

@@ -43,7 +43,6 @@ def transaction() -> Iterator[Session]:
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction; or the block would commit on its own.
     """
-    # Slow to import, and most jobs have no session.
     load("drain.workers.context.session")
     from drain.workers.context.session import session_of
 
@@ -81,7 +80,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
 
 
 def load_sessions() -> None:
-    """Import sessions' dependencies, if SQLAlchemy is loaded, for processes forked later."""
+    """Import sessions' dependencies for processes forked later, if SQLAlchemy is loaded."""
     if "sqlalchemy" in sys.modules:
         load("drain.workers.context.session")
     if {"sqlalchemy.ext.asyncio", "greenlet"} <= sys.modules.keys():

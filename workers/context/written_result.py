@@ -1,4 +1,4 @@
-"""Result of a job as the JSON in its row."""
+"""Results of jobs as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def written(job_id: int, value: Any) -> str:
-    """Serialize a result; raise UnfitResultError if it is not JSON, or too large."""
+    """Serialize a result, or raise UnfitResultError."""
     try:
         text = values.as_json(f"result of job {job_id}", value)
     except StageError as error:

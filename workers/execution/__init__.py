@@ -19,6 +19,6 @@ In the order of a job's path:
     rq_books          RQ's records of dead jobs, and of jobs that RQ jobs depend on
 
 Whatever a job raises becomes an outcome. It is written only under the fence of its claim; a stale claim only adds to
-`stale_finishes`. The statement is committed before anything is logged, counted or sent to RQ, which may miss the end
-of a job but never shows one that PostgreSQL lacks.
+`stale_finishes`. The statement is committed before anything is logged, counted or sent to RQ, which never shows an
+end that PostgreSQL lacks.
 """

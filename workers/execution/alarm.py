@@ -1,8 +1,4 @@
-"""SIGALRM, which raises an exception in a job in the main thread.
-
-`interruptible` sets an alarm for one call and restores the previous one, such as RQ's. `StandingAlarm` is for a process
-whose main thread only runs jobs.
-"""
+"""SIGALRM, which raises an exception in a job in the main thread."""
 
 from __future__ import annotations
 
@@ -17,10 +13,8 @@ from drain.workers.errors import JobTimeoutError
 from drain.workers.lease.interruption import AGAIN_SECONDS
 from drain.workers.lease.lease import NEVER
 
-# Takes the arguments of `Interruption.start`: its interrupter, or None, and the seconds after which another thread
-# uses it.
+# Takes the interrupter, or None, and the seconds after which another thread uses it.
 Act = Callable[[Callable[[], None] | None, float], None]
-# Arguments as of `interruptible`.
 Alarm = Callable[[Act, float, Callable[[], Exception | None], Callable[[], None]], None]
 
 # signal.getsignal() takes 1 us to wrap handlers in an enum, and fails for functions.
@@ -36,12 +30,12 @@ def interruptible(
 ) -> None:
     """Call a function, and raise JobTimeoutError in it after `seconds`.
 
-    In the main thread, where RQ runs jobs. An alarm already set continues afterwards.
+    An alarm already set, such as RQ's, continues afterwards.
 
     Args:
-        act: In another thread, where nothing can be raised, its first argument is None.
+        act: Outside the main thread, where nothing can be raised, its first argument is None.
         cause: Returns the exception of an earlier SIGALRM, if any.
-        end: Called once a SIGALRM no longer raises, and before the previous handler is restored.
+        end: Called once a SIGALRM no longer raises, before the previous handler is restored.
     """
     if threading.current_thread() is not threading.main_thread():
         try:
@@ -74,7 +68,7 @@ def interruptible(
 
 
 class StandingAlarm:
-    """Alarm of a process whose main thread only runs jobs; called like `interruptible`.
+    """Alarm of a process whose main thread only runs jobs.
 
     The handler stays, and the heartbeat's thread sends the signal: two handlers and timers per job would take 8 of the
     15 us that a job which does nothing costs.
@@ -93,12 +87,11 @@ class StandingAlarm:
         cause: Callable[[], Exception | None],
         end: Callable[[], None],
     ) -> None:
-        """Call `act`; see `interruptible`."""
+        """Act as `interruptible`."""
         self._cause = cause
         try:
             act(self._ring_it, seconds)
         finally:
-            # An assignment is not interrupted.
             self._cause = None
             end()
             # An alarm that the job set must not ring in the next one.
@@ -106,7 +99,7 @@ class StandingAlarm:
                 self.install()
 
     def install(self) -> None:
-        """Set the handler, and cancel an alarm left by a job."""
+        """Set the handler; cancel a job's alarm."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._handler)
 

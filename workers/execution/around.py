@@ -1,4 +1,4 @@
-"""Hooks around an attempt, which may fail it: context managers of `drain.around`, first registered outermost."""
+"""Hooks around an attempt, which may fail it: context managers, first registered outermost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drain.workers.errors import (
     WorkerStoppedError,
 )
 
-# Exceptions that decide the outcome: hooks see them but cannot swallow them.
+# Hooks cannot swallow these.
 _DECIDES = (
     *(Retry, Defer, RateLimited, Dead),
     *(JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError),
@@ -29,7 +29,7 @@ _DECIDES = (
 
 
 class _Decision:
-    """Latest exception; no hook can swallow it before the call, or the job would count as finished."""
+    """Latest exception, which no hook can swallow before the call: the job would count as finished."""
 
     error: BaseException | None = None
     calls = False
@@ -37,7 +37,6 @@ class _Decision:
     def see(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Note an exception passing from one hook to the next."""
         del kind, trace
         # In an event loop, interruptions are cancellations; asyncio's own cannot be swallowed either.
         if error is not None and not (
@@ -47,7 +46,7 @@ class _Decision:
 
 
 def call(job: CurrentJob, function: Callable[[], Any]) -> Any:
-    """Call a function within the synchronous hooks."""
+    """Call within the synchronous hooks."""
     decision = _Decision()
     with ExitStack() as stack:
         for hook in hooks.around_hooks:
@@ -64,7 +63,7 @@ def call(job: CurrentJob, function: Callable[[], Any]) -> Any:
 
 
 async def wait(job: CurrentJob, function: Callable[[], Awaitable[Any]]) -> Any:
-    """Await a function within all hooks."""
+    """Await within all hooks."""
     decision = _Decision()
     async with AsyncExitStack() as stack:
         for hook in hooks.around_hooks:
@@ -83,7 +82,6 @@ async def wait(job: CurrentJob, function: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _manager(hook: hooks.Hook, job: CurrentJob) -> tuple[Any, bool]:
-    """Return a hook's context manager, and whether it is asynchronous only."""
     manager = hook(job)
     kind = type(manager)
     if hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):

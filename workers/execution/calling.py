@@ -1,4 +1,4 @@
-"""Call of a job's function within hooks, keeping its result if registered so."""
+"""Call of a job's function within hooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEFT_OPEN = "the function returned while its transaction() was still open; its w
 
 
 class Call(NamedTuple):
-    """Function of a job, and its arguments."""
+    """Function and arguments of a job."""
 
     job: registry.Job[..., Any]
     args: list[Any]
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 def call_here(call: Call, attempt: Attempt) -> None:
-    """Call the function in this thread; an `async def` is awaited in its own loop."""
+    """Call in this thread; an `async def` is awaited in its own loop."""
     pid = os.getpid()
     django_connections.renew()
     try:
@@ -52,7 +52,7 @@ def call_here(call: Call, attempt: Attempt) -> None:
 
 
 async def wait(call: Call, attempt: Attempt) -> None:
-    """Await the function in the running loop."""
+    """Await in the running loop."""
     pid = os.getpid()
     django_connections.renew_beside_the_loop(others=bool(_waiting))
     _waiting.add(attempt)

@@ -16,7 +16,6 @@ from drain.database.deadline import call_at
 from drain.workers.lease.frames import Frame, Stack
 from drain.workers.lease.interruption import Interruption
 
-# Start of the child's thread.
 _AFTER_SECONDS = 1.0
 # Includes the start of the thread.
 _PATIENCE_SECONDS = 2.5
@@ -25,7 +24,7 @@ _NUMBERS = 200
 
 
 class ChildStack:
-    """Both ends of the channel to an isolated job's process; created before the fork."""
+    """Channel to an isolated job's process; created before the fork."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
@@ -34,7 +33,7 @@ class ChildStack:
         self._pid = 0
 
     def answer_for(self, interruption: Interruption) -> None:
-        """Answer from now on, in the child."""
+        """Answer from now on; in the child."""
         self._ours.close()
 
         def start() -> None:
@@ -46,7 +45,7 @@ class ChildStack:
         call_at(monotonic() + _AFTER_SECONDS, start)
 
     def follow(self, pid: int) -> None:
-        """Set the child's id, in the parent."""
+        """Set the child's id; in the parent."""
         self._theirs.close()
         self._pid = pid
 
@@ -66,7 +65,7 @@ class ChildStack:
         return Stack(f"{place}, {found.place}", found.frames, found.beside)
 
     def close(self) -> None:
-        """Close both ends after the child; a waiting thread gets no answer."""
+        """Close both ends; a waiting thread gets no answer."""
         with suppress(OSError):
             self._ours.shutdown(socket.SHUT_RDWR)
         with self._asking:

@@ -1,4 +1,4 @@
-"""Calls of `drain.on_finish` and `drain.on_dead` hooks, after recording."""
+"""Hooks of `drain.on_finish` and `drain.on_dead`, called after recording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def are_wanted() -> bool:
 
 
 def call(attempt: Attempt, reason: str | None = None) -> None:
-    """Call the hooks for a finished job, or one dead for this reason; exceptions are logged."""
+    """Call the hooks of a finished job, or one dead for this reason; log exceptions."""
     if reason is None:
         for hook in hooks.finish_hooks:
             _call(hook, attempt)

@@ -12,8 +12,8 @@ class Death(NamedTuple):
     """Why a job is dead.
 
     Attributes:
-        queue, job_name: "" if it could not be claimed.
-        cause: Its exception, if raised in this process.
+        queue, job_name: "" if unclaimable.
+        cause: Exception raised in this process.
     """
 
     job_id: int
@@ -24,9 +24,8 @@ class Death(NamedTuple):
     job_name: str = ""
 
     def exception(self) -> Exception:
-        """Return the job's exception with the explanation as a note; else a JobDeadError."""
+        """Return the cause with the explanation as a note; else a JobDeadError."""
         line = f"job {self.job_id} is dead: {self.explanation}"
-        # isinstance() may run code of the exception.
         if self.cause is None or not issubclass(type(self.cause), Exception):
             dead = JobDeadError(f"{line}\n\n{self.traceback}" if self.traceback else line)
             dead.drain_job_id = self.job_id

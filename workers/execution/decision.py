@@ -1,7 +1,4 @@
-"""Decisions about an ended attempt: made here, without a store, and executed by the recorder.
-
-The statement always comes first, under the claim's fence, so nothing uncommitted is reported.
-"""
+"""Decisions about ended attempts."""
 
 from __future__ import annotations
 
@@ -55,8 +52,7 @@ class LogLine(NamedTuple):
     """Line of the log.
 
     Attributes:
-        arguments: Values of the text's placeholders.
-        answer: Name of a field for the statement's answer, if wanted.
+        answer: Field for the statement's answer, if wanted.
     """
 
     level: int
@@ -71,12 +67,12 @@ class Decision:
     """Consequence of an ended attempt.
 
     Attributes:
-        word: The job's state, once the row has changed.
-        statement: None if the row is written already.
+        word: State of the job, once the row has changed.
+        statement: None if already executed.
         log: Logged once the row has changed.
-        otherwise: Outcome if the statement changes nothing; None means that the claim is stale.
+        otherwise: Outcome if the statement changes nothing; None for a stale claim.
         if_forbidden: Outcome if a constraint forbids the statement.
-        stale_outcome: For `stale_finishes` if the claim is stale.
+        stale_outcome: For `stale_finishes`.
     """
 
     word: str
@@ -90,7 +86,7 @@ class Decision:
 
 
 def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one return for each outcome)
-    """Decide by the outcome of an attempt."""
+    """Decide by an attempt's outcome."""
     match result:
         case AlreadyFinished(rest):
             return _after_finish(claim, rest)
@@ -122,7 +118,7 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
 
 
 def error_of(word: str, result: Outcome) -> str | None:
-    """Return the exception type of a failed attempt with this recorded `word`, if any."""
+    """Return the exception type of an attempt that failed with this `word`."""
     match result:
         case Recorded(error=str() as error):
             return error
@@ -141,9 +137,9 @@ def decide_unrun(claim: Claim) -> Decision:
 
 
 def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """Return the wait after this number of failed attempts: as listed, or exponential and capped.
+    """Return the wait after some failed attempts: as listed, or exponential and capped.
 
-    Jitter between half and all of it keeps jobs that failed together apart.
+    Jitter keeps jobs that failed together apart.
     """
     options = options or JobOptions()
     if options.retry_delays:
@@ -185,7 +181,6 @@ def _slowed(claim: Claim, when: float | datetime) -> LogLine:
 
 
 def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
-    """Release the claim as if unattempted; a failed attempt if that happened too often."""
     line = LogLine(
         logging.WARNING,
         "job %d (%s) was interrupted on attempt %d, which does not count, and will run again: %s",
@@ -247,7 +242,7 @@ def _after_finish(claim: Claim, rest: Outcome) -> Decision:
 
 
 def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
-    """Report a job's wish after finishing itself, which no table shows."""
+    """Log a job's wish after its finish; no table shows it."""
     match rest:
         case Failed(error) | GaveUp(error):
             wanted = error["traceback"]

@@ -1,4 +1,4 @@
-"""Runner of an isolated job, in a child process.
+"""Isolated jobs, each in a child process.
 
 The child extends the lease, runs the job and records its outcome, on its own connections, then writes one word into a
 pipe. After an empty pipe nothing is recorded: the attempt failed or was interrupted. Orders to end go through shared
@@ -54,7 +54,7 @@ _DIES_WITH_ITS_PARENT = 1
 _LOOK_SECONDS = 0.02
 # From an order to SIGKILL.
 _STOP_SECONDS = 5.0
-# First byte of an order, before the error's text: the worker stops, the job must be given up, the attempt must end.
+# First byte of an order, before its text: the worker stops, the job gives up, or the attempt ends.
 _STOP, _GIVE_UP, _END = b"sge"
 _ORDER_BYTES = 256
 
@@ -63,8 +63,7 @@ def run(attempt: Attempt) -> Outcome:
     """Run the job in a forked child, which also records the outcome.
 
     Returns:
-        `AlreadyFinished` if finished, `Recorded` if not, `Failed` if the child died, and `Interrupted` if it was killed
-        because the worker stops.
+        `AlreadyFinished`, `Recorded`, `Failed` if the child died, or `Interrupted` if the stopping worker killed it.
     """
     # The child extends it.
     attempt.lease.ending = True
@@ -122,7 +121,7 @@ def _recorded(reading: int) -> Outcome | None:
 
 
 def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
-    """Return the child's status, and whether it was killed because the worker stops."""
+    """Return the child's status, and whether the stopping worker killed it."""
     interruption = attempt.interruption
     kill_at = monotonic() + attempt.claim.timeout_seconds + KILL_AFTER_SECONDS
     is_ordered = is_killed = False
@@ -172,8 +171,7 @@ def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap,
 
 
 def _die_with(parent: int) -> None:
-    """Let the system kill this process with its parent: another worker will run the job."""
-    # Linux only.
+    """Let Linux kill this process with its parent: another worker will run the job."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Outcomes of an attempt as values; `decision` has the consequences."""
+"""Outcomes of an attempt as values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from types import TracebackType
 from drain.jobs.options import JobOptions
 from drain.workers.errors import CommitUndoneError, UnfitResultError
 
-# Characters stored: a row read at each claim should be small.
+# Characters: a row read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
-# Frames before a job's function: ours, and the event loop's.
+# Frames before a job's function.
 _MACHINERY = re.compile(r"(drain\.workers|asyncio|selectors)\b")
 # Alarm handlers, whose frames at the end are not the job's.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
@@ -38,9 +38,9 @@ class Failed:
 
     Attributes:
         error: `type`, `message` and `traceback`, fit to store.
-        options: None without a registration.
-        cause: The exception, if raised in this process.
-        after: Seconds until the next attempt, as asked; None for the registered wait.
+        options: None if unregistered.
+        cause: Exception raised in this process.
+        after: Wait in seconds; None for the registered one.
     """
 
     error: dict[str, str]
@@ -50,7 +50,7 @@ class Failed:
 
     @property
     def line(self) -> str:
-        """The error on one line."""
+        """Error on one line."""
         return _line(self.error)
 
 
@@ -71,7 +71,7 @@ class GaveUp:
     """No further attempt would help.
 
     Attributes:
-        rule: Registered option that forbids another attempt; None if the function gave up.
+        rule: Option that forbids another attempt; None if the function gave up.
     """
 
     error: dict[str, str]
@@ -80,7 +80,7 @@ class GaveUp:
 
     @property
     def reason(self) -> str:
-        """Why, or ""."""
+        """Reason, or ""."""
         return (
             self.error["message"] if self.rule is None else f"{_line(self.error)} (not retried: {self.rule})"
         )
@@ -88,12 +88,12 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class Lost(Failed):
-    """The function saw that its job was claimed elsewhere; the database decides."""
+    """Claimed elsewhere, as the function saw; the database decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Failed):
-    """The stopping worker ended the attempt, which rarely counts."""
+    """Ended by the stopping worker; rarely counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyFinished:
-    """The job is finished: by its transaction, or the process that ran it.
+    """Finished by its transaction, or by another process.
 
     Attributes:
-        rest: Outcome of the code after the finish; only a result is added from it.
+        rest: Outcome of the code after the finish; only its result is kept.
         is_durable: False if a server crash may still undo the transaction.
     """
 
@@ -118,12 +118,12 @@ class AlreadyFinished:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The process that ran the job has recorded why it is not finished.
+    """Recorded as not finished by the process that ran the job.
 
     Attributes:
-        dead: Why it is dead, if it is.
+        dead: Why it is dead, if so.
         word: "recorded", "cancelled", or "stale" if claimed elsewhere.
-        error: Exception type, if it failed.
+        error: Exception type.
     """
 
     dead: str | None = None
@@ -138,7 +138,7 @@ FINISHED = Finished()
 
 
 def undone_by_crash(options: JobOptions) -> Interrupted:
-    """Return the outcome of an attempt whose commit a crash of PostgreSQL undid."""
+    """Return the outcome of a commit that a crash of PostgreSQL undid."""
     error = CommitUndoneError("PostgreSQL crashed before the commit of its transaction was on disk")
     return Interrupted(describe(error), options)
 
@@ -156,7 +156,7 @@ def describe(error: BaseException, reason: str = "") -> dict[str, str]:
 
 
 def in_ascii(result: Outcome) -> Outcome:
-    """Return the outcome with non-ASCII text escaped."""
+    """Escape non-ASCII text."""
     match result:
         case Failed() | GaveUp():
             return replace(result, error={name: _in_ascii(text) for name, text in result.error.items()})
@@ -217,7 +217,6 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _text(ask: Callable[[], str], longest: int) -> str:
-    """Return an error's text, shortened to about `longest` characters; a note if its class raises."""
     try:
         return _storable(ask(), longest)
     except BaseException as unprintable:  # noqa: BLE001

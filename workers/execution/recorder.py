@@ -1,4 +1,4 @@
-"""The only writer of outcomes: executes decisions under the claim's fence, committing before anything is logged."""
+"""The only writer of outcomes, which commits before anything is logged."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _logged: set[str] = set()
 class Recorder:
     """Records outcomes under the fence of their claims.
 
-    Methods return a word for RQ's records: the decision's, or stale, or cancelled. If PostgreSQL stays unavailable they
-    raise UnavailableError, and the job is redelivered.
+    Methods return a word for RQ's records. If PostgreSQL stays unavailable they raise UnavailableError, and the job is
+    redelivered.
     """
 
     database: Database
     _death: Death | None = field(default=None, init=False)
 
     def record(self, claim: Claim, result: Outcome) -> str:
-        """Record the outcome of an attempt."""
+        """Record an attempt's outcome."""
         try:
             return self._apply(claim, decide(claim, result))
         except psycopg.DataError:
@@ -59,21 +59,20 @@ class Recorder:
 
     @property
     def death(self) -> Death | None:
-        """Death of the job for which a method just returned "dead", until `last_death`."""
+        """Death just recorded, until `last_death`."""
         return self._death
 
     def last_death(self) -> Death | None:
-        """Return once why that job is dead."""
-        # Its exception holds the job's variables.
+        """Return that death once: its exception holds the job's variables."""
         death, self._death = self._death, None
         return death
 
     def bury_unrun(self, claim: Claim) -> str:
-        """Bury a job that has expired or has no attempts left."""
+        """Bury an expired job, or one without attempts left."""
         return self._apply(claim, decide_unrun(claim))
 
     def bury_unclaimable(self, job_id: int, error: psycopg.Error) -> str:
-        """Bury a job whose row makes every claim fail; "refused" if it was claimed after all."""
+        """Bury a job whose row makes every claim fail; "refused" if claimed after all."""
         reason = error.diag.message_primary or str(error).partition("\n")[0]
         explanation = f"it cannot be claimed: {reason}"
         buried = self.database.ask(lambda c: outcomes.bury_unclaimable(c, job_id, explanation))
@@ -84,7 +83,6 @@ class Recorder:
         return DEAD
 
     def _apply(self, claim: Claim, decision: Decision) -> str:
-        """Execute a decision; the one place that writes outcomes and notices stale claims."""
         try:
             answer = self._execute(claim, decision)
         except psycopg.IntegrityError:
@@ -137,7 +135,7 @@ def _log(line: LogLine, answer: object) -> None:
 
 
 def is_news(claims: Sequence[Claim]) -> bool:
-    """Return True if `log_finished` would log one of these; some 20 ns per job."""
+    """Return True if `log_finished` would log one of these; 20 ns per job."""
     return log.isEnabledFor(logging.DEBUG) or not {claim.job_name for claim in claims} <= _logged
 
 
@@ -145,7 +143,7 @@ def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> Non
     """Log finished jobs: the first of each name at INFO, others at DEBUG.
 
     Args:
-        more: Advice on seeing the other lines, while they are off.
+        more: Advice while DEBUG is off.
     """
     is_verbose = log.isEnabledFor(logging.DEBUG)
     for claim, seconds in finished:

@@ -1,6 +1,6 @@
 """RQ's records of tracked jobs: dead ones fail there too, and dependents of finished ones are released.
 
-Written by RQ's code in the thread that serves RQ's tools, so a job that just finishes pays nothing; `drain work` only
+RQ's code writes them in the thread that serves RQ's tools, so a job that just finishes pays nothing; `drain work` only
 deletes a delivery's hash.
 """
 
@@ -33,16 +33,16 @@ _nothing.disabled = True
 _MOST_WAITING = 1000
 # Per turn, about a second's worth: the thread has a heartbeat to keep.
 _AT_ONCE = 100
-# Expiry of a set of dependents after their job's end.
+# Of a set of dependents after its job's end.
 _KEPT_SECONDS = 60
 
 
 class _Unread(bytes):
-    """Pickled data of unknown origin, never unpickled."""
+    """Pickled data of unknown origin."""
 
 
 class _Sealed:
-    """Serializer that unpickles nothing, since anyone may have written the data."""
+    """Serializer that never unpickles, as anyone may have written the data."""
 
     @staticmethod
     def loads(data: bytes) -> object:
@@ -54,7 +54,7 @@ class _Sealed:
 
 
 class RQBooks:
-    """Entries for RQ's records. Any thread adds while one writes.
+    """Entries for RQ's records; any thread adds, one writes.
 
     Args:
         ring: Wakes the writing thread.
@@ -79,12 +79,12 @@ class RQBooks:
         return True
 
     def finished(self, rq_id: str, queue: str) -> None:
-        """Add a finished job's delivery with RQ dependents."""
+        """Add a finished delivery with RQ dependents."""
         self._finished.append((rq_id, queue))
         self._ring()
 
     def write(self, worker: BaseWorker) -> None:
-        """Write the oldest entries, and call the exception handlers of RQ's `worker`.
+        """Write some entries, and call exception handlers.
 
         Raises:
             redis.RedisError: Redis is unavailable; the rest waits.
@@ -101,7 +101,7 @@ class RQBooks:
         self._ring()
 
     def write_alone(self, redis_url: str) -> None:
-        """Write all entries without a worker's exception handlers."""
+        """Write all entries, without exception handlers."""
         with suppress(redis.RedisError), wire.connect(redis_url) as connection:
             while self.waits:
                 self.write(SimpleWorker([], connection=connection))
@@ -155,7 +155,6 @@ def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
 
 
 def _fetch(worker: BaseWorker, rq_id: str, death: Death) -> Job:
-    """Fetch RQ's job of a delivery, creating a missing hash."""
     if death.job_name and not worker.connection.exists(wire.job_key(rq_id)):
         wire.write_hash(
             worker.connection, rq_id, death.queue, death.job_name, None, seconds=FAILED_TTL_SECONDS
@@ -179,7 +178,7 @@ def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
 
 
 class _Unlogged:
-    """RQ worker that logs nothing: the death is logged already."""
+    """RQ worker that does not log the death again."""
 
     log = _nothing
 

@@ -1,4 +1,4 @@
-"""Calls by RQ's own worker: deliveries, answers to RQ, and the worker's registration."""
+"""Calls by RQ's own worker."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _DIGITS = 18
 
 
 def tell_of_end(client: Redis, job_id: int) -> None:
-    """Announce the end of an attempt to waiting callers."""
+    """Announce the end of a job to waiting callers."""
     from redis import RedisError
 
     from drain.wire.ended import tell
 
-    # Waiting callers also poll the table once a second.
+    # Waiting callers also poll the table.
     with suppress(RedisError):
         tell(client, job_id)
 
 
 def register_worker(job: Job) -> None:
-    """Enter the stock worker of a job into RQ's set for the queue, in case Redis lost it.
+    """Enter a job's stock worker into RQ's set for the queue, in case Redis lost it.
 
     RQ does so only at the worker's start; the leader reads the set to find queues that need no hashes.
     """
@@ -49,7 +49,7 @@ def register_worker(job: Job) -> None:
 
 
 def delivery_of(job_id: int, rq_id: str) -> int:
-    """Return the delivery number in a tracked job's RQ id; 0 for an id that is not its delivery, such as a copy."""
+    """Return the delivery number in a tracked job's RQ id; 0 for any other id, such as a copy."""
     # As in `drain.wire.ids`, whose import would cost each forked child milliseconds.
     named, _, number = rq_id.rpartition("-")
     is_ours = (

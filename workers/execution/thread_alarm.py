@@ -1,7 +1,6 @@
 """Exceptions raised in a job outside the main thread, which signals do not reach.
 
-CPython raises it at the thread's next call or loop iteration. A job waiting in C (a lock, a socket, `time.sleep`) sees
-it only afterwards.
+CPython raises it at the thread's next call or loop iteration, after any wait in C (a lock, a socket, `time.sleep`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _raise_in: Callable[[ctypes.c_ulong, object], int] = ctypes.pythonapi.PyThreadSt
 def thread_alarm(
     act: Act, seconds: float, cause: Callable[[], Exception | None], end: Callable[[], None]
 ) -> None:
-    """Call a function in this thread; see `interruptible` for the arguments."""
+    """Call a function in this thread, as `interruptible` does."""
     thread = ctypes.c_ulong(threading.get_ident())
     was_interrupted = False
 
@@ -35,7 +34,7 @@ def thread_alarm(
         while True:
             # The job has ended.
             try:
-                # No other is ordered from here on; an earlier one may still be coming.
+                # No more are ordered from here on; an earlier one may still come.
                 end()
                 if was_interrupted:
                     was_interrupted = False
@@ -49,7 +48,7 @@ def thread_alarm(
 
 
 def _kind_of(error: Exception) -> type[Exception]:
-    """Return a class whose instances equal this exception: in other threads CPython raises only classes."""
+    """Return a class with this exception's arguments, as CPython raises only classes there."""
     kind = type(error)
 
     def init(self: Exception) -> None:

@@ -1,7 +1,4 @@
-"""Journal of a worker process: its jobs, in memory shared with the supervisor, which outlives it.
-
-The successor of a killed process learns which jobs had not begun, ran, or had ended.
-"""
+"""Journal of a process' jobs, in memory shared with the supervisor, which outlives it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import NamedTuple
 
 from drain.tables.fences import Fence, Fenced
 
-# Most jobs claimed at a time.
+# Claimed at a time.
 SLOTS = 4096
 
 _SLOT = struct.Struct("<qqqqqd")
@@ -53,7 +50,7 @@ _NONE, _CLAIMED, _RUNNING, _FINISHED, _COMMITTED = map(int, Progress)
 
 
 class Entry(NamedTuple):
-    """Job in the journal; if still running at `kill_at` (`monotonic()`), its process is killed."""
+    """Job in the journal; its process is killed if it still runs at `kill_at` (`monotonic()`)."""
 
     fence: Fence
     delivery: int
@@ -64,20 +61,19 @@ class Entry(NamedTuple):
 class Journal:
     """Jobs and state of a slot's successive processes.
 
-    Only the process writes, each entry by one thread at a time; the supervisor reads, and calls `close`.
+    The process writes, each entry by one thread at a time; the supervisor reads, and calls `close`.
     """
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _WORKER_AT + _WORKER_SIZE)
         self._free = list(reversed(range(SLOTS)))
-        # Named by all claims.
         self._worker = ""
         # Of earlier processes.
         self._before = (0, 0)
 
     @property
     def room(self) -> int:
-        """Number of free slots."""
+        """Free slots."""
         return len(self._free)
 
     @property
@@ -91,7 +87,7 @@ class Journal:
 
     @property
     def is_alive(self) -> bool:
-        """True if a process is working."""
+        """True while a process works."""
         return bool(self._memory[_ALIVE_AT])
 
     @property
@@ -116,7 +112,7 @@ class Journal:
 
     @property
     def runs_plain_job(self) -> bool:
-        """True if a plain RQ job runs, awaited beyond the grace period."""
+        """True while a plain RQ job runs, awaited beyond the grace period."""
         return bool(self._memory[_PLAIN_JOB_AT])
 
     @runs_plain_job.setter
@@ -124,7 +120,7 @@ class Journal:
         self._memory[_PLAIN_JOB_AT] = value
 
     def add(self, claim: Fenced, delivery: int) -> int:
-        """Add a claimed job; return its slot."""
+        """Add a claimed job and return its slot."""
         if claim.worker != self._worker:
             self._worker = claim.worker
             self._write(_WORKER_AT, self._worker.encode().ljust(_WORKER_SIZE, b"\0"))
@@ -134,7 +130,7 @@ class Journal:
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
-        """Note that a job begins, and when (`monotonic()`) its process is killed for it."""
+        """Note a job's beginning, and its process' kill time (`monotonic()`)."""
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_RUNNING, kill_at))
 
     def finish(self, slot: int) -> None:
@@ -142,7 +138,7 @@ class Journal:
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_FINISHED, _NEVER))
 
     def commit(self, slot: int) -> None:
-        """Note that the job ended, and that only the database knows whether it is finished."""
+        """Note that only the database knows whether the ended job is finished."""
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_COMMITTED, _NEVER))
 
     def end(self, slot: int) -> None:
@@ -150,17 +146,17 @@ class Journal:
         self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_CLAIMED, _NEVER))
 
     def clear(self, slot: int) -> None:
-        """Free the slot of a completed job."""
+        """Free a slot."""
         self._write(slot + _STATE_AT, _STATE.pack(_NONE))
         self._free.append(slot // _SLOT.size)
 
     def entries(self) -> list[Entry]:
-        """List the jobs of the process, also after its death."""
+        """List the jobs, also after the process' death."""
         worker = self._claimed_by()
         return [_entry(slot, worker) for slot in self._slots() if slot[_PROGRESS]]
 
     def is_overdue(self) -> bool:
-        """Return True if a job runs beyond its kill time."""
+        """Return True if a job is past its kill time."""
         now = monotonic()
         return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
 
@@ -171,7 +167,7 @@ class Journal:
             self._write(number * _SLOT.size + _TIME_AT, _TIME.pack(_NEVER))
 
     def forget(self, entries: Sequence[Entry]) -> None:
-        """Free the slots of these jobs of an earlier process."""
+        """Free the slots of an earlier process' jobs."""
         fences, worker = {entry.fence for entry in entries}, self._claimed_by()
         for number, slot in enumerate(self._slots()):
             if slot[_PROGRESS] and _entry(slot, worker).fence in fences:

@@ -37,9 +37,8 @@ def recover(
 
     Args:
         journal: Of the dead process; empty afterwards.
-        death: How the process ended.
         stopped: It was killed for not stopping in time: attempts do not count.
-        books: Without, RQ's records are written at once and no exception handlers are called.
+        books: Without, RQ's records are written at once, without exception handlers.
     """
     entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())
@@ -71,7 +70,7 @@ def recover(
 
 
 def _settled(entry: Entry, database: Database) -> Entry:
-    """Find out whether a commit perhaps not on disk has lasted; if not, the job has not run."""
+    """Ask whether a commit has lasted; if not, the job has not run."""
     if entry.progress is not Progress.COMMITTED:
         return entry
     finished = database.ask(lambda c: finishes.is_finished(c, entry.fence))

@@ -7,6 +7,6 @@
     extension      one statement that extends all leases of a process
     database       connection of one thread, reopened whenever it breaks
 
-A lease is extended from the claim until the outcome is recorded. It knows neither its job nor the heartbeat; an
-interruption knows the lease; the heartbeat knows both. After `Interruption.stop`, nothing is raised in the job.
+A lease is extended from the claim until the outcome is recorded. After `Interruption.stop`, nothing is raised in the
+job.
 """

@@ -1,4 +1,4 @@
-"""Connection of one worker thread to PostgreSQL, reopened whenever it breaks."""
+"""Connection of one thread to PostgreSQL, reopened whenever it breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.25
 _STATEMENT_SECONDS = 10
 # Longer than any statement's timeout: the server, or a proxy, has stopped answering.
 _STALLED_SECONDS = 15.0
-# Jobs are always looked up by id and locked in that order, independent of statistics: a table analyzed while empty and
+# Jobs are looked up by id and locked in that order, independent of statistics: a table analyzed while empty and
 # full of dead rows since would be read whole per batch. Under a snapshot held for a minute, 38,000 jobs/s became 234.
 # Nothing is set through a pooler, which keeps no plans.
 #
@@ -33,16 +33,12 @@ _BY_ID = {"enable_seqscan": "off", "enable_bitmapscan": "off", "plan_cache_mode"
 
 
 def session(seconds: int = _STATEMENT_SECONDS) -> dict[str, str]:
-    """Return session settings for look-ups by id, with timeouts for statements and locks."""
+    """Return settings for look-ups by id, with timeouts of statements and locks."""
     return _BY_ID | postgres.session_settings(statement_seconds=seconds, lock_seconds=seconds)
 
 
 def prepare(url: str) -> None:
-    """Precompute connection parameters for processes forked later.
-
-    Raises:
-        ConfigError: The URL is invalid.
-    """
+    """Precompute connection parameters for processes forked later."""
     conninfo(url, APPLICATION_NAME, session())
 
 
@@ -51,7 +47,7 @@ class Database:
     """Connection of one thread.
 
     Attributes:
-        asks_first: A new connection is checked before use; otherwise the first statement does that.
+        asks_first: Check a new connection before its first statement.
     """
 
     url: str

@@ -1,7 +1,6 @@
-"""Extension of leases: one statement for all of a process.
+"""Extension of all leases of a process, in one statement.
 
-It is refused if the claim is no longer current: the job was claimed elsewhere, cancelled, or finished in a commit whose
-answer was lost.
+It is refused once the job was claimed elsewhere, cancelled, or finished in a commit whose answer was lost.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 # On the server; retried on a new connection.
 _LONGEST_SECONDS = 10.0
-# This side waits longer, so that the server can report a lock wait, which would otherwise look like an outage.
+# This side waits longer: a lock wait that the server cannot report looks like an outage.
 _STALLED_RATIO = 1.5
 
 
@@ -58,13 +57,13 @@ class Extender:
         self._connection: Connection | None = None
 
     def break_off(self) -> None:
-        """Break off an extension under way; for other threads."""
+        """Break off a running extension; for other threads."""
         with self._connecting:
             if self._connection is not None:
                 postgres.break_off(self._connection)
 
     def extend(self, held: Sequence[Watched], now: float) -> None:
-        """Extend all leases; a failure is reported, and the next extension is due soon."""
+        """Extend all leases; report a failure, and retry soon."""
         watched = [each for each in held if each.lease.beat_at < NEVER]
         for each in watched:
             each.lease.beat_at = now + each.lease.heartbeat_seconds
@@ -76,7 +75,7 @@ class Extender:
         try:
             self._extend_or_lose(kept, now, seconds)
             self._stores.answered(POSTGRES, began)
-        # No error here may cost a job its lease: the next heartbeat may succeed.
+        # No error may cost a job its lease.
         except Exception as error:  # noqa: BLE001
             self.close()
             for each in watched:
@@ -112,7 +111,7 @@ class Extender:
 
     def _connected(self, seconds: int) -> Connection:
         if self._connection is None:
-            # A heartbeat that waits for a lock must end on the server when given up here.
+            # A heartbeat given up while waiting for a lock must end on the server too.
             connection = postgres.connect(self._database_url, "drain lease", settings=session(seconds))
             with self._connecting:
                 self._connection = connection
@@ -127,7 +126,7 @@ class Extender:
 
 
 def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list[Watched]:
-    """Extend leases; return attempts whose lease another worker may have."""
+    """Return attempts whose lease another worker may have."""
     claims = [each.lease.claim for each in held if now < each.lease.let_go_at]
     extended = leases.extend_many(connection, claims) if claims else {}
     refused = []
@@ -140,7 +139,6 @@ def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list
     if extended:
         failpoint(FailurePoint.EXTENDED)
     for each in refused:
-        # Refused may also mean finished, in a commit whose answer was lost.
         lease, claim = each.lease, each.lease.claim
         if lease.ending:
             continue

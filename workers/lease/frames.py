@@ -1,4 +1,4 @@
-"""Frames of running code: file, line and function of each call; never values or source."""
+"""Frames of running code: file, line and function; never values or source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ Frame = tuple[str, int, str]
 # Kept of a deep stack.
 _OUTERMOST, _INNERMOST = 50, 100
 _MOST = 10_000
-# Of a path or name.
 _LONGEST_TEXT = 500
 
 
@@ -20,8 +19,8 @@ class Stack(NamedTuple):
     """Stack of a running job.
 
     Attributes:
-        frames: Calls, innermost last; None if the job's own process does not answer.
-        beside: What the event loop's thread runs while the job waits in it.
+        frames: Innermost last; None if the job's own process does not answer.
+        beside: Calls of the event loop's thread while the job waits in it.
     """
 
     place: str
@@ -30,7 +29,7 @@ class Stack(NamedTuple):
 
 
 def stack_in(thread: int, coroutine: Any) -> Stack:
-    """Return the stack of a job in this thread; of a waiting `async def`, the calls it awaits."""
+    """Return the stack of a thread's job, or the calls that its waiting `async def` awaits."""
     place, calls = _place_of(thread), frames_of_thread(thread)
     if coroutine is None or coroutine.cr_running or not (waits := frames_of_coroutine(coroutine)):
         return Stack(place, calls, [])
@@ -47,7 +46,7 @@ def _place_of(thread: int) -> str:
 
 
 def frames_of_thread(thread: int) -> list[Frame]:
-    """List a thread's calls, innermost last; empty if it has ended. It keeps running."""
+    """List a running thread's calls, innermost last; none if it has ended."""
     found: list[Frame] = []
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and len(found) < _MOST:
@@ -57,7 +56,7 @@ def frames_of_thread(thread: int) -> list[Frame]:
 
 
 def frames_of_coroutine(coroutine: Any) -> list[Frame]:
-    """List the awaited calls of a waiting coroutine, innermost last."""
+    """List a waiting coroutine's awaited calls, innermost last."""
     found: list[Frame] = []
     while coroutine is not None and len(found) < _MOST:
         for letters in ("cr", "gi", "ag"):
@@ -72,7 +71,7 @@ def frames_of_coroutine(coroutine: Any) -> list[Frame]:
 
 
 def shortened(frames: list[Frame]) -> list[Frame]:
-    """Cut the middle of a deep stack, leaving a line with the number of calls."""
+    """Replace the middle of a deep stack by its number of calls."""
     left_out = len(frames) - _OUTERMOST - _INNERMOST
     if left_out <= 0:
         return frames

@@ -1,13 +1,13 @@
-"""Thread that extends a worker's leases, and interrupts jobs whose lease is lost.
+"""Thread that extends leases, and interrupts jobs whose lease is lost.
 
-A third of a lease after the claim, and so on, it extends all leases in one statement. Thread and connection start only
-then, so short jobs cost nothing.
+The first extension comes a third of a lease after the claim. Thread and connection start only then, so short jobs cost
+nothing.
 
-If PostgreSQL is unavailable for longer than a lease, the first worker to ask afterwards has the job: an expired lease
-is extended unless claimed elsewhere.
+After an outage longer than a lease, the first worker to ask has the job: an expired lease is extended unless claimed
+elsewhere.
 
-One lease after its time limit, a job that cannot be interrupted is only watched. One that catches LeaseLostError or
-JobTimeoutError gets the next every ten seconds.
+One lease after its time limit, a job that cannot be interrupted is only watched. One that catches an interruption gets
+the next every ten seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS = 0.01
-# For a heartbeat under way at the worker's end.
 _PATIENCE_SECONDS = 0.25
 _JOIN_SECONDS = 1.0
 
@@ -39,10 +38,6 @@ class Heartbeat:
 
     Args:
         held: Returns the attempts with leases; called in the heartbeat's thread.
-        lost: Called for each lease that another worker has.
-
-    Attributes:
-        interrupting: Held while a job is interrupted; a thread that holds it is not.
     """
 
     def __init__(
@@ -60,12 +55,12 @@ class Heartbeat:
         self._ended = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        # Cancel functions of pending _start calls.
+        # Functions that cancel pending starts.
         self._starts: list[Callable[[], object]] = []
         self._has_failed = False
 
     def wake_by(self, at: float) -> None:
-        """Look at all attempts at this `monotonic()` time, or earlier."""
+        """See `Watcher`."""
         if at < self._wakes_at:
             # Earlier starts are kept: another thread may be here too, and an extra start is harmless.
             if self._thread is None:
@@ -76,7 +71,7 @@ class Heartbeat:
             self._wakes_at = at
 
     def stop(self) -> None:
-        """Stop extending; repeatable, also without `wake_by`. Never raises."""
+        """Stop extending; repeatable. Never raises."""
         self._ended = self._extender.ended = True
         with self._starting:
             self._forget_starts()
@@ -107,7 +102,7 @@ class Heartbeat:
                 "no lease is extended until a thread can be started: %s", error, extra={"event": "no_thread"}
             )
         self._has_failed = True
-        # One more start is enough; otherwise each failure would continue on its own.
+        # One start is enough; otherwise each failure would continue.
         self._forget_starts()
         self._starts.append(call_at(monotonic() + _RETRY_SECONDS, self._start))
 

@@ -1,8 +1,4 @@
-"""Interruption of a running job, and the stack of a slow one.
-
-The runner passes the means: an alarm in the main thread, a cancelled task in the event loop, a signal to an isolated
-job's process.
-"""
+"""Interruption of a running job, and the stack of a slow one."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from drain.workers.errors import JobCancelledError, JobTimeoutError, LeaseLostEr
 from drain.workers.lease.frames import Stack, stack_in
 from drain.workers.lease.lease import NEVER, Lease
 
-# One interruption may not suffice: event loops log exceptions of callbacks and go on.
+# Event loops log exceptions of callbacks and go on.
 AGAIN_SECONDS = 10.0
 
 
@@ -27,23 +23,23 @@ class Watcher(Protocol):
     """Thread that interrupts jobs.
 
     Attributes:
-        interrupting: Held while a job is interrupted; a thread that holds it is not.
+        interrupting: Held during an interruption; a thread that holds it is not interrupted.
     """
 
     interrupting: threading.Lock
 
     def wake_by(self, at: float) -> None:
-        """Look at all attempts at this `monotonic()` time, or earlier."""
+        """Look at all attempts at this `monotonic()` time at the latest."""
 
 
 class Interruption:
-    """Time and cause of the interruption of one attempt; times by `monotonic()`.
+    """Time and cause of an attempt's interruption; times by `monotonic()`.
 
     Attributes:
         began_at: Start of the job; before, of its claim.
         due_at: Next interruption.
         slow_at: When to log the stack.
-        ordered: Exception that the worker wants raised at any time.
+        ordered: Exception that the worker wants raised.
         stopped: The worker stops: an attempt that raises does not count.
         ask_child: Asks an isolated job's process for its stack.
     """
@@ -70,8 +66,8 @@ class Interruption:
         """Watch the job, which begins now in this thread.
 
         Args:
-            interrupt: Interrupts the job, from any thread; None if nothing can.
-            after_seconds: Time until the first interruption.
+            interrupt: Usable in any thread; None if the job cannot be interrupted.
+            after_seconds: Until the first interruption.
         """
         lease = self._lease
         claim = lease.claim
@@ -84,26 +80,26 @@ class Interruption:
         self._watcher.wake_by(min(lease.beat_at, self.slow_at, self.due_at))
 
     def stop(self) -> None:
-        """Stop interrupting: the job has ended. Repeatable, also without `start`."""
+        """Stop interrupting; repeatable, also without `start`."""
         with self._watcher.interrupting:
             self.slow_at = self.due_at = NEVER
             self._interrupt = None
 
     def order(self, cause: Exception, *, stopped: bool = False) -> None:
         """Raise an exception in the job; `stopped` if the worker stops."""
-        # In this order: the parent of an isolated job passes both on once it sees the cause.
+        # In this order: an isolated job's parent passes both on once it sees the cause.
         self.stopped = stopped
         self.ordered = cause
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Interrupt the job, if it runs and can be interrupted."""
+        """Interrupt the job, if possible."""
         with self._watcher.interrupting:
             if self._interrupt is not None:
                 self._interrupt()
 
     def cause(self) -> Exception | None:
-        """Return the error to raise in the job, if any."""
+        """Return the error to raise, if any."""
         if self._lease.cancelled:
             return JobCancelledError("the job was cancelled; this attempt cannot finish it")
         if self._lease.lost:
@@ -114,7 +110,7 @@ class Interruption:
         return self.ordered
 
     def stack(self) -> str:
-        """Return where the job is; for an `async def`, where it waits."""
+        """Return the job's stack; for an `async def`, where it waits."""
         frame = sys._current_frames().get(self._thread)
         stack = traceback.format_stack(frame) if frame else []
         coroutine: Any = self.coroutine

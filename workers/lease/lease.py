@@ -1,8 +1,4 @@
-"""The lease of one claim, as far as this process knows.
-
-Begun by the claim, by the database's clock, and extended by the heartbeat until the outcome is recorded. A refused
-extension sets `lost`.
-"""
+"""The lease of one claim, as far as this process knows."""
 
 from __future__ import annotations
 
@@ -23,9 +19,9 @@ class Lease:
     Attributes:
         beat_at: Next extension; NEVER once lost.
         extended_at: Request of the last extension, or of the claim.
-        expires_at: End by the database's clock, as far as known.
+        expires_at: Known end by the database's clock.
         let_go_at: When a job that runs too long is no longer extended.
-        ending: The outcome is being recorded, or the claim given up: extend nothing, and a refusal is not a loss.
+        ending: The outcome is being recorded, or the claim given up: no extension, and a refusal is not a loss.
         lost: Claimed elsewhere, or cancelled.
     """
 
@@ -44,5 +40,5 @@ class Lease:
         self.ending = self.lost = self.cancelled = False
 
     def seconds_left(self) -> float:
-        """Return the known remaining time; 0 once lost."""
+        """Return the known time; 0 once lost."""
         return 0.0 if self.lost else max(0.0, self.extended_at + self.claim.lease_seconds - monotonic())

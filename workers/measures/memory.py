@@ -1,7 +1,6 @@
-"""Measures of one worker slot, in memory shared with the process of the port.
+"""Measures of one worker slot, in memory shared with the port.
 
-First totals; then names, numbers and exemplars per pair of queue and job; then failures per pair and exception type. A
-name is written before the count that makes it visible.
+A name is written before the count that makes it visible.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from drain.jobs.objectives import RUN_BUCKETS, WAIT_BUCKETS
 # Of queue and job, and of those with an exception type.
 PAIRS = ERRORS = 256
 
-# Numbers of a pair. A histogram has its buckets, the highest, and the sum.
+# Per pair. A histogram has its buckets, the highest, and the sum.
 RUN = 0
 RUN_SUM = RUN + len(RUN_BUCKETS) + 1
 WAIT = RUN_SUM + 1
@@ -57,7 +56,7 @@ class Totals(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """Job of a bucket with its trace; `at` is in seconds since 1970."""
+    """Job with its trace; `at` is in seconds since 1970."""
 
     at: float
     seconds: float
@@ -65,7 +64,7 @@ class Exemplar(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """Failures of one exception type in a pair of queue and job."""
+    """Failures of one exception type in a pair."""
 
     pair: int
     number: float
@@ -80,7 +79,7 @@ class Measures:
 
     @property
     def pid(self) -> int:
-        """Id of the present or last process; 0 before the first."""
+        """Id of the latest process; 0 before the first."""
         return self._count(_PID_AT)
 
     @pid.setter
@@ -97,7 +96,7 @@ class Measures:
         self._write(_TOTALS_AT, _TOTALS.pack(*totals))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """List the pairs of queue and job, by number."""
+        """List the pairs by number."""
         found = []
         for pair in range(self._count(_PAIRS_AT)):
             size, text = _PAIR_NAME.unpack_from(self._memory, _NAMES_AT + pair * _PAIR_NAME.size)
@@ -106,7 +105,7 @@ class Measures:
         return found
 
     def add_pair(self, queue: str, job: str) -> int:
-        """Add a pair with zero counts; return its number."""
+        """Add a pair and return its number."""
         pair = self._count(_PAIRS_AT)
         text = f"{queue}\0{job}".encode(errors="replace")
         size = min(len(text), _PAIR_NAME.size - _COUNT.size)
@@ -115,19 +114,19 @@ class Measures:
         return pair
 
     def row(self, pair: int) -> list[float]:
-        """Read the numbers of a pair."""
+        """Read a pair's numbers."""
         return list(_ROW.unpack_from(self._memory, _ROWS_AT + pair * _ROW.size))
 
     def write_row(self, pair: int, row: Sequence[float]) -> None:
-        """Write the numbers of a pair, none lower than before."""
+        """Write a pair's numbers, none lower than before."""
         self._write(_ROWS_AT + pair * _ROW.size, _ROW.pack(*row))
 
     def exemplars(self, pair: int) -> list[Exemplar | None]:
-        """Read each bucket's latest exemplar, or None."""
+        """Read each bucket's exemplar, if any."""
         return [self._exemplar(_exemplar_at(pair, bucket)) for bucket in range(_EXEMPLARS)]
 
     def write_exemplar(self, pair: int, bucket: int, exemplar: Exemplar) -> None:
-        """Write a bucket's latest exemplar."""
+        """Write a bucket's exemplar."""
         at = _exemplar_at(pair, bucket)
         # None while being written.
         self._write(at, _NUMBER.pack(0.0))
@@ -135,13 +134,13 @@ class Measures:
         self._write(at, _NUMBER.pack(exemplar.at))
 
     def failures(self) -> Iterator[Failures]:
-        """Read failures by type, in the order added."""
+        """Read failures in the order added."""
         for number in range(self._count(_ERRORS_AT)):
             pair, failures, size, text = _ERROR.unpack_from(self._memory, _error_at(number))
             yield Failures(pair, failures, text[:size].decode(errors="ignore"))
 
     def add_error(self, pair: int, error: str) -> int:
-        """Add an exception type for a pair; return its number."""
+        """Add an exception type and return its number."""
         number = self._count(_ERRORS_AT)
         text = error_text(error).encode()
         self._write(_error_at(number), _ERROR.pack(pair, 0.0, len(text), text))
@@ -149,7 +148,7 @@ class Measures:
         return number
 
     def count_error(self, number: int, failures: float) -> None:
-        """Write the failures of a type."""
+        """Write a type's failures."""
         self._write(_error_at(number) + _COUNT.size, _NUMBER.pack(failures))
 
     def _write(self, at: int, packed: bytes) -> None:
@@ -166,7 +165,7 @@ class Measures:
 
 
 def error_text(error: str) -> str:
-    """Cut an exception type's name to the available size."""
+    """Cut a type to the available size."""
     return error.encode(errors="replace")[:_LONGEST_ERROR].decode(errors="ignore")
 
 

@@ -1,6 +1,6 @@
-"""Meter of a worker process: counts ended jobs in memory that the port reads.
+"""Counts of a process' ended jobs, in memory that the port reads.
 
-The finisher's thread counts most, many per call; the main thread those that it records. So a lock guards them.
+The finisher's thread counts most, the main thread those that it records: a lock guards them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAMPLED = re.compile(r'"traceparent": "00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-
 
 
 class Measured(Protocol):
-    """Ended job; attributes as of `Run`."""
+    """Ended job, like `Run`."""
 
     claim: Claim
     job: AnyJob | None
@@ -47,7 +47,7 @@ class Measured(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """Ended job that was claimed alone; times by `monotonic()`."""
+    """Ended job claimed alone; times by `monotonic()`."""
 
     claim: Claim
     job: AnyJob | None
@@ -69,7 +69,7 @@ class _Pair:
 
 
 class Meter:
-    """Counts this process' jobs, continuing the earlier processes of its slot."""
+    """Counts this process' jobs, continuing its slot's earlier processes."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
@@ -82,7 +82,6 @@ class Meter:
         self._failures = {
             (each.pair, each.error): [number, each.number] for number, each in enumerate(measures.failures())
         }
-        # Pairs with their own labels.
         self._own = {labels: pair for labels, pair in self._pairs.items() if labels[1] != OTHERS}
         measures.pid = os.getpid()
 
@@ -92,7 +91,7 @@ class Meter:
             self._write(self._count_runs(jobs, finished=1))
 
     def count_ended(self, job: Measured, word: str, outcome: Outcome) -> None:
-        """Count a job that ended in any way, with the word from `Recorder.record`."""
+        """Count a job that ended with this word from `Recorder.record`."""
         with self._lock:
             if job.began_at is None:
                 pair = self._pair(job)
@@ -100,7 +99,7 @@ class Meter:
                 (pair,) = self._count_runs([job], finished=word == FINISHED)
             if word == STALE:
                 self._totals[2] += 1
-                # An isolated job loses its lease in another process.
+                # An isolated job's lease is lost in another process.
                 self._totals[1] += job.options.isolated
             elif (error := error_of(word, outcome)) is not None:
                 self._count_failure(pair, error_text(error))

@@ -1,4 +1,4 @@
-"""Thread with the event loop for `async def` jobs."""
+"""Event loop for `async def` jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.workers.process.shutdown import Shutdown
 
 
 class AsyncLoop:
-    """Runs up to `concurrency` jobs at once; its thread starts with the first."""
+    """Runs up to `concurrency` jobs at once; its thread starts on demand."""
 
     def __init__(self, inbox: Inbox, shutdown: Shutdown, concurrency: int) -> None:
         self._inbox = inbox

@@ -1,4 +1,4 @@
-"""Claims of fetched jobs, and the release of those that do not run."""
+"""Claims of fetched jobs, and their release."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ class Claimer:
         return added
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
-        """Accept plain RQ jobs, and remember overtaken deliveries."""
         text = "%d jobs were not claimed: claimed by another worker, delivered again or finished"
         log.debug(text, len(refused), extra={"event": "not_claimed"})
         plain, overtaken = self._consumer.sort_unclaimed(refused)
@@ -137,7 +136,7 @@ class Claimer:
         return {claim.id: claim for claim in self._database.ask(ask)}
 
     def give_back(self, items: Sequence[Item]) -> None:
-        """Release jobs that have not begun, and return their deliveries."""
+        """Return jobs that have not begun."""
         if not items:
             return
         claimed = [item for item in items if isinstance(item, ClaimedJob)]

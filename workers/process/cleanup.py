@@ -1,4 +1,4 @@
-"""Clearing the Redis hashes of ended jobs' deliveries."""
+"""Clearing of ended deliveries' Redis hashes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class UnclearedDeliveries:
         self._kept: list[int] = []
 
     def finished(self, rq_id: str, queue: str) -> None:
-        """Clear a finished job's hash, and release its RQ dependents."""
+        """Clear a finished hash, and release its RQ dependents."""
         self._finished.append((rq_id, queue))
 
     def unfinished(self, rq_id: str) -> None:
-        """Clear another delivery's hash, unless RQ jobs depend on it."""
+        """Clear another hash, unless RQ jobs depend on it."""
         self._unfinished.append(rq_id)
 
     def kept(self, job_id: int) -> None:
@@ -58,6 +58,6 @@ class UnclearedDeliveries:
 
     def _tell(self) -> None:
         kept, self._kept = self._kept, []
-        # Waiting callers also poll the table once a second.
+        # Waiting callers also poll the table.
         with suppress(UnavailableError), answering(self._stores, REDIS):
             self._consumer.tell(kept)

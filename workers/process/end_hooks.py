@@ -1,4 +1,4 @@
-"""Thread that calls hooks of ended jobs, so that slow hooks delay no outcome."""
+"""Thread that calls hooks of ended jobs, to delay no outcome."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ log = logging.getLogger(__name__)
 
 # Further hooks are skipped.
 _MOST_WAITING = 10_000
-# For the last hooks at the end.
+# For the last hooks.
 _LAST_SECONDS = 5.0
 
 
 class EndHooks:
-    """Calls hooks in order; its thread starts with the first."""
+    """Calls hooks in order; its thread starts on demand."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Attempt, str | None] | None] = SimpleQueue()
@@ -26,7 +26,7 @@ class EndHooks:
         self._is_late = False
 
     def add(self, attempt: Attempt, reason: str | None = None) -> None:
-        """Queue the hooks of an ended job; see `drain.workers.execution.completion_hooks.call`."""
+        """Queue an ended job's hooks; see `completion_hooks.call`."""
         if self._queue.qsize() >= _MOST_WAITING:
             if not self._is_late:
                 log.warning(

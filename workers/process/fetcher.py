@@ -1,4 +1,4 @@
-"""Thread that pops ids from RQ's lists and has their jobs claimed."""
+"""Thread that pops ids from RQ's lists."""
 
 from __future__ import annotations
 
@@ -151,7 +151,6 @@ class Fetcher:
 
     @property
     def _has_waiting(self) -> bool:
-        """True if waiting jobs may need to be returned."""
         return bool(self._inbox.waiting_count or self._inbox.plain.waiting_count)
 
     def _is_burst_over(self, wanted: int) -> bool:
@@ -165,7 +164,7 @@ class Fetcher:
         return float("inf") if longest is None else self._idle_since + longest - monotonic()
 
     def _fetch(self, wanted: int) -> list[PoppedId] | None:
-        """Pop up to `wanted` ids, waiting if there are none; None while suspended."""
+        """Pop up to `wanted` ids, perhaps after a wait; None while suspended."""
         with answering(self._stores, REDIS, by_loop=True):
             # After a full batch more ids are likely; otherwise the blocking command is fastest.
             looks_first = self._burst or self._was_full or self._pause_seconds or self._more_to_judge
@@ -194,7 +193,6 @@ class Fetcher:
         return [taken] if taken is not None else None
 
     def _seconds_to_wait(self) -> float:
-        # Waiting jobs may need to be returned before then.
         longest = _LONGEST_WAIT_SECONDS / 2 if self._has_waiting else WAIT_SECONDS
         if self._overtaken:
             longest = min(longest, LOOK_SECONDS)
@@ -211,7 +209,7 @@ class Fetcher:
             self._inbox.room_freed.wait(min(left, _LOOK_SECONDS) if fetches else left)
 
     def _fetch_plain(self) -> bool:
-        """Fetch a plain job if there is room; False without Redis."""
+        """Return False without Redis."""
         self._give_back_stuck_plain()
         if self._inbox.plain.is_full:
             return True

@@ -1,4 +1,4 @@
-"""Thread that records outcomes: one statement finishes many jobs, one command clears them."""
+"""Thread that records outcomes, many in one statement."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MORE = "; -v logs every one"
 
 @dataclass(slots=True)
 class Finisher:
-    """Records outcomes until `stop`, and the rest.
+    """Records outcomes until `stop`, and then the rest.
 
     Attributes:
         database: For this thread only.
@@ -62,7 +62,7 @@ class Finisher:
         self._ended = UnclearedDeliveries(self.consumer, self.database.stores, self.books)
 
     def run(self) -> None:
-        """Record outcomes until `stop` is called and none is left."""
+        """Record outcomes until stopped and none is left."""
         inbox = self.inbox
         try:
             while not self._is_last_batch or inbox.outcomes:
@@ -88,8 +88,8 @@ class Finisher:
         """Count a recorded job, and clear its delivery's hash, or keep it for RQ to show a dead job.
 
         Args:
-            word: Outcome, as from `Recorder.record`.
-            has_hash: False if a finished job has no hash to clear.
+            word: From `Recorder.record`.
+            has_hash: False if a finished job has none.
         """
         if word == "finished":
             self._count(finished=1)
@@ -97,14 +97,14 @@ class Finisher:
             self._count(failed=1)
         if death is not None and self.books.died(rq_id, death):
             return
-        # Dead, or claimed elsewhere: releases no dependents.
+        # Dead jobs, and those claimed elsewhere, release no dependents.
         if word != "finished":
             self._ended.unfinished(rq_id)
         elif has_hash:
             self._ended.finished(rq_id, queue)
 
     def note_refused(self) -> None:
-        """Count a job that another worker has, and so its hash."""
+        """Count a job that another worker has, with its hash."""
         self._count(failed=1)
 
     def _count(self, finished: int = 0, failed: int = 0) -> None:

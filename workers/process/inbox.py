@@ -25,7 +25,7 @@ from drain.workers.process.prefetch import Prefetch
 from drain.workers.process.running import RunningJobs
 from drain.workers.process.shutdown import Shutdown
 
-# Then the finisher does not wait for more.
+# Ends the finisher's wait.
 FULL_BATCH = 250
 
 
@@ -34,13 +34,13 @@ _ISOLATED_MARGIN_SECONDS = 10.0
 
 
 def longest_seconds(attempt: Attempt) -> float:
-    """Return how long a job may run before the supervisor kills this process."""
+    """Return a job's time until the supervisor kills this process."""
     margin = _ISOLATED_MARGIN_SECONDS if attempt.options.isolated else 0.0
     return attempt.claim.timeout_seconds + KILL_AFTER_SECONDS + margin
 
 
 class Inbox:
-    """Jobs of one process, and how many more it wants.
+    """Jobs of one process.
 
     Attributes:
         has_threads: Jobs run in threads unless bound to the main thread.
@@ -49,7 +49,7 @@ class Inbox:
         work_added: Wakes the main thread.
         room_freed: Wakes the fetcher.
         outcome_added: Wakes the finisher.
-        batch_filled: The finisher need not wait for more.
+        batch_filled: Ends the finisher's wait for more.
     """
 
     # One thing: the jobs that a process' threads share.
@@ -87,12 +87,12 @@ class Inbox:
 
     @property
     def waiting_count(self) -> int:
-        """Number of waiting tracked jobs."""
+        """Waiting tracked jobs."""
         return len(self.waiting) + len(self.waiting_async) + len(self.waiting_for_threads)
 
     @property
     def wanted(self) -> int:
-        """Number of jobs to fetch now."""
+        """Jobs to fetch now."""
         size, waits = self._prefetch.size, self.waiting_count
         if (self._is_stuck and self.running) or self.journal.room < size:
             return 0
@@ -112,11 +112,11 @@ class Inbox:
         return list(self.claimed.values())
 
     def add_claimed(self, job: ClaimedJob) -> None:
-        """Add a claimed job with a journal slot; `accept` lets it run."""
+        """Add a claimed job; `accept` lets it run."""
         self.claimed[job.claim.id] = job
 
     def add_pending(self, popped: PoppedId, waits_since: float) -> PendingJob:
-        """Add a job to be claimed when it runs; `accept` lets it run."""
+        """Add a job claimed when it runs; `accept` lets it run."""
         self.pending.add(added := PendingJob(popped, waits_since))
         return added
 
@@ -133,7 +133,7 @@ class Inbox:
         self.work_added.notify()
 
     def withdraw(self, waiting_since: float) -> list[Item]:
-        """Remove and return the jobs of each thread whose first has waited since then."""
+        """Withdraw the jobs of each thread whose first has waited since then."""
         items: list[Item] = []
         for waiting in list[deque[Any]]((self.waiting, self.waiting_async, self.waiting_for_threads)):
             # The job has just begun.
@@ -144,14 +144,14 @@ class Inbox:
         return items
 
     def withdraw_stuck(self, waiting_since: float) -> list[Item]:
-        """Withdraw; if there were jobs, want none until a running one ends."""
+        """Withdraw; if there were jobs, want none until a running job ends."""
         items = self.withdraw(waiting_since)
         if items:
             self._is_stuck = True
         return items
 
     def remove_all(self, items: Iterable[Item]) -> None:
-        """Remove withdrawn jobs that were returned."""
+        """Remove withdrawn jobs."""
         for item in items:
             if isinstance(item, PendingJob):
                 self.pending.discard(item)
@@ -159,7 +159,7 @@ class Inbox:
                 self.remove(item)
 
     def begin_next(self) -> Item | None:
-        """Start the main thread's next job, if any."""
+        """Start the main thread's next job."""
         try:
             item = self.waiting.popleft()
         except IndexError:
@@ -168,11 +168,11 @@ class Inbox:
         return item
 
     def begin_next_async(self) -> ClaimedJob | None:
-        """Start the event loop's next job, if any."""
+        """Start the event loop's next job."""
         return self._begin_beside(self.waiting_async, self.running.begin_async)
 
     def begin_next_in_thread(self) -> ClaimedJob | None:
-        """Start the next job for a thread, if any."""
+        """Start a thread's next job."""
         return self._begin_beside(self.waiting_for_threads, self.running.begin_in_thread)
 
     def _begin_beside(
@@ -188,24 +188,24 @@ class Inbox:
         return job
 
     def end_async(self, job: ClaimedJob) -> None:
-        """End a job of the event loop."""
+        """End an event loop's job."""
         self.running.end_async(job)
         self._wake_fetcher_if_low()
 
     def end_in_thread(self, job: ClaimedJob) -> None:
-        """End a job of a thread."""
+        """End a thread's job."""
         self.running.end_in_thread(job)
         self._wake_fetcher_if_low()
 
     def note_begin(self, job: ClaimedJob, began: float) -> None:
-        """Record in the journal when a job began and must have ended."""
+        """Note a job's beginning and kill time in the journal."""
         job.began_at = began
         self.journal.begin(job.slot, began + longest_seconds(job))
 
     def drop(self, job: ClaimedJob) -> None:
         """Remove a job that lost its lease before it began."""
         if job.lease.cancelled:
-            # As for an ended attempt: its delivery has no successor to clear it.
+            # Nothing else would clear its delivery.
             self.add_outcome(job, Lost(describe(JobCancelledError("it was cancelled before it began"))), 0.0)
             return
         self.remove(job)
@@ -236,19 +236,19 @@ class Inbox:
         self.outcome_added.notify()
 
     def end_pending(self, job: PendingJob, seconds: float) -> None:
-        """Remove a pending tracked job whose outcome is recorded."""
+        """Remove a recorded pending job."""
         self.pending.discard(job)
         self.count_run(seconds)
 
     def end_plain(self, job: PendingJob) -> None:
-        """Remove an ended plain job."""
+        """Remove a plain job."""
         self.pending.discard(job)
         self.plain.end()
         self._recycle_after_last()
         self.room_freed.notify()
 
     def count_run(self, seconds: float) -> None:
-        """Count a tracked job that occupied this process for some seconds."""
+        """Count a tracked job that took some seconds."""
         self._prefetch.observe(seconds)
         self.ran += 1
         self._recycle_after_last()

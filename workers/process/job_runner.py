@@ -1,4 +1,4 @@
-"""The main thread: one tracked job at a time, in this process or a child."""
+"""The main thread: one tracked job at a time."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ _LOOK_SECONDS = 1.0
 
 
 class JobRunner:
-    """Runs the inbox's jobs one at a time until shutdown.
-
-    Args:
-        signals: Handlers that a job may replace.
-    """
+    """Runs the inbox's jobs one at a time until shutdown."""
 
     def __init__(
         self,
@@ -65,7 +61,7 @@ class JobRunner:
         self._alone: Worker | None = None
 
     def prepare(self) -> None:
-        """Install the interrupting handler; in the main thread."""
+        """Install the interrupting handler in the main thread."""
         self._alarm.install()
 
     def run(self) -> None:
@@ -111,7 +107,7 @@ class JobRunner:
                 self._finisher.note_refused()
                 self._accept_if_plain(popped)
             if item.attempt is not None and item.attempt.options.keeps_result:
-                # The caller also polls the table once a second.
+                # Waiting callers also poll the table.
                 with suppress(UnavailableError):
                     self._consumer.tell([popped.job_id])
         except UnavailableError as error:

@@ -18,7 +18,7 @@ _LOOK_SECONDS = 0.1
 
 
 class JobThreads:
-    """Runs jobs in threads; with one, none starts and the main thread runs all jobs."""
+    """Runs jobs in threads; with one, the main thread runs all jobs."""
 
     def __init__(self, inbox: Inbox, shutdown: Shutdown, number: int) -> None:
         self._inbox = inbox
@@ -38,12 +38,12 @@ class JobThreads:
             thread.start()
 
     def wake(self, jobs: int) -> None:
-        """Wake threads for this many jobs; for the fetcher's thread."""
+        """Wake threads for some jobs; in the fetcher's thread."""
         for _ in range(jobs):
             self._notices.put(None)
 
     def join(self) -> None:
-        """Wait for running jobs after shutdown; for the main thread."""
+        """Wait for running jobs after shutdown; in the main thread."""
         self.wake(len(self._threads))
         for thread in self._threads:
             while thread.is_alive():

@@ -1,4 +1,4 @@
-"""Job in the inbox: claimed, or to be claimed when it runs."""
+"""Jobs in the inbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClaimedJob(Attempt):
 
     Attributes:
         asked_at: Request of the claim, right after the pop.
-        slot: Journal slot.
+        slot: In the journal.
         waits_since: Entry into the inbox.
         took: Run time, once ended.
     """
@@ -50,7 +50,7 @@ class ClaimedJob(Attempt):
 
     @property
     def has_hash(self) -> bool:
-        """True if Redis may hold a hash of the ended job's delivery."""
+        """True if Redis may hold the delivery's hash."""
         return self.took >= SHOWN_AFTER_SECONDS or not is_thin(self.rq_id)
 
     def hops(self) -> dict[str, float]:
@@ -64,7 +64,7 @@ class ClaimedJob(Attempt):
 
 
 class PendingJob:
-    """Job claimed only when it runs: one that must run alone, or a plain RQ job."""
+    """Job claimed when it runs: one that must run alone, or a plain RQ job."""
 
     __slots__ = ("attempt", "outcome", "popped", "took", "waits_since")
 

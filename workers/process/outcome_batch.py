@@ -1,4 +1,4 @@
-"""Outcomes recorded together: jobs finished in one statement, commits made durable in another."""
+"""Outcomes recorded together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drain.workers.process.jobs import ClaimedJob
 
 
 class OutcomeBatch:
-    """Ended jobs, sorted by how they are recorded.
+    """Ended jobs, by how they are recorded.
 
     Attributes:
         finished: Durably recorded.
@@ -41,7 +41,7 @@ class OutcomeBatch:
                 self.alone.append((job, outcome))
 
     def record(self, database: Database) -> None:
-        """Record what can be recorded together."""
+        """Record outcomes, as far as possible."""
         if self._returned:
             self._finish(database)
         if self._committed:

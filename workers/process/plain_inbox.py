@@ -1,4 +1,4 @@
-"""Running and next plain RQ jobs of a worker process."""
+"""Running and next plain RQ jobs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections import deque
 from drain.workers.process.jobs import PendingJob
 from drain.workers.process.shutdown import Shutdown
 
-# So that the RQ process need not wait for the fetcher.
+# The RQ process need not wait for the fetcher.
 _AHEAD = 1
 
 
 class PlainInbox:
-    """Buffer between the fetcher and `PlainJobs`' thread; part of `Inbox`, without locks too."""
+    """Buffer between the fetcher and `PlainJobs`' thread; without locks, like `Inbox`."""
 
     def __init__(self, shutdown: Shutdown) -> None:
         self.ran = 0
         self.added = shutdown.new_wakeup()
         self._waiting: deque[PendingJob] = deque()
         self._running: PendingJob | None = None
-        # Jobs behind a slow one were withdrawn, and none has ended since.
+        # As in `Inbox`.
         self._is_stuck = False
 
     @property
     def is_full(self) -> bool:
-        """True if no more jobs are wanted now."""
+        """True if no jobs are wanted now."""
         return len(self._waiting) >= _AHEAD or (self._is_stuck and self._running is not None)
 
     @property
     def waiting_count(self) -> int:
-        """Number of waiting jobs."""
+        """Waiting jobs."""
         return len(self._waiting)
 
     def add(self, job: PendingJob) -> None:
@@ -38,7 +38,7 @@ class PlainInbox:
         self.added.notify()
 
     def begin_next(self) -> PendingJob | None:
-        """Start the next job, if any."""
+        """Start the next job."""
         try:
             job = self._waiting.popleft()
         except IndexError:
@@ -53,7 +53,7 @@ class PlainInbox:
         self.ran += 1
 
     def withdraw(self, waiting_since: float) -> list[PendingJob]:
-        """Remove and return jobs waiting since then; want none until one ends."""
+        """Withdraw jobs waiting since then; want none until one ends."""
         found: list[PendingJob] = []
         # Only this thread adds jobs; the other may take them.
         for job in list(self._waiting):

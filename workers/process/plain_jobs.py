@@ -1,6 +1,6 @@
-"""Seam for an extension that runs plain (untracked) jobs of RQ's lists.
+"""Seam for an extension that runs plain (untracked) RQ jobs.
 
-It registers under the entry point group `drain.plain_jobs`; without one, plain jobs are refused.
+It registers as the entry point `drain.plain_jobs`; without one, plain jobs are refused.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ GROUP = "drain.plain_jobs"
 
 
 class PlainJobs(Protocol):
-    """Plain jobs of one worker process."""
+    """Plain jobs of a process."""
 
     @property
     def pid(self) -> int:
-        """Id of their process; 0 without one."""
+        """Id of their process, or 0."""
 
     def wait_until_ready(self) -> None:
         """Wait, bounded, until jobs can run."""
 
     def run(self) -> None:
-        """Run jobs until shutdown, in its own thread."""
+        """Run jobs until shutdown; in its own thread."""
 
     def check(self) -> None:
         """Check on them, about once a second."""
 
     def end(self) -> None:
-        """End what was started; no job runs any more."""
+        """End anything started; no job runs any more."""
 
 
 class NoPlainJobs:
-    """Plain jobs where none may run."""
+    """Refusal of plain jobs."""
 
     pid = 0
 
@@ -62,10 +62,10 @@ class NoPlainJobs:
 
 
 class Handler(Protocol):
-    """Target of an entry point of the group."""
+    """Target of the entry point."""
 
     def check_options(self, options: PlainOptions) -> None:
-        """Raise ConfigError if the options cannot work, before any process starts."""
+        """Raise ConfigError for unusable options."""
 
     def start(
         self, redis_url: str, only_tracked: Collection[str], options: WorkOptions, name: str
@@ -74,7 +74,6 @@ class Handler(Protocol):
 
         Args:
             only_tracked: Queues without plain jobs.
-            name: Of RQ's worker, for RQ's tools.
 
         Returns:
             Called once its arguments exist; `NoPlainJobs` refuses plain jobs everywhere.
@@ -82,7 +81,7 @@ class Handler(Protocol):
 
 
 class NoHandler:
-    """Handler if no package registers one."""
+    """Handler without an extension."""
 
     def check_options(self, options: PlainOptions) -> None:
         """Accept all options."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 LARGEST = 500
 # Fetched jobs should begin within this, by recent durations.
 _AHEAD_SECONDS = 0.1
-# Weight of the latest job in the average.
+# Of the latest job in the average.
 _WEIGHT = 0.1
 
 
 class Prefetch:
-    """Adapts to job durations: slow jobs singly, fast ones by the hundred; or `fixed`."""
+    """Adapts to job durations, unless `fixed`: slow jobs singly, fast ones by the hundred."""
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
@@ -18,14 +18,14 @@ class Prefetch:
         self._allowed = 1.0
 
     def observe(self, seconds: float) -> None:
-        """Average how long a job occupied the worker; one of 16 at once counts a sixteenth."""
+        """Average the time per job; one of 16 at once counts a sixteenth."""
         self._average_seconds += _WEIGHT * (seconds - self._average_seconds)
-        # Doubles at most: first jobs say little about the next.
+        # First jobs say little about the next.
         self._allowed = min(LARGEST, self._allowed + 1)
 
     @property
     def size(self) -> int:
-        """Number of jobs to fetch at a time."""
+        """Jobs to fetch at a time."""
         if self._fixed is not None:
             return self._fixed
         return max(1, min(int(self._allowed), int(_AHEAD_SECONDS / max(self._average_seconds, 1e-6))))

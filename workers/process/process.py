@@ -1,4 +1,4 @@
-"""One worker process: its threads from start to end. The main thread runs the jobs.
+"""One worker process: its threads from start to end.
 
 fetcher       RQ's lists ──► claimed ──► waiting
 main thread   waiting ──► run ──► outcomes       event loop: the same for `async def` jobs, many at once
@@ -61,14 +61,12 @@ _PRESENCE_SECONDS = 20.0
 
 
 class Process:
-    """Works until a signal, or until nothing is left in a burst.
+    """Works until a signal, or the end of a burst.
 
     Args:
         journal: Memory that the supervisor reads; jobs left there are recovered first.
-        meter: Measures jobs, for the supervisor's port.
         death: How the last process ended.
         parent: Supervisor's pid; this process ends with it.
-        name: Of RQ's worker, for RQ's tools.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class Process:
         )
 
     def run(self) -> int:
-        """Work and return the exit code; all claimed jobs are then recorded or returned."""
+        """Work and return the exit code, with all claimed jobs recorded or returned."""
         self._signals.install()
         self._runner.prepare()
         random.seed()
@@ -202,6 +200,6 @@ class Process:
 
 
 def _join(thread: threading.Thread) -> None:
-    """Wait for a thread as long as its job takes, while the main thread handles signals."""
+    """Wait for a thread, while the main thread handles signals."""
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)

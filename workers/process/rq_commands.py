@@ -1,4 +1,4 @@
-"""Commands that RQ's tools publish to workers; no message ends the listening thread."""
+"""RQ's commands; no message ends the listening thread."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class CommandListener(BaseWorker):
     """Listening part of RQ's worker.
 
     Attributes:
-        is_shutdown_commanded: After the command, RQ signals the process.
-        commands: Commands obeyed.
+        is_shutdown_commanded: RQ signals the process next.
     """
 
     is_shutdown_commanded = False
@@ -72,5 +71,5 @@ def replace_at_birth(worker: BaseWorker) -> None:
 
 
 def tracked_name(name: str) -> str:
-    """Return the name that RQ's tools show for a process' tracked jobs."""
+    """Return the name of the worker of tracked jobs."""
     return f"{name}.tracked"

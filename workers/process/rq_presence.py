@@ -1,4 +1,4 @@
-"""Thread that shows a worker process' tracked jobs to RQ's tools, and keeps RQ's records."""
+"""Thread that shows tracked jobs to RQ's tools, and keeps RQ's records."""
 
 from __future__ import annotations
 
@@ -33,12 +33,7 @@ _KEPT_SECONDS = TTL_SECONDS + 60
 
 
 class RQPresence:
-    """Updates the values for RQ's tools once a second, in at most one round trip.
-
-    Args:
-        shutdown: Ends the fetcher's wait for ids.
-        wakeup: Ends the pause between updates.
-    """
+    """Updates the values for RQ's tools once a second, in at most one round trip."""
 
     def __init__(
         self,
@@ -69,11 +64,11 @@ class RQPresence:
         self._ran = 0
 
     def run(self) -> None:
-        """Update until `stop`; then write the rest of RQ's records and leave RQ's lists."""
+        """Update until `stop`; then write the remaining records and leave RQ's lists."""
         registered, stores = False, self._finisher.database.stores
         while not self._has_ended:
             if stores.is_away(REDIS):
-                # An update without changes would not notice that Redis is back.
+                # An update without changes would not notice Redis' return.
                 self._beat_at = 0.0
             with suppress(redis.RedisError, UnavailableError), answering(stores, REDIS):
                 worker = self._get_worker()
@@ -97,7 +92,7 @@ class RQPresence:
         self._wakeup.notify()
 
     def _get_worker(self) -> RQWorker:
-        """Return RQ's worker, created on demand, as that asks Redis."""
+        """Return RQ's worker, whose creation asks Redis."""
         if self._worker is None:
             self._worker = RQWorker(
                 self._settings.required_redis_url,

@@ -1,4 +1,4 @@
-"""The worker that RQ's tools show for a process' tracked jobs; it obeys RQ's commands."""
+"""The worker that RQ's tools show for tracked jobs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TTL_SECONDS = 60
 
 
 class RQWorker(CommandListener, SimpleWorker):
-    """RQ's worker without its loop and jobs; it also answers questions for stacks.
+    """RQ's worker without its loop and jobs; it obeys commands and answers questions for stacks.
 
     Args:
-        namespace: Prefix of our RQ ids; the enqueuer learns that this worker needs no hashes for them.
-        exception_handlers: Dotted paths of functions that RQ calls for dead jobs.
+        namespace: Prefix of our RQ ids, for which this worker needs no hashes.
+        exception_handlers: Dotted paths of functions for dead jobs.
     """
 
     commands = (*CommandListener.commands, STACK)
@@ -60,7 +60,7 @@ class RQWorker(CommandListener, SimpleWorker):
         self._names = list(queues)
 
     def queue_names(self) -> list[str]:
-        """List the queue names, for RQ's tools."""
+        """List the queues."""
         return self._names
 
     @property
@@ -78,7 +78,7 @@ class RQWorker(CommandListener, SimpleWorker):
         self.subscribe()  # type: ignore[no-untyped-call]
 
     def serialize(self) -> dict[Any, Any]:
-        """Return the fields of the worker's hash."""
+        """Return the hash's fields."""
         return {**super().serialize(), NEEDS_NO_HASH: self._namespace}
 
     def leave(self) -> None:
@@ -89,7 +89,7 @@ class RQWorker(CommandListener, SimpleWorker):
             self.pubsub_thread.stop()
 
     def beat(self) -> None:
-        """Extend the entries in RQ's lists, restoring them if Redis lost its data."""
+        """Extend the entries in RQ's lists; restore them if Redis lost its data."""
         with self.connection.pipeline() as pipeline:
             self.heartbeat(pipeline=pipeline)
             pipeline.hset(self.key, mapping=self.serialize())
@@ -97,7 +97,7 @@ class RQWorker(CommandListener, SimpleWorker):
             pipeline.execute()
 
     def procline(self, message: str) -> None:
-        """Do nothing; RQ would set the process title for each job."""
+        """Do nothing: RQ would set the process title for each job."""
 
     def obey(self, payload: dict[str, Any]) -> None:
         """Obey a command for tracked jobs, or answer a question."""
@@ -114,7 +114,7 @@ class RQWorker(CommandListener, SimpleWorker):
             super().obey(payload)
 
     def get_current_job_id(self, pipeline: object = None) -> str | None:  # noqa: ARG002
-        """Return RQ's id of the main thread's tracked job, if any."""
+        """Return the RQ id of the main thread's tracked job."""
         job = self._inbox.running.current
         if isinstance(job, ClaimedJob):
             return job.rq_id

@@ -1,4 +1,4 @@
-"""Running jobs of a worker process, and their interruption by other threads."""
+"""Running jobs, and their interruption by other threads."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ class RunningJobs:
         self.current = None
 
     def begin_async(self, job: ClaimedJob) -> None:
-        """Add a job in the event loop."""
+        """Add an event loop's job."""
         self.async_jobs.add(job)
 
     def end_async(self, job: ClaimedJob) -> None:
-        """Remove a job from the event loop."""
+        """Remove an event loop's job."""
         self.async_jobs.discard(job)
 
     def begin_in_thread(self, job: ClaimedJob) -> None:
-        """Add a job in a thread."""
+        """Add a thread's job."""
         self.in_threads.add(job)
 
     def end_in_thread(self, job: ClaimedJob) -> None:
-        """Remove a job from the threads."""
+        """Remove a thread's job."""
         self.in_threads.discard(job)
 
     def interrupt(self, cause: Exception, *, stopped: bool = False) -> None:
-        """Raise an exception in all running jobs; if `stopped`, their attempts do not count."""
+        """Raise an exception in all jobs; if `stopped`, attempts do not count."""
         attempts: list[Attempt] = [*list(self.async_jobs), *list(self.in_threads)]
         for attempt in attempts:
             attempt.interruption.order(cause, stopped=stopped)
         self.interrupt_current(cause, stopped=stopped)
 
     def interrupt_current(self, cause: Exception, *, stopped: bool = False) -> None:
-        """Raise an exception in the main thread's job, if any; see `interrupt`."""
+        """Raise an exception in the main thread's job, if any."""
         current = self.current
         attempt = current.attempt if isinstance(current, PendingJob) else current
         if attempt is not None:
             attempt.interruption.order(cause, stopped=stopped)
 
     def interrupt_for_stop(self) -> None:
-        """Interrupt all running jobs at the end of the grace period."""
+        """Interrupt all jobs after the grace period."""
         error = WorkerStoppedError(f"its worker (process {os.getpid()}) is stopping")
         self.interrupt(error, stopped=True)

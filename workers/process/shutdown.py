@@ -15,14 +15,14 @@ class Shutdown:
     """State of a process' shutdown.
 
     Args:
-        grace_seconds: For running jobs, from the first `stop`.
+        grace_seconds: From the first `stop`.
 
     Attributes:
         requested: No more jobs begin.
         interrupt_at: When running jobs are interrupted, by `monotonic()`.
         is_immediate: No grace period, plain RQ jobs included.
         recycled: The process wants a replacement.
-        error: Error that ended a thread.
+        error: Of the first failed thread.
     """
 
     def __init__(self, grace_seconds: float, journal: Journal) -> None:
@@ -37,7 +37,7 @@ class Shutdown:
         self._wakeups: list[Wakeup] = []
 
     def new_wakeup(self) -> Wakeup:
-        """Create a wakeup that shutdown notifies too; before threads start."""
+        """Create a wakeup that shutdown notifies; before threads start."""
         wakeup = Wakeup()
         self._wakeups.append(wakeup)
         return wakeup
@@ -56,7 +56,7 @@ class Shutdown:
         self.stop()
 
     def resign(self) -> None:
-        """Stop, and ask the supervisor not to replace this process."""
+        """Stop, without a replacement."""
         self._journal.resigned = True
         self.stop()
 

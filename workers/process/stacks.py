@@ -1,4 +1,4 @@
-"""Answers about where a job is, without arguments or source."""
+"""Answers about where a job is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PERIOD_SECONDS = 1.0
 
 
 class StackAnswers:
-    """Answers questions for stacks, in the thread that listens for RQ's commands."""
+    """Answers questions for stacks, in the thread of RQ's commands."""
 
     def __init__(self, inbox: Inbox, namespace: str) -> None:
         self._inbox = inbox

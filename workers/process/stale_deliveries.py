@@ -1,4 +1,4 @@
-"""Overtaken deliveries: RQ jobs depend on them, but their jobs run under an earlier one."""
+"""Deliveries with RQ dependents whose jobs run under an earlier one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 1000
 class OvertakenDeliveries:
     """Releases dependents of unclaimed deliveries once their jobs are finished.
 
-    The worker that finishes a job under an earlier delivery does not know the later one. Nor does any worker know of a
+    The worker that finishes a job under an earlier delivery does not know the later one, nor does any worker know a
     delivery whose finish PostgreSQL left unanswered.
 
     Args:
@@ -38,7 +38,7 @@ class OvertakenDeliveries:
         return bool(self._deliveries)
 
     def add(self, deliveries: Iterable[PoppedId]) -> None:
-        """Remember deliveries with waiting dependents; for any thread."""
+        """Remember deliveries with dependents; for any thread."""
         self._deliveries.extend(deliveries)
 
     def release_when_due(self) -> None:
@@ -48,7 +48,7 @@ class OvertakenDeliveries:
             self.release()
 
     def release(self) -> None:
-        """Release dependents whose jobs are finished by now.
+        """Release dependents whose jobs are finished.
 
         Raises:
             UnavailableError: A store is unavailable; the deliveries are kept.

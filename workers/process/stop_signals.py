@@ -1,4 +1,4 @@
-"""Stop signals: jobs may replace their handlers, forked children reset them."""
+"""Handlers of stop signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 from drain.workers.exits import STOP_NOW
 from drain.workers.process.shutdown import Shutdown
 
-# Called after each job: signal.getsignal() takes 1 us to wrap the result in an enum, and fails for functions.
+# Called after each job; see `execution.alarm`.
 _handler_of: Callable[[int], object] = _signal.getsignal
 _SIGTERM = int(signal.SIGTERM)
 
@@ -51,7 +51,7 @@ class StopSignals:
                 signal.signal(number, handler)
 
     def restore_if_replaced(self) -> None:
-        """Restore if SIGTERM's handler was replaced; otherwise 0.1 us."""
+        """Restore a replaced SIGTERM handler; otherwise 0.1 us."""
         if _handler_of(_SIGTERM) is not self._stop:
             self.restore()
 

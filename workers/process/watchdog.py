@@ -1,4 +1,4 @@
-"""Watchdog of memory, supervisor, plain jobs and grace period. It uses no store, so none can delay it."""
+"""Watchdog of memory, supervisor, plain jobs and grace period, which no store can delay."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ log = logging.getLogger(__name__)
 # Normally, and during shutdown.
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
-# Between interruptions of a job that survives one.
+# Between interruptions of a surviving job.
 _AGAIN_SECONDS = 5.0
 
 
 class Watchdog:
-    """Checks the process about once a second until `stop`.
-
-    Args:
-        parent: Supervisor's pid; the process ends with it.
-    """
+    """Checks the process about once a second until `stop`."""
 
     def __init__(
         self, inbox: Inbox, shutdown: Shutdown, options: WorkOptions, parent: int, plain: PlainJobs
@@ -43,7 +39,7 @@ class Watchdog:
         self._interrupt_at = 0.0
 
     def run(self) -> None:
-        """Check until `stop`."""
+        """Check until stopped."""
         shutdown = self._shutdown
         while not self._has_ended:
             if not shutdown.requested:
@@ -81,7 +77,7 @@ class Watchdog:
 
 
 def memory_mb(pid: int | None = None) -> int:
-    """Read the resident memory of a process in MB; without /proc, this one's peak."""
+    """Read a process' resident memory in MB; without /proc, this one's peak."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
         return pages * resource.getpagesize() // 2**20

@@ -1,4 +1,4 @@
-"""Calls of health hooks and commands, each in a child, since the supervisor has no threads."""
+"""Calls of health hooks and commands, in children: the supervisor has no threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drain.workers.exits import DONE, STOP_SIGNALS, exit_child
 
 log = logging.getLogger(__name__)
 
-# The kernel ends the child after its hooks and command have ended or hang.
+# The kernel then ends a hanging child.
 _CHILD_SECONDS = int(callbacks.HOOK_SECONDS)
 
 
@@ -34,7 +34,7 @@ class Callbacks:
         self._pid = 0
 
     def call(self, change: HealthChange) -> None:
-        """Queue the hooks for this change."""
+        """Queue a change's hooks."""
         if callbacks.any_for(self._options):
             self._waiting.append(change)
 
@@ -52,13 +52,13 @@ class Callbacks:
                     extra={"event": "health_hook_failed"},
                 )
         if self._waiting:
-            # If no process can be forked, the next turn retries.
+            # The next turn retries.
             with suppress(OSError):
                 self._fork(self._waiting[0])
                 self._waiting.popleft()
 
     def close(self) -> None:
-        """End the child, as the program ends."""
+        """End the child."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

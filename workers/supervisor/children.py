@@ -1,4 +1,4 @@
-"""Signals of the supervisor, and their handling in its children."""
+"""Signals of the supervisor and its children."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def handling_signals(handler: Callable[[int, object], None]) -> Iterator[int]:
 
 
 def run_child(act: Callable[[], int], mask: set[signal.Signals | int]) -> NoReturn:
-    """Call a function in a child just forked, under this signal mask, and exit with its result."""
+    """Call a function in a new child, under this signal mask, and exit with its result."""
     code = FAILED
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Until the process has its own handler; nothing is claimed yet.
+        # Nothing is claimed until the process has its own handler.
         signal.signal(signal.SIGTERM, lambda *_: exit_child(DONE))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

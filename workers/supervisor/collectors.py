@@ -1,4 +1,4 @@
-"""Metrics of `drain work`, read from memory shared with the worker processes."""
+"""Metrics of `drain work`, read from shared memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LABELS: dict[tuple[float, ...], tuple[str, ...]] = {
 
 
 class JournalCollector(Collector):
-    """Metrics of worker processes, by slot number."""
+    """Metrics of worker processes by slot."""
 
     def __init__(self, journals: Sequence[Journal]) -> None:
         self._journals = journals
@@ -58,7 +58,7 @@ class JournalCollector(Collector):
 
 
 class MeasuresCollector(Collector):
-    """Metrics of jobs over all processes, and of each process, by slot."""
+    """Metrics of all jobs, and of each process by slot."""
 
     def __init__(self, measures: Sequence[Measures]) -> None:
         self._measures = measures
@@ -114,7 +114,6 @@ class MeasuresCollector(Collector):
     def _rows(
         self, failures: dict[tuple[str, str, str], float]
     ) -> list[tuple[tuple[str, str], list[float], list[memory.Exemplar | None]]]:
-        """Return numbers and exemplars of each pair, and add failures, of all processes."""
         rows: dict[tuple[str, str], list[float]] = {}
         exemplars: dict[tuple[str, str], list[memory.Exemplar | None]] = {}
         for measures in self._measures:
@@ -149,7 +148,6 @@ def _buckets(
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Read a process' resident memory; None if it has ended or is unreadable."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Health of `drain work`, for its HTTP port and systemd."""
+"""Health of `drain work`, for HTTP and systemd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMES = struct.Struct("<dd")
 
 
 class Health:
-    """State of supervisor and workers, shared with the process of the port."""
+    """State of supervisor and workers, shared with the port's process."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Health:
             self._port.keep_serving()
 
     def report_turn(self, *, stopping: bool) -> None:
-        """Report a turn of the loop; `stopping` if no more processes start."""
+        """Report a turn of the loop; `stopping` if no processes start."""
         living = sum(journal.is_alive for journal in self._journals)
         if living:
             self._lived_at = monotonic()
@@ -90,18 +90,18 @@ class Health:
             self._port.keep_serving()
 
     def release_port(self) -> None:
-        """Close the port's socket in a child."""
+        """Close the socket in a child."""
         if self._port is not None:
             self._port.release()
 
     def close(self) -> None:
-        """End the process of the port."""
+        """End the port's process."""
         self._callbacks.close()
         if self._port is not None:
             self._port.close()
 
     def unhealthy(self) -> str | None:
-        """Explain why `/healthz` fails, if it does."""
+        """Explain why `/healthz` fails."""
         turned, lived = _TIMES.unpack_from(self._memory)
         now = monotonic()
         if now - turned > _UNHEALTHY_SECONDS:
@@ -111,12 +111,11 @@ class Health:
         return None
 
     def unready(self) -> str | None:
-        """Explain why `/readyz` fails, if it does."""
-        # Written by the supervisor each turn; the port's process is stateless.
+        """Explain why `/readyz` fails."""
+        # Written by the supervisor each turn.
         return self._memory[_TIMES.size :].rstrip(b"\0").decode(errors="replace") or None
 
     def _look(self, living: int) -> str | None:
-        """Return the problem of the worker processes, if any."""
         self._workers.look(self._without_workers())
         problem = None
         if not any(journal.is_alive and not journal.is_cut_off for journal in self._journals):

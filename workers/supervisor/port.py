@@ -1,4 +1,4 @@
-"""HTTP port of `drain work`: a child of the supervisor, which forks and so has no threads.
+"""HTTP port of `drain work`, in a child, as the supervisor forks and so has no threads.
 
 The child connects to no store. If it dies, another starts; it ends with the supervisor.
 """
@@ -29,13 +29,10 @@ _LOOK_SECONDS = 0.5
 
 
 class Port:
-    """Listening port, and the process that serves it.
+    """Listening port and its process.
 
     Args:
         unhealthy, unready: Return why `/healthz` or `/readyz` fails, or None.
-
-    Raises:
-        ConfigError: The address cannot be used.
     """
 
     def __init__(
@@ -56,7 +53,7 @@ class Port:
         self._pid = 0
 
     def keep_serving(self) -> None:
-        """Start the serving process unless it runs."""
+        """Start the serving process if needed."""
         if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
             log.error(
                 "the HTTP server process has ended and is replaced",
@@ -64,12 +61,12 @@ class Port:
             )
             self._pid = 0
         if not self._pid:
-            # If no process can be forked, the next turn retries.
+            # The next turn retries.
             with suppress(OSError):
                 self._fork()
 
     def release(self) -> None:
-        """Close the socket in a child, which must not occupy the port."""
+        """Close the socket in a child, to free the port."""
         self._server.socket.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Ends of worker processes: replacements, pauses before them, and kills."""
+"""Ends of worker processes: replacements, pauses, and kills."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reaper:
     """Reaps ended worker processes, and kills overdue ones.
 
     Args:
-        burst: Do not replace a failed process.
+        burst: Replace no failed process.
 
     Attributes:
         has_seen_failure: A process could not go on.

@@ -1,4 +1,4 @@
-"""Slot of a worker process: its successive processes, and the journal shared with the supervisor."""
+"""Slot of a worker process."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class WorkerSlot:
 
     @property
     def seconds_until_start(self) -> float:
-        """Seconds until a process may start; infinite if none does."""
+        """Time until a process may start; infinite if none does."""
         is_free = not self.pid and not self.is_retired
         return self._start_at - monotonic() if is_free else float("inf")
 
     @property
     def needs_recovery(self) -> bool:
-        """True if the last process left unrecovered jobs."""
+        """True if the last process left jobs."""
         return not self.pid and not self.is_recovering and bool(self.journal.entries())
 
     def meter(self) -> Meter | None:
@@ -66,20 +66,20 @@ class WorkerSlot:
         self._kill_at = float("inf")
 
     def prepare_recovery(self, seconds: float) -> None:
-        """Make the next process one that only recovers, within some seconds."""
+        """Let the next process only recover jobs, within some seconds."""
         self.is_recovering = True
         self.kill_after(seconds)
 
     def fill(self, pid: int) -> None:
-        """Set the id of a new process."""
+        """Set a new process' id."""
         self.pid, self._began_at = pid, monotonic()
 
     def postpone(self) -> None:
-        """Let no process start for the longest pause."""
+        """Start no process for the longest pause."""
         self._start_at = monotonic() + _LONGEST_PAUSE_SECONDS
 
     def retire(self) -> None:
-        """Let no more processes start."""
+        """Start no more processes."""
         self.is_retired = True
 
     def kill_after(self, seconds: float) -> None:
@@ -87,16 +87,16 @@ class WorkerSlot:
         self._kill_at = monotonic() + seconds
 
     def spare(self, seconds: float) -> None:
-        """Let the process live for at least some seconds."""
+        """Keep the process for at least some seconds."""
         self._kill_at = max(self._kill_at, monotonic() + seconds)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process."""
+        """Signal the process."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def kill_if_overdue(self) -> bool:
-        """Kill the process if its grace or a job's time is over; return whether it was."""
+        """Kill the process after its grace or a job's time; return whether it was."""
         if not self.pid:
             return False
         # A job long past its timeout counts even without a stop.

@@ -1,6 +1,6 @@
-"""The process that `drain work` starts: it keeps worker processes running, and runs no job.
+"""The process that `drain work` starts.
 
-It forks them after importing job modules, so that they share that memory, and has no connections.
+It forks after importing job modules, to share their memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECOVERY_SECONDS = 10
 
 
 class Supervisor:
-    """Keeps worker processes running until a signal, or until all have ended in a burst."""
+    """Keeps worker processes running until a signal, or the end of a burst."""
 
     def __init__(self, settings: Settings, options: WorkOptions) -> None:
         self._settings = settings
@@ -124,7 +124,7 @@ class Supervisor:
         return Process(settings, options, slot.journal, slot.meter(), slot.death, self._pid, slot.name).run()
 
     def _recover_abandoned(self) -> None:
-        """Fork a process that recovers a dead one's jobs where no other starts."""
+        """Recover a dead process' jobs in a child where no other starts."""
         for slot in self._slots:
             if (self._stops or slot.is_retired) and slot.needs_recovery:
                 slot.prepare_recovery(_RECOVERY_SECONDS)
@@ -136,7 +136,7 @@ class Supervisor:
         return DONE
 
     def _fork(self, slot: WorkerSlot, act: Callable[[], int], *, always: bool = False) -> bool:
-        """Fork a process for a slot; False if a stop signal came first (unless `always`), or no process is free."""
+        """Return False if a stop signal came first (unless `always`), or no process is free."""
         # A full disk must not keep jobs from running.
         with suppress(OSError):
             sys.stdout.flush()
@@ -161,7 +161,7 @@ class Supervisor:
             if pid == 0:
                 run_child(act, mask)
             slot.fill(pid)
-            # A job module's thread may have received a signal and found the slot empty. Signals may come twice.
+            # A job module's thread may have received a signal and found the slot empty; another signal is harmless.
             if self._stops > stops:
                 self._stop(slot)
         finally:
