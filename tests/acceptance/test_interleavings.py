@@ -71,8 +71,9 @@ MOVED = (("staged", False, None, None, None, None), ("inflight", True, 1, 0, Non
 CLAIMED = ("inflight", True, 1, 1, "w", LATER)
 LAPSED = ("inflight", True, 1, 1, "w", NOW)
 FINISHED = (("inflight", False, 1, 1, "w", LATER), ("finished", True, None, 1, None, None))
-GAVE_WAY = (("inflight", False, 1, 0, None, None), ("finished", True, None, 1, None, None, None, True))
+GAVE_WAY = (("inflight", False, 1, 0, None, None), ("finished", True, None, 1, None, None, None, None, 2))
 RELEASED = ("inflight", True, 1, 1, "w", None, True)
+WAITING = ("inflight", True, 1, 1, "w", None, False, LATER)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +83,19 @@ RELEASED = ("inflight", True, 1, 1, "w", None, True)
         ((STAGED, MOVED[0]), None),
         ((STAGED, MOVED[1]), "in ['inflight', 'staged']"),
         ((STAGED, MOVED, FINISHED), "finished without a claim"),
-        ((STAGED, MOVED, GAVE_WAY), None),
+        ((STAGED, MOVED, GAVE_WAY), "gave way to 2, which began no attempt afterwards"),
         ((STAGED, MOVED, CLAIMED, GAVE_WAY), "gave way to another under a claim"),
         ((STAGED, MOVED, CLAIMED, ("inflight", True, 1, 2, "v", LATER)), "a claim of v under a valid lease"),
         ((STAGED, MOVED, CLAIMED, ("inflight", True, 2, 1, "w", None)), "a delivery under a valid lease"),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 2, 1, "w", None)), None),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 2, "v", LATER)), "a second claim of delivery 1"),
         ((STAGED, MOVED, CLAIMED, RELEASED, ("inflight", True, 1, 2, "v", LATER)), None),
+        ((STAGED, MOVED, CLAIMED, RELEASED, CLAIMED), "a lease of w without a claim"),
+        ((STAGED, MOVED, CLAIMED, WAITING, ("inflight", True, 1, 2, "v", LATER)), "before its next attempt"),
+        (
+            (STAGED, MOVED, CLAIMED, WAITING, ("inflight", True, 2, 1, "w", None)),
+            "a delivery before its time",
+        ),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 3, "v", LATER)), "token 3"),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 1, 1, "v", LATER)), "the claim of v under token 1"),
         ((STAGED, MOVED, LAPSED, ("inflight", True, 0, 1, None, None)), "delivery 0"),
@@ -105,9 +112,9 @@ def test_a_history_is_a_word_of_the_automaton(
             for letter in letters if isinstance(letters[0], tuple) else [letters]:
                 connection.execute(
                     "INSERT INTO changes "
-                    "(xid, id, at, place, is_there, delivery, token, worker, lease, is_released, gave_way) "
-                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-                    (number, NOW, *letter, *[None] * (8 - len(letter))),
+                    "(xid, id, at, place, is_there, delivery, token, worker, lease, is_released, due, stands) "
+                    "VALUES (%s::text::xid8, 1, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                    (number, NOW, *letter, *[None] * (9 - len(letter))),
                 )
         found = history.read(connection, history.Notes()).problems
     assert len(found) == (problem is not None)

@@ -16,8 +16,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 _PATIENCE_SECONDS = 30.0
-# A statement without an answer for this long may wait for a lock.
-_LOOK_SECONDS = 0.003
+# A statement without an answer for this long may wait for a lock; each look that finds none doubles it.
+_LOOK_SECONDS = 0.008
 _RELEASE_SECONDS = 0.01
 _TERMINATE = b"X"
 _WAITING = "SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid = ANY (%s)"
@@ -35,6 +35,12 @@ class Link:
         self.actor, self.client, self.server = actor, client, server
         self.held = b""
         self.pid = 0
+
+    def send(self, data: bytes) -> None:
+        """Send a request to the server."""
+        if not self.pid:
+            self.actor.gate.redis_requests += 1
+        self.server.sendall(data)
 
 
 class Actor:
@@ -86,7 +92,9 @@ class Actor:
         self.is_paused = True
         self.is_running = False
         self.gate.wake()
-        self._go_on.acquire()
+        # A rollback may have hidden that the connection is gone.
+        if not self.is_killed:
+            self._go_on.acquire()
         if self.is_killed:
             raise KilledError
 
@@ -119,7 +127,7 @@ class Actor:
         for link in self.links:
             if link.held:
                 link.held, data = b"", link.held
-                link.server.sendall(data)
+                link.send(data)
 
 
 class Gate:
@@ -128,6 +136,8 @@ class Gate:
     Attributes:
         passing: Requests that are not held.
         steps: Grows with each.
+        redis_requests: Grows with each, held or not.
+        events: Grows with each event that a leader should look for.
         time: Seconds of the leaders' clocks, which stand still between releases.
 
     Args:
@@ -145,7 +155,7 @@ class Gate:
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
-        self.steps = 0
+        self.steps = self.redis_requests = self.events = 0
         self.time = 0.0
         self.passing = re.compile(b"$^")
         self._actors: dict[str, Actor] = {}
@@ -203,15 +213,16 @@ class Gate:
                 return
 
     def _wait_for_running(self, actors: Collection[Actor], deadline: float) -> None:
-        looked_at = monotonic()
+        look_at, pause = monotonic() + _LOOK_SECONDS, _LOOK_SECONDS
         while running := [actor for actor in actors if actor.is_running and not actor.is_blocked]:
             for key, _ in self._selector.select(_LOOK_SECONDS):
                 key.data()
             now = monotonic()
             if now > deadline:
                 raise AssertionError(f"neither held nor blocked: {[each.name for each in running]}")
-            if now - looked_at > _LOOK_SECONDS:
-                looked_at = now
+            if now > look_at:
+                pause *= 2
+                look_at = now + pause
                 self._look_for_locks(running)
 
     def _look_for_locks(self, actors: Collection[Actor]) -> None:
@@ -230,7 +241,7 @@ class Gate:
         pids = [link.pid for link in actor.links if link.pid]
         for link in list(actor.links):
             if is_answer_lost and link.held:
-                link.server.sendall(link.held)
+                link.send(link.held)
                 if not link.pid:
                     # Redis has executed it once it answers; PostgreSQL, once the session has ended.
                     link.server.recv(1)
@@ -279,7 +290,7 @@ class Gate:
             with suppress(OSError):
                 link.server.shutdown(socket.SHUT_WR)
         elif link.actor.is_free or data[:1] == _TERMINATE or self.passing.search(data):
-            link.server.sendall(data)
+            link.send(data)
         else:
             link.held += data
             link.actor.is_running = False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -13,19 +16,22 @@ from urllib.parse import unquote, urlsplit
 
 from redis import Redis
 
-from drain import queues
+from drain import queues, stage
 from drain.admission import admission, arrivals, hints, keyed_queue, ordering, retries, streams
 from drain.admission.rules import Rules
 from drain.database import locks, postgres
 from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.housekeeping import ReturnedJobs
 from drain.enqueuer.redelivery import Redelivery
+from drain.tables import dead
 from drain.wire import Producer, scripts
 from tests.helpers import NAMESPACE, wait_until
 from tests.interleavings import history, schedule
 from tests.interleavings.gate import Gate
 from tests.interleavings.history import Notes
 from tests.interleavings.programs import (
+    ACTS,
     LIST,
     QUEUE,
     Program,
@@ -37,7 +43,7 @@ from tests.interleavings.programs import (
     work,
     working,
 )
-from tests.interleavings.schedule import Outcome, Scene
+from tests.interleavings.schedule import Fault, Outcome, Scene
 
 _SETUP = f"""
 CREATE TABLE requests (id bigint PRIMARY KEY);
@@ -65,7 +71,9 @@ WHERE (effects = 1 AND finishes = 1) IS NOT TRUE
 """
 _EXPIRE = """
 UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() - interval '1 s'
-WHERE id IN (SELECT id FROM inflight_jobs WHERE lease_expires_at IS NOT NULL FOR UPDATE SKIP LOCKED)
+WHERE id IN (SELECT id FROM inflight_jobs WHERE lease_expires_at IS NOT NULL FOR UPDATE SKIP LOCKED);
+UPDATE cancelled_claims SET lease_expires_at = clock_timestamp() - interval '1 s'
+WHERE id IN (SELECT id FROM cancelled_claims FOR UPDATE SKIP LOCKED)
 """
 _DUE = """
 UPDATE inflight_jobs SET next_run_at = now() - interval '1 s'
@@ -73,7 +81,14 @@ WHERE id IN (SELECT id FROM inflight_jobs WHERE next_run_at IS NOT NULL FOR UPDA
 """
 _LEADS = f"SELECT FROM pg_locks WHERE (classid::bigint, objid::bigint) = ({locks.LEADER}) AND granted"
 _RUNNING = """
-SELECT key, count(*) FROM inflight_jobs WHERE next_run_at IS NULL AND key IS NOT NULL GROUP BY GROUPING SETS ((key), ())
+SELECT key, count(*) FROM (
+    SELECT key FROM inflight_jobs WHERE next_run_at IS NULL AND key IS NOT NULL
+    UNION ALL SELECT key FROM cancelled_claims WHERE lease_expires_at > now()) AS job
+GROUP BY GROUPING SETS ((key), ())
+"""
+_OVERTAKEN = """
+SELECT earlier.id, later.id FROM inflight_jobs AS earlier JOIN inflight_jobs AS later USING (key)
+WHERE earlier.id < later.id AND earlier.next_run_at IS NOT NULL AND later.next_run_at IS NULL
 """
 _NOT_UNIQUE = """
 SELECT array_agg(id) FROM inflight_jobs WHERE unique_key IS NOT NULL AND claimed_at IS NULL
@@ -81,23 +96,31 @@ GROUP BY job_name, unique_key HAVING count(*) > 1
 """
 _LEFT = "SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"
 # A failing queue tries its retries one by one.
-_PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 30.0
 # Its next tick after this one is far away.
 _DUE_SCHEDULE = """
 INSERT INTO crons (name, job_name, cron, options, next_tick_at)
 VALUES ('c', 'm.f', '0 0 1 1 *', jsonb_build_object('queue', 'q'), now())
 """
-_TICKED = "SELECT count(DISTINCT id) FROM changes WHERE place = 'staged' AND is_there"
+_STAGED = "SELECT count(DISTINCT id) FROM changes WHERE place = 'staged' AND is_there"
 _REQUEST_TICKS = """
 INSERT INTO requests SELECT DISTINCT id FROM changes WHERE EXISTS (SELECT FROM crons) ON CONFLICT DO NOTHING
 """
-_SETTINGS = re.compile(
-    rb"^\*\d+\r\n\$\d+\r\n(HELLO|CLIENT)|LISTEN|SET synchronous_commit = off|SELECT installation FROM"
+# Scripts for RQ's own jobs and workers, without effect here.
+_OF_RQ = ("need_no_hash", "read_status", "move_dependents")
+_HASHES = "|".join(hashlib.sha1(scripts.load(name).encode()).hexdigest() for name in _OF_RQ)
+_PASSING = (
+    rb"^Q....(BEGIN\x00|SAVEPOINT|RELEASE)|^\*\d+\r\n\$\d+\r\n(HELLO|CLIENT|SCRIPT|UNLINK)|drain:whole|LISTEN|"
+    # Not the claim, which has it in parentheses.
+    rb"SET synchronous_commit = off|[^(]SELECT installation FROM|UPDATE drain_state SET leader|"
+    # Rules stay, nothing is paused, and no bulk transaction is open.
+    rb"SELECT seen\.\*, changed|SELECT due\.\* FROM unnest|DELETE FROM (queue_pauses|cancelled_claims)|"
+    rb"SELECT extract\(epoch|pg_try_advisory_xact_lock\(1785684580, 7\)|" + _HASHES.encode()
 )
-# Without rules, pauses or cancelled jobs, these reads find nothing.
-_ALONE = re.compile(
-    rb"^\*\d+\r\n\$\d+\r\n(HELLO|CLIENT)|LISTEN|SET synchronous_commit = off|SELECT installation FROM|"
-    rb"SELECT seen\.\*, changed|DELETE FROM (queue_pauses|cancelled_claims)|SELECT due\.\* FROM unnest"
+# The leader reads what to look for, and then decides in a statement that locks.
+_READS = (
+    rb"|last_value FROM drain_pushed_up_to|drain:owners:queues|SELECT coalesce\(\(SELECT id FROM staged_jobs_ready|"
+    rb"SELECT queue, (next_run_at|delivery) FROM inflight_jobs|SELECT known\.queue, oldest\.delivery"
 )
 # The leader's pauses between two looks, which would let a run depend on the time that its steps take.
 _PAUSES: Mapping[Any, tuple[str, ...]] = {
@@ -152,28 +175,55 @@ class Laboratory:
         """Run one schedule on empty tables."""
         self.notes = Notes()
         self.control.execute(_RESET)
-        self.redis.flushall()
+        self._flush()
         return schedule.run(self.gate, MODULES[module].scene(self, Random(seed)), seed, repeated)
 
-    def shrunk(self, module: str, seed: int, outcome: Outcome) -> Outcome:
+    def shrunk(self, module: str, seed: int, outcome: Outcome, tries: int = 300) -> Outcome:
         """Return a shorter schedule that breaks the same."""
-        return schedule.shrink(outcome, lambda choices: self.run(module, seed, tuple(choices)))
+        return schedule.shrink(outcome, lambda choices: self.run(module, seed, tuple(choices)), tries)
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         return self.control.execute(statement).fetchall()
 
     def may_lead(self) -> bool:
         """Look, once in each step, whether the leader's lock is free."""
-        return self._ask("lead", lambda: not self.query(_LEADS))
+        return self._ask("lead", self.gate.steps, lambda: not self.query(_LEADS))
 
     def has_deliveries(self) -> bool:
-        """Look, once in each step, into the list."""
-        return self._ask("deliveries", lambda: bool(self.redis.exists(LIST)))
+        """Look into the list, if it may have changed."""
+        return self._ask("deliveries", self.gate.redis_requests, lambda: bool(self.redis.exists(LIST)))
 
-    def _ask(self, name: str, ask: Callable[[], bool]) -> bool:
-        if self._answers.get(name, (0, False))[0] != self.gate.steps:
-            self._answers[name] = self.gate.steps, ask()
+    def _ask(self, name: str, at: int, ask: Callable[[], bool]) -> bool:
+        if self._answers.get(name, (-1, False))[0] != at:
+            self._answers[name] = at, ask()
         return self._answers[name][1]
+
+    def stage(self, random: Random, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Begin with jobs that are staged or delivered, or one that waits for a retry, or whose worker has died."""
+        with self.control.transaction():
+            for options in jobs:
+                job_id = stage(self.control, "m.f", queue=QUEUE, **options)
+                self.control.execute("INSERT INTO requests VALUES (%s)", (job_id,))
+        start = random.choice(["staged", "delivered", "delivered", "failed", "claimed"])
+        if jobs and start != "staged":
+            with self._leading() as (enqueuer, _):
+                enqueuer.drain()
+            popped: Any = self.redis.lpop(LIST) if start in {"failed", "claimed"} else None
+            if popped:
+                end = "retry" if start == "failed" else ""
+                work(self.control, "the first", popped.decode(), self.notes, end=end)
+
+    @contextmanager
+    def _leading(self) -> Iterator[tuple[Enqueuer, Redelivery]]:
+        state = wait_until(lambda: leader.try_to_lead(self.last))
+        assert state is not None
+        try:
+            with Enqueuer(self.last, self._producer, state) as enqueuer:
+                redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+                redelivery.recover()
+                yield enqueuer, redelivery
+        finally:
+            self.last.execute("SELECT pg_advisory_unlock_all()")
 
     def in_one_place(self) -> Iterator[str]:
         """Yield each job that is not in exactly one table, with its request."""
@@ -192,11 +242,7 @@ class Laboratory:
         yield from history.read(self.control, self.notes).problems
 
     def _work_to_the_end(self) -> bool:
-        state = wait_until(lambda: leader.try_to_lead(self.last))
-        assert state is not None
-        with Enqueuer(self.last, self._producer, state) as enqueuer:
-            redelivery = Redelivery(enqueuer, lost_after_seconds=0)
-            redelivery.recover()
+        with self._leading() as (enqueuer, redelivery):
             deadline = monotonic() + _PATIENCE_SECONDS
             while self.query(_LEFT) and monotonic() < deadline:
                 self.control.execute(f"{_EXPIRE}; {_DUE}")
@@ -206,16 +252,18 @@ class Laboratory:
                 popped: Any = self.redis.lpop(LIST, 100) or []
                 for delivery in popped:
                     work(self.control, "the last", delivery.decode(), self.notes)
-        self.last.execute("SELECT pg_advisory_unlock_all()")
+                if not popped:
+                    # A dead job holds the key of an ordered queue.
+                    dead.revive(self.control, dead.Selection())
         return not self.query(_LEFT)
 
-    def faults(self) -> dict[str, tuple[int, Callable[[], None]]]:
+    def faults(self) -> dict[str, Fault]:
         """Leases expire, retries come due, Redis loses everything, and lists a delivery twice, as RQ's tools do."""
         return {
-            "leases expire": (2, lambda: self._do(_EXPIRE)),
-            "retries come due": (2, lambda: self._do(_DUE)),
-            "Redis loses everything": (1, self._flush),
-            "a delivery is listed twice": (1, self._list_twice),
+            "leases expire": Fault(3, lambda: self._do(_EXPIRE), lambda: bool(self.notes.claimed)),
+            "retries come due": Fault(2, lambda: self._do(_DUE), lambda: self.notes.has_failed),
+            "Redis loses everything": Fault(1, self._flush),
+            "a delivery is listed twice": Fault(1, self._list_twice, self.has_deliveries),
         }
 
     def _do(self, statement: str) -> None:
@@ -225,10 +273,12 @@ class Laboratory:
         listed: Any = self.redis.lrange(LIST, 0, 0)
         if listed:
             self.redis.rpush(LIST, *listed)
+            self.gate.redis_requests += 1
             self.notes.may_list_twice = True
 
     def _flush(self) -> None:
         self.redis.flushall()
+        self.gate.redis_requests += 1
 
 
 def _with_clocks() -> list[Any]:
@@ -253,43 +303,72 @@ class Module(NamedTuple):
 
 
 class _Cast:
-    """Programs of a scene, one or two of each kind, as the random numbers decide."""
+    """Programs of a scene, as the random numbers decide; they begin with a job or two.
 
-    def __init__(self, laboratory: Laboratory, random: Random) -> None:
+    Args:
+        options: Of jobs, some of which are staged.
+    """
+
+    def __init__(
+        self, laboratory: Laboratory, random: Random, *options: Mapping[str, Any], jobs: int = 2
+    ) -> None:
         self.laboratory, self.random = laboratory, random
         self.programs: dict[str, Program] = {}
+        self._options = options or ({},)
+        self._begun = random.randint(0, jobs)
+        laboratory.stage(random, self._jobs(self._begun))
 
-    def add(self, kind: str, program: Callable[[Random], Program], most: int = 2) -> _Cast:
-        for number in range(1, self.random.randint(1, most) + 1):
+    def _jobs(self, number: int) -> list[Mapping[str, Any]]:
+        return [self.random.choice(self._options) for _ in range(number)]
+
+    def add(self, kind: str, program: Callable[[Random], Program], most: int = 2, least: int = 1) -> _Cast:
+        for number in range(1, self.random.randint(least, most) + 1):
             self.programs[f"{kind} {number}"] = program(Random(self.random.random()))
         return self
 
-    def applications(self, *options: Mapping[str, Any], turns: bool = False) -> _Cast:
-        jobs = [self.random.choice(options or [{}]) for _ in range(self.random.randint(1, 2))]
-        return self.add("application", lambda random: application(random, *jobs, turns=turns))
+    def applications(self, most: int = 1, *, turns: bool = False) -> _Cast:
+        jobs = self._jobs(self.random.randint(1, 2))
+        waits = self._begun and self.random.random() < 0.5
+        begin = self.laboratory.notes.has_claims if waits else lambda: True
+        program = partial(application, turns=turns, begin=begin)
+        return self.add("application", lambda random: program(random, *jobs), most, least=not self._begun)
 
-    def leaders(self) -> _Cast:
-        rounds, batch = self.random.randint(1, 2), self.random.randint(1, 2)
-        return self.add("leader", lambda random: leading(self.laboratory.may_lead, rounds, batch))
+    def leaders(self, chore: Callable[[postgres.Connection], object] | None = None) -> _Cast:
+        rounds, batch = self.random.randint(2, 4), self.random.randint(1, 2)
+        most = self.random.choice([1, 1, 2])
+        return self.add(
+            "leader", lambda random: leading(self.laboratory.may_lead, rounds, batch, chore), most
+        )
 
-    def workers(self, *, many: bool = False) -> _Cast:
-        of_process = self.laboratory.has_deliveries, self.laboratory.notes
+    def workers(self, most: int = 2, *, many: bool = False, frees: bool = False) -> _Cast:
+        notes = self.laboratory.notes
         # As two processes, or as two threads of one.
-        name = self.random.choice(["", "worker"])
+        notes.shares_names = self.random.random() < 0.5
+        name = "worker" if notes.shares_names else ""
 
         def make(random: Random) -> Program:
-            return working(*of_process, random, name=name, many=many and random.random() < 0.7)
+            many_now = many and random.random() < 0.7
+            return working(
+                self.laboratory.has_deliveries, notes, random, name=name, many=many_now, frees=frees
+            )
 
-        return self.add("worker", make)
+        return self.add("worker", make, most, least=min(most, self.random.choice([1, 2, 2])))
 
-    def scene(
-        self, check: Callable[[], Iterable[str]] = lambda: (), passing: re.Pattern[bytes] = _ALONE
-    ) -> Scene:
+    def operators(self, *acts: str, least: int = 1) -> _Cast:
+        notes = self.laboratory.notes
+        acts = acts or ACTS
+        return self.add("operator", lambda random: operating(random, notes, acts=acts), most=1, least=least)
+
+    def scene(self, check: Callable[[], Iterable[str]] = lambda: ()) -> Scene:
         restarts = frozenset(name for name in self.programs if not name.startswith("application"))
-        laboratory = self.laboratory
-        faults = laboratory.faults()
         return Scene(
-            self.programs, check, laboratory.complete, faults, passing=passing, kills=2, restarts=restarts
+            self.programs,
+            check,
+            self.laboratory.complete,
+            self.laboratory.faults(),
+            passing=re.compile(_PASSING + (_READS if self.random.random() < 0.7 else b""), re.DOTALL),
+            kills=2,
+            restarts=restarts,
         )
 
 
@@ -303,11 +382,12 @@ def _groups(laboratory: Laboratory, random: Random) -> Scene:
 
 def _cancelling(laboratory: Laboratory, random: Random) -> Scene:
     cast = _Cast(laboratory, random).applications().leaders().workers()
-    return cast.add("operator", operating).scene(passing=_SETTINGS)
+    return cast.operators().scene()
 
 
 def _partitions(laboratory: Laboratory, random: Random) -> Scene:
-    return _Cast(laboratory, random).applications(turns=True).leaders().add("truncater", truncating).scene()
+    cast = _Cast(laboratory, random).applications(2, turns=True).leaders()
+    return cast.add("truncater", truncating).scene()
 
 
 def _rules(laboratory: Laboratory, random: Random) -> Scene:
@@ -320,22 +400,25 @@ def _rules(laboratory: Laboratory, random: Random) -> Scene:
         ]
     )
     queues.replace(laboratory.control, rules)
-    cast = (
-        _Cast(laboratory, random).applications({"key": "a"}, {"key": "b"}, {"key": "a"}).leaders().workers()
-    )
+    cast = _Cast(laboratory, random, {"key": "a"}, {"key": "b"}, {"key": "a"}, jobs=3)
+    cast.applications().leaders().workers(frees=True).operators("cancel", "revive", least=0)
 
     def check() -> Iterator[str]:
         for key, running in laboratory.query(_RUNNING):
             limit = rules.running if key is None else 1
             if limit and running > limit:
                 yield f"{running} jobs of {key or 'the queue'} are running"
+        if rules.ordered:
+            for earlier, later in laboratory.query(_OVERTAKEN):
+                yield f"job {later} has overtaken job {earlier}"
 
-    return cast.scene(check, _SETTINGS)
+    return cast.scene(check)
 
 
 def _unique(laboratory: Laboratory, random: Random) -> Scene:
     keep = random.choice(["first", "last"])
-    cast = _Cast(laboratory, random).applications({"unique_key": "doc:1", "keep": keep}).leaders().workers()
+    cast = _Cast(laboratory, random, {"unique_key": "doc:1", "keep": keep}).applications()
+    cast.leaders(lambda connection: ReturnedJobs(connection).run_once()).workers(random.randint(1, 2))
 
     def check() -> Iterator[str]:
         for (jobs,) in laboratory.query(_NOT_UNIQUE):
@@ -344,12 +427,24 @@ def _unique(laboratory: Laboratory, random: Random) -> Scene:
     return cast.scene(check)
 
 
-def _cron(laboratory: Laboratory, random: Random) -> Scene:
-    laboratory.control.execute(_DUE_SCHEDULE)
-    cast = _Cast(laboratory, random).add("ticker", lambda random: ticking()).leaders().workers()
+def _idempotency(laboratory: Laboratory, random: Random) -> Scene:
+    # Of several that wait for the same commit, the server decides which one goes on.
+    cast = _Cast(laboratory, random, {"idempotency_key": "k"}, jobs=0).applications(2).leaders().workers()
 
     def check() -> Iterator[str]:
-        for (jobs,) in laboratory.query(_TICKED):
+        for (jobs,) in laboratory.query(_STAGED):
+            if jobs > 1:
+                yield f"{jobs} jobs of one idempotency key"
+
+    return cast.scene(check)
+
+
+def _cron(laboratory: Laboratory, random: Random) -> Scene:
+    laboratory.control.execute(_DUE_SCHEDULE)
+    cast = _Cast(laboratory, random, jobs=0).add("ticker", lambda random: ticking()).leaders().workers()
+
+    def check() -> Iterator[str]:
+        for (jobs,) in laboratory.query(_STAGED):
             if jobs > 1:
                 yield f"{jobs} jobs of one tick"
 
@@ -361,12 +456,14 @@ MODULES: Mapping[str, Module] = {
         _delivery,
         (
             "lead whether or not the lock is free",
+            "give the session lock back with the statement that took it",
             "take the session lock after BEGIN, on the snapshot of a standby",
             "delete staged rows by range",
             "push tracked jobs before their move is committed",
             "begin a term with delivery number 0",
             "redeliver a job whose lease still holds",
             "redeliver a job under its old number",
+            "redeliver a retry before its time",
             "hand out the numbers of a redelivery a second time",
             "claim a job through any of its deliveries",
             "claim a job that waits for its retry",
@@ -384,6 +481,7 @@ MODULES: Mapping[str, Module] = {
             "claim a batch of jobs that wait for their retries",
             "keep the fencing tokens of the batch before",
             "finish, extend and release a batch under any token",
+            "extend the lease of a job that was given back",
         ),
     ),
     "cancelling": Module(
@@ -391,13 +489,13 @@ MODULES: Mapping[str, Module] = {
         (
             "cancel jobs in flight before staged ones",
             "cancel a job without a new fencing token",
+            "revive a dead job with its first fencing token",
             "move a job that a worker runs",
-            "move a delivered job without calling it back",
         ),
     ),
     "partitions": Module(
         _partitions,
-        ("truncate without a second look behind the lock", "truncate by a snapshot from before the lock"),
+        ("truncate by a snapshot from before the lock",),
     ),
     "rules": Module(
         _rules,
@@ -406,6 +504,8 @@ MODULES: Mapping[str, Module] = {
             "forget under a limit what an earlier leader has admitted",
             "let retries pass a limit",
             "overtake an ordered job that waits for its retry",
+            "free the key of a cancelled job that still runs",
+            "forget under a new leader which cancelled jobs still run",
         ),
     ),
     "unique": Module(
@@ -415,6 +515,7 @@ MODULES: Mapping[str, Module] = {
             "supersede a unique job that a worker has just claimed",
         ),
     ),
+    "idempotency": Module(_idempotency, ("let two transactions stage under one idempotency key",)),
     "cron": Module(
         _cron,
         (
