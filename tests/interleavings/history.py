@@ -98,6 +98,7 @@ class Notes:
 
     Attributes:
         claimed: The claimed delivery, by job and token.
+        claimants: Process and job of each claim.
         ended: Job and token of each outcome that was accepted.
         problems: What programs have seen and should not have.
         has_failed: A job may wait for its next attempt.
@@ -107,6 +108,7 @@ class Notes:
     """
 
     claimed: dict[tuple[int, int], int] = field(default_factory=dict)
+    claimants: set[tuple[str, int]] = field(default_factory=set)
     ended: set[tuple[int, int]] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     has_failed: bool = False

@@ -251,12 +251,14 @@ def work(
     """Run one delivery as a worker does, to the given end or a random one; or to none, if it dies."""
     job_id, number = _parsed(delivery)
     claim = claims.claim(connection, job_id, worker=worker, limits={}, delivery=number)
-    if claim is None and random and not notes.shares_names and random.random() < 0.3:
-        # As if the answer had been lost.
+    is_new = (worker, job_id) not in notes.claimants and not notes.shares_names
+    if claim is None and random and is_new and random.random() < 0.3:
+        # As if the answer had been lost; a process asks for no job that it has.
         claim = claims.claim(connection, job_id, worker=worker, limits={}, delivery=number, again=True)
     if claim is None:
         return
     notes.claimed[job_id, claim.fencing_token] = number
+    notes.claimants.add((worker, job_id))
     if random:
         (end,) = random.choices(_ENDS, _WEIGHTS)
     if not end:
@@ -300,6 +302,7 @@ def _work_on_many(
     found = claims.claim_many(connection, given, worker=worker, limits={})
     for claim in found:
         notes.claimed[claim.id, claim.fencing_token] = given[claim.id]
+        notes.claimants.add((worker, claim.id))
     ends = {claim.id: random.choices(_ENDS_OF_MANY, _WEIGHTS)[0] for claim in found}
     failed = [claim for claim in found if ends[claim.id] == "retry"]
     released = [claim for claim in found if ends[claim.id] == "release"]
