@@ -11,6 +11,7 @@ import pytest
 
 from drain.audit import Breach, Report
 from drain.database import postgres
+from tests.interleavings.history import LETTERS
 from tests.soak import producer, report, tables
 from tests.soak.chaos import Span, coverage
 from tests.soak.plan import SESSIONS, Kind, names, plan
@@ -244,7 +245,7 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
     summary = result.as_json()
     assert summary["ok"] is False
     assert summary["faults"] == {"worker killed": 3}
-    assert summary["coverage"] == {"worker killed": {"claimed": 2}}
+    assert summary["coverage"] == {"worker killed": dict.fromkeys(LETTERS, 0) | {"claimed": 2}}
     assert summary["found"]["lost"] == [4]
     assert summary["breaches"] == ["1 in two tables"]
     assert summary["jobs_per_second"] == 0.5
