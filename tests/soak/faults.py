@@ -80,8 +80,7 @@ class Faults:
                 signals.send(horses, signal.SIGKILL)
                 return _nothing if horses else None
             case _:
-                child.pause()
-                return child.resume
+                return self._fleet.pause(child)
 
     def _redis(self, kind: Kind) -> End | None:
         redis = self._servers.redis

@@ -78,6 +78,17 @@ class Fleet:
         """Replace the enqueuers and workers, one after the other."""
         self._to_replace = [*ENQUEUERS, *WORKERS, *RQ_WORKERS]
 
+    def pause(self, child: Child) -> Callable[[], None]:
+        """SIGSTOP a process; the end resumes it, and does not count the time as its age."""
+        child.pause()
+        paused_at = monotonic()
+
+        def resume() -> None:
+            child.resume()
+            self._started_at[child.name] += monotonic() - paused_at
+
+        return resume
+
     def supervise(self) -> None:
         """Start again whatever has ended."""
         now = monotonic()

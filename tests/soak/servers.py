@@ -28,7 +28,7 @@ _SETTINGS = CARELESS | {
     # The time of each commit is kept, so that it can be compared with that of the job's claim.
     "track_commit_timestamp": "on",
     "max_wal_size": "256MB",
-    # For a replica that was away.
+    # For a replica that reconnects.
     "wal_keep_size": "256MB",
     # Commits wait for the replica, which by default reports each ten seconds if there is nothing new.
     "wal_receiver_status_interval": "1s",

@@ -33,7 +33,7 @@ def count(connection: Connection, directory: Path) -> dict[str, int]:
             case "redis_lost":
                 found["Redis was found to have lost its memory"] += 1
             case "lease_lost":
-                found["a running job was told that its lease is lost"] += 1
+                found["a running job lost its lease"] += 1
             case "worker_died":
                 found["a worker process died, and another one took its place"] += 1
             case "redelivered":

@@ -87,7 +87,7 @@ def counts(connection: Connection) -> dict[str, int]:
 
 
 def time_in(connection: Connection, seconds: float) -> datetime:
-    """The time so many seconds from now, by the clock of PostgreSQL."""
+    """Return a time `seconds` from now, by the clock of PostgreSQL."""
     (time,) = postgres.fetch_one(connection, "SELECT now() + make_interval(secs => %s)", (seconds,))
     assert isinstance(time, datetime)
     return time
