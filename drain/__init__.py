@@ -156,13 +156,25 @@ if TYPE_CHECKING:
         Retry as Retry,
     )
     from drain.workers import (
+        StepError as StepError,
+    )
+    from drain.workers import (
         TransactionError as TransactionError,
     )
     from drain.workers import (
         UnfitResultError as UnfitResultError,
     )
     from drain.workers import (
+        async_psycopg_step_transaction as async_psycopg_step_transaction,
+    )
+    from drain.workers import (
         async_psycopg_transaction as async_psycopg_transaction,
+    )
+    from drain.workers import (
+        async_step as async_step,
+    )
+    from drain.workers import (
+        async_step_transaction as async_step_transaction,
     )
     from drain.workers import (
         async_transaction as async_transaction,
@@ -171,7 +183,16 @@ if TYPE_CHECKING:
         current_job as current_job,
     )
     from drain.workers import (
+        psycopg_step_transaction as psycopg_step_transaction,
+    )
+    from drain.workers import (
         psycopg_transaction as psycopg_transaction,
+    )
+    from drain.workers import (
+        step as step,
+    )
+    from drain.workers import (
+        step_transaction as step_transaction,
     )
     from drain.workers import (
         transaction as transaction,
@@ -223,12 +244,19 @@ else:
         "NoCurrentJobError": "drain.workers",
         "RateLimited": "drain.workers",
         "Retry": "drain.workers",
+        "StepError": "drain.workers",
         "TransactionError": "drain.workers",
         "UnfitResultError": "drain.workers",
+        "async_psycopg_step_transaction": "drain.workers",
         "async_psycopg_transaction": "drain.workers",
+        "async_step": "drain.workers",
+        "async_step_transaction": "drain.workers",
         "async_transaction": "drain.workers",
         "current_job": "drain.workers",
+        "psycopg_step_transaction": "drain.workers",
         "psycopg_transaction": "drain.workers",
+        "step": "drain.workers",
+        "step_transaction": "drain.workers",
         "transaction": "drain.workers",
     }
     __all__ = [*_HOME, "queues"]  # noqa: PLE0604

@@ -38,6 +38,8 @@ class FailurePoint(StrEnum):
     POPPED = "ids popped from Redis, not claimed"
     CLAIMED = "jobs claimed, not run"
     EXTENDED = "leases extended, their jobs still running"
+    STEP_RAN = "a step has run, its result not recorded"
+    STEP_RECORDED = "the result of a step committed, the job not finished"
     WRITTEN = "the writes of the job's transaction made, the job not finished"
     FINISHED_AND_COMMITTED = "the job's transaction committed with its finish, RQ's books not updated"
     RAN = "the job has run, its outcome not recorded"

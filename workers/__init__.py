@@ -32,8 +32,14 @@ stops the worker.
 """
 
 from drain.jobs.registry import job
+from drain.workers.context.async_steps import (
+    async_psycopg_step_transaction,
+    async_step,
+    async_step_transaction,
+)
 from drain.workers.context.async_transaction import async_psycopg_transaction, async_transaction
 from drain.workers.context.current import CurrentJob, current_job
+from drain.workers.context.steps import psycopg_step_transaction, step, step_transaction
 from drain.workers.context.transaction import psycopg_transaction, transaction
 from drain.workers.errors import (
     Dead,
@@ -44,6 +50,7 @@ from drain.workers.errors import (
     NoCurrentJobError,
     RateLimited,
     Retry,
+    StepError,
     TransactionError,
     UnfitResultError,
 )
@@ -58,12 +65,19 @@ __all__ = [
     "NoCurrentJobError",
     "RateLimited",
     "Retry",
+    "StepError",
     "TransactionError",
     "UnfitResultError",
+    "async_psycopg_step_transaction",
     "async_psycopg_transaction",
+    "async_step",
+    "async_step_transaction",
     "async_transaction",
     "current_job",
     "job",
+    "psycopg_step_transaction",
     "psycopg_transaction",
+    "step",
+    "step_transaction",
     "transaction",
 ]

@@ -74,6 +74,10 @@ class UnfitResultError(Dead):
     """A result that must be kept is not JSON, or too large; the job is dead at once."""
 
 
+class StepError(Dead):
+    """The name of a step is not valid, or used twice in a job; the job is dead at once."""
+
+
 class LeaseLostError(Exception):
     """Another worker has claimed the job, so this attempt cannot finish it.
 

@@ -44,6 +44,7 @@ _CLAIM = (
 
 _STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
 _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
+_RECORD_STEP = "drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)"
 
 
 class Grant(NamedTuple):
@@ -124,6 +125,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "DELETE, SELECT (idempotency_key, expires_at)",
             "idempotency_keys",
         ),
+        Grant("Delete the steps of deleted jobs.", "DELETE, SELECT (job_id)", "job_steps"),
         Grant("Count refused outcomes.", "SELECT (number)", "stale_finishes"),
         Grant("Follow rules and pauses.", "SELECT", "queues, queue_pauses"),
         Grant("Record why a queue's rules can't be applied.", "UPDATE (error)", "queues"),
@@ -172,6 +174,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "dead_jobs",
         ),
         Grant("Record stale outcomes.", "INSERT", "stale_finishes"),
+        Grant("Record results of steps ...", "EXECUTE", _RECORD_STEP, "FUNCTION"),
+        Grant(
+            "... for later attempts.",
+            "INSERT (job_id, name, result, seconds, fencing_token), SELECT (job_id, name, result)",
+            "job_steps",
+        ),
         Grant(
             "Confirm that a cancelled attempt has ended.",
             "SELECT (id, fencing_token, salt, claimed_by), DELETE",
@@ -241,7 +249,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
             "stale_finishes, cancelled_claims, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, "
-            "idempotency_keys",
+            "idempotency_keys, job_steps",
         ),
         Grant(
             "Read a job's state and result.",

@@ -27,6 +27,7 @@ from drain.enqueuer.housekeeping import (
     ExpiredKeys,
     PartitionTruncator,
     PastQueues,
+    PastSteps,
     ReturnedJobs,
 )
 from drain.enqueuer.retention import Retention
@@ -220,6 +221,7 @@ def _chores(enqueuer: Enqueuer, keep_days: int) -> list[Chore]:
         PartitionTruncator(connection),
         DailyPartitions(connection),
         ExpiredKeys(connection),
+        PastSteps(connection),
         PastQueues(enqueuer),
     ]
     return [*chores, Retention(connection, keep_days)] if keep_days else chores

@@ -1,4 +1,4 @@
-"""Small chores: partitions, unique keys, expired keys, idle queues."""
+"""Small chores: partitions, unique keys, expired keys, past steps, idle queues."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from psycopg import errors
 
 from drain import metrics
 from drain.admission import uniqueness
+from drain.database.postgres import Connection
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import finished, idempotency, staged
+from drain.tables import finished, idempotency, staged, steps
 
 # About 7,000 rows: stepping over as many dead ones takes 0.7 ms.
 _LARGER_THAN_BYTES = 1024 * 1024
 _DAYS_AHEAD = 3
 _MOST_KEYS = 5000
+# With a look at each day of finished jobs.
+_MOST_JOBS = 500
 
 
 class ReturnedJobs(Chore):
@@ -77,6 +80,24 @@ class ExpiredKeys(Chore):
 
     def _work(self) -> int:
         return idempotency.delete_expired(self._connection, _MOST_KEYS)
+
+
+class PastSteps(Chore):
+    """Deletes the steps of deleted jobs; counts steps. Each call looks at further jobs, in turns."""
+
+    pause_seconds = 60.0
+    goes_on = True
+    in_use = (errors.LockNotAvailable, errors.QueryCanceled)
+    refused_text = "steps of deleted jobs are not deleted"
+    refused_event = "steps_not_deleted"
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._looked_up_to = 0
+
+    def _work(self) -> int:
+        self._looked_up_to, gone = steps.delete_gone(self._connection, self._looked_up_to, _MOST_JOBS)
+        return gone
 
 
 class PastQueues(Chore):

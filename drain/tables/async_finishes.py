@@ -1,7 +1,8 @@
-"""Finishes in the transaction of an async job."""
+"""Commits of async jobs, under the fence of their claims."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -22,9 +23,16 @@ async def finish_and_commit(
     connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
     """See `finishes.finish_and_commit`."""
+    statement = finish_or_fail(connection, waits=waits)
+    return await commit_under_fence(connection, claim, statement, finish_parameters(claim, result))
+
+
+async def commit_under_fence(
+    connection: Connection, claim: Fenced, statement: str, parameters: Sequence[object]
+) -> bool:
+    """See `finishes.commit_under_fence`."""
     try:
-        statement = finish_or_fail(connection, waits=waits)
-        await execute_and_commit_async(connection, statement, finish_parameters(claim, result))
+        await execute_and_commit_async(connection, statement, parameters)
     except DivisionByZero:
         await connection.rollback()
         if await _answer(connection, IS_CURRENT, claim):

@@ -111,10 +111,17 @@ def finish_and_commit(
     Raises:
         psycopg.Error: Everything is rolled back; after an OperationalError, the commit is in doubt.
     """
+    return commit_under_fence(
+        connection, claim, finish_or_fail(connection, waits=waits), finish_parameters(claim, result)
+    )
+
+
+def commit_under_fence(
+    connection: Connection, claim: Fenced, statement: str, parameters: Sequence[object]
+) -> bool:
+    """Execute a statement that divides by zero if the claim is stale, and commit; see `finish_and_commit`."""
     try:
-        execute_and_commit(
-            connection, finish_or_fail(connection, waits=waits), finish_parameters(claim, result)
-        )
+        execute_and_commit(connection, statement, parameters)
     except DivisionByZero:
         connection.rollback()
         # With a current claim, a trigger divided by zero.

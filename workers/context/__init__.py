@@ -8,6 +8,7 @@ In the order of a job's path:
     reporter          thread that carries progress to Redis
     log_fields        the running job in its log records
     transaction       `transaction()`: writes and finish in one commit
+    steps             `step()` and `step_transaction()`: results kept for later attempts
     finish_guard      rules of every such transaction
     loading           imports of SQLAlchemy, by one thread at a time
     session           the SQLAlchemy session of that transaction
@@ -20,6 +21,7 @@ In the order of a job's path:
 The same for `async def` jobs:
 
     async_transaction       `async_transaction()` and `async_psycopg_transaction()`
+    async_steps             `async_step()` and its transactions
     async_session           the SQLAlchemy session
     async_connection_cache  kept connections
     async_connection        the psycopg connection

@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from drain.database import postgres
 from drain.database.cursor import AsyncTransactionCursor
-from drain.tables import async_finishes
+from drain.tables import async_finishes, steps
 from drain.workers.context.finish_guard import note_heartbeat, refusal, too_early
 from drain.workers.context.guarded import GuardedConnection
 
@@ -50,19 +50,25 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         self.pgconn.finish()
 
     async def commit(self) -> None:
-        """Finish the job and commit its writes, or neither."""
+        """Finish the job, or record its step, and commit its writes; or neither."""
         attempt = self._begin_finish(AsyncTransactionCursor)
-        claim = attempt.claim
+        claim, step = attempt.claim, self.step
         try:
-            attempt.finished = await async_finishes.finish_and_commit(
-                self, claim, waits=not attempt.groups_commit, result=attempt.result
-            )
+            if step is not None:
+                done = await async_finishes.commit_under_fence(
+                    self, claim, steps.record_or_fail(self), steps.record_parameters(claim, step)
+                )
+            else:
+                done = attempt.finished = await async_finishes.finish_and_commit(
+                    self, claim, waits=not attempt.groups_commit, result=attempt.result
+                )
         except psycopg.errors.SerializationFailure as error:
             note_heartbeat(error)
             raise
-        if attempt.finished:
+        if done:
+            self.step = None
             return
-        is_finished = await async_finishes.is_finished(self, claim)
+        is_finished = step is None and await async_finishes.is_finished(self, claim)
         is_cancelled = not is_finished and await async_finishes.is_cancelled(self, claim)
         raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 

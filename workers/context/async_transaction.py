@@ -39,7 +39,7 @@ async def async_transaction() -> AsyncIterator[AsyncSession]:
         DrainError: greenlet is missing.
     """
     attempt = current_attempt()
-    _require_greenlet()
+    require_greenlet("async_transaction")
     load("drain.workers.context.async_session")
     from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
 
@@ -75,10 +75,12 @@ async def async_psycopg_transaction() -> AsyncIterator[psycopg.AsyncConnection[A
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
-def _require_greenlet() -> None:
+def require_greenlet(caller: str) -> None:
+    """Raise DrainError without greenlet."""
     try:
         importlib.import_module("greenlet")
     except ImportError:
         raise DrainError(
-            f"async_transaction() needs greenlet: {extras.install('async')}; async_psycopg_transaction() does not"
+            f"{caller}() needs greenlet: {extras.install('async')}; async_psycopg_{caller.removeprefix('async_')}() "
+            "does not"
         ) from None

@@ -11,7 +11,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from drain.database import postgres
 from drain.database.cursor import TransactionCursor
-from drain.tables import cancellations, finishes
+from drain.tables import cancellations, finishes, steps
 from drain.workers.context.finish_guard import note_heartbeat, refusal, too_early
 from drain.workers.context.guarded import GuardedConnection
 from drain.workers.errors import INTERRUPTIONS
@@ -31,19 +31,25 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         self._note_settings()
 
     def commit(self) -> None:
-        """Finish the job and commit its writes, or neither."""
+        """Finish the job, or record its step, and commit its writes; or neither."""
         attempt = self._begin_finish(TransactionCursor)
-        claim = attempt.claim
+        claim, step = attempt.claim, self.step
         try:
-            attempt.finished = finishes.finish_and_commit(
-                self, claim, waits=not attempt.groups_commit, result=attempt.result
-            )
+            if step is not None:
+                done = finishes.commit_under_fence(
+                    self, claim, steps.record_or_fail(self), steps.record_parameters(claim, step)
+                )
+            else:
+                done = attempt.finished = finishes.finish_and_commit(
+                    self, claim, waits=not attempt.groups_commit, result=attempt.result
+                )
         except psycopg.errors.SerializationFailure as error:
             note_heartbeat(error)
             raise
-        if attempt.finished:
+        if done:
+            self.step = None
             return
-        is_finished = finishes.is_finished(self, claim)
+        is_finished = step is None and finishes.is_finished(self, claim)
         is_cancelled = not is_finished and cancellations.is_cancelled(self, claim)
         raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 

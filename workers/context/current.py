@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextvars import ContextVar, Token
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid5
 
 from drain.jobs import registry
@@ -17,6 +17,9 @@ from drain.workers.context.written_result import written
 from drain.workers.errors import NoCurrentJobError, UnfitResultError
 from drain.workers.lease.interruption import Interruption, Watcher
 from drain.workers.lease.lease import Lease
+
+if TYPE_CHECKING:
+    from drain.workers.context.steps import Steps
 
 _DEFAULT_OPTIONS = JobOptions()
 
@@ -34,6 +37,7 @@ class Attempt:
         in_transaction: Its `transaction()` is open, or was abandoned.
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
+        steps: Its steps, once it has called one.
     """
 
     __slots__ = (
@@ -47,7 +51,7 @@ class Attempt:
             "job",
             "lease",
         ),
-        *("_current", "has_ended", "late_result", "options", "progress", "result"),
+        *("_current", "has_ended", "late_result", "options", "progress", "result", "steps"),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -61,6 +65,7 @@ class Attempt:
         self.result: str | None = None
         self.late_result: str | None = None
         self.progress: Report | None = None
+        self.steps: Steps | None = None
         self._current: CurrentJob | None = None
 
     @property

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from drain.tables.steps import Step
 from drain.workers.context.current import Attempt
 from drain.workers.errors import JobCancelledError, LeaseLostError, TransactionError
 
 
 class CanFinish(Protocol):
-    """Connection whose commit finishes the attempt in `finishing`, if any."""
+    """Connection whose commit finishes the attempt in `finishing`, or records its step; see `GuardedConnection`."""
 
     finishing: Attempt | None
+    step: Step | None
 
 
 @contextmanager
@@ -48,6 +50,18 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
         connection.finishing = None
     if not attempt.finished:
         raise nothing_committed(attempt)
+
+
+@contextmanager
+def recording(attempt: Attempt, connection: CanFinish, step: Step) -> Iterator[None]:
+    """Let the block's commit record the step; raise TransactionError without one."""
+    connection.finishing, connection.step = attempt, step
+    try:
+        yield
+        if connection.step is not None:
+            raise nothing_committed(attempt)
+    finally:
+        connection.finishing = connection.step = None
 
 
 def nothing_committed(attempt: Attempt) -> TransactionError:

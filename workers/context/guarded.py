@@ -9,6 +9,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
+from drain.tables.steps import Step
 from drain.workers.context import inherited
 from drain.workers.context.current import Attempt
 from drain.workers.context.finish_guard import too_early
@@ -16,9 +17,15 @@ from drain.workers.errors import TransactionError
 
 
 class GuardedConnection(psycopg.BaseConnection[Any]):
-    """Commits only with the finish of a job; `finishing` is None while no commit is allowed."""
+    """Commits only with the finish of a job, or the result of its step.
+
+    Attributes:
+        finishing: None while no commit is allowed.
+        step: What the commit records instead of the finish.
+    """
 
     finishing: Attempt | None = None
+    step: Step | None = None
     row_factory: Any
     cursor_factory: Any
     server_cursor_factory: Any

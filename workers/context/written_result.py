@@ -16,21 +16,22 @@ _BRACKETS = re.compile(r"[][{}]")
 _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-def written(job_id: int, value: Any) -> str:
-    """Serialize a result, or raise UnfitResultError."""
+def written(job_id: int, value: Any, step: str = "") -> str:
+    """Serialize the result of a job or its step, or raise UnfitResultError."""
+    what = f"result of step {step!r} of job {job_id}" if step else f"result of job {job_id}"
     try:
-        text = values.as_json(f"result of job {job_id}", value)
+        text = values.as_json(what, value)
     except StageError as error:
         raise UnfitResultError(str(error)) from None
     size = len(text) if text.isascii() else len(text.encode())
     if size > MOST_BYTES:
         raise UnfitResultError(
-            f"the result of job {job_id} is too large: {size} bytes of JSON, and {MOST_BYTES} at most are kept; "
+            f"the {what} is too large: {size} bytes of JSON, and {MOST_BYTES} at most are kept; "
             "store it elsewhere and return its location"
         )
     if _is_deep(text):
         raise UnfitResultError(
-            f"the result of job {job_id} has lists or objects within each other, more than {_DEEPEST} deep"
+            f"the {what} has lists or objects within each other, more than {_DEEPEST} deep"
         )
     return text
 

@@ -19,6 +19,7 @@ from drain.jobs import registry
 from drain.jobs.annotations import ArgumentsError
 from drain.jobs.options import JobOptions
 from drain.workers.context.current import Attempt, begin, current_attempt, end
+from drain.workers.context.steps import warn_of_unused
 from drain.workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -147,6 +148,8 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     """Return the outcome after the job's transaction, if any."""
     # Ends progress reports.
     attempt.has_ended = True
+    if attempt.steps is not None and (attempt.finished or isinstance(result, Finished)):
+        warn_of_unused(attempt)
     if attempt.finished:
         return AlreadyFinished(_rest_of(attempt, result), is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):

@@ -1,0 +1,447 @@
+"""A step runs once, keeps its result for later attempts, and is fenced as the job is."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+import drain
+from drain import failpoints
+from drain.enqueuer.housekeeping import PastSteps
+from drain.failpoints import FailurePoint
+from drain.tables import cancellations, dead, steps
+from drain.tables.claims import Claim
+from drain.tables.dead import Selection as DeadSelection
+from drain.tables.selections import Selection
+from drain.workers import LeaseLostError, StepError, TransactionError, current_job, job
+from drain.workers.context.connection import JobConnection
+from drain.workers.context.current import current_attempt
+from tests.helpers import connected, query, wait_until
+from tests.inprocess_worker import FOREVER_SECONDS, NAME, Workshop, leave
+from tests.process.test_job_transactions import one_event
+
+# Each step transaction, called with its name and a label to leave, as a function of a job.
+Way = Callable[[str, str], Any]
+
+
+def by_sqlalchemy(name: str, label: str) -> Any:
+    return drain.step_transaction(name, _leave, label)
+
+
+def by_psycopg(name: str, label: str) -> Any:
+    return drain.psycopg_step_transaction(name, _leave, label)
+
+
+def by_async_sqlalchemy(name: str, label: str) -> Any:
+    return asyncio.run(drain.async_step_transaction(name, _leave_in_session, label))
+
+
+def by_async_psycopg(name: str, label: str) -> Any:
+    return asyncio.run(drain.async_psycopg_step_transaction(name, _leave_by_psycopg, label))
+
+
+def _leave(handle: Any, label: str) -> str:
+    leave(handle, label)
+    return label
+
+
+async def _leave_in_session(session: Any, label: str) -> str:
+    await session.execute(text("INSERT INTO effects (label) VALUES (:label)"), {"label": label})
+    return label
+
+
+async def _leave_by_psycopg(connection: Any, label: str) -> str:
+    await connection.execute("INSERT INTO effects (label) VALUES (%s)", (label,))
+    return label
+
+
+def outside(name: str, label: str) -> Any:
+    """Leave the effect outside of any transaction of the job, as a payment would be."""
+
+    def effect() -> str:
+        query(current_attempt().database_url, "INSERT INTO effects (label) VALUES (%s)", label)
+        return label
+
+    return drain.step(name, effect)
+
+
+def outside_async(name: str, label: str) -> Any:
+    async def effect() -> str:
+        query(current_attempt().database_url, "INSERT INTO effects (label) VALUES (%s)", label)
+        return label
+
+    return asyncio.run(drain.async_step(name, effect))
+
+
+TRANSACTIONS = [by_sqlalchemy, by_psycopg, by_async_sqlalchemy, by_async_psycopg]
+OUTSIDE = [outside, outside_async]
+ALL = pytest.mark.parametrize("way", [*OUTSIDE, *TRANSACTIONS])
+ATOMIC = pytest.mark.parametrize("way", TRANSACTIONS)
+
+
+def recorded(shop: Workshop) -> list[tuple[Any, ...]]:
+    return query(
+        shop.database_url, "SELECT job_id, name, result, fencing_token FROM job_steps ORDER BY recorded_at"
+    )
+
+
+@ALL
+def test_a_later_attempt_leaves_out_a_recorded_step_and_gets_its_result(shop: Workshop, way: Way) -> None:
+    results: list[Any] = []
+
+    def act() -> None:
+        results.append(way("charge", f"attempt {current_job().attempt}"))
+        if current_job().attempt < 3:
+            raise OSError("the shipper does not answer")
+
+    job_id = shop.delivered(act)
+    assert shop.work_to_the_end(job_id) == ["retrying", "retrying", "finished"]
+    assert shop.effects() == ["attempt 1"]
+    assert results == ["attempt 1"] * 3
+    assert recorded(shop) == [(job_id, "charge", "attempt 1", 1)]
+
+
+@ALL
+def test_a_step_that_raises_records_nothing_and_runs_again(shop: Workshop, way: Way) -> None:
+    def act() -> None:
+        with suppress(OSError):
+            _failing(way)
+        way("charge", f"attempt {current_job().attempt}")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["attempt 1"]
+    assert recorded(shop) == [(job_id, "charge", "attempt 1", 1)]
+
+
+def _failing(way: Way) -> None:
+    def fail(point: FailurePoint) -> None:
+        if point is FailurePoint.STEP_RAN:
+            raise OSError
+
+    if way in OUTSIDE:
+        drain.step("charge", lambda: (_ for _ in ()).throw(OSError()))
+    failpoints.set_hook(fail)
+    try:
+        way("charge", "rolled back")
+    finally:
+        failpoints.set_hook(None)
+
+
+@ALL
+def test_a_step_of_a_claim_that_is_lost_is_refused(shop: Workshop, way: Way) -> None:
+    """The writes of a transaction are rolled back; an effect outside has happened, but its result is not recorded."""
+    refusals: list[str] = []
+
+    def act() -> None:
+        shop.take_over(current_job().id)
+        try:
+            way("charge", "late")
+        except LeaseLostError as error:
+            refusals.append(str(error))
+            raise
+
+    job_id = shop.delivered(act, lease_seconds=30, heartbeat_seconds=10)
+    assert shop.work(job_id) == "stale"
+    assert refusals == [f"job {job_id} has been claimed by another worker; its writes are rolled back"]
+    assert shop.effects() == (["late"] if way in OUTSIDE else [])
+    assert recorded(shop) == []
+
+
+@ATOMIC
+def test_a_step_of_a_cancelled_job_is_rolled_back(shop: Workshop, way: Way) -> None:
+    def act() -> None:
+        cancellations.cancel_inflight(connected(shop.database_url), Selection(ids=(current_job().id,)))
+        way("charge", "late")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "cancelled"
+    assert shop.effects() == []
+    assert recorded(shop) == []
+
+
+@ATOMIC
+def test_a_step_commits_its_writes_while_the_job_goes_on(shop: Workshop, way: Way) -> None:
+    seen: list[tuple[list[str], str]] = []
+
+    def act() -> None:
+        way("reserve", "reserved")
+        seen.append((shop.effects(), shop.whereabouts(job_id)))
+        way("ship", "shipped")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert seen == [(["reserved"], "inflight_jobs")]
+    assert shop.effects() == ["reserved", "shipped"]
+
+
+def test_steps_then_the_jobs_own_transaction(shop: Workshop) -> None:
+    def act() -> None:
+        by_sqlalchemy("reserve", "reserved")
+        with drain.transaction() as session:
+            leave(session, "settled")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["reserved", "settled"]
+
+
+@ALL
+def test_a_step_within_or_after_the_jobs_transaction_is_refused(shop: Workshop, way: Way) -> None:
+    refusals: list[str] = []
+
+    def act() -> None:
+        with drain.transaction() as session:
+            leave(session, "settled")
+            with suppress(TransactionError):
+                way("charge", "within")
+        try:
+            way("charge", "after")
+        except TransactionError as error:
+            refusals.append(str(error))
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["settled"]
+    assert refusals == [
+        f"step 'charge' of job {job_id} comes too late: the transaction that finishes the job has begun"
+    ]
+
+
+@ALL
+def test_a_name_used_twice_kills_the_job(shop: Workshop, way: Way) -> None:
+    def act() -> None:
+        way("charge", "first")
+        way("charge", "second")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    assert shop.effects() == ["first"]
+    assert shop.row(job_id)["last_error"]["message"] == (
+        "two steps of a job are named 'charge': give each its own name, such as 'charge 2'"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", None, 42])
+def test_a_step_needs_a_name(shop: Workshop, name: Any) -> None:
+    def act() -> None:
+        with pytest.raises(StepError):
+            drain.step(name, print)
+
+    assert shop.work(shop.delivered(act)) == "finished"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(object(), "cannot be written as JSON"), ("x" * 70_000, "is too large")],
+    ids=["object", "large"],
+)
+def test_a_result_that_cannot_be_kept_kills_the_job_and_rolls_back(
+    shop: Workshop, value: object, words: str
+) -> None:
+    def write(session: Any) -> object:
+        leave(session, "rolled back")
+        return value
+
+    job_id = shop.delivered(lambda: drain.step_transaction("charge", write))
+    assert shop.work(job_id) == "dead"
+    message = shop.row(job_id)["last_error"]["message"]
+    assert message.startswith(f"the result of step 'charge' of job {job_id} ")
+    assert words in message
+    assert shop.effects() == []
+
+
+def test_results_are_the_same_in_each_attempt(shop: Workshop) -> None:
+    results: list[Any] = []
+
+    def act() -> None:
+        results.append(drain.step("none", lambda: None))
+        results.append(drain.step("pair", lambda: (1, {"a": [True]})))
+        if current_job().attempt == 1:
+            raise OSError
+
+    shop.work_to_the_end(shop.delivered(act))
+    assert results == [None, [1, {"a": [True]}]] * 2
+
+
+def test_async_steps_run_at_the_same_time(shop: Workshop) -> None:
+    async def act() -> None:
+        both = asyncio.Barrier(2)
+
+        async def meet(label: str) -> str:
+            await asyncio.wait_for(both.wait(), FOREVER_SECONDS)
+            return label
+
+        async def meet_in_transaction(connection: Any, label: str) -> str:
+            await _leave_by_psycopg(connection, label)
+            return await meet(label)
+
+        results = await asyncio.gather(
+            drain.async_step("left", meet, "left"),
+            drain.async_psycopg_step_transaction("right", meet_in_transaction, "right"),
+        )
+        assert [*results] == ["left", "right"]
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert sorted(name for _, name, *_ in recorded(shop)) == ["left", "right"]
+    assert shop.effects() == ["right"]
+
+
+def test_jobs_staged_in_a_step_are_committed_with_it(shop: Workshop) -> None:
+    def act() -> None:
+        drain.step_transaction("next", lambda session: drain.stage(session, "shop.jobs.next", [1]))
+        if current_job().attempt == 1:
+            raise OSError
+
+    assert shop.work_to_the_end(shop.delivered(act)) == ["retrying", "finished"]
+    assert query(shop.database_url, "SELECT job_args FROM staged_jobs") == [([1],)]
+
+
+@ATOMIC
+@pytest.mark.parametrize("point", [FailurePoint.STEP_RAN, FailurePoint.STEP_RECORDED], ids=lambda p: p.name)
+def test_a_session_that_the_server_ends_loses_or_keeps_both(
+    shop: Workshop, way: Way, point: FailurePoint
+) -> None:
+    def strike(reached: FailurePoint) -> None:
+        if reached is point and current_job().attempt == 1:
+            assert wait_until(lambda: shop.terminate("drain job"))
+
+    def act() -> None:
+        way("charge", f"attempt {current_job().attempt}")
+        if current_job().attempt == 1:
+            raise OSError
+
+    failpoints.set_hook(strike)
+    try:
+        job_id = shop.delivered(act)
+        assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
+    finally:
+        failpoints.set_hook(None)
+    attempt = 2 if point is FailurePoint.STEP_RAN else 1
+    assert shop.effects() == [f"attempt {attempt}"]
+    assert recorded(shop) == [(job_id, "charge", f"attempt {attempt}", attempt)]
+
+
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_an_effect_is_recorded_after_a_lost_connection(shop: Workshop, way: Way) -> None:
+    """A payment that was made is not made again because the server restarts in between."""
+
+    def strike(reached: FailurePoint) -> None:
+        if reached is FailurePoint.STEP_RAN:
+            # One that the step keeps from the first.
+            assert wait_until(lambda: shop.terminate("drain job"))
+
+    def act() -> None:
+        way("first", "first")
+        failpoints.set_hook(strike)
+        way("second", "second")
+
+    try:
+        job_id = shop.delivered(act)
+        assert shop.work(job_id) == "finished"
+    finally:
+        failpoints.set_hook(None)
+    assert shop.effects() == ["first", "second"]
+    assert [name for _, name, *_ in recorded(shop)] == ["first", "second"]
+
+
+def test_a_lost_answer_to_a_commit_is_no_second_step(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[bool] = []
+    commit = JobConnection.commit
+
+    def lose_first_answer(connection: Any) -> None:
+        commit(connection)
+        commits.append(True)
+        if len(commits) == 1:
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(JobConnection, "commit", lose_first_answer)
+    job_id = shop.delivered(lambda: outside("charge", "charged"))
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["charged"]
+    assert recorded(shop) == [(job_id, "charge", "charged", 1)]
+
+
+def test_a_job_that_finishes_without_its_recorded_steps_warns(
+    shop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act() -> None:
+        outside("charge" if current_job().attempt == 1 else "bill", "charged")
+        if current_job().attempt == 1:
+            raise OSError
+
+    with caplog.at_level(logging.WARNING):
+        job_id = shop.delivered(act)
+        assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
+    assert one_event(caplog, "steps_unused") == (
+        f"job {job_id} (tests.act) finished without its recorded steps 'charge': "
+        "if the code renamed them, they ran twice"
+    )
+
+
+def test_a_dead_job_that_is_retried_resumes_after_its_steps(shop: Workshop) -> None:
+    is_up: list[bool] = []
+
+    def act() -> None:
+        outside("charge", "charged")
+        if not is_up:
+            raise drain.Dead("the shipper is gone")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    is_up.append(True)
+    dead.revive(connected(shop.database_url), DeadSelection(ids=(job_id,)))
+    shop.move(job_id)
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["charged"]
+
+
+def test_a_first_attempt_reads_no_steps(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+
+    def read(_connection: object, claim: Claim) -> dict[str, str]:
+        reads.append(claim.id)
+        return {}
+
+    monkeypatch.setattr(steps, "read", read)
+
+    def act() -> None:
+        outside("charge", "charged")
+        if current_job().attempt == 1:
+            assert reads == []
+            raise OSError
+
+    job_id = shop.delivered(act)
+    shop.work(job_id)
+    shop.work(job_id)
+    assert reads == [job_id]
+
+
+def test_the_leader_deletes_the_steps_of_deleted_jobs_alone(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drain.enqueuer.housekeeping._MOST_JOBS", 2)
+
+    def act(ending: str) -> None:
+        outside("charge", "charged")
+        if ending == "dead":
+            raise drain.Dead
+        if ending == "retrying":
+            raise OSError
+
+    endings = ("finished", "dead", "dead", "retrying", "finished")
+    registered = job(name=NAME)(act)
+    jobs = [shop.deliver(registered, ending) for ending in endings]
+    assert [shop.work(job_id) for job_id in jobs] == [*endings]
+    finished, dead_, discarded, retrying, pruned = jobs
+    query(shop.database_url, "DELETE FROM dead_jobs WHERE id = %s", discarded)
+    query(shop.database_url, "DELETE FROM finished_jobs WHERE id = %s", pruned)
+    chore = PastSteps(connected(shop.database_url))
+    # Two jobs a call; the last of these begins again at the lowest id.
+    assert [chore._work() for _ in range(5)] == [0, 1, 1, 0, 0]
+    assert {job_id for job_id, *_ in recorded(shop)} == {finished, dead_, retrying}

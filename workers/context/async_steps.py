@@ -1,0 +1,113 @@
+"""As `steps`, for `async def` jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+import psycopg
+
+from drain.tables import steps
+from drain.tables.steps import Step
+from drain.workers.context.async_connection_cache import bare
+from drain.workers.context.async_transaction import require_greenlet
+from drain.workers.context.current import Attempt, current_attempt
+from drain.workers.context.finish_guard import recording
+from drain.workers.context.loading import load
+from drain.workers.context.steps import PAUSE_SECONDS, Steps, begun, checked, may_have_some, taken
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+P = ParamSpec("P")
+
+
+async def async_step(
+    name: str, function: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs
+) -> Any:
+    """As `step`, for an `async def` function; steps may run at the same time."""
+    attempt = current_attempt()
+    if (kept := await _find(attempt, name)) is None:
+        with begun(attempt, name) as ran:
+            kept = ran(await function(*args, **kwargs))
+            await _record(attempt, kept)
+    return json.loads(kept.result)
+
+
+async def async_step_transaction(
+    name: str,
+    function: Callable[Concatenate[AsyncSession, P], Awaitable[Any]],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Any:
+    """As `step_transaction`, for an `async def` function, which gets an AsyncSession. Needs greenlet."""
+    attempt = current_attempt()
+    require_greenlet("async_step_transaction")
+    load("drain.workers.context.async_session")
+    from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
+
+    if (kept := await _find(attempt, name)) is None:
+        with begun(attempt, name) as ran:
+            async with session_of(attempt.database_url) as session:
+                value = await function(session, *args, **kwargs)
+                await session.flush()
+                kept = ran(value)
+                with recording(attempt, await driver_of_session(session), kept):
+                    await commit_with_the_finish(session)
+    return json.loads(kept.result)
+
+
+async def async_psycopg_step_transaction(
+    name: str,
+    function: Callable[Concatenate[psycopg.AsyncConnection[Any], P], Awaitable[Any]],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Any:
+    """As `psycopg_step_transaction`, for an `async def` function, which gets an AsyncConnection."""
+    attempt = current_attempt()
+    if (kept := await _find(attempt, name)) is None:
+        with begun(attempt, name) as ran:
+            async with bare(attempt.database_url) as connection:
+                kept = ran(await function(connection, *args, **kwargs))
+                with recording(attempt, connection, kept):
+                    await connection.commit()
+    return json.loads(kept.result)
+
+
+async def _find(attempt: Attempt, name: str) -> Step | None:
+    checked(attempt, name)
+    if attempt.steps is None:
+        kept = await _read(attempt) if may_have_some(attempt) else {}
+        # Another step of this attempt may have read them meanwhile.
+        attempt.steps = attempt.steps or Steps(kept, set())
+    return taken(attempt.steps, name)
+
+
+async def _read(attempt: Attempt) -> dict[str, str]:
+    async with bare(attempt.database_url) as connection:
+        kept = await steps.read_async(connection, attempt.claim)
+        await connection.rollback()
+    return kept
+
+
+async def _record(attempt: Attempt, done: Step) -> None:
+    is_in_doubt = False
+    while True:
+        try:
+            async with bare(attempt.database_url) as connection:
+                with recording(attempt, connection, done):
+                    await connection.commit()
+        except psycopg.errors.UniqueViolation:
+            if not is_in_doubt:
+                raise
+        except psycopg.OperationalError:
+            if attempt.lease.seconds_left() < PAUSE_SECONDS:
+                raise
+            is_in_doubt = True
+            await asyncio.sleep(PAUSE_SECONDS)
+            continue
+        return
