@@ -475,26 +475,6 @@ CREATE TABLE IF NOT EXISTS job_steps (
     CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255)
 );
 
--- Records a step's result if this is still the job's claim; returns whether it was. The last statement of the step's
--- transaction, since its lock on the job stops heartbeats; see drain_finish.
-DO $do$ BEGIN EXECUTE pg_catalog.format($text$
-CREATE OR REPLACE FUNCTION drain_record_step(
-    job bigint, token bigint, job_salt bigint, worker text, step text, kept jsonb, took double precision
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
-BEGIN
-    WITH held AS (
-        SELECT id FROM %1$s.inflight_jobs
-        WHERE id = job AND fencing_token = token AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker
-        FOR UPDATE
-    )
-    INSERT INTO %1$s.job_steps (job_id, name, result, seconds, fencing_token)
-    SELECT id, step, kept, took, token FROM held;
-    RETURN FOUND;
-END
-$$
-$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
-    WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
-
 
 -- stale_finishes: refused outcomes, as evidence of the fence. The worker reported after another one had claimed the
 -- job, or after a failover to a database without its claim.
@@ -1099,8 +1079,7 @@ REVOKE ALL ON FUNCTION
     drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer),
     drain_stage_once(text, double precision, jsonb), drain_finish_with_result(bigint, bigint, jsonb),
     drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),
-    drain_digest(bytea, text, jsonb, jsonb),
-    drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)
+    drain_digest(bytea, text, jsonb, jsonb)
     FROM PUBLIC;
 
 
@@ -1109,4 +1088,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (6) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (7) ON CONFLICT DO NOTHING;

@@ -84,40 +84,6 @@ CREATE TABLE IF NOT EXISTS cancelled_claims (
 );
 CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue);
 
--- job_steps: results of the finished steps of jobs, which later attempts reuse. The enqueuer deletes those of jobs that
--- no table has any more.
-CREATE TABLE IF NOT EXISTS job_steps (
-    job_id        bigint           NOT NULL,
-    name          text             NOT NULL,
-    result        jsonb            NOT NULL,
-    seconds       double precision NOT NULL,
-    -- Token of the claim that recorded it.
-    fencing_token bigint           NOT NULL,
-    recorded_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (job_id, name),
-    CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255)
-);
-
--- Records a step's result if this is still the job's claim; returns whether it was. The last statement of the step's
--- transaction, since its lock on the job stops heartbeats; see drain_finish.
-DO $do$ BEGIN EXECUTE pg_catalog.format($text$
-CREATE OR REPLACE FUNCTION drain_record_step(
-    job bigint, token bigint, job_salt bigint, worker text, step text, kept jsonb, took double precision
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
-BEGIN
-    WITH held AS (
-        SELECT id FROM %1$s.inflight_jobs
-        WHERE id = job AND fencing_token = token AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker
-        FOR UPDATE
-    )
-    INSERT INTO %1$s.job_steps (job_id, name, result, seconds, fencing_token)
-    SELECT id, step, kept, took, token FROM held;
-    RETURN FOUND;
-END
-$$
-$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
-    WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
-
 -- The role that has staged a job. The default follows: with it, ADD COLUMN would name the owner in each row that is there.
 ALTER TABLE staged_jobs ADD COLUMN staged_by text;
 ALTER TABLE staged_jobs ALTER COLUMN staged_by
@@ -322,8 +288,7 @@ BEGIN ATOMIC
 END;
 
 REVOKE ALL ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb), drain_role(),
-    drain_digest(bytea, text, jsonb, jsonb),
-    drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision) FROM PUBLIC;
+    drain_digest(bytea, text, jsonb, jsonb) FROM PUBLIC;
 
 -- A role of a program may do what the new program does with it.
 DO $$
@@ -337,16 +302,13 @@ BEGIN
             ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
             ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
             ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at, stands_for) ON staged_jobs, inflight_jobs'),
-            ('staged_jobs_ready', 'DELETE', 'SELECT (job_id), DELETE ON job_steps'),
             -- Workers.
             ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
-            ('stale_finishes', 'INSERT', 'SELECT (job_id, name, result) ON job_steps'),
-            ('stale_finishes', 'INSERT', 'INSERT (job_id, name, result, seconds, fencing_token) ON job_steps'),
             -- Operators.
             ('queues', 'DELETE', 'INSERT ON cancelled_claims'),
             ('queues', 'DELETE', 'INSERT (staged_by) ON staged_jobs'),
             -- Inspection.
-            ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims, job_steps')
+            ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims')
         ) AS may (relation, privilege, rights)
             JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
         LATERAL pg_catalog.aclexplode(home.relacl) AS job
@@ -363,8 +325,6 @@ BEGIN
             AND job.grantee NOT IN (home.proowner, 0::pg_catalog.oid)
     LOOP
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb) TO %s', it.role);
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION '
-            'drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision) TO %s', it.role);
         EXECUTE pg_catalog.format('GRANT SELECT (finished_by) ON finished_jobs TO %s', it.role);
         EXECUTE pg_catalog.format('GRANT SELECT (salt) ON dead_jobs TO %s', it.role);
     END LOOP;

@@ -6,7 +6,7 @@ Read in this order:
     atoms       begin, commit, and the list in Redis
     delivery    the core: statements, each with the name of the SQL constant that it models; programs, which order
                 them; scenarios, with what can go wrong, what must hold, and mutants that break it
-    modules     the other parts of the protocol, a file or package each; flows, batches, steps, waits and dispatch are
+    modules     the other parts of the protocol, a file or package each; flows, batches, waits and dispatch are
                 designs, whose docstrings propose the SQL
     checker     the search
 

@@ -1,7 +1,4 @@
-"""Steps, a design: a step's result is the last statement of the step's own transaction, under the current token.
-
-    INSERT INTO job_steps (job_id, name, …) SELECT … FROM inflight_jobs
-    WHERE id = … AND fencing_token = … AND salt … AND claimed_by = … FOR UPDATE
+"""Steps: a step's result is the last statement of the step's own transaction, under the current token.
 
 Without a row, the step rolls back. A later attempt claims, then reads the results, and leaves those steps out.
 """
@@ -61,7 +58,9 @@ class Steps:
 
     def done(self) -> Execute:
         """Read the steps that have a result."""
-        return Execute(Statement("", STEPS, lambda *_: True, lambda w, at, row: at, reads=True))
+        return Execute(
+            Statement("drain.tables.steps.READ", STEPS, lambda *_: True, lambda w, at, row: at, reads=True)
+        )
 
     def change(self, step: int) -> Execute:
         """Write in the step's transaction: the effect that must happen once."""
@@ -88,7 +87,8 @@ class Steps:
         if self.broken == "check the token, then write":
             where = ids([claim.job])
         shares_key = self.broken == "lock the job for key share"
-        return Execute(Statement("", INFLIGHT, where, insert, shares_key=shares_key))
+        sql = "drain.tables.steps.RECORD_OR_FAIL"
+        return Execute(Statement(sql, INFLIGHT, where, insert, shares_key=shares_key))
 
     def finish(self, claim: Claimed, process: str) -> Execute:
         """Finish the job under its token, by `schema.sql: drain_finish`."""

@@ -5,6 +5,7 @@ import time
 
 import psycopg
 import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from drain import workers
 from drain.workers import job
@@ -20,19 +21,38 @@ LEAVE = sqlalchemy.text("INSERT INTO effects (label, worker) VALUES (:label, :wo
 def settle(label: object) -> None:
     """Leave the effect in the transaction of the finish: once, or not at all."""
     with workers.transaction() as session:
-        session.execute(LEAVE, {"label": label, "worker": os.getpid()})
+        session.execute(LEAVE, _effect(label))
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
 async def settle_async(label: object) -> None:
     async with workers.async_transaction() as session:
-        await session.execute(LEAVE, {"label": label, "worker": os.getpid()})
+        await session.execute(LEAVE, _effect(label))
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
 async def settle_async_by_psycopg(label: object) -> None:
     async with workers.async_psycopg_transaction() as connection:
         await connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", (label, os.getpid()))
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def settle_in_steps(label: object) -> None:
+    """Leave the effect in a step, which is left out once it has committed."""
+    workers.step_transaction("settle", lambda session: session.execute(LEAVE, _effect(label)) and None)
+    workers.step("done", lambda: None)
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+async def settle_in_async_steps(label: object) -> None:
+    async def leave(session: AsyncSession) -> None:
+        await session.execute(LEAVE, _effect(label))
+
+    await workers.async_step_transaction("settle", leave)
+
+
+def _effect(label: object) -> dict[str, object]:
+    return {"label": label, "worker": os.getpid()}
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)

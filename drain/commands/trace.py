@@ -72,6 +72,7 @@ def show_trace(job: dict[str, Any], hops: Sequence[dict[str, Any]], *, has_noted
         at = hop["at"].isoformat(sep=" ", timespec="milliseconds")
         step = Text(_length(hop["step_seconds"]), style="bold yellow" if is_marked else "")
         name = f"{hop['hop']} (attempt {hop['attempt']})" if "attempt" in hop else hop["hop"]
+        name = f"step {visible(hop['step'])}" if "step" in hop else name
         table.add_row(name, at, _length(hop["seconds"]), step)
     console.print(table)
     if not has_noted:

@@ -153,26 +153,34 @@ AsyncTransactionCursor: type[psycopg.AsyncCursor[Any]] = (
 
 
 def execute_and_commit(
-    connection: psycopg.Connection[Any], statement: LiteralString, parameters: Params
+    connection: psycopg.Connection[Any],
+    statement: LiteralString,
+    parameters: Params,
+    *,
+    prepare: bool | None = None,
 ) -> None:
     """Execute and commit, in one exchange if possible; the caller rolls back."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningCursor):
         cursor._commits = True
-        cursor.execute(statement, parameters)
+        cursor.execute(statement, parameters, prepare=prepare)
     else:
-        cursor.execute(statement, parameters)
+        cursor.execute(statement, parameters, prepare=prepare)
         cursor.execute(_COMMIT)
 
 
 async def execute_and_commit_async(
-    connection: psycopg.AsyncConnection[Any], statement: LiteralString, parameters: Params
+    connection: psycopg.AsyncConnection[Any],
+    statement: LiteralString,
+    parameters: Params,
+    *,
+    prepare: bool | None = None,
 ) -> None:
     """See `execute_and_commit`."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningAsyncCursor):
         cursor._commits = True
-        await cursor.execute(statement, parameters)
+        await cursor.execute(statement, parameters, prepare=prepare)
     else:
-        await cursor.execute(statement, parameters)
+        await cursor.execute(statement, parameters, prepare=prepare)
         await cursor.execute(_COMMIT)

@@ -69,6 +69,10 @@ ORDER BY latest.finished_at DESC, latest.id DESC LIMIT %(limit)s
     "dead": "SELECT * FROM dead_jobs WHERE true {} ORDER BY died_at DESC, id DESC LIMIT %(limit)s",
 }
 
+_STEPS = sql.SQL(
+    "SELECT name, seconds, recorded_at, result, fencing_token FROM job_steps WHERE job_id = %(id)s ORDER BY recorded_at"
+)
+
 
 def jobs(
     connection: Connection,
@@ -96,7 +100,8 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
     for state, table in TABLES.items():
         statement = sql.SQL("SELECT * FROM {table} WHERE id = %(id)s").format(table=sql.Identifier(table))
         for row in _objects(connection, statement, {"id": job_id}):
-            return {"state": state, **row}
+            steps = _objects(connection, _STEPS, {"id": job_id})
+            return {"state": state, **row, **({"steps": steps} if steps else {})}
     raise UnknownJobError(
         f"no job has the id {job_id}: it was never staged, or was rolled back, forwarded, discarded or archived"
     )
@@ -162,7 +167,7 @@ def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> b
 
 
 def _objects(
-    connection: Connection, statement: Composed, parameters: Mapping[str, Any]
+    connection: Connection, statement: sql.SQL | Composed, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     # Other cursor classes may not read binary.
     with psycopg.Cursor(connection, row_factory=dict_row) as cursor:

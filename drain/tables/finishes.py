@@ -117,11 +117,16 @@ def finish_and_commit(
 
 
 def commit_under_fence(
-    connection: Connection, claim: Fenced, statement: str, parameters: Sequence[object]
+    connection: Connection,
+    claim: Fenced,
+    statement: str,
+    parameters: Sequence[object] | Mapping[str, object],
+    *,
+    prepare: bool | None = None,
 ) -> bool:
     """Execute a statement that divides by zero if the claim is stale, and commit; see `finish_and_commit`."""
     try:
-        execute_and_commit(connection, statement, parameters)
+        execute_and_commit(connection, statement, parameters, prepare=prepare)
     except DivisionByZero:
         connection.rollback()
         # With a current claim, a trigger divided by zero.

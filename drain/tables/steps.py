@@ -8,13 +8,20 @@ import psycopg
 
 from drain.database.postgres import AnyConnection, Connection, fetch_one, home_of
 from drain.database.qualified import within
-from drain.tables.fences import Fenced
+from drain.tables.fences import THIS_CLAIM, Fenced, of_one
 
-# As `FINISH_OR_FAIL`: with COMMIT in the same exchange.
-RECORD_OR_FAIL = (
-    "SELECT 1 / drain_record_step(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::jsonb, "
-    "%s::double precision)::integer"
+# Divides by zero if the claim is stale, so that COMMIT can follow in the same exchange. Last in its transaction, since
+# the lock stops heartbeats. Never prepared: a plan from when a table was empty would read all of it.
+RECORD_OR_FAIL = f"""
+WITH held AS (
+    SELECT id FROM inflight_jobs WHERE {THIS_CLAIM} FOR UPDATE
+), recorded AS (
+    INSERT INTO job_steps (job_id, name, result, seconds, fencing_token)
+    SELECT id, %(name)s::text, %(result)s::jsonb, %(seconds)s::double precision, %(token)s::bigint FROM held
+    RETURNING true
 )
+SELECT 1 / count(*) FROM recorded
+"""
 READ = "SELECT name, result::text FROM job_steps WHERE job_id = %s"
 # Jobs may be in any table, so one snapshot must show them all.
 DELETE_GONE = """
@@ -43,7 +50,6 @@ class Step(NamedTuple):
 
 def read(connection: Connection, claim: Fenced) -> dict[str, str]:
     """Read the results that earlier attempts recorded, as JSON, by name."""
-    # A plan kept since the table was empty would read all of it.
     statement = within(home_of(connection), READ)
     return dict(connection.execute(statement, (claim.id,), prepare=False).fetchall())
 
@@ -59,9 +65,9 @@ def record_or_fail(connection: AnyConnection) -> str:
     return within(home_of(connection), RECORD_OR_FAIL)
 
 
-def record_parameters(claim: Fenced, step: Step) -> tuple[object, ...]:
-    """Return the parameters of `drain_record_step`."""
-    return claim.id, claim.fencing_token, claim.salt, claim.worker, *step
+def record_parameters(claim: Fenced, step: Step) -> dict[str, Any]:
+    """Return its parameters."""
+    return {**of_one(claim), **step._asdict()}
 
 
 def delete_gone(connection: Connection, after: int, most: int) -> tuple[int, int]:

@@ -66,6 +66,8 @@ def _earlier(error: dict[str, Any]) -> str:
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
     if name == "progress" and isinstance(value, dict):
         return [_progress(value, now)]
+    if name == "steps":
+        return [_step(step, now) for step in value]
     if name.endswith("_at") and isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
@@ -80,6 +82,14 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
         indented = json.dumps(value, ensure_ascii=False, default=json_default, indent=2)
         return [visible(line) for line in indented.splitlines()]
     return [text]
+
+
+def _step(step: dict[str, Any], now: datetime) -> str:
+    """Format `charge, 1.2s, 3 minutes ago: "payment-42"`."""
+    result = json.dumps(step["result"], ensure_ascii=False, default=json_default)
+    cut = "…" if len(result) > _RESULT_CHARACTERS else ""
+    when = f"{duration(step['seconds'])}, {relative(step['recorded_at'], now)}"
+    return visible(f"{step['name']}, {when}: {result[:_RESULT_CHARACTERS]}{cut}")
 
 
 def _progress(progress: dict[str, Any], now: datetime) -> str:

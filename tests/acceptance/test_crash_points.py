@@ -253,6 +253,8 @@ WORKERS = {
     FailurePoint.POPPED: TRANSACTIONAL,
     FailurePoint.CLAIMED: TRANSACTIONAL,
     FailurePoint.EXTENDED: f"{jobs_that_crash.MODULE}.outlive_the_first_lease",
+    FailurePoint.STEP_RAN: f"{jobs_that_crash.MODULE}.settle_in_steps",
+    FailurePoint.STEP_RECORDED: f"{jobs_that_crash.MODULE}.settle_in_steps",
     FailurePoint.WRITTEN: TRANSACTIONAL,
     FailurePoint.FINISHED_AND_COMMITTED: TRANSACTIONAL,
     FailurePoint.RAN: TRANSACTIONAL,
@@ -368,6 +370,23 @@ def test_a_worker_killed_around_the_commit_of_its_job_writes_once(
     wait_until(lambda: system.effects() == Counter(system.finished()))
     if point is FailurePoint.FINISHED_AND_COMMITTED:
         assert system.finished()
+    system.go_on()
+
+    assert system.finished() == ids
+    assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
+@pytest.mark.parametrize(
+    "point", [FailurePoint.STEP_RAN, FailurePoint.STEP_RECORDED], ids=lambda point: point.name
+)
+def test_a_worker_killed_around_the_commit_of_an_async_step_writes_once(
+    system: System, point: FailurePoint
+) -> None:
+    ids = system.stage(job=f"{jobs_that_crash.MODULE}.settle_in_async_steps")
+    system.drain_once()
+
+    system.crash(point, WORK)
     system.go_on()
 
     assert system.finished() == ids

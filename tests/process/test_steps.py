@@ -1,17 +1,22 @@
 """A step runs once, keeps its result for later attempts, and is fenced as the job is."""
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import text
 
 import drain
 from drain import failpoints
+from drain.__main__ import main
 from drain.enqueuer.housekeeping import PastSteps
 from drain.failpoints import FailurePoint
 from drain.tables import cancellations, dead, steps
@@ -151,6 +156,35 @@ def test_a_step_of_a_claim_that_is_lost_is_refused(shop: Workshop, way: Way) -> 
     assert refusals == [f"job {job_id} has been claimed by another worker; its writes are rolled back"]
     assert shop.effects() == (["late"] if way in OUTSIDE else [])
     assert recorded(shop) == []
+
+
+@ALL
+@pytest.mark.parametrize(
+    "change",
+    ["fencing_token = fencing_token + 1", "lease_expires_at = lease_expires_at + interval '1 min'"],
+    ids=["claim", "heartbeat"],
+)
+def test_a_step_waits_for_a_change_of_its_job_under_way(shop: Workshop, way: Way, change: str) -> None:
+    """Its lock conflicts with a claim's, so a claim that commits first refuses the step."""
+    is_claim = change.startswith("fencing_token")
+
+    def act() -> None:
+        with psycopg.connect(shop.database_url) as other, ThreadPoolExecutor(1) as helper:
+            other.execute(f"UPDATE inflight_jobs SET {change} WHERE id = %s".encode(), [current_job().id])
+
+            def commit_once_the_step_waits() -> None:
+                wait_until(lambda: query(shop.database_url, "SELECT FROM pg_locks WHERE NOT granted"))
+                other.commit()
+
+            committed = helper.submit(commit_once_the_step_waits)
+            try:
+                way("charge", "charged")
+            finally:
+                committed.result()
+
+    job_id = shop.delivered(act, lease_seconds=60, heartbeat_seconds=20)
+    assert shop.work(job_id) == ("stale" if is_claim else "finished")
+    assert len(recorded(shop)) == (0 if is_claim else 1)
 
 
 @ATOMIC
@@ -445,3 +479,19 @@ def test_the_leader_deletes_the_steps_of_deleted_jobs_alone(
     # Two jobs a call; the last of these begins again at the lowest id.
     assert [chore._work() for _ in range(5)] == [0, 1, 1, 0, 0]
     assert {job_id for job_id, *_ in recorded(shop)} == {finished, dead_, retrying}
+
+
+def test_show_and_trace_list_the_steps(shop: Workshop) -> None:
+    def act() -> None:
+        drain.step("charge\x1b[31m", lambda: {"payment": 42})
+
+    job_id = shop.delivered(act)
+    shop.work(job_id)
+    shown, traced, as_json = (
+        CliRunner().invoke(main, [*words, str(job_id), "--database-url", shop.database_url])
+        for words in (["show"], ["trace"], ["show", "--json"])
+    )
+    assert re.search(r'^steps +charge\\x1b\[31m, \S+, .* ago: {"payment": 42}$', shown.output, re.M)
+    assert re.search(r"^step charge\\x1b\[31m  ", traced.output, re.M)
+    (step,) = json.loads(as_json.output)["steps"]
+    assert (step["name"], step["result"], step["fencing_token"]) == ("charge\x1b[31m", {"payment": 42}, 1)

@@ -24,6 +24,7 @@ TABLES = {
     "crons",
     "idempotency_keys",
     "cancelled_claims",
+    "job_steps",
 } | PARTITIONS
 # Module below drain/tables/ -> the tables whose rows its statements change, take out, and put in. A row is changed and
 # taken out by the modules of its table alone; `staged_jobs` is where applications write.
@@ -39,6 +40,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"staged_jobs", "inflight_jobs"},
         "INSERT INTO": {"finished_jobs"},
     },
+    "steps": {"INSERT INTO": {"job_steps"}, "DELETE FROM": {"job_steps"}},
     "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
     "leases": {"UPDATE": {"inflight_jobs"}},

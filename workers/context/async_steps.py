@@ -82,7 +82,7 @@ async def _find(attempt: Attempt, name: str) -> Step | None:
     checked(attempt, name)
     if attempt.steps is None:
         kept = await _read(attempt) if may_have_some(attempt) else {}
-        # Another step of this attempt may have read them meanwhile.
+        # Another step may have read them first.
         attempt.steps = attempt.steps or Steps(kept, set())
     return taken(attempt.steps, name)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
-# Between attempts to record a step that has run, while PostgreSQL is away.
+# Between attempts to record a step while PostgreSQL is unavailable.
 PAUSE_SECONDS = 0.25
 
 

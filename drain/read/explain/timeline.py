@@ -22,7 +22,7 @@ _OF_TABLES = {
 def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[str, Any]]:
     """List the hops of a job in time order, with `seconds` since the first and `step_seconds` since the previous.
 
-    Failed attempts also have `attempt`, `worker` and `error`.
+    Failed attempts also have `attempt`, `worker` and `error`; steps have `step`, their name.
 
     Args:
         noted: Times recorded by processes (`wire.Traces`).
@@ -38,8 +38,11 @@ def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[
         # A death has its transaction's start time, before the failure that caused it.
         times |= {"died": max(times["died"], attempts[-1]["at"])} if "died" in times else {}
         times.pop("failed", None)
+    steps = (
+        {"hop": "step", "at": step["recorded_at"], "step": step["name"]} for step in job.get("steps", ())
+    )
     ordered = sorted(
-        [*attempts, *({"hop": hop, "at": at} for hop, at in times.items())], key=lambda hop: hop["at"]
+        [*attempts, *steps, *({"hop": hop, "at": at} for hop, at in times.items())], key=lambda hop: hop["at"]
     )
     before = [ordered[0]["at"], *(hop["at"] for hop in ordered)]
     return [

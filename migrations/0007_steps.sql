@@ -1,0 +1,42 @@
+-- From version 6 to 7: results of jobs' steps. Programs of version 6 go on working.
+
+-- job_steps: results of the finished steps of jobs, which later attempts reuse. The enqueuer deletes those of jobs that
+-- no table has any more.
+CREATE TABLE IF NOT EXISTS job_steps (
+    job_id        bigint           NOT NULL,
+    name          text             NOT NULL,
+    result        jsonb            NOT NULL,
+    seconds       double precision NOT NULL,
+    -- Token of the claim that recorded it.
+    fencing_token bigint           NOT NULL,
+    recorded_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (job_id, name),
+    CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255)
+);
+
+-- Roles get the rights that the programs of version 7 need with their role.
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
+        FROM (VALUES
+            -- The enqueuer.
+            ('staged_jobs_ready', 'DELETE', 'SELECT (job_id), DELETE'),
+            -- Workers.
+            ('stale_finishes', 'INSERT', 'INSERT (job_id, name, result, seconds, fencing_token)'),
+            ('stale_finishes', 'INSERT', 'SELECT (job_id, name, result)'),
+            -- Inspection.
+            ('stale_finishes', 'SELECT', 'SELECT')
+        ) AS may (relation, privilege, rights)
+            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
+        LATERAL pg_catalog.aclexplode(home.relacl) AS job
+        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s ON job_steps TO %s', it.rights, it.role);
+    END LOOP;
+END
+$$;
+
+INSERT INTO drain_schema (version) VALUES (7);
