@@ -24,6 +24,7 @@ from benchmarks import (
     servers,
     soak,
     staging,
+    steps,
     stock_workers,
     ticks,
     unique,
@@ -200,7 +201,7 @@ def _admission(started: Services, place: Place) -> list[str]:
         machine.line(started, place.kind),
         *(
             module.section(started, **alone.sizes_of(module.SIZES, quick=place.sizes.scale < 1))
-            for module in (admission, depths, unique, exactness, ticks)
+            for module in (admission, depths, unique, exactness, ticks, steps)
         ),
     ]
 

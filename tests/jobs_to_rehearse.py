@@ -10,12 +10,15 @@ from sqlalchemy import text
 from drain import (
     Dead,
     Defer,
+    async_psycopg_step_transaction,
     async_psycopg_transaction,
     async_transaction,
     current_job,
     job,
     psycopg_transaction,
     stage,
+    step,
+    step_transaction,
     transaction,
 )
 
@@ -50,6 +53,20 @@ async def in_async(label: str) -> None:
 async def in_async_session(label: str) -> None:
     async with async_transaction() as session:
         await session.execute(text(INSERT.format(label)))
+
+
+@job(name="r.steps", result="keep")
+def in_steps(label: str) -> list[str]:
+    step_transaction("write", lambda session: session.execute(text(INSERT.format(label))) and None)
+    return [step("charge", lambda: label), step("ship", lambda: label)]
+
+
+@job(name="r.async_steps")
+async def in_async_steps(label: str) -> None:
+    async def write(connection: psycopg.AsyncConnection[object]) -> None:
+        await connection.execute(INSERT.format(label).encode())
+
+    await async_psycopg_step_transaction("write", write)
 
 
 @job(name="r.raises")

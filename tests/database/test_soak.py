@@ -119,6 +119,27 @@ def test_a_job_that_finished_without_its_effect_is_found(books: Books) -> None:
     assert books.found() == {"finished without its effect": [2]}
 
 
+def test_each_step_is_taken_once_and_recorded(books: Books) -> None:
+    books.want(4, "stepped")
+    books.execute(FINISH, 4, 2)
+    books.execute("INSERT INTO effects VALUES (4, 2)")
+    for step in ("reserve", "charge", "ship"):
+        books.execute("INSERT INTO stepped VALUES (4, %s, 1)", step)
+        books.execute(
+            "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token) VALUES (4, %s, 'null', 0, 1)",
+            step,
+        )
+    assert books.found() == {}
+    books.execute("UPDATE job_steps SET fencing_token = 2 WHERE name = 'ship'")
+    assert books.found() == {"took a step and did not record it so": [4, 4]}
+    books.execute("DELETE FROM job_steps WHERE name = 'ship'")
+    assert books.found() == {"took a step and did not record it so": [4]}
+    books.execute("DELETE FROM stepped WHERE step = 'ship'")
+    assert books.found() == {"finished without a step": [4]}
+    books.execute("INSERT INTO stepped VALUES (4, 'charge', 2)")
+    assert books.found()["took a step twice"] == [4]
+
+
 def test_a_claim_before_the_commit_or_the_due_time_is_found(books: Books) -> None:
     books.execute("UPDATE finished_jobs SET scheduled_at = %s WHERE id = 1", LATER)
     books.execute("UPDATE finished_jobs SET claimed_at = now() - interval '1 hour' WHERE id = 2")

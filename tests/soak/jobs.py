@@ -16,13 +16,15 @@ from drain import stage
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.jobs.registry import Job
-from drain.workers import Dead, Defer, current_job, job, transaction
+from drain.workers import Dead, Defer, current_job, job, step_transaction, transaction
 
 LEASE_SECONDS = 2.0
 # The kinds that end in dead_jobs, on purpose.
 DOOMED = ("doomed", "hopeless")
+STEPS = ("reserve", "charge", "ship")
 
 _EFFECT = text("INSERT INTO effects (job_id, fencing_token) VALUES (:job_id, :token)")
+_STEP = text("INSERT INTO stepped (job_id, step, fencing_token) VALUES (:job_id, :step, :token)")
 _WANT = text("INSERT INTO wanted (job_id, kind) VALUES (:job_id, :kind)")
 _SEND = "INSERT INTO sent (job_id, fencing_token) VALUES (%s, %s)"
 
@@ -47,6 +49,15 @@ def _job(function: Callable[P, None], **options: Any) -> Job[P, None]:
 @_job
 def settle() -> None:
     """Write in the transaction that finishes the job."""
+    with transaction() as session:
+        _take_effect(session)
+
+
+@_job
+def stepped() -> None:
+    """Write in steps, of which a later attempt leaves out those that have committed."""
+    for name in STEPS:
+        step_transaction(name, _take_step, name)
     with transaction() as session:
         _take_effect(session)
 
@@ -133,6 +144,7 @@ def options(kind: str, chance: random.Random) -> dict[str, Any]:
 # By the name of the kind: the job, and how often it is chosen.
 KINDS: dict[str, tuple[Job[..., None], float]] = {
     "settle": (settle, 40),
+    "stepped": (stepped, 8),
     "group": (group, 10),
     "send": (send, 25),
     "flaky": (flaky, 8),
@@ -147,6 +159,11 @@ KINDS: dict[str, tuple[Job[..., None], float]] = {
 def _take_effect(session: Session) -> None:
     this = current_job()
     session.execute(_EFFECT, {"job_id": this.id, "token": this.fencing_token})
+
+
+def _take_step(session: Session, name: str) -> None:
+    this = current_job()
+    session.execute(_STEP, {"job_id": this.id, "step": name, "token": this.fencing_token})
 
 
 def _elsewhere() -> Connection:

@@ -15,7 +15,8 @@ RUNNING, RUNNING_PER_KEY = 5, 2
 # Key that is paused before the first job is staged, until the faults are over.
 HELD = "held"
 # `wanted` is written in the transaction that stages the job. Jobs write into `effects` in the transaction that
-# finishes them, and into `sent` in one of its own, as they would do something outside of PostgreSQL. `once` has the
+# finishes them, and into `sent` in one of its own, as they would do something outside of PostgreSQL. Steps
+# write into `stepped`. `once` has the
 # answer to each staging with an idempotency key, `cancelled` the jobs that the operator has cancelled and not revived,
 # both written in the transaction that does so. `witness` notes each change of the set of running jobs, with the
 # transaction that makes it.
@@ -23,6 +24,7 @@ _CREATE = """
 CREATE TABLE wanted (job_id bigint PRIMARY KEY, kind text NOT NULL);
 CREATE TABLE effects (job_id bigint NOT NULL, fencing_token bigint NOT NULL);
 CREATE TABLE sent (job_id bigint NOT NULL, fencing_token bigint NOT NULL);
+CREATE TABLE stepped (job_id bigint NOT NULL, step text NOT NULL, fencing_token bigint NOT NULL);
 CREATE TABLE once (idempotency_key text NOT NULL, job_id bigint NOT NULL);
 CREATE TABLE cancelled (job_id bigint PRIMARY KEY);
 CREATE TABLE calmed (at timestamptz NOT NULL DEFAULT clock_timestamp());

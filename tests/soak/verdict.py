@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drain.audit import Breach
 from drain.database.postgres import Connection
-from tests.soak.jobs import DOOMED
+from tests.soak.jobs import DOOMED, STEPS
 from tests.soak.tables import HELD, RUNNING, RUNNING_PER_KEY, ids
 
 # What must not be, each as the ids of the jobs of which it is true.
@@ -56,6 +56,17 @@ _QUESTIONS = {
     "finished without its effect": """
         SELECT job_id FROM wanted WHERE job_id IN (SELECT id FROM finished_jobs WHERE superseded_by IS NULL)
         AND job_id NOT IN (SELECT job_id FROM effects UNION ALL SELECT job_id FROM sent)
+    """,
+    "took a step twice": "SELECT job_id FROM stepped GROUP BY job_id, step HAVING count(*) > 1",
+    "took a step and did not record it so": """
+        SELECT job_id FROM (
+            (SELECT * FROM stepped EXCEPT SELECT job_id, name, fencing_token FROM job_steps)
+            UNION ALL (SELECT job_id, name, fencing_token FROM job_steps EXCEPT SELECT * FROM stepped)) AS apart
+    """,
+    "finished without a step": """
+        SELECT job_id FROM wanted WHERE kind = 'stepped' AND job_id IN (
+            SELECT id FROM finished_jobs WHERE superseded_by IS NULL)
+        AND (SELECT count(*) FROM stepped WHERE stepped.job_id = wanted.job_id) < %(steps)s
     """,
     "dead and should not be": """
         SELECT id FROM dead_jobs JOIN wanted ON job_id = id
@@ -130,7 +141,7 @@ def judge(
         breaches: For the verdict, as they are.
         ended: For the verdict, as it is.
     """
-    parameters = {"doomed": list(DOOMED)}
+    parameters = {"doomed": list(DOOMED), "steps": len(STEPS)}
     faults = {name: ids(connection, question, parameters) for name, question in _QUESTIONS.items()}
     faults["confirmed and forgotten"] = ids(connection, _FORGOTTEN, {"told": list(told)})
     return Verdict(faults, breaches, ended)

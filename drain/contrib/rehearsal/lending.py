@@ -55,10 +55,11 @@ class RehearsedConnection(LentConnection):
         return super().cursor(*args, **options)
 
     def commit(self) -> None:
-        """Check as a commit would; mark the job finished."""
+        """Check as a commit would; mark the job finished, unless a step commits."""
         attempt = self._begin_finish(TransactionCursor)
         check_as_a_commit(self.pgconn)
-        attempt.finished = True
+        attempt.finished = self.step is None
+        self.step = None
         self.end()
 
 
@@ -72,10 +73,11 @@ class RehearsedAsyncConnection(LentAsyncConnection):
         return super().cursor(*args, **options)
 
     async def commit(self) -> None:
-        """Check as a commit would; mark the job finished."""
+        """Check as a commit would; mark the job finished, unless a step commits."""
         attempt = self._begin_finish(AsyncTransactionCursor)
         check_as_a_commit(self.pgconn)
-        attempt.finished = True
+        attempt.finished = self.step is None
+        self.step = None
         self.end()
 
 

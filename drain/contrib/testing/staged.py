@@ -111,8 +111,8 @@ class Staged:
     def run(self, job: Job | None = None, *, limit: int | None = None, check: bool = False) -> list[Ran]:
         """Run due jobs one by one, and those that they stage, until nothing is due.
 
-        Arguments pass through JSON. A job that fails or is deferred waits until `advance`. `drain.transaction()` and
-        `drain.psycopg_transaction()` are savepoints on the test's connection.
+        Arguments pass through JSON. A job that fails or is deferred waits until `advance`. Transactions of jobs and
+        their steps are savepoints on the test's connection.
 
         Args:
             job: Name or function; None for all.

@@ -67,7 +67,7 @@ def told(result: Result) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["session", "psycopg", "async", "async_session"])
+@pytest.mark.parametrize("name", ["session", "psycopg", "async", "async_session", "steps", "async_steps"])
 def test_a_repaired_dead_job_returns_and_leaves_no_trace(url: str, rehearse: Rehearse, name: str) -> None:
     die(url, 1, f"r.{name}", error=("ValueError", "no x"))
     before = query(url, "SELECT * FROM dead_jobs")
@@ -85,6 +85,17 @@ def test_a_repaired_dead_job_returns_and_leaves_no_trace(url: str, rehearse: Reh
         assert found["rolled_back"]["staged"] == 1
         assert found["rolled_back"]["tables"]["staged_jobs"] == changes
     assert query(url, "SELECT * FROM dead_jobs") == before
+
+
+def test_a_rehearsed_job_leaves_out_its_recorded_steps(url: str, rehearse: Rehearse) -> None:
+    die(url, 1, "r.steps", "new", ("OSError", "no answer"))
+    query(
+        url,
+        "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token) VALUES (1, 'charge', '\"old\"', 1, 6)",
+    )
+    (found,) = told(rehearse("--dead", "--json"))
+    assert found["now"]["result"] == '["old","new"]'
+    assert query(url, "SELECT name FROM job_steps") == [("charge",)]
 
 
 def test_a_job_that_fails_as_before_does_not_differ(url: str, rehearse: Rehearse) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import drain
@@ -325,6 +326,45 @@ def test_a_jobs_transaction_is_a_savepoint(connection: psycopg.Connection[Any], 
     assert effects(connection) == [
         "before", "psycopg ", "psycopg  too", "psycopg after", "psycopg after too", "session",
     ]  # fmt: skip
+
+
+def test_steps_are_savepoints_which_later_attempts_leave_out(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    def write(inner: Any, label: str) -> None:
+        inner.execute(sqlalchemy.text(label) if isinstance(inner, Session) else label)
+
+    async def write_async(inner: Any, label: str) -> None:
+        await inner.execute(sqlalchemy.text(label) if isinstance(inner, AsyncSession) else label)
+
+    async def charge() -> int:
+        return 42
+
+    @job
+    def steps() -> None:
+        attempt = current_job().attempt
+        drain.step_transaction("session", write, f"INSERT INTO effects VALUES ('session {attempt}')")
+        drain.psycopg_step_transaction("psycopg", write, f"INSERT INTO effects VALUES ('psycopg {attempt}')")
+        assert drain.step("charge", lambda: attempt) == 1
+        if attempt == 1:
+            raise OSError
+
+    @job
+    async def async_steps() -> None:
+        attempt = current_job().attempt
+        insert = "INSERT INTO effects VALUES ('async {} {}')"
+        await drain.async_step_transaction("session", write_async, insert.format("session", attempt))
+        await drain.async_psycopg_step_transaction("psycopg", write_async, insert.format("psycopg", attempt))
+        assert await drain.async_step("charge", charge) == 42
+        if attempt == 1:
+            raise OSError
+
+    for each in (steps, async_steps):
+        each.stage(connection)
+        assert states(staged.run()) == ["retrying"]
+        staged.advance(timedelta(hours=1))
+        assert states(staged.run()) == ["finished"]
+    assert effects(connection) == ["session 1", "psycopg 1", "async session 1", "async psycopg 1"]
 
 
 def test_the_fence_refuses_a_job_cancelled_or_reclaimed_while_it_runs(
