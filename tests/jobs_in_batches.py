@@ -10,15 +10,19 @@ import time
 from pathlib import Path
 
 import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from drain.workers import (
     Dead,
     Defer,
     Retry,
     async_psycopg_transaction,
+    async_step_transaction,
     async_transaction,
     current_job,
     job,
+    step_transaction,
     transaction,
 )
 from tests.jobs_for_tests import _count, _leave, _wait_for, create_effects, effects, leave_effect
@@ -43,6 +47,38 @@ def note(label: str) -> None:
 def note_in_transaction(label: str) -> None:
     with transaction() as session:
         session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def step_and_fail_once(label: str) -> None:
+    """Leave the label in a step of the first attempt, which then fails."""
+    step_transaction("write", _write, label)
+    if current_job().attempt == 1:
+        raise ConnectionError(label)
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+async def step_and_fail_once_in_loop(label: str) -> None:
+    async def write(session: AsyncSession) -> None:
+        await session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
+
+    await async_step_transaction("write", write)
+    if current_job().attempt == 1:
+        raise ConnectionError(label)
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON, isolated=True)
+def step_and_fail_once_isolated(label: str) -> None:
+    step_and_fail_once.function(label)
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON, commit="grouped")
+def step_and_fail_once_grouped(label: str) -> None:
+    step_and_fail_once.function(label)
+
+
+def _write(session: Session, label: str) -> None:
+    session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
 
 
 @job(max_attempts=1, commit="grouped")

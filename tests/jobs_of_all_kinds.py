@@ -5,7 +5,16 @@ import time
 
 from sqlalchemy import text
 
-from drain.workers import Dead, Defer, current_job, job, psycopg_transaction, transaction
+from drain.workers import (
+    Dead,
+    Defer,
+    current_job,
+    job,
+    psycopg_transaction,
+    step,
+    step_transaction,
+    transaction,
+)
 
 MODULE = "tests.jobs_of_all_kinds"
 # Beyond the patience of any test: only the death of its worker ends the job's first attempt.
@@ -39,6 +48,14 @@ def in_a_session(number: int) -> None:
 def in_a_transaction_of_psycopg(number: int) -> None:
     with psycopg_transaction() as connection:
         connection.execute((LEAVE % number).encode())
+
+
+@job(queue="orders", retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def in_steps(number: int) -> None:
+    step_transaction("write", lambda session: session.execute(text(LEAVE % number)) and None)
+    if current_job().attempt == 1:
+        raise ConnectionError("the target is away")
+    step("call", lambda: number)
 
 
 @job(queue="orders", retry_base_seconds=SOON, retry_cap_seconds=SOON)

@@ -66,6 +66,7 @@ RQ_WORKER = [str(Path(sys.executable).with_name("rq")), "worker", "--url"]
 OF_ORDERS = [
     jobs.in_a_session,
     jobs.in_a_transaction_of_psycopg,
+    jobs.in_steps,
     jobs.fail_once,
     jobs.defer_once,
     jobs.give_up,

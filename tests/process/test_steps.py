@@ -26,9 +26,11 @@ from drain.tables.selections import Selection
 from drain.workers import LeaseLostError, StepError, TransactionError, current_job, job
 from drain.workers.context.connection import JobConnection
 from drain.workers.context.current import current_attempt
-from tests.helpers import connected, query, wait_until
+from tests import jobs_in_batches
+from tests.helpers import connected, end, leading, query, rq_worker, wait_until
 from tests.inprocess_worker import FOREVER_SECONDS, NAME, Workshop, leave
 from tests.process.test_job_transactions import one_event
+from tests.worker_processes import Yard
 
 # Each step transaction, called with its name and a label to leave, as a function of a job.
 Way = Callable[[str, str], Any]
@@ -495,3 +497,32 @@ def test_show_and_trace_list_the_steps(shop: Workshop) -> None:
     assert re.search(r"^step charge\\x1b\[31m  ", traced.output, re.M)
     (step,) = json.loads(as_json.output)["steps"]
     assert (step["name"], step["result"], step["fencing_token"]) == ("charge\x1b[31m", {"payment": 42}, 1)
+
+
+KINDS: list[Any] = [
+    jobs_in_batches.step_and_fail_once,
+    jobs_in_batches.step_and_fail_once_in_loop,
+    jobs_in_batches.step_and_fail_once_isolated,
+    jobs_in_batches.step_and_fail_once_grouped,
+]
+
+
+@pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["alone", "in threads"])
+def test_a_second_process_continues_after_the_steps_of_each_kind_of_job(
+    yard: Yard, options: tuple[str, ...]
+) -> None:
+    ids = [job_id for number, kind in enumerate(KINDS) for job_id in yard.pushed(kind, f"{number}")]
+    with leading(yard.env()), yard.working(*options) as command:
+        yard.wait_for("finished_jobs", ids)
+        assert end(command) == 0
+    assert sorted(yard.effects()) == ["0", "1", "2", "3"]
+    assert query(yard.database_url, "SELECT DISTINCT attempts FROM finished_jobs") == [(2,)]
+
+
+def test_an_unmodified_rq_worker_continues_after_the_steps(yard: Yard) -> None:
+    (job_id,) = yard.pushed(jobs_in_batches.step_and_fail_once, "a")
+    for place in ("inflight_jobs", "finished_jobs"):
+        rq_worker(yard.redis_url, "default", env=yard.env())
+        assert yard.place(job_id) == place
+        yard.redeliver()
+    assert yard.effects() == ["a"]
