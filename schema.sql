@@ -269,6 +269,41 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_unique ON inflight_jobs (unique_key)
     WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL;
 
 
+-- job_steps: results of the finished steps of jobs, which later attempts reuse. The enqueuer deletes those of jobs that
+-- no table has any more.
+CREATE TABLE IF NOT EXISTS job_steps (
+    job_id        bigint           NOT NULL,
+    name          text             NOT NULL,
+    result        jsonb            NOT NULL,
+    seconds       double precision NOT NULL,
+    -- Token of the claim that recorded it.
+    fencing_token bigint           NOT NULL,
+    recorded_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (job_id, name),
+    CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255)
+);
+
+-- Records a step's result if this is still the job's claim; returns whether it was. Last in the step's transaction, since
+-- its lock stops heartbeats. The lock waits for a claim or cancellation under way; see drain_finish for the rest.
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_record_step(
+    job bigint, token bigint, job_salt bigint, worker text, step text, kept jsonb, took double precision
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
+    WITH held AS (
+        SELECT id FROM %1$s.inflight_jobs
+        WHERE (id, fencing_token, claimed_by) = (job, token, worker) AND salt IS NOT DISTINCT FROM job_salt
+        FOR UPDATE
+    )
+    INSERT INTO %1$s.job_steps (job_id, name, result, seconds, fencing_token)
+    SELECT id, step, kept, took, token FROM held;
+    RETURN FOUND;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+
 -- finished_jobs: one row per job, partitioned by UTC day; days are archived and dropped whole. Append-only, except for
 -- a result returned after the job's own transaction. A partition's primary key is the last guard against finishing
 -- twice; no key can span all partitions.
@@ -459,21 +494,6 @@ BEGIN ATOMIC
     SELECT pg_catalog.count(*), coalesce(pg_catalog.sum(pg_catalog.hashtextextended(job::text, 0)), 0)
     FROM finished_jobs_other AS job WHERE finished_at >= day AND finished_at < day + 1;
 END;
-
-
--- job_steps: results of the finished steps of jobs, which later attempts reuse. The enqueuer deletes those of jobs that
--- no table has any more.
-CREATE TABLE IF NOT EXISTS job_steps (
-    job_id        bigint           NOT NULL,
-    name          text             NOT NULL,
-    result        jsonb            NOT NULL,
-    seconds       double precision NOT NULL,
-    -- Token of the claim that recorded it.
-    fencing_token bigint           NOT NULL,
-    recorded_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (job_id, name),
-    CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255)
-);
 
 
 -- stale_finishes: refused outcomes, as evidence of the fence. The worker reported after another one had claimed the
@@ -1079,7 +1099,8 @@ REVOKE ALL ON FUNCTION
     drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer),
     drain_stage_once(text, double precision, jsonb), drain_finish_with_result(bigint, bigint, jsonb),
     drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),
-    drain_digest(bytea, text, jsonb, jsonb)
+    drain_digest(bytea, text, jsonb, jsonb),
+    drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)
     FROM PUBLIC;
 
 

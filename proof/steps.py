@@ -87,7 +87,7 @@ class Steps:
         if self.broken == "check the token, then write":
             where = ids([claim.job])
         shares_key = self.broken == "lock the job for key share"
-        sql = "drain.tables.steps.RECORD_OR_FAIL"
+        sql = "schema.sql: drain_record_step"
         return Execute(Statement(sql, INFLIGHT, where, insert, shares_key=shares_key))
 
     def finish(self, claim: Claimed, process: str) -> Execute:

@@ -153,34 +153,26 @@ AsyncTransactionCursor: type[psycopg.AsyncCursor[Any]] = (
 
 
 def execute_and_commit(
-    connection: psycopg.Connection[Any],
-    statement: LiteralString,
-    parameters: Params,
-    *,
-    prepare: bool | None = None,
+    connection: psycopg.Connection[Any], statement: LiteralString, parameters: Params
 ) -> None:
     """Execute and commit, in one exchange if possible; the caller rolls back."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningCursor):
         cursor._commits = True
-        cursor.execute(statement, parameters, prepare=prepare)
+        cursor.execute(statement, parameters)
     else:
-        cursor.execute(statement, parameters, prepare=prepare)
+        cursor.execute(statement, parameters)
         cursor.execute(_COMMIT)
 
 
 async def execute_and_commit_async(
-    connection: psycopg.AsyncConnection[Any],
-    statement: LiteralString,
-    parameters: Params,
-    *,
-    prepare: bool | None = None,
+    connection: psycopg.AsyncConnection[Any], statement: LiteralString, parameters: Params
 ) -> None:
     """See `execute_and_commit`."""
     cursor = connection.cursor()
     if isinstance(cursor, BeginningAsyncCursor):
         cursor._commits = True
-        await cursor.execute(statement, parameters, prepare=prepare)
+        await cursor.execute(statement, parameters)
     else:
-        await cursor.execute(statement, parameters, prepare=prepare)
+        await cursor.execute(statement, parameters)
         await cursor.execute(_COMMIT)

@@ -44,6 +44,7 @@ _CLAIM = (
 
 _STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
 _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
+_RECORD_STEP = "drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)"
 
 
 class Grant(NamedTuple):
@@ -173,8 +174,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "dead_jobs",
         ),
         Grant("Record stale outcomes.", "INSERT", "stale_finishes"),
+        Grant("Record results of steps ...", "EXECUTE", _RECORD_STEP, "FUNCTION"),
         Grant(
-            "Record results of steps, for later attempts.",
+            "... for later attempts.",
             "INSERT (job_id, name, result, seconds, fencing_token), SELECT (job_id, name, result)",
             "job_steps",
         ),

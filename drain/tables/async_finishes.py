@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -28,16 +28,11 @@ async def finish_and_commit(
 
 
 async def commit_under_fence(
-    connection: Connection,
-    claim: Fenced,
-    statement: str,
-    parameters: Sequence[object] | Mapping[str, object],
-    *,
-    prepare: bool | None = None,
+    connection: Connection, claim: Fenced, statement: str, parameters: Sequence[object]
 ) -> bool:
     """See `finishes.commit_under_fence`."""
     try:
-        await execute_and_commit_async(connection, statement, parameters, prepare=prepare)
+        await execute_and_commit_async(connection, statement, parameters)
     except DivisionByZero:
         await connection.rollback()
         if await _answer(connection, IS_CURRENT, claim):

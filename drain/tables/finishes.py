@@ -117,16 +117,11 @@ def finish_and_commit(
 
 
 def commit_under_fence(
-    connection: Connection,
-    claim: Fenced,
-    statement: str,
-    parameters: Sequence[object] | Mapping[str, object],
-    *,
-    prepare: bool | None = None,
+    connection: Connection, claim: Fenced, statement: str, parameters: Sequence[object]
 ) -> bool:
     """Execute a statement that divides by zero if the claim is stale, and commit; see `finish_and_commit`."""
     try:
-        execute_and_commit(connection, statement, parameters, prepare=prepare)
+        execute_and_commit(connection, statement, parameters)
     except DivisionByZero:
         connection.rollback()
         # With a current claim, a trigger divided by zero.

@@ -8,20 +8,13 @@ import psycopg
 
 from drain.database.postgres import AnyConnection, Connection, fetch_one, home_of
 from drain.database.qualified import within
-from drain.tables.fences import THIS_CLAIM, Fenced, of_one
+from drain.tables.fences import Fenced
 
-# Divides by zero if the claim is stale, so that COMMIT can follow in the same exchange. Last in its transaction, since
-# the lock stops heartbeats. Never prepared: a plan from when a table was empty would read all of it.
-RECORD_OR_FAIL = f"""
-WITH held AS (
-    SELECT id FROM inflight_jobs WHERE {THIS_CLAIM} FOR UPDATE
-), recorded AS (
-    INSERT INTO job_steps (job_id, name, result, seconds, fencing_token)
-    SELECT id, %(name)s::text, %(result)s::jsonb, %(seconds)s::double precision, %(token)s::bigint FROM held
-    RETURNING true
+# As `finishes.FINISH_OR_FAIL`: on failure nothing is committed, so COMMIT is pipelined.
+RECORD_OR_FAIL = (
+    "SELECT 1 / drain_record_step(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::jsonb, "
+    "%s::double precision)::integer"
 )
-SELECT 1 / count(*) FROM recorded
-"""
 READ = "SELECT name, result::text FROM job_steps WHERE job_id = %s"
 # Jobs may be in any table, so one snapshot must show them all.
 DELETE_GONE = """
@@ -65,9 +58,9 @@ def record_or_fail(connection: AnyConnection) -> str:
     return within(home_of(connection), RECORD_OR_FAIL)
 
 
-def record_parameters(claim: Fenced, step: Step) -> dict[str, Any]:
-    """Return its parameters."""
-    return {**of_one(claim), **step._asdict()}
+def record_parameters(claim: Fenced, step: Step) -> tuple[object, ...]:
+    """Return the parameters of `drain_record_step`."""
+    return claim.id, claim.fencing_token, claim.salt, claim.worker, *step
 
 
 def delete_gone(connection: Connection, after: int, most: int) -> tuple[int, int]:

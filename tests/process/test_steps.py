@@ -160,6 +160,30 @@ def test_a_step_of_a_claim_that_is_lost_is_refused(shop: Workshop, way: Way) -> 
     assert recorded(shop) == []
 
 
+@ATOMIC
+def test_a_step_of_an_old_token_is_refused(shop: Workshop, way: Way) -> None:
+    """The same process has claimed the job again."""
+    _refused_after(shop, way, "fencing_token = fencing_token + 1 WHERE")
+
+
+@ATOMIC
+@pytest.mark.parametrize("change", ["claimed_by = 'another' WHERE", "salt = salt + 1 WHERE"])
+def test_a_step_of_a_repeated_token_is_refused(shop: Workshop, way: Way, change: str) -> None:
+    """After a failover that lost claims, another claim, or another job, may have the id and the token."""
+    _refused_after(shop, way, change)
+
+
+def _refused_after(shop: Workshop, way: Way, change: str) -> None:
+    def act() -> None:
+        shop.set(current_job().id, change)
+        with pytest.raises(LeaseLostError):
+            way("charge", "late")
+
+    shop.work(shop.delivered(act, lease_seconds=60, heartbeat_seconds=20))
+    assert shop.effects() == []
+    assert recorded(shop) == []
+
+
 @ALL
 @pytest.mark.parametrize(
     "change",
@@ -493,7 +517,7 @@ def test_show_and_trace_list_the_steps(shop: Workshop) -> None:
         CliRunner().invoke(main, [*words, str(job_id), "--database-url", shop.database_url])
         for words in (["show"], ["trace"], ["show", "--json"])
     )
-    assert re.search(r'^steps +charge\\x1b\[31m, \S+, .* ago: {"payment": 42}$', shown.output, re.M)
+    assert re.search(r'^steps +charge\\x1b\[31m, \S+, (now|.* ago): {"payment": 42}$', shown.output, re.M)
     assert re.search(r"^step charge\\x1b\[31m  ", traced.output, re.M)
     (step,) = json.loads(as_json.output)["steps"]
     assert (step["name"], step["result"], step["fencing_token"]) == ("charge\x1b[31m", {"payment": 42}, 1)

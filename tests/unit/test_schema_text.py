@@ -40,7 +40,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"staged_jobs", "inflight_jobs"},
         "INSERT INTO": {"finished_jobs"},
     },
-    "steps": {"INSERT INTO": {"job_steps"}, "DELETE FROM": {"job_steps"}},
+    "steps": {"DELETE FROM": {"job_steps"}},
     "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
     "leases": {"UPDATE": {"inflight_jobs"}},

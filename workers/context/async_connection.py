@@ -56,11 +56,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         try:
             if step is not None:
                 done = await async_finishes.commit_under_fence(
-                    self,
-                    claim,
-                    steps.record_or_fail(self),
-                    steps.record_parameters(claim, step),
-                    prepare=False,
+                    self, claim, steps.record_or_fail(self), steps.record_parameters(claim, step)
                 )
             else:
                 done = attempt.finished = await async_finishes.finish_and_commit(

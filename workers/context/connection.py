@@ -37,11 +37,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         try:
             if step is not None:
                 done = finishes.commit_under_fence(
-                    self,
-                    claim,
-                    steps.record_or_fail(self),
-                    steps.record_parameters(claim, step),
-                    prepare=False,
+                    self, claim, steps.record_or_fail(self), steps.record_parameters(claim, step)
                 )
             else:
                 done = attempt.finished = finishes.finish_and_commit(
