@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import selectors
 import socket
 import threading
@@ -15,11 +14,15 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from tests.interleavings.sessions import Session
+
 _PATIENCE_SECONDS = 30.0
 # A statement without an answer for this long may wait for a lock; each look that finds none doubles it.
-_LOOK_SECONDS = 0.008
+_LOOK_SECONDS = 0.012
 _RELEASE_SECONDS = 0.01
 _TERMINATE = b"X"
+# Names of sockets; libpq demands the first one.
+_POSTGRES, _REDIS = ".s.PGSQL.5432", "redis"
 _WAITING = "SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid = ANY (%s)"
 _CONNECTED = "SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = ANY (%s)"
 
@@ -31,16 +34,28 @@ class KilledError(Exception):
 class Link:
     """One connection of a program, and its held request."""
 
-    def __init__(self, actor: Actor, client: socket.socket, server: socket.socket) -> None:
-        self.actor, self.client, self.server = actor, client, server
+    def __init__(self, actor: Actor, client: socket.socket) -> None:
+        self.actor, self.client = actor, client
+        # PostgreSQL's begins with the client's first message.
+        self.session: Session | None = None
         self.held = b""
-        self.pid = 0
+
+    @property
+    def pid(self) -> int:
+        """Of PostgreSQL's process; 0 for Redis."""
+        return self.session.pid if self.session else 0
 
     def send(self, data: bytes) -> None:
         """Send a request to the server."""
+        assert self.session
+        self.session.send(data)
+
+    def release(self) -> None:
+        """Send its held request."""
         if not self.pid:
             self.actor.gate.redis_requests += 1
-        self.server.sendall(data)
+        self.held, data = b"", self.held
+        self.send(data)
 
 
 class Actor:
@@ -126,17 +141,17 @@ class Actor:
             self._go_on.release()
         for link in self.links:
             if link.held:
-                link.held, data = b"", link.held
-                link.send(data)
+                link.release()
 
 
 class Gate:
     """Stands between all actors and both servers, on the caller's thread.
 
     Attributes:
-        passing: Requests that are not held.
-        steps: Grows with each.
-        redis_requests: Grows with each, held or not.
+        passes: True for requests that are not held.
+        redis_requests: Grows with each that was held.
+        statements: Grows with each answer of PostgreSQL, and each kill.
+        commits: Grows with each answer after which no transaction is open, each kill and each fault.
         events: Grows with each event that a leader should look for.
         time: Seconds of the leaders' clocks, which stand still between releases.
 
@@ -149,15 +164,17 @@ class Gate:
     def __init__(self, directory: Path, control: psycopg.Connection[Any], redis: str) -> None:
         self._directory = directory
         self._control = control
-        postgres = f"{control.info.host}/.s.PGSQL.{control.info.port}"
-        self._servers = {".s.PGSQL.5432": postgres, "redis": redis}
+        self._postgres = f"{control.info.host}/.s.PGSQL.{control.info.port}"
+        self._redis = redis
+        # By their startup messages.
+        self._idle: dict[bytes, list[Session]] = {}
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
-        self.steps = self.redis_requests = self.events = 0
+        self.redis_requests = self.statements = self.commits = self.events = 0
         self.time = 0.0
-        self.passing = re.compile(b"$^")
+        self.passes: Callable[[bytes], bool] = lambda _: False
         self._actors: dict[str, Actor] = {}
         self._listeners: dict[str, list[socket.socket]] = {}
 
@@ -172,9 +189,7 @@ class Gate:
         if name not in self._listeners:
             place = self.place(name)
             place.mkdir()
-            self._listeners[name] = [
-                self._listen(name, place / each, server) for each, server in self._servers.items()
-            ]
+            self._listeners[name] = [self._listen(name, place / each) for each in (_POSTGRES, _REDIS)]
         actor.start()
         self.settle([actor])
         return actor
@@ -191,6 +206,9 @@ class Gate:
         """End all connections."""
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
+        for sessions in self._idle.values():
+            for session in sessions:
+                session.socket.close()
         self._waker.close()
         self._selector.close()
 
@@ -202,7 +220,6 @@ class Gate:
     def settle(self, actors: Collection[Actor]) -> None:
         """Wait until each actor is held, paused, at its end, or waits for a lock of the database."""
         deadline = monotonic() + _PATIENCE_SECONDS
-        self.steps += 1
         while True:
             self._wait_for_running(actors, deadline)
             blocked = [actor for actor in actors if actor.is_blocked]
@@ -226,43 +243,62 @@ class Gate:
                 self._look_for_locks(running)
 
     def _look_for_locks(self, actors: Collection[Actor]) -> None:
-        pids = [link.pid for actor in actors for link in actor.links if link.pid]
-        waiting = {pid for (pid,) in self._control.execute(_WAITING, (pids,))}
+        pids = [link.pid for actor in actors for link in actor.links if link.session and link.session.is_busy]
+        waiting = self._waiting(pids) if any(pids) else set()
         for actor in actors:
             actor.is_blocked = actor.is_running and any(link.pid in waiting for link in actor.links)
 
     def kill(self, actor: Actor, *, is_answer_lost: bool) -> None:
-        """End an actor's connections, and wait until the server has noticed, unless it waits for a lock.
+        """End an actor's connections and what they have begun, unless a statement waits for a lock.
 
         Args:
             is_answer_lost: The held statement is executed first.
         """
         actor.is_killed = True
-        pids = [link.pid for link in actor.links if link.pid]
+        self.statements += 1
+        self.commits += 1
+        pids = []
         for link in list(actor.links):
             if is_answer_lost and link.held:
-                link.send(link.held)
-                if not link.pid:
-                    # Redis has executed it once it answers; PostgreSQL, once the session has ended.
-                    link.server.recv(1)
-            self._close(link)
+                link.release()
+                if link.session and not link.pid:
+                    # Redis has executed it once it answers; PostgreSQL, once the session is over.
+                    link.session.receive()
+            if not self._takes_back(link):
+                pids.append(link.pid)
+                self._close(link)
         if actor.is_paused:
             actor.is_paused = False
             actor._go_on.release()
         deadline = monotonic() + _PATIENCE_SECONDS
-        while not actor.has_ended or self._are_connected(pids):
+        while not actor.has_ended or (any(pids) and self._are_connected(pids)):
             for key, _ in self._selector.select(0.001):
                 key.data()
             if monotonic() > deadline:
                 raise AssertionError(f"{actor.name} survives its kill")
 
+    def _takes_back(self, link: Link) -> bool:
+        """Keep a session of PostgreSQL for another link, if it has nothing left to do."""
+        session = link.session
+        if not session or not session.pid:
+            return False
+        self._leave(link.client)
+        if not session.start_over(lambda pid: bool(self._waiting([pid]))):
+            return False
+        self._selector.unregister(session.socket)
+        link.actor.links.remove(link)
+        self._idle.setdefault(session.startup, []).append(session)
+        return True
+
+    def _waiting(self, pids: list[int]) -> set[int]:
+        return {pid for (pid,) in self._control.execute(_WAITING, (pids,))}
+
     def _are_connected(self, pids: list[int]) -> bool:
         connected = {pid for (pid,) in self._control.execute(_CONNECTED, (pids,))}
         # A server process that waits for a lock does not see that its client is gone.
-        waiting = {pid for (pid,) in self._control.execute(_WAITING, (pids,))}
-        return bool(connected - waiting)
+        return bool(connected - self._waiting(pids))
 
-    def _listen(self, name: str, path: Path, server: str) -> socket.socket:
+    def _listen(self, name: str, path: Path) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
@@ -273,45 +309,66 @@ class Gate:
             if actor.is_killed:
                 client.close()
                 return
-            upstream = socket.socket(socket.AF_UNIX)
-            upstream.connect(server)
-            link = Link(actor, client, upstream)
+            link = Link(actor, client)
             actor.links.append(link)
             self._selector.register(client, selectors.EVENT_READ, lambda: self._from_client(link))
-            self._selector.register(upstream, selectors.EVENT_READ, lambda: self._from_server(link))
+            if path.name == _REDIS:
+                self._attach(link, Session(self._redis))
 
         self._selector.register(listener, selectors.EVENT_READ, accept)
         return listener
+
+    def _begin(self, link: Link, startup: bytes) -> None:
+        if idle := self._idle.get(startup):
+            session = idle.pop()
+            self._attach(link, session)
+            link.client.sendall(session.greeting)
+        else:
+            self._attach(link, Session(self._postgres, startup))
+
+    def _attach(self, link: Link, session: Session) -> None:
+        link.session = session
+        self._selector.register(
+            session.socket, selectors.EVENT_READ, lambda: self._from_server(link, session)
+        )
 
     def _from_client(self, link: Link) -> None:
         data = _received(link.client)
         if not data:
             self._selector.unregister(link.client)
-            with suppress(OSError):
-                link.server.shutdown(socket.SHUT_WR)
-        elif link.actor.is_free or data[:1] == _TERMINATE or self.passing.search(data):
+            if link.session:
+                with suppress(OSError):
+                    link.session.socket.shutdown(socket.SHUT_WR)
+        elif not link.session:
+            self._begin(link, data)
+        elif link.actor.is_free or data[:1] == _TERMINATE or self.passes(data):
             link.send(data)
         else:
             link.held += data
             link.actor.is_running = False
 
-    def _from_server(self, link: Link) -> None:
-        data = _received(link.server)
+    def _from_server(self, link: Link, session: Session) -> None:
+        data = session.receive()
         if not data:
             self._close(link)
             return
-        if not link.pid and (at := data.find(b"K\x00\x00\x00\x0c")) >= 0:
-            link.pid = int.from_bytes(data[at + 5 : at + 9], "big")
+        if session.pid and not session.is_busy:
+            self.statements += 1
+            self.commits += data[-1:] == b"I"
         with suppress(OSError):
             link.client.sendall(data)
 
     def _close(self, link: Link) -> None:
         if link in link.actor.links:
             link.actor.links.remove(link)
-            for each in (link.client, link.server):
-                with suppress(KeyError):
-                    self._selector.unregister(each)
-                each.close()
+            self._leave(link.client)
+            if link.session:
+                self._leave(link.session.socket)
+
+    def _leave(self, each: socket.socket) -> None:
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(each)
+        each.close()
 
     def _drain_wakes(self) -> None:
         self._woken.recv(4096)

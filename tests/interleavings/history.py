@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -9,6 +10,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import psycopg
+
+from drain.tables.claims import Claim
 
 # A change locks the job's row, so the order of a job's changes is that of their commits.
 LOG = """
@@ -99,7 +102,7 @@ class Notes:
     Attributes:
         claimed: The claimed delivery, by job and token.
         claimants: Process and job of each claim.
-        ended: Job and token of each outcome that was accepted.
+        ended: Job and token of each outcome that was accepted, and whether it is a finish.
         problems: What programs have seen and should not have.
         has_failed: A job may wait for its next attempt.
         shares_names: Several workers may be threads of one process.
@@ -109,7 +112,7 @@ class Notes:
 
     claimed: dict[tuple[int, int], int] = field(default_factory=dict)
     claimants: set[tuple[str, int]] = field(default_factory=set)
-    ended: set[tuple[int, int]] = field(default_factory=set)
+    ended: set[tuple[int, int, bool]] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     has_failed: bool = False
     shares_names: bool = False
@@ -119,6 +122,10 @@ class Notes:
     def has_claims(self) -> bool:
         """Return True if a worker may hold a claim."""
         return len(self.claimed) > len(self.ended)
+
+    def has_later(self, claims: Iterable[Claim]) -> bool:
+        """Return True if another worker has claimed one of these jobs since."""
+        return any((claim.id, claim.fencing_token + 1) in self.claimed for claim in claims)
 
 
 class History(NamedTuple):
@@ -158,7 +165,8 @@ def read(connection: psycopg.Connection[Any], notes: Notes) -> History:
             stands = next((change.stands for change in together if change.stands), None)
             is_cancelled = any(change.is_cancelled and change.is_there for change in together)
             if (after.place != "inflight" or not after.lease) and not stands and not is_cancelled:
-                ends.add((job, state.token))
+                # The end of a lease finishes nothing.
+                ends.add((job, state.token, after.place == "finished"))
             if stands:
                 gave_way.append((n, job, stands))
             if stands or after.place == "dead" or (after.token > state.token and after.lease):
@@ -169,7 +177,7 @@ def read(connection: psycopg.Connection[Any], notes: Notes) -> History:
             history.problems.append(f"job {job}: gave way to {stands}, which began no attempt afterwards")
     outdated = sorted(notes.ended - ends)
     history.problems.extend(
-        f"job {job}: an outcome is accepted under token {token}" for job, token in outdated
+        f"job {job}: an outcome is accepted under token {token}" for job, token, _ in outdated
     )
     return history
 

@@ -232,7 +232,7 @@ def working(
                 popped: Any = redis.lpop(LIST, 3 if many else 1) or []
                 deliveries = [delivery.decode() for delivery in popped]
                 if many and deliveries:
-                    _work_on_many(connection, redis, worker, deliveries, notes, random)
+                    _work_on_many(actor, connection, redis, worker, deliveries, notes, random)
                 for delivery in [] if many else deliveries:
                     work(connection, worker, delivery, notes, random)
                 actor.gate.events += frees
@@ -263,8 +263,9 @@ def work(
         (end,) = random.choices(_ENDS, _WEIGHTS)
     if not end:
         return
-    if _end(connection, claim, "bury" if claim.is_spent else end):
-        notes.ended.add((job_id, claim.fencing_token))
+    end = "bury" if claim.is_spent else end
+    if _end(connection, claim, end):
+        notes.ended.add((job_id, claim.fencing_token, end in {"commit", "finish"}))
         notes.has_failed |= end == "retry"
     else:
         cancellations.confirm_end(connection, claim)
@@ -290,6 +291,7 @@ def _end(connection: postgres.Connection, claim: Claim, end: str) -> bool:
 
 
 def _work_on_many(
+    actor: Actor,
     connection: postgres.Connection,
     redis: Redis,
     worker: str,
@@ -303,6 +305,9 @@ def _work_on_many(
     for claim in found:
         notes.claimed[claim.id, claim.fencing_token] = given[claim.id]
         notes.claimants.add((worker, claim.id))
+    if found and random.random() < 0.25:
+        # They outlast their leases.
+        actor.pause(partial(notes.has_later, found))
     ends = {claim.id: random.choices(_ENDS_OF_MANY, _WEIGHTS)[0] for claim in found}
     failed = [claim for claim in found if ends[claim.id] == "retry"]
     released = [claim for claim in found if ends[claim.id] == "release"]
@@ -317,7 +322,9 @@ def _work_on_many(
             for job_id in finishes.finish_many(connection, finished):
                 connection.execute("INSERT INTO effects VALUES (%s)", (job_id,))
                 ended.add(job_id)
-    notes.ended.update((claim.id, claim.fencing_token) for claim in found if claim.id in ended)
+    notes.ended.update(
+        (claim.id, claim.fencing_token, claim in finished) for claim in found if claim.id in ended
+    )
     if found and random.random() < 0.2:
         leases.extend_many(connection, found)
     # Those whose earlier worker died are claimed one by one.

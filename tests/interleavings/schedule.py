@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -38,8 +38,8 @@ class Scene:
         programs: By name; new for each schedule.
         faults: By name.
         restarts: Programs that begin again once they are killed.
-        check: Yields problems after a step.
-        passing: Requests that concern no other program, and are not held.
+        check: Yields problems after a step that may have changed rows.
+        passes: True for requests that concern no other program, and are not held.
         finish: Completes all work, and yields problems at the end.
     """
 
@@ -47,7 +47,7 @@ class Scene:
     check: Callable[[], Iterable[str]]
     finish: Callable[[], Iterable[str]]
     faults: Mapping[str, Fault] = field(default_factory=dict)
-    passing: re.Pattern[bytes] = re.compile(b"$^")
+    passes: Callable[[bytes], bool] = lambda _: False
     kills: int = 1
     restarts: frozenset[str] = frozenset()
 
@@ -61,15 +61,17 @@ class Outcome(NamedTuple):
 
 def run(gate: Gate, scene: Scene, seed: int, repeated: Sequence[str] | None = None) -> Outcome:
     """Run a schedule to the end: the seed's, or repeat one."""
-    gate.passing = scene.passing
+    gate.passes = scene.passes
     play = _Play(gate, scene)
     choose = _Repeats(repeated) if repeated is not None else _Seeded(Random(seed))
     chosen: list[str] = []
-    problem = None
+    problem, checked = None, -1
     while problem is None and len(chosen) < _MOST_STEPS and (ready := play.ready()):
-        chosen.append(choose(ready, play.faults(ready)))
+        chosen.append(choose(ready, partial(play.faults, ready)))
         play.act(chosen[-1])
-        problem = next(iter(scene.check()), None)
+        if gate.commits != checked:
+            checked = gate.commits
+            problem = next(iter(scene.check()), None)
     play.end()
     problem = problem or next(play.failures(), None) or next(iter(scene.finish()), None)
     return Outcome(tuple(chosen), problem)
@@ -118,6 +120,7 @@ class _Play:
         elif choice in self._scene.faults:
             self._left[choice] -= 1
             self._gate.events += 1
+            self._gate.commits += 1
             self._scene.faults[choice].act()
         else:
             self._actors[choice].release()
@@ -150,7 +153,7 @@ class _Seeded:
         self._priorities: dict[str, float] = {}
         self._stalls: dict[str, float] = {}
 
-    def __call__(self, ready: list[str], faults: list[str]) -> str:
+    def __call__(self, ready: list[str], find_faults: Callable[[], list[str]]) -> str:
         for name in ready:
             if name not in self._priorities:
                 self._priorities[name] = self._random.random()
@@ -160,6 +163,7 @@ class _Seeded:
         if self._random.random() < (0.1 if self._is_even else self._stalls[program]):
             self._lowest -= 1
             self._priorities[program] = self._lowest
+            faults = find_faults()
             if faults and self._random.random() < 0.6:
                 return self._fault(faults)
             program = max(ready, key=self._priorities.__getitem__)
@@ -177,10 +181,10 @@ class _Repeats:
     def __init__(self, choices: Sequence[str]) -> None:
         self._left = list(choices)
 
-    def __call__(self, ready: list[str], faults: list[str]) -> str:
+    def __call__(self, ready: list[str], find_faults: Callable[[], list[str]]) -> str:
         while self._left:
             choice = self._left.pop(0)
-            if choice in ready or choice in faults:
+            if choice in ready or choice in find_faults():
                 return choice
         return ready[0]
 
