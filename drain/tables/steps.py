@@ -10,11 +10,10 @@ from drain.database.postgres import AnyConnection, Connection, fetch_one, home_o
 from drain.database.qualified import within
 from drain.tables.fences import Fenced
 
+_CALL = "drain_record_step(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::jsonb, %s::double precision)"
+RECORD = f"SELECT {_CALL}"
 # As `finishes.FINISH_OR_FAIL`: on failure nothing is committed, so COMMIT is pipelined.
-RECORD_OR_FAIL = (
-    "SELECT 1 / drain_record_step(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::jsonb, "
-    "%s::double precision)::integer"
-)
+RECORD_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
 READ = "SELECT name, result::text FROM job_steps WHERE job_id = %s"
 # Jobs may be in any table, so one snapshot must show them all.
 DELETE_GONE = """

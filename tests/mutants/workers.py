@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "commit a refused step",
         "drain/tables/steps.py",
-        "SELECT 1 / drain_record_step(",
-        "SELECT 1 + drain_record_step(",
+        "SELECT 1 / {_CALL}::integer",
+        "SELECT 1 + {_CALL}::integer",
         ("test_steps.py::test_a_step_of_a_claim_that_is_lost_is_refused",),
     ),
     Mutant(

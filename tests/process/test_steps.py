@@ -4,9 +4,11 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import psycopg
@@ -27,6 +29,7 @@ from drain.workers import LeaseLostError, StepError, TransactionError, current_j
 from drain.workers.context.connection import JobConnection
 from drain.workers.context.current import current_attempt
 from tests import jobs_in_batches
+from tests.blocks import OfDjango, forget_django, use_django_at
 from tests.helpers import connected, end, leading, query, rq_worker, wait_until
 from tests.inprocess_worker import FOREVER_SECONDS, NAME, Workshop, leave
 from tests.process.test_job_transactions import one_event
@@ -50,6 +53,19 @@ def by_async_sqlalchemy(name: str, label: str) -> Any:
 
 def by_async_psycopg(name: str, label: str) -> Any:
     return asyncio.run(drain.async_psycopg_step_transaction(name, _leave_by_psycopg, label))
+
+
+def by_django(name: str, label: str) -> Any:
+    from drain.contrib.django import step_transaction
+
+    use_django_at(current_attempt().database_url)
+    return step_transaction(name, _leave_by_django, label)
+
+
+def _leave_by_django(label: str) -> str:
+    from django.db import connection
+
+    return _leave(OfDjango(connection), label)
 
 
 def _leave(handle: Any, label: str) -> str:
@@ -86,9 +102,19 @@ def outside_async(name: str, label: str) -> Any:
 
 
 TRANSACTIONS = [by_sqlalchemy, by_psycopg, by_async_sqlalchemy, by_async_psycopg]
+if find_spec("drain.contrib"):
+    TRANSACTIONS.append(by_django)
 OUTSIDE = [outside, outside_async]
 ALL = pytest.mark.parametrize("way", [*OUTSIDE, *TRANSACTIONS])
 ATOMIC = pytest.mark.parametrize("way", TRANSACTIONS)
+
+
+@pytest.fixture(autouse=True)
+def _without_django() -> Iterator[None]:
+    yield
+    django = sys.modules.get("django.conf")
+    if django and django.settings.configured:
+        forget_django()
 
 
 def recorded(shop: Workshop) -> list[tuple[Any, ...]]:

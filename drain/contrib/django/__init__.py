@@ -5,7 +5,7 @@
 
 `import drain` imports none of this, and Django only on use.
 
-    transaction   `transaction()`: ORM writes commit with the job's finish
+    transaction   `transaction()` and `step_transaction()`: ORM writes commit with the job's finish or a step
     job_transaction  its implementation in a worker
     apps          application for INSTALLED_APPS
     backend       `DrainBackend`: stages tasks
@@ -28,14 +28,14 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from drain.contrib.django.transaction import transaction
+from drain.contrib.django.transaction import step_transaction, transaction
 
 if TYPE_CHECKING:
     from drain.contrib.django.backend import DrainBackend
 
 _HOMES = {"DrainBackend": "drain.contrib.django.backend"}
 
-__all__ = ["DrainBackend", "transaction"]
+__all__ = ["DrainBackend", "step_transaction", "transaction"]
 
 if not TYPE_CHECKING:
 

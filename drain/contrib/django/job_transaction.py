@@ -1,15 +1,16 @@
-"""Transaction of a job that writes through Django's ORM and finishes itself.
+"""Transactions of a job that writes through Django's ORM and finishes itself, or records a step.
 
 The finish is the last statement of an outermost `atomic()`, on Django's psycopg connection, and Django commits it with
-the ORM's writes.
+the ORM's writes. So is the result of a step.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from weakref import WeakSet
 
 import psycopg
@@ -20,14 +21,16 @@ from drain.database import postgres
 from drain.database.qualified import qualified, within
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import finishes
+from drain.tables import finishes, steps
 from drain.tables.cancellations import IS_CANCELLED
 from drain.tables.fences import of_one
+from drain.tables.steps import Step
 from drain.workers.context import inherited
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.django_connections import abandon, cancel, is_of_a_test
 from drain.workers.context.finish_guard import note_heartbeat, nothing_committed, only_one, refusal, too_early
 from drain.workers.context.lent_connections import is_lent
+from drain.workers.context.steps import begun, find
 from drain.workers.errors import TransactionError
 
 _INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"
@@ -40,6 +43,56 @@ _known: WeakSet[psycopg.Connection[Any]] = WeakSet()
 def transaction(using: str = "default") -> Iterator[Any]:
     """See `drain.contrib.django.transaction`."""
     attempt = current_attempt()
+    with only_one(attempt):
+        with _atomic(attempt, using) as block:
+            yield block.connection
+            failpoint(FailurePoint.WRITTEN)
+            block.check()
+            _finish(block.connection, attempt, block.within)
+        # A test's transaction never commits, so on_commit callbacks do not run.
+        attempt.finished |= block.is_in_test
+        if not attempt.finished:
+            raise nothing_committed(attempt)
+        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+
+
+def step_transaction(
+    name: str, function: Callable[..., Any], /, *args: Any, using: str = "default", **kwargs: Any
+) -> Any:
+    """See `drain.contrib.django.step_transaction`."""
+    attempt = current_attempt()
+    if (kept := find(attempt, name)) is None:
+        with begun(attempt, name) as ran, _atomic(attempt, using) as block:
+            kept = ran(function(*args, **kwargs))
+            block.check()
+            _record(block.connection, attempt, kept)
+    return json.loads(kept.result)
+
+
+class _Block(NamedTuple):
+    """Transaction on Django's connection; `within` counts the savepoints around it: 0 except in tests."""
+
+    connection: Any
+    within: int
+    is_in_test: bool
+    guard: _Guard
+
+    def check(self) -> None:
+        """Require that the end of the block can commit."""
+        self.guard.check()
+        if len(self.connection.savepoint_ids) != self.within:
+            raise TransactionError(
+                "an atomic() is still open within the transaction of the job; all of it is rolled back"
+            )
+        if self.connection.needs_rollback or self.connection.connection is None:
+            raise TransactionError(
+                "the transaction of the job was marked to be rolled back, by set_rollback() or by an error within "
+                "atomic(savepoint=False), or its connection was closed; all of it is rolled back"
+            )
+
+
+@contextmanager
+def _atomic(attempt: Attempt, using: str) -> Iterator[_Block]:
     _refuse_event_loop()
     try:
         from django.db import connections
@@ -47,36 +100,27 @@ def transaction(using: str = "default") -> Iterator[Any]:
     except ImportError:
         raise DrainError("drain.contrib.django.transaction() needs Django: pip install django") from None
 
-    with only_one(attempt):
-        connection = connections[using]
-        is_nested = connection.connection is not None and is_lent(connection.connection.pgconn)
-        is_in_test = is_nested or is_of_a_test(connection)
-        if is_nested or not is_in_test:
-            _check(connection, attempt, is_nested=is_nested)
-        blocks = len(connection.atomic_blocks)
-        guard = _Guard(connection.connection)
-        with inherited.kept_from_children(connection.connection):
-            try:
-                with atomic(using=using, durable=not is_nested):
-                    within = len(connection.savepoint_ids)
-                    try:
-                        with connection.execute_wrapper(guard):
-                            yield connection
-                        failpoint(FailurePoint.WRITTEN)
-                        guard.check()
-                        _finish(connection, attempt, within)
-                    except BaseException:
-                        _prepare_rollback(connection)
-                        raise
-            finally:
-                if len(connection.atomic_blocks) > blocks:
-                    # Django ended a nested block that was left open.
-                    abandon(connection)
-        # A test's transaction never commits, so on_commit callbacks do not run.
-        attempt.finished |= is_in_test
-        if not attempt.finished:
-            raise nothing_committed(attempt)
-        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+    connection = connections[using]
+    is_nested = connection.connection is not None and is_lent(connection.connection.pgconn)
+    is_in_test = is_nested or is_of_a_test(connection)
+    if is_nested or not is_in_test:
+        _check(connection, attempt, is_nested=is_nested)
+    blocks = len(connection.atomic_blocks)
+    guard = _Guard(connection.connection)
+    with inherited.kept_from_children(connection.connection):
+        try:
+            with atomic(using=using, durable=not is_nested):
+                block = _Block(connection, len(connection.savepoint_ids), is_in_test, guard)
+                try:
+                    with connection.execute_wrapper(guard):
+                        yield block
+                except BaseException:
+                    _prepare_rollback(connection)
+                    raise
+        finally:
+            if len(connection.atomic_blocks) > blocks:
+                # Django ended a nested block that was left open.
+                abandon(connection)
 
 
 class _Guard:
@@ -176,30 +220,11 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
 
 
 def _finish(connection: Any, attempt: Attempt, within: int) -> None:
-    """Finish the job in Django's open transaction if its claim is current.
-
-    `within` counts the savepoints around the job's transaction: 0 except in tests.
-    """
-    if len(connection.savepoint_ids) != within:
-        raise TransactionError(
-            "an atomic() is still open within the transaction of the job; all of it is rolled back"
-        )
-    if connection.needs_rollback or connection.connection is None:
-        raise TransactionError(
-            "the transaction of the job was marked to be rolled back, by set_rollback() or by an error within "
-            "atomic(savepoint=False), or its connection was closed; all of it is rolled back"
-        )
+    """Finish the job in Django's open transaction if its claim is current."""
     # From here on a refused heartbeat may stem from our own finish.
     attempt.lease.ending = True
-    try:
-        is_finished = _recorded(connection, attempt)
-    except Exception as error:
-        if isinstance(error.__cause__, psycopg.errors.SerializationFailure):
-            note_heartbeat(error)
-        raise
-    if not is_finished:
-        _refuse(connection, attempt)
-
+    statement = finishes.FINISH_WITHOUT_WAIT if attempt.groups_commit else finishes.FINISH_ONCE
+    _execute(connection, attempt, statement, finishes.finish_parameters(attempt.claim, attempt.result))
     if within:
         # A test may inspect its transaction's callbacks.
         return
@@ -212,10 +237,20 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
     connection.run_on_commit.insert(0, connection.run_on_commit.pop())
 
 
-def _recorded(connection: Any, attempt: Attempt) -> bool:
-    statement = finishes.FINISH_WITHOUT_WAIT if attempt.groups_commit else finishes.FINISH_ONCE
-    parameters = finishes.finish_parameters(attempt.claim, attempt.result)
-    return bool(_row(connection, statement, parameters)[-1])
+def _record(connection: Any, attempt: Attempt, step: Step) -> None:
+    _execute(connection, attempt, steps.RECORD, steps.record_parameters(attempt.claim, step))
+
+
+def _execute(connection: Any, attempt: Attempt, statement: str, parameters: tuple[object, ...]) -> None:
+    """Execute a statement that returns true if the claim is current; raise the refusal."""
+    try:
+        is_current = bool(_row(connection, statement, parameters)[-1])
+    except Exception as error:
+        if isinstance(error.__cause__, psycopg.errors.SerializationFailure):
+            note_heartbeat(error)
+        raise
+    if not is_current:
+        _refuse(connection, attempt)
 
 
 def _refuse(connection: Any, attempt: Attempt) -> NoReturn:

@@ -1,7 +1,8 @@
-"""Transaction of a job."""
+"""Transactions of a job and its steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,3 +33,28 @@ def transaction(using: str = "default") -> AbstractContextManager[Any]:
     from drain.contrib.django import job_transaction
 
     return job_transaction.transaction(using)
+
+
+def step_transaction(
+    name: str, function: Callable[..., Any], /, *args: Any, using: str = "default", **kwargs: Any
+) -> Any:
+    """Call a function whose ORM writes commit together with the step's result, exactly once.
+
+    As `drain.step_transaction`, but the function gets no session. `on_commit()` callbacks run after the step's commit.
+
+    Args:
+        name: As for `drain.step`.
+        function: Called with `args` and `kwargs`, within `atomic()`.
+        using: As for `transaction`.
+
+    Returns:
+        As `drain.step`.
+
+    Raises:
+        StepError, UnfitResultError, LeaseLostError, JobCancelledError, NoCurrentJobError: As `drain.step`; all is
+            rolled back.
+        TransactionError: As `transaction`, or the job's transaction is open or has committed.
+    """
+    from drain.contrib.django import job_transaction
+
+    return job_transaction.step_transaction(name, function, *args, using=using, **kwargs)
