@@ -274,7 +274,8 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_unique ON inflight_jobs (unique_key)
 CREATE TABLE IF NOT EXISTS job_steps (
     job_id        bigint           NOT NULL,
     name          text             NOT NULL,
-    result        jsonb            NOT NULL,
+    -- Not jsonb, which would change numbers and the order of keys.
+    result        json             NOT NULL,
     seconds       double precision NOT NULL,
     -- Token of the claim that recorded it.
     fencing_token bigint           NOT NULL,
@@ -287,7 +288,7 @@ CREATE TABLE IF NOT EXISTS job_steps (
 -- its lock stops heartbeats. The lock waits for a claim or cancellation under way; see drain_finish for the rest.
 DO $do$ BEGIN EXECUTE pg_catalog.format($text$
 CREATE OR REPLACE FUNCTION drain_record_step(
-    job bigint, token bigint, job_salt bigint, worker text, step text, kept jsonb, took double precision
+    job bigint, token bigint, job_salt bigint, worker text, step text, kept json, took double precision
 ) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     WITH held AS (
@@ -1100,7 +1101,7 @@ REVOKE ALL ON FUNCTION
     drain_stage_once(text, double precision, jsonb), drain_finish_with_result(bigint, bigint, jsonb),
     drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),
     drain_digest(bytea, text, jsonb, jsonb),
-    drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)
+    drain_record_step(bigint, bigint, bigint, text, text, json, double precision)
     FROM PUBLIC;
 
 

@@ -2,10 +2,11 @@
 
 -- job_steps: results of the finished steps of jobs, which later attempts reuse. The enqueuer deletes those of jobs that
 -- no table has any more.
-CREATE TABLE IF NOT EXISTS job_steps (
+CREATE TABLE job_steps (
     job_id        bigint           NOT NULL,
     name          text             NOT NULL,
-    result        jsonb            NOT NULL,
+    -- Not jsonb, which would change numbers and the order of keys.
+    result        json             NOT NULL,
     seconds       double precision NOT NULL,
     -- Token of the claim that recorded it.
     fencing_token bigint           NOT NULL,
@@ -18,7 +19,7 @@ CREATE TABLE IF NOT EXISTS job_steps (
 -- its lock stops heartbeats. The lock waits for a claim or cancellation under way; see drain_finish for the rest.
 DO $do$ BEGIN EXECUTE pg_catalog.format($text$
 CREATE OR REPLACE FUNCTION drain_record_step(
-    job bigint, token bigint, job_salt bigint, worker text, step text, kept jsonb, took double precision
+    job bigint, token bigint, job_salt bigint, worker text, step text, kept json, took double precision
 ) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     WITH held AS (
@@ -34,7 +35,7 @@ $$
 $text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
     WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
 
-REVOKE ALL ON FUNCTION drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION drain_record_step(bigint, bigint, bigint, text, text, json, double precision) FROM PUBLIC;
 
 -- Roles get the rights that the programs of version 7 need with their role.
 DO $$
@@ -50,7 +51,7 @@ BEGIN
             ('stale_finishes', 'INSERT', 'INSERT (job_id, name, result, seconds, fencing_token) ON job_steps'),
             ('stale_finishes', 'INSERT', 'SELECT (job_id, name, result) ON job_steps'),
             ('stale_finishes', 'INSERT', 'EXECUTE ON FUNCTION '
-                'drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)'),
+                'drain_record_step(bigint, bigint, bigint, text, text, json, double precision)'),
             -- Inspection.
             ('stale_finishes', 'SELECT', 'SELECT ON job_steps')
         ) AS may (relation, privilege, rights)

@@ -131,7 +131,7 @@ class HookError(Exception):
 
 
 class NoCurrentJobError(RuntimeError):
-    """`current_job()` or `transaction()` was called outside a job."""
+    """`current_job()`, `transaction()` or a step was called outside a job."""
 
 
 class TransactionError(RuntimeError):

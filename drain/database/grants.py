@@ -44,7 +44,7 @@ _CLAIM = (
 
 _STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
 _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
-_RECORD_STEP = "drain_record_step(bigint, bigint, bigint, text, text, jsonb, double precision)"
+_RECORD_STEP = "drain_record_step(bigint, bigint, bigint, text, text, json, double precision)"
 
 
 class Grant(NamedTuple):

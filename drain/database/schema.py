@@ -197,6 +197,10 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
         raise SchemaError(
             f"the role may not create the tables, or change them: {error.diag.message_primary}; {otherwise}"
         ) from None
+    except errors.DuplicateTable as error:
+        raise SchemaError(
+            f"{error.diag.message_primary}, and is not job-drain's: rename it, and run this again; {otherwise}"
+        ) from None
     except errors.ReadOnlySqlTransaction:
         raise SchemaError(
             f"the database is read-only: a standby, or default_transaction_read_only is on; {otherwise}"

@@ -10,10 +10,12 @@ from drain.database.postgres import AnyConnection, Connection, fetch_one, home_o
 from drain.database.qualified import within
 from drain.tables.fences import Fenced
 
-_CALL = "drain_record_step(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::jsonb, %s::double precision)"
+_CALL = "drain_record_step(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::json, %s::double precision)"
 RECORD = f"SELECT {_CALL}"
 # As `finishes.FINISH_OR_FAIL`: on failure nothing is committed, so COMMIT is pipelined.
 RECORD_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
+# Waits for a commit of this claim that is under way: behind the lock, a result that is absent stays so.
+WAIT = "SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE"
 READ = "SELECT name, result::text FROM job_steps WHERE job_id = %s"
 # Jobs may be in any table, so one snapshot must show them all.
 DELETE_GONE = """
@@ -44,6 +46,16 @@ def read(connection: Connection, claim: Fenced) -> dict[str, str]:
     """Read the results that earlier attempts recorded, as JSON, by name."""
     statement = within(home_of(connection), READ)
     return dict(connection.execute(statement, (claim.id,), prepare=False).fetchall())
+
+
+def wait(connection: Connection, claim: Fenced) -> None:
+    """Let the job's steps under way end, before `read` in the same transaction."""
+    connection.execute(within(home_of(connection), WAIT), (claim.id,), prepare=False)
+
+
+async def wait_async(connection: psycopg.AsyncConnection[Any], claim: Fenced) -> None:
+    """See `wait`."""
+    await connection.execute(within(home_of(connection), WAIT), (claim.id,), prepare=False)
 
 
 async def read_async(connection: psycopg.AsyncConnection[Any], claim: Fenced) -> dict[str, str]:

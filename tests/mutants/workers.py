@@ -143,14 +143,14 @@ MUTANTS = (
     Mutant(
         "repeat a step that an earlier attempt recorded",
         "workers/context/steps.py",
-        "return attempt.claim.fencing_token > 1",
-        "return attempt.claim.fencing_token > 2",
+        "attempt.claim.fencing_token <= 1 and",
+        "attempt.claim.fencing_token <= 2 and",
         ("test_steps.py::test_a_later_attempt_leaves_out_a_recorded_step_and_gets_its_result",),
     ),
     Mutant(
         "run two steps of one name",
         "workers/context/steps.py",
-        "    steps.used.add(name)\n",
+        "            self.used.add(name)\n",
         "",
         ("test_steps.py::test_a_name_used_twice_kills_the_job",),
     ),
@@ -160,6 +160,20 @@ MUTANTS = (
         "if attempt.lease.seconds_left() < PAUSE_SECONDS:",
         "if attempt.lease.seconds_left() > PAUSE_SECONDS:",
         ("test_steps.py::test_an_effect_is_recorded_after_a_lost_connection",),
+    ),
+    Mutant(
+        "repeat a step after an unanswered commit",
+        "workers/context/steps.py",
+        "        if name in self.doubtful:\n            return True\n",
+        "",
+        ("test_steps.py::test_a_step_is_not_repeated_in_its_attempt_after_an_unanswered_commit",),
+    ),
+    Mutant(
+        "let a step finish its job",
+        "workers/context/connection.py",
+        "                self.finishing = self.step = None\n",
+        "                self.step = None\n",
+        ("test_steps.py::test_a_second_commit_in_a_step_is_refused",),
     ),
     Mutant(
         "delete the steps of dead jobs",

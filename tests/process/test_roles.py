@@ -45,14 +45,14 @@ from drain.workers.entry import Worker
 from drain.workers.errors import Dead, Defer, RateLimited
 from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
-from tests.inprocess_worker import NAME, Workshop
+from tests.inprocess_worker import NAME, Workshop, leave
 
 NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
     "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state"},
-    "worker": {"drain_finish"},
+    "worker": {"drain_finish", "drain_record_step"},
     "operator": set[str](),
     "inspection": {"drain_job_state"},
 }
@@ -248,7 +248,14 @@ def test_an_enqueuer_settles_unique_keys_and_deletes_expired_idempotency_keys(
         stage(application, "m.f", unique_key="quiet", quiet=timedelta(days=1))
     query(place.url, "UPDATE staged_jobs SET matured_at = now() WHERE unique_key = 'quiet'")
     query(place.url, "UPDATE idempotency_keys SET expires_at = now() - interval '1 day'")
+    step = (
+        "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token) VALUES (%s, 'step', '1', 1, 1)"
+    )
+    (deleted, staged) = (2**50, *ids_in(place.url, "staged_jobs")[:1])
+    for job_id in (deleted, staged):
+        query(place.url, step, job_id)
     assert Daemon(enqueuer_of(place, redis_url)).run_once() == 2
+    assert query(place.url, "SELECT job_id FROM job_steps") == [(staged,)]
     query(place.url, "INSERT INTO staged_jobs (job_name, unique_key, keep) VALUES ('m.f', 'last', 'last')")
     query(place.url, "UPDATE inflight_jobs SET claimed_at = now(), next_run_at = now() + interval '1 day'")
     assert Daemon(enqueuer_of(place, redis_url)).run_once() == 1
@@ -374,6 +381,17 @@ def shop(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     with closing(Worker(Settings(database_url=place.url_of("worker")))) as worker:
         yield Workshop(place.url, worker)
     close_all()
+
+
+def test_a_worker_records_steps_and_skips_recorded_ones(shop: Workshop) -> None:
+    def act() -> None:
+        workers.step("outside", lambda: 1)
+        workers.step_transaction("inside", lambda session: leave(session, "once"))
+        if workers.current_job().attempt == 1:
+            raise OSError
+
+    assert shop.work_to_the_end(shop.delivered(act)) == ["retrying", "finished"]
+    assert shop.effects() == ["once"]
 
 
 def test_a_worker_finishes_retries_defers_and_gives_up(shop: Workshop) -> None:

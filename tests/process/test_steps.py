@@ -1,39 +1,56 @@
 """A step runs once, keeps its result for later attempts, and is fenced as the job is."""
 
 import asyncio
+import contextvars
 import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from enum import StrEnum
 from importlib.util import find_spec
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 from click.testing import CliRunner
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 import drain
 from drain import failpoints
 from drain.__main__ import main
+from drain.database import schema
 from drain.enqueuer.housekeeping import PastSteps
 from drain.failpoints import FailurePoint
 from drain.tables import cancellations, dead, steps
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection as DeadSelection
 from drain.tables.selections import Selection
-from drain.workers import LeaseLostError, StepError, TransactionError, current_job, job
+from drain.workers import JobTimeoutError, LeaseLostError, StepError, TransactionError, current_job, job
+from drain.workers.context import async_connection_cache, connection_cache
+from drain.workers.context.async_connection import JobAsyncConnection
 from drain.workers.context.connection import JobConnection
 from drain.workers.context.current import current_attempt
 from tests import jobs_in_batches
 from tests.blocks import OfDjango, forget_django, use_django_at
-from tests.helpers import connected, end, leading, query, rq_worker, wait_until
+from tests.helpers import ROOT, connected, end, leading, query, rq_worker, wait_until
 from tests.inprocess_worker import FOREVER_SECONDS, NAME, Workshop, leave
 from tests.process.test_job_transactions import one_event
 from tests.worker_processes import Yard
+
+
+class Name(StrEnum):
+    CHARGE = "charge"
+
+
+class Odd(str):
+    __hash__ = None  # type: ignore[assignment]
+
 
 # Each step transaction, called with its name and a label to leave, as a function of a job.
 Way = Callable[[str, str], Any]
@@ -181,7 +198,7 @@ def test_a_step_of_a_claim_that_is_lost_is_refused(shop: Workshop, way: Way) -> 
 
     job_id = shop.delivered(act, lease_seconds=30, heartbeat_seconds=10)
     assert shop.work(job_id) == "stale"
-    assert refusals == [f"job {job_id} has been claimed by another worker; its writes are rolled back"]
+    assert refusals == [f"job {job_id} has been claimed by another worker; step 'charge' is not recorded"]
     assert shop.effects() == (["late"] if way in OUTSIDE else [])
     assert recorded(shop) == []
 
@@ -293,9 +310,11 @@ def test_a_step_within_or_after_the_jobs_transaction_is_refused(shop: Workshop, 
     job_id = shop.delivered(act)
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["settled"]
-    assert refusals == [
-        f"step 'charge' of job {job_id} comes too late: the transaction that finishes the job has begun"
-    ]
+    (refusal,) = refusals
+    assert refusal == (
+        f"step 'charge' of job {job_id} comes too late: steps must come before the job's transaction(), "
+        "and before its end"
+    )
 
 
 @ALL
@@ -436,21 +455,224 @@ def test_an_effect_is_recorded_after_a_lost_connection(shop: Workshop, way: Way)
     assert [name for _, name, *_ in recorded(shop)] == ["first", "second"]
 
 
-def test_a_lost_answer_to_a_commit_is_no_second_step(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_an_effect_is_recorded_after_an_outage(
+    shop: Workshop, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = "postgresql://127.0.0.1:1/nowhere"
+    outages: list[str] = []
+    connect, connect_async = connection_cache._connect, async_connection_cache._connect
+
+    def fail_twice(url: str) -> JobConnection:
+        outages.append(url)
+        return connect(refused if len(outages) <= 2 else url)
+
+    async def fail_twice_async(url: str) -> JobAsyncConnection:
+        outages.append(url)
+        return await connect_async(refused if len(outages) <= 2 else url)
+
+    connection_cache.close_all()
+    async_connection_cache.close_all()
+    monkeypatch.setattr(connection_cache, "_connect", fail_twice)
+    monkeypatch.setattr(async_connection_cache, "_connect", fail_twice_async)
+    assert shop.work(shop.delivered(lambda: way("charge", "charged"))) == "finished"
+    assert len(outages) == 3
+    assert shop.effects() == ["charged"]
+
+
+def losing_answers(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Raise this after the first step's commit."""
     commits: list[bool] = []
     commit = JobConnection.commit
 
     def lose_first_answer(connection: Any) -> None:
+        is_step = connection.step is not None
         commit(connection)
-        commits.append(True)
-        if len(commits) == 1:
-            raise psycopg.OperationalError("the connection is lost")
+        if is_step and not commits:
+            commits.append(True)
+            raise error
 
     monkeypatch.setattr(JobConnection, "commit", lose_first_answer)
+
+
+def test_a_lost_answer_to_a_commit_is_no_second_step(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing_answers(monkeypatch, psycopg.OperationalError("the connection is lost"))
     job_id = shop.delivered(lambda: outside("charge", "charged"))
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["charged"]
     assert recorded(shop) == [(job_id, "charge", "charged", 1)]
+
+
+@pytest.mark.parametrize("way", [outside, by_sqlalchemy, by_psycopg])
+@pytest.mark.parametrize(
+    "error", [psycopg.OperationalError("lost"), JobTimeoutError("late")], ids=["lost", "late"]
+)
+def test_a_step_is_not_repeated_in_its_attempt_after_an_unanswered_commit(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, way: Way, error: Exception
+) -> None:
+    losing_answers(monkeypatch, error)
+    results: list[Any] = []
+
+    def act() -> None:
+        try:
+            results.append(way("charge", "first"))
+        except (psycopg.Error, SQLAlchemyError, JobTimeoutError):
+            results.append(way("charge", "second"))
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert results == ["first"]
+    assert shop.effects() == ["first"]
+
+
+def test_a_second_commit_in_a_step_is_refused(shop: Workshop) -> None:
+    refusals: list[str] = []
+
+    def write(session: Any) -> None:
+        driver = session.connection().connection.driver_connection
+
+        def commit_again(_session: object) -> None:
+            with pytest.raises(TransactionError) as error:
+                driver.commit()
+            refusals.append(str(error.value))
+
+        sqlalchemy.event.listen(session, "after_commit", commit_again)
+
+    def act() -> None:
+        drain.step_transaction("write", write)
+        assert not current_job().finished
+        raise OSError
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert len(refusals) == 1
+    assert shop.whereabouts(job_id) == "inflight_jobs"
+
+
+@pytest.mark.parametrize("block", [drain.transaction, None], ids=["transaction", "step"])
+def test_a_lent_session_cannot_be_closed(shop: Workshop, block: Any) -> None:
+    """`with session:` would roll back what it wrote, and the rest would be committed without it."""
+
+    def write(session: Any) -> None:
+        with session:
+            leave(session, "lost")
+
+    def act() -> None:
+        if block is None:
+            drain.step_transaction("write", write)
+        else:
+            with block() as session:
+                write(session)
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert shop.row(job_id)["last_error"]["type"] == "drain.workers.errors.TransactionError"
+    assert recorded(shop) == []
+
+
+@pytest.mark.parametrize("way", ["step", "step_transaction"])
+def test_the_jobs_transaction_cannot_begin_within_a_step(shop: Workshop, way: str) -> None:
+    def settle(*_: Any) -> None:
+        with drain.transaction() as session:
+            leave(session, "settled")
+
+    job_id = shop.delivered(lambda: getattr(drain, way)("settle", settle))
+    assert shop.work(job_id) == "retrying"
+    assert shop.row(job_id)["last_error"]["message"] == (
+        f"job {job_id} is running step 'settle': begin the job's transaction after its steps"
+    )
+    assert shop.effects() == []
+
+
+def test_a_thread_that_outlives_its_attempt_runs_no_step(shop: Workshop) -> None:
+    has_ended = threading.Event()
+    threads: list[threading.Thread] = []
+    refusals: list[str] = []
+
+    def late() -> None:
+        has_ended.wait(FOREVER_SECONDS)
+        with pytest.raises(TransactionError) as error:
+            by_psycopg("late", "late")
+        refusals.append(str(error.value))
+
+    def act() -> None:
+        threads.append(threading.Thread(target=contextvars.copy_context().run, args=(late,)))
+        threads[0].start()
+        raise drain.Defer(3600)
+
+    assert shop.work(shop.delivered(act)) == "deferred"
+    has_ended.set()
+    threads[0].join()
+    assert len(refusals) == 1
+    assert shop.effects() == []
+
+
+def test_threads_share_the_steps_of_their_job(shop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
+    async def act() -> None:
+        calls = (asyncio.to_thread(drain.step, f"{number}", lambda: 1) for number in range(6))
+        assert await asyncio.gather(*calls) == [1] * 6
+        if current_job().attempt == 1:
+            raise OSError
+        twice = (asyncio.to_thread(outside, "twice", "once") for _ in range(2))
+        outcomes = await asyncio.gather(*twice, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {str, StepError}
+
+    with caplog.at_level(logging.WARNING):
+        assert shop.work_to_the_end(shop.delivered(act)) == ["retrying", "finished"]
+    assert not [record for record in caplog.records if getattr(record, "event", "") == "steps_unused"]
+    assert shop.effects() == ["once"]
+
+
+@pytest.mark.parametrize("kind", [Name.CHARGE, Odd("charge")], ids=["enum", "unhashable"])
+def test_a_name_is_its_plain_string(shop: Workshop, kind: str) -> None:
+    def act() -> None:
+        outside(kind, "charged")
+        if current_job().attempt == 1:
+            raise OSError
+
+    job_id = shop.delivered(act)
+    assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
+    assert recorded(shop) == [(job_id, "charge", "charged", 1)]
+
+
+def test_each_function_may_be_plain_in_a_loop_but_not_async_without(shop: Workshop) -> None:
+    async def act() -> None:
+        plain: Any = lambda: 1  # noqa: E731
+        assert await drain.async_step("plain", plain) == 1
+
+        async def coroutine() -> None: ...
+
+        drain.step("async", coroutine)
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    assert shop.row(job_id)["last_error"]["message"] == (
+        "the function of step 'async' is `async def`: await async_step() or its transactions"
+    )
+
+
+@pytest.mark.parametrize(
+    "value", [1e16, -0.0, {"b": 1, "a": 2}, 0.1, "\u20ac", 12345678901234567890123], ids=repr
+)
+def test_a_result_is_the_same_in_each_attempt(shop: Workshop, value: Any) -> None:
+    results: list[Any] = []
+
+    def act() -> None:
+        results.append(drain.step("value", lambda: value))
+        if current_job().attempt == 1:
+            raise OSError
+
+    shop.work_to_the_end(shop.delivered(act))
+    assert [repr(result) for result in results] == [repr(value)] * 2
+
+
+def test_an_upgrade_keeps_the_applications_own_table_of_that_name(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        for version in sorted((ROOT / "migrations").glob("000[1-6]_*.sql")):
+            connection.execute(version.read_bytes())
+        connection.execute("CREATE TABLE job_steps (job_id bigint); INSERT INTO job_steps VALUES (1)")
+    with pytest.raises(drain.DrainError, match="job_steps"):
+        schema.install(empty_database_url)
+    assert query(empty_database_url, "SELECT job_id FROM job_steps") == [(1,)]
 
 
 def test_a_job_that_finishes_without_its_recorded_steps_warns(
@@ -466,7 +688,7 @@ def test_a_job_that_finishes_without_its_recorded_steps_warns(
         assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
     assert one_event(caplog, "steps_unused") == (
         f"job {job_id} (tests.act) finished without its recorded steps 'charge': "
-        "if the code renamed them, they ran twice"
+        "if they were renamed, they ran again"
     )
 
 

@@ -24,14 +24,18 @@ async def session_of(database_url: str) -> AsyncIterator[AsyncSession]:
             expire_on_commit=False,
             join_transaction_mode="control_fully",
         )
+        below = cast(JobSession, session.sync_session)
+        below.is_lent = True
         try:
             yield session
         except BaseException:
             # As in `session.session_of`; an unanswered statement is abandoned.
+            below.is_lent = False
             drop(connection)
             await session.invalidate()
             raise
         finally:
+            below.is_lent = False
             session.bind = connection.engine
             session.sync_session.bind = connection.engine.sync_engine
             await session.close()

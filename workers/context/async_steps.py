@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import psycopg
 
+from drain.database import postgres
+from drain.errors import UnavailableError
 from drain.tables import steps
 from drain.tables.steps import Step
 from drain.workers.context.async_connection_cache import bare
@@ -16,7 +19,7 @@ from drain.workers.context.async_transaction import require_greenlet
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
 from drain.workers.context.loading import load
-from drain.workers.context.steps import PAUSE_SECONDS, Steps, begun, checked, may_have_some, taken
+from drain.workers.context.steps import PAUSE_SECONDS, begun, checked, steps_of, unfit
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,10 +31,10 @@ async def async_step(
     name: str, function: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs
 ) -> Any:
     """As `step`, for an `async def` function; steps may run at the same time."""
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     if (kept := await _find(attempt, name)) is None:
         with begun(attempt, name) as ran:
-            kept = ran(await function(*args, **kwargs))
+            kept = ran(await _ended(function(*args, **kwargs)))
             await _record(attempt, kept)
     return json.loads(kept.result)
 
@@ -44,7 +47,7 @@ async def async_step_transaction(
     **kwargs: P.kwargs,
 ) -> Any:
     """As `step_transaction`, for an `async def` function, which gets an AsyncSession. Needs greenlet."""
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     require_greenlet("async_step_transaction")
     load("drain.workers.context.async_session")
     from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
@@ -52,7 +55,7 @@ async def async_step_transaction(
     if (kept := await _find(attempt, name)) is None:
         with begun(attempt, name) as ran:
             async with session_of(attempt.database_url) as session:
-                value = await function(session, *args, **kwargs)
+                value = await _ended(function(session, *args, **kwargs))
                 await session.flush()
                 kept = ran(value)
                 with recording(attempt, await driver_of_session(session), kept):
@@ -68,27 +71,32 @@ async def async_psycopg_step_transaction(
     **kwargs: P.kwargs,
 ) -> Any:
     """As `psycopg_step_transaction`, for an `async def` function, which gets an AsyncConnection."""
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     if (kept := await _find(attempt, name)) is None:
         with begun(attempt, name) as ran:
             async with bare(attempt.database_url) as connection:
-                kept = ran(await function(connection, *args, **kwargs))
+                kept = ran(await _ended(function(connection, *args, **kwargs)))
                 with recording(attempt, connection, kept):
                     await connection.commit()
     return json.loads(kept.result)
 
 
 async def _find(attempt: Attempt, name: str) -> Step | None:
-    checked(attempt, name)
-    if attempt.steps is None:
-        kept = await _read(attempt) if may_have_some(attempt) else {}
-        # Another step may have read them first.
-        attempt.steps = attempt.steps or Steps(kept, set())
-    return taken(attempt.steps, name)
+    steps = steps_of(attempt, name)
+    if steps.needs_reading(attempt, name):
+        steps.kept = await _read(attempt, waits=bool(steps.doubtful))
+    return steps.take(name)
 
 
-async def _read(attempt: Attempt) -> dict[str, str]:
+async def _ended(value: Any) -> Any:
+    """Return the value of a coroutine, or of a plain function."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _read(attempt: Attempt, *, waits: bool) -> dict[str, str]:
     async with bare(attempt.database_url) as connection:
+        if waits:
+            await steps.wait_async(connection, attempt.claim)
         kept = await steps.read_async(connection, attempt.claim)
         await connection.rollback()
     return kept
@@ -98,13 +106,16 @@ async def _record(attempt: Attempt, done: Step) -> None:
     is_in_doubt = False
     while True:
         try:
-            async with bare(attempt.database_url) as connection:
-                with recording(attempt, connection, done):
-                    await connection.commit()
+            with postgres.reachable(attempt.database_url):
+                async with bare(attempt.database_url) as connection:
+                    with recording(attempt, connection, done):
+                        await connection.commit()
         except psycopg.errors.UniqueViolation:
             if not is_in_doubt:
                 raise
-        except psycopg.OperationalError:
+        except psycopg.DataError as error:
+            raise unfit(attempt, done, error) from None
+        except UnavailableError:
             if attempt.lease.seconds_left() < PAUSE_SECONDS:
                 raise
             is_in_doubt = True

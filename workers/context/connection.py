@@ -47,11 +47,12 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
             note_heartbeat(error)
             raise
         if done:
-            self.step = None
+            if step is not None:
+                self.finishing = self.step = None
             return
         is_finished = step is None and finishes.is_finished(self, claim)
         is_cancelled = not is_finished and cancellations.is_cancelled(self, claim)
-        raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
+        raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled, step=step)
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse autocommit."""

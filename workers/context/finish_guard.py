@@ -25,6 +25,11 @@ def only_one(attempt: Attempt) -> Iterator[None]:
         raise TransactionError(
             f"job {attempt.claim.id} already has its transaction; a job has only one, which finishes it"
         )
+    if attempt.steps is not None and attempt.steps.running:
+        raise TransactionError(
+            f"job {attempt.claim.id} is running step {min(attempt.steps.running)!r}: "
+            "begin the job's transaction after its steps"
+        )
     attempt.in_transaction = True
     never_ended = False
     try:
@@ -69,9 +74,12 @@ def nothing_committed(attempt: Attempt) -> TransactionError:
     return TransactionError(f"nothing in the transaction of job {attempt.claim.id} was committed")
 
 
-def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Exception:
-    """Return why a finish was refused; note whether the job is finished anyway."""
+def refusal(
+    attempt: Attempt, *, is_finished: bool = False, is_cancelled: bool, step: Step | None = None
+) -> Exception:
+    """Return why a finish or a step was refused; note whether the job is finished anyway."""
     job_id = attempt.claim.id
+    lost = f"step {step.name!r} is not recorded" if step else "its writes are rolled back"
     if is_finished:
         attempt.finished = True
         return TransactionError(
@@ -79,8 +87,8 @@ def refusal(attempt: Attempt, *, is_finished: bool, is_cancelled: bool) -> Excep
             "this one is rolled back"
         )
     if is_cancelled:
-        return JobCancelledError(f"job {job_id} was cancelled; its writes are rolled back")
-    return LeaseLostError(f"job {job_id} has been claimed by another worker; its writes are rolled back")
+        return JobCancelledError(f"job {job_id} was cancelled; {lost}")
+    return LeaseLostError(f"job {job_id} has been claimed by another worker; {lost}")
 
 
 def too_early() -> TransactionError:

@@ -15,7 +15,9 @@ from drain.workers.context.finish_guard import too_early
 
 
 class JobSession(Session):
-    """Session that cannot begin or commit on its own."""
+    """Session that cannot begin, commit or close on its own, as long as it is lent to the job."""
+
+    is_lent = False
 
     def begin(self, nested: bool = False) -> SessionTransaction:  # noqa: FBT001, FBT002  (SQLAlchemy's own)
         """Begin a savepoint."""
@@ -26,6 +28,12 @@ class JobSession(Session):
     def commit(self) -> NoReturn:
         """Refuse."""
         raise too_early()
+
+    def close(self) -> None:
+        """Refuse while lent: later writes would be in another transaction, and these rolled back."""
+        if self.is_lent:
+            raise too_early()
+        super().close()
 
     def commit_with_the_finish(self) -> None:
         """Commit with the job's finish."""
@@ -41,6 +49,7 @@ def _session_on(connection: sqlalchemy.Connection) -> JobSession:
 def session_of(database_url: str) -> Iterator[JobSession]:
     """Yield a session on a kept connection; used after the block, it opens its own."""
     with of_session(database_url) as connection, _session_on(connection) as session:
+        session.is_lent = True
         try:
             yield session
         except BaseException:
@@ -48,5 +57,6 @@ def session_of(database_url: str) -> Iterator[JobSession]:
             session.invalidate()
             raise
         finally:
+            session.is_lent = False
             # Another job may have the connection, and would commit later writes.
             session.bind = connection.engine

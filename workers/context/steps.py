@@ -1,4 +1,4 @@
-"""Steps of a job: each keeps its result, and later attempts leave it out.
+"""Steps of a job: each keeps its result, and later attempts skip it.
 
 The result is recorded under the fence of the claim, as the last statement of the step's own transaction, so an attempt
 that has lost its job records nothing.
@@ -6,16 +6,19 @@ that has lost its job records nothing.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import psycopg
 
-from drain.errors import StageError
+from drain.database import postgres
+from drain.errors import StageError, UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.formatting import visible
 from drain.jobs.values import as_key
@@ -24,9 +27,10 @@ from drain.tables.steps import Step
 from drain.workers.context.connection_cache import bare, driver_of
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
+from drain.workers.context.lent_connections import lender
 from drain.workers.context.loading import load
 from drain.workers.context.written_result import written
-from drain.workers.errors import StepError, TransactionError
+from drain.workers.errors import StepError, TransactionError, UnfitResultError
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -56,10 +60,11 @@ def step(name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kw
         UnfitResultError: The result is not JSON, or too large. Kills the job unless caught.
         LeaseLostError: The job was claimed elsewhere; nothing is recorded.
         JobCancelledError: The job was cancelled; nothing is recorded.
+        UnavailableError: PostgreSQL stayed unavailable until the lease ended.
         NoCurrentJobError: No job is running here.
-        TransactionError: The job's `transaction()` is open or has committed.
+        TransactionError: The job's `transaction()` is open or has committed, or the job has ended.
     """
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
         with begun(attempt, name) as ran:
             kept = ran(function(*args, **kwargs))
@@ -90,7 +95,7 @@ def step_transaction(
     load("drain.workers.context.session")
     from drain.workers.context.session import session_of
 
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
         with begun(attempt, name) as ran, session_of(attempt.database_url) as session:
             value = function(session, *args, **kwargs)
@@ -109,7 +114,7 @@ def psycopg_step_transaction(
     **kwargs: P.kwargs,
 ) -> Any:
     """As `step_transaction`, with a psycopg connection, which must not be kept."""
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
         with begun(attempt, name) as ran, bare(attempt.database_url) as connection:
             kept = ran(function(connection, *args, **kwargs))
@@ -118,76 +123,121 @@ def psycopg_step_transaction(
     return json.loads(kept.result)
 
 
-class Steps(NamedTuple):
-    """Steps of one attempt: results of earlier attempts, and names used so far."""
+class Steps:
+    """Steps of one attempt.
 
-    kept: dict[str, str]
-    used: set[str]
+    Attributes:
+        kept: Results of earlier attempts; None until read.
+        used: Names used in this attempt.
+        running: Names of steps whose function or commit has not ended.
+        doubtful: Names of steps that may have been recorded although they raised.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: dict[str, str] | None = None
+        self.used: set[str] = set()
+        self.running: set[str] = set()
+        self.doubtful: set[str] = set()
+
+    def needs_reading(self, attempt: Attempt, name: str) -> bool:
+        """Return False at the first claim, which finds no steps, except in a rehearsal of a job that has ended."""
+        if name in self.doubtful:
+            return True
+        if self.kept is None and attempt.claim.fencing_token <= 1 and lender.get() is None:
+            self.kept = {}
+        return self.kept is None
+
+    def take(self, name: str) -> Step | None:
+        """Return a recorded step, or raise StepError if its name is used twice."""
+        with self.lock:
+            if name in self.used:
+                raise StepError(
+                    f"two steps of a job are named {name!r}: give each its own name, such as {name + ' 2'!r}"
+                )
+            self.used.add(name)
+        return Step(name, self.kept[name], 0.0) if self.kept and name in self.kept else None
+
+
+_creating = threading.Lock()
+
+
+def checked(name: str) -> str:
+    """Return the plain string of a step's name, or raise StepError."""
+    try:
+        plain = as_key("the name of a step", name)
+    except StageError as error:
+        raise StepError(str(error)) from None
+    if plain is None:
+        raise StepError("a step needs a name")
+    return plain
+
+
+def steps_of(attempt: Attempt, name: str) -> Steps:
+    """Return the attempt's steps; raise TransactionError if the job has ended, or its transaction leaves no room."""
+    _refuse_late(attempt, name)
+    with _creating:
+        if attempt.steps is None:
+            attempt.steps = Steps()
+        return attempt.steps
+
+
+def _refuse_late(attempt: Attempt, name: str) -> None:
+    if attempt.finished or attempt.in_transaction or attempt.has_ended:
+        raise TransactionError(
+            f"step {name!r} of job {attempt.claim.id} comes too late: steps must come before the job's transaction(), "
+            "and before its end"
+        )
 
 
 def find(attempt: Attempt, name: str) -> Step | None:
-    """Return the step if an earlier attempt has recorded it; note that it is used."""
-    checked(attempt, name)
-    if attempt.steps is None:
-        attempt.steps = Steps(_read(attempt) if may_have_some(attempt) else {}, set())
-    return taken(attempt.steps, name)
-
-
-def checked(attempt: Attempt, name: str) -> None:
-    """Raise StepError if the name is not valid, and TransactionError if the job's transaction leaves no room."""
-    try:
-        as_key("the name of a step", name)
-    except StageError as error:
-        raise StepError(str(error)) from None
-    if name is None:
-        raise StepError("a step needs a name")
-    if attempt.finished or attempt.in_transaction:
-        raise TransactionError(
-            f"step {name!r} of job {attempt.claim.id} comes too late: the transaction that finishes the job has begun"
-        )
-
-
-def may_have_some(attempt: Attempt) -> bool:
-    """Return False at the first claim, which finds no steps."""
-    return attempt.claim.fencing_token > 1
-
-
-def taken(steps: Steps, name: str) -> Step | None:
-    """Return a recorded step, or raise StepError if its name is used twice."""
-    if name in steps.used:
-        raise StepError(
-            f"two steps of a job are named {name!r}: give each its own name, such as {name + ' 2'!r}"
-        )
-    steps.used.add(name)
-    return Step(name, steps.kept[name], 0.0) if name in steps.kept else None
+    """Return the step if it has been recorded; note that its name is used."""
+    steps = steps_of(attempt, name)
+    if steps.needs_reading(attempt, name):
+        steps.kept = _read(attempt, waits=bool(steps.doubtful))
+    return steps.take(name)
 
 
 @contextmanager
 def begun(attempt: Attempt, name: str) -> Iterator[Callable[[Any], Step]]:
     """Yield a function from the step's value to the step to record; if the block raises, the job may try again."""
     began = monotonic()
+    steps = attempt.steps
+    assert steps is not None  # noqa: S101  (its name is used)
+    steps.running.add(name)
 
     def ran(value: Any) -> Step:
+        if inspect.iscoroutine(value):
+            value.close()
+            raise StepError(
+                f"the function of step {name!r} is `async def`: await async_step() or its transactions"
+            )
         done = Step(name, written(attempt.claim.id, value, name), monotonic() - began)
+        _refuse_late(attempt, name)
         failpoint(FailurePoint.STEP_RAN)
+        # From here on it may be recorded, even if the answer is lost.
+        steps.doubtful.add(name)
         return done
 
     try:
         yield ran
     except BaseException:
-        if attempt.steps is not None:
-            attempt.steps.used.discard(name)
+        steps.used.discard(name)
         raise
+    finally:
+        steps.running.discard(name)
+    steps.doubtful.discard(name)
     failpoint(FailurePoint.STEP_RECORDED)
 
 
 def warn_of_unused(attempt: Attempt) -> None:
     """Warn if a job finishes without steps that earlier attempts recorded."""
-    if attempt.steps is None or not (unused := attempt.steps.kept.keys() - attempt.steps.used):
+    steps = attempt.steps
+    if steps is None or not steps.kept or not (unused := steps.kept.keys() - steps.used):
         return
     names = ", ".join(repr(visible(name)) for name in sorted(unused))
     log.warning(
-        "job %d (%s) finished without its recorded steps %s: if the code renamed them, they ran twice",
+        "job %d (%s) finished without its recorded steps %s: if they were renamed, they ran again",
         attempt.claim.id,
         visible(attempt.claim.job_name),
         names,
@@ -195,8 +245,10 @@ def warn_of_unused(attempt: Attempt) -> None:
     )
 
 
-def _read(attempt: Attempt) -> dict[str, str]:
+def _read(attempt: Attempt, *, waits: bool) -> dict[str, str]:
     with bare(attempt.database_url) as connection:
+        if waits:
+            steps.wait(connection, attempt.claim)
         kept = steps.read(connection, attempt.claim)
         connection.rollback()
     return kept
@@ -206,16 +258,28 @@ def _record(attempt: Attempt, done: Step) -> None:
     is_in_doubt = False
     while True:
         try:
-            with bare(attempt.database_url) as connection, recording(attempt, connection, done):
+            with (
+                postgres.reachable(attempt.database_url),
+                bare(attempt.database_url) as connection,
+                recording(attempt, connection, done),
+            ):
                 connection.commit()
         except psycopg.errors.UniqueViolation:
             # The answer to an earlier commit was lost.
             if not is_in_doubt:
                 raise
-        except psycopg.OperationalError:
+        except psycopg.DataError as error:
+            raise unfit(attempt, done, error) from None
+        except UnavailableError:
             if attempt.lease.seconds_left() < PAUSE_SECONDS:
                 raise
             is_in_doubt = True
             sleep(PAUSE_SECONDS)
             continue
         return
+
+
+def unfit(attempt: Attempt, done: Step, error: psycopg.DataError) -> UnfitResultError:
+    """Return the error of a result with characters that the database cannot store."""
+    reason = str(error).partition("\n")[0]
+    return UnfitResultError(f"step {done.name!a} of job {attempt.claim.id} cannot be stored: {reason}")

@@ -30,7 +30,7 @@ from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.django_connections import abandon, cancel, is_of_a_test
 from drain.workers.context.finish_guard import note_heartbeat, nothing_committed, only_one, refusal, too_early
 from drain.workers.context.lent_connections import is_lent
-from drain.workers.context.steps import begun, find
+from drain.workers.context.steps import begun, checked, find
 from drain.workers.errors import TransactionError
 
 _INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"
@@ -60,7 +60,7 @@ def step_transaction(
     name: str, function: Callable[..., Any], /, *args: Any, using: str = "default", **kwargs: Any
 ) -> Any:
     """See `drain.contrib.django.step_transaction`."""
-    attempt = current_attempt()
+    attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
         with begun(attempt, name) as ran, _atomic(attempt, using) as block:
             kept = ran(function(*args, **kwargs))
@@ -238,10 +238,16 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
 
 
 def _record(connection: Any, attempt: Attempt, step: Step) -> None:
-    _execute(connection, attempt, steps.RECORD, steps.record_parameters(attempt.claim, step))
+    _execute(connection, attempt, steps.RECORD, steps.record_parameters(attempt.claim, step), step)
 
 
-def _execute(connection: Any, attempt: Attempt, statement: str, parameters: tuple[object, ...]) -> None:
+def _execute(
+    connection: Any,
+    attempt: Attempt,
+    statement: str,
+    parameters: tuple[object, ...],
+    step: Step | None = None,
+) -> None:
     """Execute a statement that returns true if the claim is current; raise the refusal."""
     try:
         is_current = bool(_row(connection, statement, parameters)[-1])
@@ -250,14 +256,14 @@ def _execute(connection: Any, attempt: Attempt, statement: str, parameters: tupl
             note_heartbeat(error)
         raise
     if not is_current:
-        _refuse(connection, attempt)
+        _refuse(connection, attempt, step)
 
 
-def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
+def _refuse(connection: Any, attempt: Attempt, step: Step | None) -> NoReturn:
     claim = of_one(attempt.claim)
-    is_finished = bool(_row(connection, finishes.IS_FINISHED, claim)[-1])
+    is_finished = step is None and bool(_row(connection, finishes.IS_FINISHED, claim)[-1])
     is_cancelled = not is_finished and bool(_row(connection, IS_CANCELLED, claim)[-1])
-    raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
+    raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled, step=step)
 
 
 def _row(connection: Any, statement: str, parameters: Any = None) -> tuple[Any, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg.pq.abc import PGconn
 
@@ -28,6 +29,9 @@ class Lender:
         self._pgconn = pgconn
         self._engine: sqlalchemy.Engine | None = None
         self._async_engine: AsyncEngine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
 
     def lends(self, pgconn: PGconn) -> bool:
         """Return True for the lent session."""
@@ -54,8 +58,9 @@ class Lender:
     @asynccontextmanager
     async def async_bare(self) -> AsyncIterator[JobAsyncConnection]:
         """Do as `bare`, asynchronously."""
-        with _within_savepoint(await self._connect_async()) as connection:
-            yield connection
+        async with self._in_turn():
+            with _within_savepoint(await self._connect_async()) as connection:
+                yield connection
 
     @asynccontextmanager
     async def async_of_session(self) -> AsyncIterator[AsyncConnection]:
@@ -67,11 +72,27 @@ class Lender:
             self._async_engine = create_async_engine(
                 "postgresql+psycopg://", async_creator=self._connect_async, poolclass=sqlalchemy.NullPool
             )
-        async with self._async_engine.connect() as connection:
+        async with self._in_turn(), self._async_engine.connect() as connection:
             below = connection.sync_connection
             assert below is not None  # noqa: S101  (it has been started)
             with _within_savepoint(_nested(async_connection_cache.driver_of(below))):
                 yield connection
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Wait for transactions of other tasks, which would mix with this one on the same session."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        if task is self._holder:
+            yield
+            return
+        if self._loop is not loop:
+            self._loop, self._turn = loop, asyncio.Lock()
+        async with self._turn:
+            self._holder = task
+            try:
+                yield
+            finally:
+                self._holder = None
 
     def _connect(self) -> LentConnection:
         connection = LentConnection(self._pgconn)

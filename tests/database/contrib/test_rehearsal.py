@@ -87,8 +87,10 @@ def test_a_repaired_dead_job_returns_and_leaves_no_trace(url: str, rehearse: Reh
     assert query(url, "SELECT * FROM dead_jobs") == before
 
 
-def test_a_rehearsed_job_leaves_out_its_recorded_steps(url: str, rehearse: Rehearse) -> None:
+@pytest.mark.parametrize("token", [1, 7])
+def test_a_rehearsed_job_skips_its_recorded_steps(url: str, rehearse: Rehearse, token: int) -> None:
     die(url, 1, "r.steps", "new", ("OSError", "no answer"))
+    query(url, "UPDATE dead_jobs SET fencing_token = %s", token)
     query(
         url,
         "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token) VALUES (1, 'charge', '\"old\"', 1, 6)",

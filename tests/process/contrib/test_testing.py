@@ -367,6 +367,33 @@ def test_steps_are_savepoints_which_later_attempts_leave_out(
     assert effects(connection) == ["session 1", "psycopg 1", "async session 1", "async psycopg 1"]
 
 
+def test_async_steps_take_turns_on_the_tests_connection(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    async def write(inner: Any, label: str) -> None:
+        insert = f"INSERT INTO effects VALUES ('{label}')"
+        await inner.execute(sqlalchemy.text(insert) if isinstance(inner, AsyncSession) else insert)
+        await asyncio.sleep(0)
+
+    async def charge() -> None:
+        await asyncio.sleep(0)
+
+    @job
+    async def together() -> None:
+        await asyncio.gather(
+            drain.async_psycopg_step_transaction("a", write, "a"),
+            drain.async_step_transaction("b", write, "b"),
+            drain.async_step("c", charge),
+            drain.async_psycopg_step_transaction("d", write, "d"),
+        )
+
+    together.stage(connection)
+    assert states(staged.run(check=True)) == ["finished"]
+    together.stage(connection)
+    assert states(asyncio.run(staged.arun(check=True))) == ["finished"]
+    assert sorted(effects(connection)) == ["a", "a", "b", "b", "d", "d"]
+
+
 def test_the_fence_refuses_a_job_cancelled_or_reclaimed_while_it_runs(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:
