@@ -143,13 +143,13 @@ MUTANTS = (
     Mutant(
         "repeat a step that an earlier attempt recorded",
         "workers/context/steps.py",
-        "attempt.claim.fencing_token <= 1 and",
-        "attempt.claim.fencing_token <= 2 and",
+        "attempt.claim.fencing_token > 1 or",
+        "attempt.claim.fencing_token > 2 or",
         ("test_steps.py::test_a_later_attempt_leaves_out_a_recorded_step_and_gets_its_result",),
     ),
     Mutant(
         "run two steps of one name",
-        "workers/context/steps.py",
+        "workers/context/recorded_steps.py",
         "            self.used.add(name)\n",
         "",
         ("test_steps.py::test_a_name_used_twice_kills_the_job",),
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "repeat a step after an unanswered commit",
-        "workers/context/steps.py",
+        "workers/context/recorded_steps.py",
         "        if name in self.doubtful:\n            return True\n",
         "",
         ("test_steps.py::test_a_step_is_not_repeated_in_its_attempt_after_an_unanswered_commit",),

@@ -2,6 +2,7 @@
 
 In the order of a job's path:
 
+    recorded_steps    steps of an attempt: recorded results, names in use
     current           the running attempt, and `current_job()`
     written_result    the result of a job as JSON
     report            checks of progress reports

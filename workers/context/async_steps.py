@@ -19,7 +19,7 @@ from drain.workers.context.async_transaction import require_greenlet
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
 from drain.workers.context.loading import load
-from drain.workers.context.steps import PAUSE_SECONDS, begun, checked, steps_of, unfit
+from drain.workers.context.steps import PAUSE_SECONDS, begun, checked, may_have_some, steps_of, unfit
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -83,7 +83,7 @@ async def async_psycopg_step_transaction(
 
 async def _find(attempt: Attempt, name: str) -> Step | None:
     steps = steps_of(attempt, name)
-    if steps.needs_reading(attempt, name):
+    if steps.needs_reading(name, may_have_some=may_have_some(attempt)):
         steps.kept = await _read(attempt, waits=bool(steps.doubtful))
     return steps.take(name)
 

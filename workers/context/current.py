@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 from contextvars import ContextVar, Token
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid5
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
 from drain.workers.context import reporter
+from drain.workers.context.recorded_steps import Steps
 from drain.workers.context.report import MOST, Report, checked
 from drain.workers.context.written_result import written
 from drain.workers.errors import NoCurrentJobError, UnfitResultError
 from drain.workers.lease.interruption import Interruption, Watcher
 from drain.workers.lease.lease import Lease
-
-if TYPE_CHECKING:
-    from drain.workers.context.steps import Steps
 
 _DEFAULT_OPTIONS = JobOptions()
 

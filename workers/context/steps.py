@@ -29,6 +29,7 @@ from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
 from drain.workers.context.lent_connections import lender
 from drain.workers.context.loading import load
+from drain.workers.context.recorded_steps import Steps
 from drain.workers.context.written_result import written
 from drain.workers.errors import StepError, TransactionError, UnfitResultError
 
@@ -123,42 +124,6 @@ def psycopg_step_transaction(
     return json.loads(kept.result)
 
 
-class Steps:
-    """Steps of one attempt.
-
-    Attributes:
-        kept: Results of earlier attempts; None until read.
-        used: Names used in this attempt.
-        running: Names of steps whose function or commit has not ended.
-        doubtful: Names of steps that may have been recorded although they raised.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.kept: dict[str, str] | None = None
-        self.used: set[str] = set()
-        self.running: set[str] = set()
-        self.doubtful: set[str] = set()
-
-    def needs_reading(self, attempt: Attempt, name: str) -> bool:
-        """Return False at the first claim, which finds no steps, except in a rehearsal of a job that has ended."""
-        if name in self.doubtful:
-            return True
-        if self.kept is None and attempt.claim.fencing_token <= 1 and lender.get() is None:
-            self.kept = {}
-        return self.kept is None
-
-    def take(self, name: str) -> Step | None:
-        """Return a recorded step, or raise StepError if its name is used twice."""
-        with self.lock:
-            if name in self.used:
-                raise StepError(
-                    f"two steps of a job are named {name!r}: give each its own name, such as {name + ' 2'!r}"
-                )
-            self.used.add(name)
-        return Step(name, self.kept[name], 0.0) if self.kept and name in self.kept else None
-
-
 _creating = threading.Lock()
 
 
@@ -190,10 +155,15 @@ def _refuse_late(attempt: Attempt, name: str) -> None:
         )
 
 
+def may_have_some(attempt: Attempt) -> bool:
+    """Return False at the first claim, which finds no steps, except in the rehearsal of a job that has ended."""
+    return attempt.claim.fencing_token > 1 or lender.get() is not None
+
+
 def find(attempt: Attempt, name: str) -> Step | None:
     """Return the step if it has been recorded; note that its name is used."""
     steps = steps_of(attempt, name)
-    if steps.needs_reading(attempt, name):
+    if steps.needs_reading(name, may_have_some=may_have_some(attempt)):
         steps.kept = _read(attempt, waits=bool(steps.doubtful))
     return steps.take(name)
 
