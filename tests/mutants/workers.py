@@ -155,11 +155,11 @@ MUTANTS = (
         ("test_steps.py::test_a_name_used_twice_kills_the_job",),
     ),
     Mutant(
-        "repeat a payment after a lost connection",
+        "repeat a payment after an outage",
         "workers/context/steps.py",
         "if attempt.lease.seconds_left() < PAUSE_SECONDS:",
         "if attempt.lease.seconds_left() > PAUSE_SECONDS:",
-        ("test_steps.py::test_an_effect_is_recorded_after_a_lost_connection",),
+        ("test_steps.py::test_an_effect_is_recorded_after_an_outage",),
     ),
     Mutant(
         "repeat a step after an unanswered commit",
