@@ -249,12 +249,13 @@ RULED = {
     FailurePoint.RENUMBERED: retries_beyond_the_limit_of_their_queue,
 }
 TICKERS = (FailurePoint.TICKED, FailurePoint.TICKS_COMMITTED)
+STEPS, ASYNC_STEPS = (f"{jobs_that_crash.MODULE}.settle_in_{steps}" for steps in ("steps", "async_steps"))
 WORKERS = {
     FailurePoint.POPPED: TRANSACTIONAL,
     FailurePoint.CLAIMED: TRANSACTIONAL,
     FailurePoint.EXTENDED: f"{jobs_that_crash.MODULE}.outlive_the_first_lease",
-    FailurePoint.STEP_RAN: f"{jobs_that_crash.MODULE}.settle_in_steps",
-    FailurePoint.STEP_RECORDED: f"{jobs_that_crash.MODULE}.settle_in_steps",
+    FailurePoint.STEP_RAN: STEPS,
+    FailurePoint.STEP_RECORDED: STEPS,
     FailurePoint.WRITTEN: TRANSACTIONAL,
     FailurePoint.FINISHED_AND_COMMITTED: TRANSACTIONAL,
     FailurePoint.RAN: TRANSACTIONAL,
@@ -378,25 +379,16 @@ def test_a_worker_killed_around_the_commit_of_its_job_writes_once(
 
 
 @pytest.mark.parametrize(
-    "point", [FailurePoint.STEP_RAN, FailurePoint.STEP_RECORDED], ids=lambda point: point.name
+    ("point", "job"),
+    [
+        *WORKERS.items(),
+        *((point, ASYNC_STEPS) for point in (FailurePoint.STEP_RAN, FailurePoint.STEP_RECORDED)),
+    ],
 )
-def test_a_worker_killed_around_the_commit_of_an_async_step_writes_once(
-    system: System, point: FailurePoint
+def test_a_killed_worker_loses_no_job_and_repeats_no_effect(
+    system: System, point: FailurePoint, job: str
 ) -> None:
-    ids = system.stage(job=f"{jobs_that_crash.MODULE}.settle_in_async_steps")
-    system.drain_once()
-
-    system.crash(point, WORK)
-    system.go_on()
-
-    assert system.finished() == ids
-    assert system.effects() == Counter(ids)
-    system.assert_sound()
-
-
-@pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
-def test_a_killed_worker_loses_no_job_and_repeats_no_effect(system: System, point: FailurePoint) -> None:
-    ids = system.stage(job=WORKERS[point])
+    ids = system.stage(job=job)
     system.drain_once()
 
     system.crash(point, WORK)
