@@ -32,7 +32,7 @@ from tests.hostility import MALLORY, OWNER, Place, runs
 
 OTHERS = ("application", "enqueuer", "worker", "operator", "inspection", "owner")
 # What PostgreSQL's grammar spells itself (bigint, integer ...) nobody can take for anything else.
-TYPES = ("date", "int8", "jsonb", "regclass", "regnamespace", "text", "timestamptz", "uuid", "xid8")
+TYPES = ("date", "int8", "json", "jsonb", "regclass", "regnamespace", "text", "timestamptz", "uuid", "xid8")
 TODAY = date.min
 # Queues with rules, of each kind of source.
 _LIMITS = {"running": "5", "running_per_key": "1", "rate": "'9/s'", "rate_per_key": "'9/s'"}
@@ -64,6 +64,7 @@ class Function(NamedTuple):
             "text": "'x'",
             "bytea": "'x'::bytea",
             "jsonb": """'{"job_name": "m.f"}'::pg_catalog.jsonb""",
+            "json": "'1'::pg_catalog.json",
         }
         given = (values.get(each, f"1::{each}") for each in self.types)
         return f"SELECT public.{self.name}({', '.join(given)})"
