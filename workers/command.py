@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import sleep
 
 from drain import urls
 from drain.config import VARIABLES, Settings
+from drain.errors import UnavailableError
 from drain.jobs import registry
 from drain.workers import stores
 from drain.workers.context import log_fields
@@ -19,6 +22,10 @@ from drain.workers.exits import DONE, STOP_SIGNALS
 from drain.workers.options import WorkOptions
 from drain.workers.process import plain_jobs
 from drain.workers.supervisor.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.25
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
@@ -47,13 +54,28 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
             health.serve(options.metrics_host, options.metrics_port)
         if options.burst:
             stores.ask_once(settings)
+            look()
         else:
             with _exiting_at_once():
-                stores.wait_for(settings, health.report_waiting)
-        look()
+                _look_once_available(settings, health.report_waiting, look)
         _run(supervisor, settings)
     finally:
         health.close()
+
+
+def _look_once_available(
+    settings: Settings, waits: Callable[[str | None], None], look: Callable[[], None]
+) -> None:
+    while True:
+        stores.wait_for(settings, waits)
+        try:
+            look()
+        except UnavailableError as error:
+            # It has gone away in between.
+            log.warning("%s; waiting for it", error, extra={"event": "down"})
+            sleep(_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _run(supervisor: Supervisor, settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """PostgreSQL or Redis is away: rows stay, one line is logged, and it goes on by itself."""
 
+import logging
 import os
 import re
 import signal
@@ -10,8 +11,11 @@ from redis import Redis
 from rq import Queue
 from rq.job import JobStatus
 
+from drain.config import Settings
+from drain.database import postgres
 from drain.embedded import Services
 from drain.enqueuer.redelivery import Redelivery
+from drain.workers import command
 from tests import plain_probes as probes
 from tests.helpers import (
     NAMESPACE,
@@ -146,6 +150,25 @@ READ_ONLY = """
 SET transaction_read_only = off;
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = {}', current_database()); END $$
 """
+
+
+def test_a_server_that_goes_away_while_a_worker_starts_is_waited_for(
+    database_url: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = "postgresql://127.0.0.1:1/nowhere"
+    looks: list[str] = []
+    reasons: list[str | None] = []
+
+    def look() -> None:
+        looks.append(refused if not looks else database_url)
+        postgres.connect(looks[-1], "tests").close()
+
+    settings = Settings(database_url=database_url, redis_url=redis_url)
+    with caplog.at_level(logging.WARNING):
+        command._look_once_available(settings, reasons.append, look)
+    assert looks == [refused, database_url]
+    assert reasons == [None, None]
+    assert [getattr(record, "event", None) for record in caplog.records] == ["down"]
 
 
 def test_a_temporarily_read_only_database_is_waited_for(database_url: str, redis_url: str) -> None:
