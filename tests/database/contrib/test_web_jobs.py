@@ -108,6 +108,17 @@ def test_errors_of_a_dead_job_and_of_its_earlier_deaths_are_shown(
     assert "of the former life" in text
 
 
+def test_recorded_steps_are_in_the_timeline(database_url: str, browser: Visitor) -> None:
+    (job_id,) = stage_jobs(database_url)
+    query(
+        database_url,
+        "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token) VALUES (%s, 'charge <b>', '42', 1, 1)",
+        job_id,
+    )
+    text = assert_sound(browser.get(f"/jobs/{job_id}"))
+    assert '<li class="step"><strong>Step charge &lt;b&gt;</strong>' in text
+
+
 def test_an_unknown_id_is_reported_in_one_clear_sentence(browser: Visitor, subtests: pytest.Subtests) -> None:
     for job_id in ("0", "7", "-3", "9223372036854775807", "9" * 40, "seven", "٣", "1%00"):
         with subtests.test(job_id):
