@@ -54,7 +54,7 @@ def in_a_transaction_of_psycopg(number: int) -> None:
 def in_steps(number: int) -> None:
     step_transaction("write", lambda session: session.execute(text(LEAVE % number)) and None)
     if current_job().attempt == 1:
-        raise ConnectionError("the target is away")
+        raise ConnectionError("no answer")
     step("call", lambda: number)
 
 

@@ -38,7 +38,7 @@ async def settle_async_by_psycopg(label: object) -> None:
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
 def settle_in_steps(label: object) -> None:
-    """Leave the effect in a step, which is left out once it has committed."""
+    """Leave the effect in a step, which is skipped once it has committed."""
     workers.step_transaction("settle", lambda session: session.execute(LEAVE, _effect(label)) and None)
     workers.step("done", lambda: None)
 

@@ -75,7 +75,7 @@ class UnfitResultError(Dead):
 
 
 class StepError(Dead):
-    """The name of a step is not valid, or used twice in a job; the job is dead at once."""
+    """A step's name is not valid or used twice, or its function cannot be awaited here; the job is dead at once."""
 
 
 class LeaseLostError(Exception):

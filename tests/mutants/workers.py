@@ -106,7 +106,7 @@ MUTANTS = (
         ("test_steps.py::test_a_step_waits_for_a_change_of_its_job_under_way",),
     ),
     Mutant(
-        "record a step beside a claim",
+        "record a step under a lock that lets claims pass",
         "schema.sql",
         "salt IS NOT DISTINCT FROM job_salt\n        FOR UPDATE\n",
         "salt IS NOT DISTINCT FROM job_salt\n        FOR KEY SHARE\n",

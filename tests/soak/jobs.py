@@ -55,7 +55,7 @@ def settle() -> None:
 
 @_job
 def stepped() -> None:
-    """Write in steps, of which a later attempt leaves out those that have committed."""
+    """Write in steps; a later attempt skips those that have committed."""
     for name in STEPS:
         step_transaction(name, _take_step, name)
     with transaction() as session:

@@ -15,7 +15,7 @@ from drain.workers.context.finish_guard import too_early
 
 
 class JobSession(Session):
-    """Session that cannot begin, commit or close on its own, as long as it is lent to the job."""
+    """Session that cannot begin or commit on its own, nor close while a job has it."""
 
     is_lent = False
 
