@@ -7,6 +7,8 @@
 --          |                      |
 --          +------ give up -------+--> dead_jobs --retry--> staged_jobs
 --
+-- A job with predecessors is blocked: staged, and due in the year 9999 until the enqueuer has seen them finish.
+--
 -- The roles that call functions don't trust each other. So PUBLIC may call none (see the end), and no function uses a
 -- name that another role could create: in pg_temp, searched first unless search_path names it last, or in a schema
 -- where a better-matching function or operator would win over pg_catalog's. Callers cast arguments to the exact types.
@@ -84,6 +86,8 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     staged_by       text        DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text),
     -- Latest job superseded by this one (id and staged values), staged again if this one is cancelled.
     stands_for      jsonb,
+    -- Earliest start of a blocked job, whose scheduled_at is 9999-12-29 00:00 UTC. NULL: at once.
+    starts_at       timestamptz,
 
     CONSTRAINT job_name_must_not_be_empty
         CHECK (job_name <> '' AND job_name = btrim(job_name)),
@@ -125,7 +129,9 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
         CHECK (quiet_seconds > '0' AND quiet_seconds <= '31536000'),
     CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
-        CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL))
+        CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL)),
+    CONSTRAINT starts_at_must_lie_between_the_years_1_and_9999
+        CHECK (starts_at > '0001-01-02 00:00:00+00' AND starts_at < '9999-12-29 00:00:00+00')
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
 -- Scheduled rows. Marking a due row as matured moves it to the ready partitions, so a million jobs for tomorrow cost a
@@ -539,8 +545,11 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     keep            text,
     quiet_seconds   double precision,
     staged_by       text,
-    stands_for      jsonb
+    stands_for      jsonb,
+    -- As finished_xid. NULL: died before version 8.
+    died_xid        xid8                 DEFAULT pg_current_xact_id()
 );
+CREATE INDEX IF NOT EXISTS dead_jobs_in_order ON dead_jobs (died_xid);
 -- For queues that hold a key after a dead job.
 CREATE INDEX IF NOT EXISTS dead_jobs_by_key ON dead_jobs (queue, key) WHERE key IS NOT NULL;
 
@@ -566,9 +575,79 @@ CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue
 CREATE OR REPLACE FUNCTION drain_role() RETURNS text LANGUAGE sql STABLE
     RETURN coalesce(nullif(pg_catalog.current_setting('role'), 'none'::text), session_user::text);
 
+-- job_edges: which jobs wait for which. A child is blocked while any of its edges waits; its transaction inserts them,
+-- and the enqueuer alone changes them, except that a retry of a dead child makes them wait again. The enqueuer deletes
+-- those of children that no table has any more.
+CREATE TABLE IF NOT EXISTS job_edges (
+    child_id    bigint NOT NULL,
+    parent_id   bigint NOT NULL,
+    -- Whose end counts: the parent, or the job that superseded it.
+    awaited_id  bigint NOT NULL,
+    -- If the parent dies: cancel the child, run it, or hold it until the parent is retried.
+    on_failure  text   NOT NULL DEFAULT 'cancel',
+    -- 'waiting', 'met', or 'idle': the child was cancelled.
+    state       text   NOT NULL DEFAULT 'waiting',
+    -- Latest change, for the enqueuer, as finished_xid.
+    changed_xid xid8   NOT NULL DEFAULT pg_current_xact_id(),
+    PRIMARY KEY (child_id, parent_id),
+    -- So no jobs can wait for each other.
+    CONSTRAINT a_job_waits_for_earlier_jobs CHECK (parent_id > 0 AND parent_id < child_id),
+    CONSTRAINT on_failure_must_be_cancel_run_or_hold CHECK (on_failure IN ('cancel', 'run', 'hold')),
+    CONSTRAINT state_must_be_waiting_met_or_idle CHECK (state IN ('waiting', 'met', 'idle'))
+);
+CREATE INDEX IF NOT EXISTS job_edges_awaited ON job_edges (awaited_id);
+-- For the last predecessor of many, and for new edges.
+CREATE INDEX IF NOT EXISTS job_edges_waiting ON job_edges (child_id, parent_id) WHERE state = 'waiting';
+CREATE INDEX IF NOT EXISTS job_edges_changed ON job_edges (changed_xid) WHERE state = 'waiting';
+
+-- Lets jobs wait for others: children[i] for parents[i]. The children must be blocked jobs that this role has staged in
+-- this transaction. drain_stage() calls it for the option "after".
+--
+-- Runs with the owner's rights, since applications may not read others' jobs. IS TRUE and the generic plan leave only
+-- primary keys to look in: blocked jobs share one scheduled_at.
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_after(children bigint[], parents bigint[], on_failure text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+DECLARE
+    unfit bigint;
+BEGIN
+    SELECT given.id INTO unfit FROM unnest(children) AS given (id)
+    WHERE NOT EXISTS (
+        SELECT FROM %1$s.staged_jobs_scheduled AS job WHERE job.id = given.id
+            AND (job.scheduled_at = '9999-12-29 00:00:00+00' AND job.staged_at = now()
+                AND job.staged_by = %1$s.drain_role()) IS TRUE)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s is no blocked job that this role has staged in this transaction', unfit),
+            HINT = 'Only the transaction that stages a job can let it wait: use the option "after" of drain_stage().';
+    END IF;
+    SELECT given.id INTO unfit FROM unnest(parents) AS given (id)
+    WHERE NOT EXISTS (SELECT FROM %1$s.staged_jobs AS job WHERE job.id = given.id)
+        AND NOT EXISTS (SELECT FROM %1$s.inflight_jobs AS job WHERE job.id = given.id)
+        AND NOT EXISTS (SELECT FROM %1$s.finished_jobs AS job WHERE job.id = given.id)
+        AND NOT EXISTS (SELECT FROM %1$s.dead_jobs AS job WHERE job.id = given.id)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'foreign_key_violation',
+            MESSAGE = format('job %%s, which a job should wait for, is unknown', unfit),
+            HINT = 'Stage it first, in this transaction or one that has committed. Old finished jobs are deleted.';
+    END IF;
+    INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
+    SELECT given.child, given.parent, given.parent, coalesce(given.choice, 'cancel')
+    FROM unnest(children, parents, on_failure) AS given (child, parent, choice)
+    ON CONFLICT DO NOTHING;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+
 -- A job's state, for the role that staged it, its members, and roles that may read finished_jobs: no arguments,
--- traceback or context. No row: unknown, or another role's. States: waiting, scheduled, running, retrying, finished,
--- superseded, dead, cancelled, expired. Runs with the owner's rights, since applications may not read others' jobs.
+-- traceback or context. No row: unknown, or another role's. States: blocked, waiting, scheduled, running, retrying,
+-- finished, superseded, dead, cancelled, expired. Runs with the owner's rights, since applications may not read others' jobs.
 CREATE OR REPLACE FUNCTION drain_job_state(
     job bigint, OUT id bigint, OUT job_name text, OUT queue text, OUT state text, OUT attempts integer,
     OUT staged_at timestamptz, OUT started_at timestamptz, OUT finished_at timestamptz, OUT error text,
@@ -593,7 +672,8 @@ BEGIN ATOMIC
         FROM finished_jobs AS done WHERE done.id = drain_job_state.job
         UNION ALL
         SELECT waits.id, waits.job_name, waits.queue,
-            CASE WHEN waits.scheduled_at > pg_catalog.clock_timestamp() THEN 'scheduled' ELSE 'waiting' END, 0,
+            CASE WHEN waits.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz THEN 'blocked'
+                WHEN waits.scheduled_at > pg_catalog.clock_timestamp() THEN 'scheduled' ELSE 'waiting' END, 0,
             waits.staged_at, NULL, NULL, NULL, NULL, NULL, waits.staged_by
         FROM staged_jobs AS waits WHERE waits.id = drain_job_state.job
         UNION ALL
@@ -773,7 +853,8 @@ CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, k
         pg_catalog.concat_ws(' ', job_name, coalesce(args, '[]'::jsonb), coalesce(kwargs, '{}'::jsonb)), 'UTF8'::name));
 
 -- Stages a job, unless the same role has one under this key, which expires after `keep_seconds`. Returns the id of the
--- job under the key, negated if its name or arguments differ. `job` holds columns that applications may write:
+-- job under the key, negated if its name or arguments differ. `job` holds columns that applications may write, and in
+-- `after` the [id, on_failure] of jobs to wait for:
 --
 --     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
 --
@@ -792,7 +873,7 @@ BEGIN ATOMIC
         FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
             queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
             max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
-            quiet_seconds double precision)
+            quiet_seconds double precision, after jsonb)
     ), reserved AS (
         INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
         SELECT given.own_key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
@@ -809,15 +890,25 @@ BEGIN ATOMIC
         RETURNING kept.job_id
     )
     INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
-        max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
+        max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds, starts_at)
     OVERRIDING SYSTEM VALUE
     SELECT reserved.job_id, given.job_name, coalesce(given.job_args, '[]'::jsonb),
         coalesce(given.job_kwargs, '{}'::jsonb), coalesce(given.queue, 'default'),
-        coalesce(given.priority, 0), coalesce(given.scheduled_at, pg_catalog.now())
-            + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0')),
+        coalesce(given.priority, 0),
+        CASE WHEN given.after <> '[]'::jsonb THEN '9999-12-29 00:00:00+00'::timestamptz ELSE due.at END,
         given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
-        given.unique_key, given.keep, given.quiet_seconds
-    FROM reserved, given;
+        given.unique_key, given.keep, given.quiet_seconds, CASE WHEN given.after <> '[]'::jsonb THEN due.at END
+    FROM reserved, given, LATERAL (
+        SELECT coalesce(given.scheduled_at, pg_catalog.now())
+            + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0'))) AS due (at);
+
+    -- Of a job staged before, the edges stay as they are.
+    SELECT drain_after(pg_catalog.array_agg(job.id), pg_catalog.array_agg((edge.pair ->> 0)::bigint),
+        pg_catalog.array_agg(edge.pair ->> 1))
+    FROM idempotency_keys AS kept JOIN staged_jobs_scheduled AS job ON job.id = kept.job_id,
+        pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after') AS edge (pair)
+    WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
+        AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE;
 
     SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = drain_digest(
             pg_catalog.substring(kept.digest, 1, pg_catalog.octet_length(kept.digest) - 32), new.job_name, new.job_args,
@@ -847,14 +938,20 @@ DECLARE
         "run_in": "a number of seconds", "expires_at": "a time", "tag": "a text", "max_attempts": "a whole number",
         "timeout_seconds": "a whole number", "context": "an object", "key": "a text or a whole number",
         "unique_key": "a text or a whole number", "keep": "a text", "quiet": "a number of seconds",
-        "idempotency_key": "a text", "idempotency_period": "a number of seconds"}';
+        "idempotency_key": "a text", "idempotency_period": "a number of seconds",
+        "after": "a list of jobs", "on_failure": "a choice"}';
     examples constant jsonb := '{"version": "leave it out, or give 1", "a text": "give a JSON string",
         "a whole number": "give a JSON number from -2147483648 to 2147483647",
         "a time": "give a string with a time zone, such as \"2030-01-31T08:30:00Z\"",
         "a number of seconds": "give a JSON number above 0 and up to ten years, such as 60", "an object": "give a JSON object",
-        "a text or a whole number": "give a JSON string or a whole JSON number"}';
+        "a text or a whole number": "give a JSON string or a whole JSON number",
+        "a list of jobs": "give an array of ids, such as [41, 42], or of pairs, such as [[41, \"run\"]]",
+        "a choice": "give \"cancel\", \"run\" or \"hold\""}';
     columns constant text := 'job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, '
-        'max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds';
+        'max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds, starts_at';
+    choices constant jsonb := '["cancel", "run", "hold"]';
+    blocked constant timestamptz := '9999-12-29 00:00:00+00';
+    home   constant regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = staged);
     form constant text := '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)? ?(Z|[+-]\d\d(:?\d\d)?)$';
     named  jsonb := coalesce(nullif(options, 'null'), '{}');
     called constant jsonb := coalesce(nullif(args, 'null'), '[]');
@@ -865,6 +962,7 @@ DECLARE
     typ    text;
     number numeric;
     fits   boolean;
+    after  jsonb;
     job_id bigint;
 BEGIN
     IF jsonb_typeof(called) NOT IN ('array', 'object') THEN
@@ -893,6 +991,14 @@ BEGIN
             WHEN 'a whole number' THEN number = trunc(number) AND number BETWEEN -2147483648 AND 2147483647
             WHEN 'a text or a whole number' THEN typ = 'string' OR number = trunc(number)
             WHEN 'a number of seconds' THEN number > 0 AND number <= 315360000
+            WHEN 'a choice' THEN choices @> value
+            WHEN 'a list of jobs' THEN typ = 'array' AND NOT EXISTS (
+                SELECT FROM jsonb_array_elements(CASE typ WHEN 'array' THEN value ELSE '[]' END) AS given (item),
+                    LATERAL (SELECT CASE jsonb_typeof(item) WHEN 'array' THEN item ELSE jsonb_build_array(item, 'run') END)
+                        AS edge (pair)
+                WHERE (jsonb_typeof(pair -> 0) = 'number' AND pair ->> 0 ~ '^[1-9]\d{0,17}$'
+                    AND jsonb_array_length(pair) = 2 AND choices @> (pair -> 1)
+                    AND jsonb_typeof(pair -> 1) = 'string') IS NOT TRUE)
             ELSE typ = 'string' AND value #>> '{}' ~ form END;
         IF fits AND kind = 'a time' THEN
             BEGIN
@@ -915,6 +1021,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'run_at and run_in exclude each other',
             HINT = 'Give one of them.';
     END IF;
+    IF named -> 'on_failure' IS NOT NULL AND coalesce(named -> 'after', '[]') = '[]' THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'the option on_failure needs jobs to wait for', HINT = 'Give them as "after", or leave both out.';
+    END IF;
+    after := (SELECT jsonb_agg(CASE jsonb_typeof(item) WHEN 'array' THEN item
+        ELSE jsonb_build_array(item, coalesce(named ->> 'on_failure', 'cancel')) END)
+        FROM jsonb_array_elements(named -> 'after') AS given (item));
     IF named ->> 'idempotency_period' IS NOT NULL AND named ->> 'idempotency_key' IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'the option idempotency_period needs an idempotency_key',
@@ -926,14 +1039,12 @@ BEGIN
             now() + make_interval(secs => (named ->> 'run_in')::double precision)),
         'expires_at', (named ->> 'expires_at')::timestamptz, 'max_attempts', named -> 'max_attempts',
         'timeout_seconds', named -> 'timeout_seconds', 'key', named ->> 'key', 'unique_key', named ->> 'unique_key',
-        'keep', named -> 'keep', 'quiet_seconds', named -> 'quiet'));
+        'keep', named -> 'keep', 'quiet_seconds', named -> 'quiet', 'after', after));
     -- Not stripped of the nulls within them.
     new := new || jsonb_build_object('context', named -> 'context',
         CASE jsonb_typeof(called) WHEN 'array' THEN 'job_args' ELSE 'job_kwargs' END, called);
     IF named ->> 'idempotency_key' IS NOT NULL THEN
-        EXECUTE format('SELECT %s.drain_stage_once($1, $2, $3)',
-                (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = staged))
-            INTO job_id
+        EXECUTE format('SELECT %s.drain_stage_once($1, $2, $3)', home) INTO job_id
             USING named ->> 'idempotency_key', coalesce((named ->> 'idempotency_period')::double precision, 604800), new;
         IF job_id < 0 THEN
             RAISE EXCEPTION USING ERRCODE = 'unique_violation',
@@ -945,12 +1056,18 @@ BEGIN
     END IF;
     EXECUTE format('INSERT INTO %s (%s) SELECT new.job_name, coalesce(new.job_args, ''[]''), '
         'coalesce(new.job_kwargs, ''{}''), coalesce(new.queue, ''default''), coalesce(new.priority, 0), '
-        'coalesce(new.scheduled_at, now()) + make_interval(secs => coalesce(new.quiet_seconds, 0)), new.expires_at, '
-        'new.tag, new.max_attempts, new.timeout_seconds, nullif(new.context, ''null''), new.key, new.unique_key, '
-        'new.keep, new.quiet_seconds FROM jsonb_to_record($1) AS new (job_name text, job_args jsonb, job_kwargs jsonb, '
-        'queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, '
+        'coalesce($2, due.at), new.expires_at, new.tag, new.max_attempts, new.timeout_seconds, '
+        'nullif(new.context, ''null''), new.key, new.unique_key, new.keep, new.quiet_seconds, '
+        'CASE WHEN $2 IS NOT NULL THEN due.at END FROM jsonb_to_record($1) AS new (job_name text, job_args jsonb, '
+        'job_kwargs jsonb, queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, '
         'max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text, '
-        'quiet_seconds double precision) RETURNING id', staged, columns) INTO job_id USING new;
+        'quiet_seconds double precision), LATERAL (SELECT coalesce(new.scheduled_at, now()) '
+        '+ make_interval(secs => coalesce(new.quiet_seconds, 0))) AS due (at) RETURNING id', staged, columns)
+        INTO job_id USING new, CASE WHEN after IS NOT NULL THEN blocked END;
+    IF after IS NOT NULL THEN
+        EXECUTE format('SELECT %s.drain_after(array_agg($1), array_agg((pair ->> 0)::bigint), array_agg(pair ->> 1)) '
+            'FROM jsonb_array_elements($2) AS edge (pair)', home) USING job_id, after;
+    END IF;
     RETURN job_id;
 END
 $$;
@@ -1101,7 +1218,8 @@ REVOKE ALL ON FUNCTION
     drain_stage_once(text, double precision, jsonb), drain_finish_with_result(bigint, bigint, jsonb),
     drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),
     drain_digest(bytea, text, jsonb, jsonb),
-    drain_record_step(bigint, bigint, bigint, text, text, json, double precision)
+    drain_record_step(bigint, bigint, bigint, text, text, json, double precision),
+    drain_after(bigint[], bigint[], text[])
     FROM PUBLIC;
 
 
@@ -1110,4 +1228,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (7) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (8) ON CONFLICT DO NOTHING;

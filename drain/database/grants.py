@@ -43,6 +43,7 @@ _CLAIM = (
 )
 
 _STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
+_AFTER = "drain_after(bigint[], bigint[], text[])"
 _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
 _RECORD_STEP = "drain_record_step(bigint, bigint, bigint, text, text, json, double precision)"
 
@@ -61,7 +62,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
     "application": (
         Grant(
             "Stage jobs, without choosing ids, tokens or staging times, or reading others' arguments.",
-            f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)",
+            f"INSERT ({STAGED_BY_APPLICATIONS}, starts_at), SELECT (id)",
             "staged_jobs",
         ),
         Grant(
@@ -70,6 +71,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "drain_stage_once(text, double precision, jsonb)",
             "FUNCTION",
         ),
+        Grant("Let jobs wait for others, as the owner.", "EXECUTE", _AFTER, "FUNCTION"),
         Grant("Stage from any language ...", "EXECUTE", "drain_stage(text, jsonb, jsonb)", "FUNCTION"),
         Grant("... through a function that validates.", "EXECUTE", _STAGE_OF, "FUNCTION"),
         Grant(
@@ -111,19 +113,24 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Bury undeliverable jobs, count dead jobs, and find the keys that they hold.",
-            "INSERT, SELECT (id, queue, key, reason, attempts, fencing_token, died_at)",
+            "INSERT, SELECT (id, queue, key, reason, attempts, fencing_token, died_at, died_xid)",
             "dead_jobs",
         ),
         Grant(
             "Measure throughput and start rates, and record superseded jobs.",
             "INSERT, SELECT (id, queue, finished_at, key, attempts, fencing_token, moved_at, claimed_at, "
-            "superseded_by, finished_by, scheduled_at, staged_at)",
+            "superseded_by, finished_by, scheduled_at, staged_at, finished_xid)",
             "finished_jobs",
         ),
         Grant(
             "Delete expired idempotency keys.",
             "DELETE, SELECT (idempotency_key, expires_at)",
             "idempotency_keys",
+        ),
+        Grant(
+            "Unblock jobs, and delete the edges of deleted jobs.",
+            "SELECT, DELETE, UPDATE (state, awaited_id, changed_xid)",
+            "job_edges",
         ),
         Grant("Delete the steps of deleted jobs.", "DELETE, SELECT (job_id)", "job_steps"),
         Grant("Count refused outcomes.", "SELECT (number)", "stale_finishes"),
@@ -165,9 +172,10 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("Finish jobs ...", "EXECUTE", _FINISH, "FUNCTION"),
         Grant(
             "... check that they finished, and store their results.",
-            "INSERT, SELECT (id, fencing_token, finished_at, finished_by), UPDATE (result)",
+            "INSERT, SELECT (id, fencing_token, finished_at, finished_by, result), UPDATE (result)",
             "finished_jobs",
         ),
+        Grant("Read results of predecessors.", "SELECT (child_id, awaited_id, state)", "job_edges"),
         Grant(
             "Bury jobs, and check for burials and cancellations.",
             "INSERT, SELECT (id, queue, fencing_token, salt, reason)",
@@ -216,7 +224,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Cancel and move waiting jobs, including their arguments.",
-            "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, matured_at)",
+            "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, matured_at, starts_at)",
             "staged_jobs",
         ),
         Grant(
@@ -249,7 +257,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
             "stale_finishes, cancelled_claims, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, "
-            "idempotency_keys, job_steps",
+            "idempotency_keys, job_steps, job_edges",
         ),
         Grant(
             "Read a job's state and result.",

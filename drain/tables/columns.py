@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from drain.database.grants import STAGED_BY_APPLICATIONS
 
@@ -50,6 +51,10 @@ SUPERSEDED_STAGED = f"{_kept_but(_STAGED)}, now(), 0"
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
 LANE_QUEUE = 'queue COLLATE "C"'
 LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
+# A job with predecessors, until the enqueuer has seen them finish: never due.
+BLOCKED_UNTIL = datetime(9999, 12, 29, tzinfo=UTC)
+BLOCKED_AT = "'9999-12-29Z'::timestamptz"
+IS_BLOCKED = f"scheduled_at = {BLOCKED_AT}"
 # Conditions of `inflight_jobs` indexes.
 IS_CLAIMED = "lease_expires_at IS NOT NULL"
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
