@@ -19,6 +19,7 @@ PUSHED = Counter("drain_pushed_jobs", "Jobs pushed into Redis.", ["queue"])
 REDELIVERED = Counter("drain_redelivered_jobs", "Jobs redelivered, by reason.", ["reason"])
 DEAD = Counter("drain_dead_jobs", "Jobs that the enqueuer moved to dead_jobs, by reason.", ["reason"])
 SUPERSEDED = Counter("drain_superseded_jobs", "Jobs superseded by another one of their unique key.")
+UNBLOCKED = Counter("drain_unblocked_jobs", "Jobs whose predecessors have ended: unblocked or cancelled.")
 FAILING = Gauge(
     "drain_queue_failing", "1 while the queue's retries are let through one at a time.", ["queue"]
 )

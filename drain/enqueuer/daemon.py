@@ -26,6 +26,7 @@ from drain.enqueuer.housekeeping import (
     DailyPartitions,
     ExpiredKeys,
     PartitionTruncator,
+    PastEdges,
     PastQueues,
     PastSteps,
     ReturnedJobs,
@@ -222,6 +223,7 @@ def _chores(enqueuer: Enqueuer, keep_days: int) -> list[Chore]:
         DailyPartitions(connection),
         ExpiredKeys(connection),
         PastSteps(connection),
+        PastEdges(connection),
         PastQueues(enqueuer),
     ]
     return [*chores, Retention(connection, keep_days)] if keep_days else chores

@@ -23,6 +23,7 @@ from drain.enqueuer.due_rows import DueRows
 from drain.enqueuer.mover import Mover
 from drain.enqueuer.pusher import Pusher
 from drain.enqueuer.thin_queues import ThinQueues
+from drain.enqueuer.unblocker import Unblocker
 from drain.tables import leader_progress
 from drain.tables.lanes import Lane
 from drain.tables.leader_progress import Progress
@@ -84,6 +85,7 @@ class Enqueuer:
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
         self._pusher = Pusher(redis, deliveries, traces)
         self.thin_queues = thin_queues or ThinQueues(redis)
+        self._unblocker = Unblocker(connection)
         self._forwarded = 0
 
     def __enter__(self) -> Self:
@@ -122,6 +124,8 @@ class Enqueuer:
             psycopg.OperationalError: Rolled back.
         """
         self.admission.look_when_due()
+        if self._unblocker.run_once():
+            self.admission.expect_arrivals()
         batch = self._batches.run_once()
         self.wait_for_push()
         self._forwarded += len(batch.forwarded)
@@ -149,18 +153,19 @@ class Enqueuer:
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
     def look(self) -> bool:
-        """See `Admission.look_when_due`."""
-        return self.admission.look_when_due()
+        """See `Admission.look_when_due` and `Unblocker.run_once`."""
+        return self.admission.look_when_due() or self._unblocker.run_once()
 
     @property
     def may_leave_some(self) -> bool:
-        """True if due rows with room may be left."""
-        return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.may_find_more
+        """True if due rows with room, or edges to compare, may be left."""
+        left = self._batches.has_left_some or self._unblocker.has_more
+        return left or self._due_rows.may_leave_some or self.admission.may_find_more
 
     @property
     def next_look_at(self) -> float:
-        """See `Admission.next_look_at`."""
-        return self.admission.next_look_at
+        """See `Admission.next_look_at` and `Unblocker.next_look_at`."""
+        return min(self.admission.next_look_at, self._unblocker.next_look_at)
 
     @property
     def delivered(self) -> int:

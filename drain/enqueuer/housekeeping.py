@@ -1,8 +1,9 @@
-"""Small chores: partitions, unique keys, expired keys, past steps, idle queues."""
+"""Small chores: partitions, unique keys, expired keys, past steps and edges, idle queues."""
 
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import ClassVar
 
 from psycopg import errors
 
@@ -11,7 +12,7 @@ from drain.admission import uniqueness
 from drain.database.postgres import Connection
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import finished, idempotency, staged, steps
+from drain.tables import finished, gone, idempotency, staged
 
 # About 7,000 rows: stepping over as many dead ones takes 0.7 ms.
 _LARGER_THAN_BYTES = 1024 * 1024
@@ -82,8 +83,8 @@ class ExpiredKeys(Chore):
         return idempotency.delete_expired(self._connection, _MOST_KEYS)
 
 
-class PastSteps(Chore):
-    """Deletes the steps of deleted jobs; counts steps.
+class PastRows(Chore):
+    """Deletes rows of deleted jobs; counts rows.
 
     Each call looks at the lowest ids, whose days are dropped first, and at further ones in turn.
     """
@@ -91,17 +92,34 @@ class PastSteps(Chore):
     pause_seconds = 60.0
     goes_on = True
     in_use = (errors.LockNotAvailable, errors.QueryCanceled)
-    refused_text = "steps of deleted jobs are not deleted"
-    refused_event = "steps_not_deleted"
+    statement: ClassVar[str]
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._looked_up_to = 0
 
     def _work(self) -> int:
-        _, first = steps.delete_gone(self._connection, 0, _MOST_JOBS)
-        self._looked_up_to, gone = steps.delete_gone(self._connection, self._looked_up_to, _MOST_JOBS)
-        return first + gone
+        _, first = gone.delete(self._connection, self.statement, 0, _MOST_JOBS)
+        self._looked_up_to, rest = gone.delete(
+            self._connection, self.statement, self._looked_up_to, _MOST_JOBS
+        )
+        return first + rest
+
+
+class PastSteps(PastRows):
+    """Deletes the steps of deleted jobs."""
+
+    statement = gone.DELETE_STEPS
+    refused_text = "steps of deleted jobs are not deleted"
+    refused_event = "steps_not_deleted"
+
+
+class PastEdges(PastRows):
+    """Deletes the edges of deleted jobs."""
+
+    statement = gone.DELETE_EDGES
+    refused_text = "edges of deleted jobs are not deleted"
+    refused_event = "edges_not_deleted"
 
 
 class PastQueues(Chore):

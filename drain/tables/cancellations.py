@@ -7,11 +7,11 @@ locked in id order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from drain.database.postgres import Connection, fetch_one, home_of
 from drain.database.qualified import within
-from drain.tables.columns import ATTEMPTS, DEAD, JOB, REQUEST, id_array
+from drain.tables.columns import ATTEMPTS, DEAD, IS_BLOCKED, JOB, REQUEST, id_array
 from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
@@ -39,7 +39,7 @@ WITH chosen AS (
     DELETE FROM staged_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING {JOB}
 ), buried AS (
     INSERT INTO dead_jobs ({JOB}, reason, explanation)
-    SELECT {_VALUES}, 'cancelled', 'it was cancelled before it began' FROM gone
+    SELECT {_VALUES}, 'cancelled', {{explanation}} FROM gone
 ), requests AS ({_STAGE_REQUESTS})
 SELECT id, false FROM gone
 """
@@ -59,6 +59,12 @@ WITH chosen AS (
 ), requests AS ({_STAGE_REQUESTS})
 SELECT id, lease_expires_at IS NOT NULL FROM gone
 """
+CANCEL_BLOCKED = _CANCEL_STAGED.format(
+    rows=f"id = ANY (%(ids)s::bigint[]) AND ({IS_BLOCKED}) IS TRUE",
+    requests="false",
+    explanation="""
+        (SELECT why.text FROM unnest(%(ids)s::bigint[], %(texts)s::text[]) AS why (id, text) WHERE why.id = gone.id)""",
+)
 WHEREABOUTS = """
 SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 UNION ALL
@@ -78,7 +84,11 @@ SELECT EXISTS (
 
 def staged_statement(selection: Selection) -> str:
     """Build the statement; it returns id and false."""
-    return _CANCEL_STAGED.format(rows=selection.condition, requests=selection.whole_condition)
+    return _CANCEL_STAGED.format(
+        rows=selection.condition,
+        requests=selection.whole_condition,
+        explanation="'it was cancelled before it began'",
+    )
 
 
 def inflight_statement(selection: Selection) -> str:
@@ -120,6 +130,12 @@ def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[in
 def cancel_inflight(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
     """Cancel jobs in flight, after `cancel_staged`; return the same."""
     return connection.execute(inflight_statement(selection), selection.parameters()).fetchall()
+
+
+def cancel_blocked(connection: Connection, explanations: Mapping[int, str]) -> list[int]:
+    """Cancel blocked jobs, each with an explanation; return which."""
+    parameters = {"ids": id_array(explanations), "texts": list(explanations.values())}
+    return [id_ for id_, _ in connection.execute(CANCEL_BLOCKED, parameters)]
 
 
 def whereabouts(connection: Connection, ids: Sequence[int]) -> dict[int, str]:

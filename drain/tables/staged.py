@@ -10,7 +10,7 @@ from psycopg.sql import Identifier
 from drain.database import locks
 from drain.database.cursor import execute_and_commit
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import JOB, id_array
+from drain.tables.columns import IS_BLOCKED, JOB, id_array
 from drain.tables.leader_progress import RECORD_PROGRESS
 
 # `(priority, id)`, the order in a lane.
@@ -35,6 +35,22 @@ def mature(connection: Connection, limit: int) -> int:
 def mature_these(connection: Connection, ids: Iterable[int]) -> None:
     """Mature these rows, except locked ones."""
     connection.execute(MATURE_THESE, (id_array(ids),))
+
+
+# Without the index of times, which blocked jobs share.
+UNBLOCK = f"""
+UPDATE staged_jobs
+SET scheduled_at = greatest(starts_at, now()), matured_at = CASE WHEN starts_at > now() THEN NULL ELSE now() END
+WHERE id = ANY (ARRAY (
+    SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED} AND NOT EXISTS (
+        SELECT FROM job_edges WHERE child_id = id AND state = 'waiting')) IS TRUE))
+RETURNING id
+"""
+
+
+def unblock(connection: Connection, ids: Iterable[int]) -> list[int]:
+    """Schedule the jobs that wait for no other any more; the caller has locked them. Return which."""
+    return [id_ for (id_,) in connection.execute(UNBLOCK, (id_array(ids),))]
 
 
 class DueJob(NamedTuple):

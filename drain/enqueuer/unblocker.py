@@ -1,0 +1,189 @@
+"""Unblocks jobs whose predecessors have ended.
+
+A look finds the jobs and edges of transactions that the last look did not see. So each edge is compared once when it is
+new, and once when its awaited job ends, whichever commits first. What is found stays in memory until it is worked off;
+a new leader walks over all edges instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+import psycopg
+
+from drain import metrics
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.enqueuer.comparison import Compared, compare
+from drain.tables import edges
+from drain.tables.edges import PAGE_OF_ALL, PAGE_OF_AWAITED, PAGE_OF_CHILDREN, Edge, Snapshot
+
+log = logging.getLogger(__name__)
+
+# Between looks while edges wait: doubled after each that finds nothing. A look takes 0.2 ms.
+_SHORTEST_SECONDS = 0.002
+_LONGEST_SECONDS = 0.016
+# While none waits.
+_IDLE_SECONDS = 0.1
+_FAILED_SECONDS = 1.0
+# For children locked elsewhere.
+_LOCKED_SECONDS = 0.1
+# Of a table in use, or two transactions that changed the same rows.
+_CONFLICTS = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+)
+# Finds what no transaction shows: discarded jobs.
+_WALK_SECONDS = 300.0
+# Edges per transaction, and ids per page: the drain waits for 30 ms.
+_MOST = 1000
+
+
+@dataclass
+class _Source:
+    """Edges to compare, page by page; `finished` if their awaited jobs are known to be."""
+
+    statement: str
+    ids: Sequence[int] = ()
+    finished: bool = False
+    after: tuple[int, int] = (0, 0)
+
+    def read(self, connection: Connection, most: int) -> list[Edge]:
+        return edges.read_page(connection, self.statement, self.ids[:_MOST], self.after, most)
+
+    def pass_over(self, page: Sequence[Edge], most: int) -> None:
+        """Leave out what the page has; clear `statement` at the end."""
+        if len(page) < most:
+            self.ids, self.after = self.ids[_MOST:], (0, 0)
+            if not self.ids:
+                self.statement = ""
+            return
+        last = page[-1]
+        self.after = last.child, last.parent
+        if self.ids:
+            reached = last.awaited if self.statement is PAGE_OF_AWAITED else last.child
+            self.ids = self.ids[self.ids.index(reached) :]
+
+
+class Unblocker:
+    """Looks and compares on the leader's connection, between batches."""
+
+    # One thing: what is left to compare.
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._seen: Snapshot | None = None
+        self._sources: deque[_Source] = deque()
+        self._locked: set[int] = set()
+        self._locked_until = -inf
+        self._waits = True
+        self._looked_at = self._retry_at = -inf
+        self._walk_at = 0.0
+        self._pause = _SHORTEST_SECONDS
+        self._most = _MOST
+        self._reported = ""
+        self._look_at = inf
+
+    @property
+    def has_more(self) -> bool:
+        """True while edges are left to compare."""
+        return bool(self._sources)
+
+    @property
+    def next_look_at(self) -> float:
+        """Time of `monotonic()` of the next work, even if no job arrives; infinity while no edge waits."""
+        return -inf if self._sources else self._look_at
+
+    def run_once(self) -> bool:
+        """Look if due, and compare one page; return whether jobs came free or more is left."""
+        now = monotonic()
+        if now < self._retry_at:
+            return False
+        try:
+            self._look_when_due(now)
+            return self._compare_page() if self._sources else False
+        except psycopg.Error as error:
+            if isinstance(error, psycopg.OperationalError) and not isinstance(error, _CONFLICTS):
+                raise
+            self._report(error)
+        # Found again by a walk.
+        self._sources.clear()
+        self._seen, self._walk_at = None, 0.0
+        self._retry_at = self._look_at = now + _FAILED_SECONDS
+        return False
+
+    def run_all(self) -> None:
+        """Walk over all edges until none is left to compare, for one transaction that did all."""
+        self._walk_at = 0.0
+        while self.run_once():
+            self._walk_at = 0.0
+
+    def _look_when_due(self, now: float) -> None:
+        pause = self._pause if self._waits else _IDLE_SECONDS
+        if now < self._looked_at + pause:
+            # Jobs may have arrived, and edges with them.
+            self._look_at = self._looked_at + pause
+            return
+        news = edges.look(self._connection, self._seen)
+        self._looked_at = now
+        found = [
+            _Source(PAGE_OF_AWAITED, news.finished, finished=True),
+            _Source(PAGE_OF_AWAITED, news.ended),
+            _Source(PAGE_OF_CHILDREN, [*news.children, *news.died]),
+        ]
+        found = [source for source in found if source.ids]
+        if now >= self._walk_at:
+            found.append(_Source(PAGE_OF_ALL))
+            self._walk_at = now + _WALK_SECONDS
+        if self._locked and now >= self._locked_until:
+            found.append(_Source(PAGE_OF_CHILDREN, list(self._locked)))
+            self._locked, self._locked_until = set(), now + _LOCKED_SECONDS
+        self._seen, self._waits = news.snapshot, news.waits
+        self._sources += found
+        self._pause = _SHORTEST_SECONDS if found else min(2 * self._pause, _LONGEST_SECONDS)
+        self._look_at = now + self._pause if self._waits else inf
+
+    def _compare_page(self) -> bool:
+        source, most = self._sources[0], self._most
+        page: list[Edge] = []
+        compared = Compared()
+        try:
+            with postgres.transaction(self._connection, psycopg.IsolationLevel.READ_COMMITTED):
+                page = source.read(self._connection, most)
+                if page:
+                    compared = compare(self._connection, page, finished=source.finished)
+        except psycopg.Error as error:
+            if not page or isinstance(error, psycopg.OperationalError):
+                raise
+            # Smaller pages find a failing edge, which later walks try again.
+            self._most = max(1, len(page) // 2)
+            if len(page) > 1:
+                return True
+            self._report(error, page[0].child)
+        else:
+            self._most = min(2 * most, _MOST)
+        source.pass_over(page, most)
+        self._sources.rotate(-1)
+        if not source.statement:
+            self._sources.remove(source)
+        self._locked |= compared.locked
+        metrics.UNBLOCKED.inc(compared.unblocked + compared.cancelled)
+        metrics.DEAD.labels("cancelled").inc(compared.cancelled)
+        return bool(compared.unblocked or compared.cancelled or self._sources)
+
+    def _report(self, error: psycopg.Error, job_id: int | None = None) -> None:
+        reason = error.diag.message_primary or str(error).partition("\n")[0]
+        level = logging.INFO if isinstance(error, _CONFLICTS) else logging.WARNING
+        if reason != self._reported:
+            which = "jobs that wait for others stay" if job_id is None else f"job {job_id} stays"
+            log.log(
+                level, "%s blocked: %s", which, reason, extra={"event": "not_unblocked", "job_id": job_id}
+            )
+        self._reported = reason

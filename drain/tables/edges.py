@@ -1,0 +1,210 @@
+"""Edges between jobs, as the leader reads and changes them; `drain_after` in `schema.sql` inserts them.
+
+The child of an edge waits for its parent, or for the job that superseded the parent: the awaited one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import IS_BLOCKED, id_array
+
+_IS_BLOCKED = f"""
+EXISTS (SELECT FROM staged_jobs_scheduled AS job WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE)"""
+
+
+class Snapshot(NamedTuple):
+    """Snapshot of a look: a later one sees more of the transactions `running` and of those from `xmax` on."""
+
+    xmax: str
+    running: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse PostgreSQL's text, xmin:xmax:running."""
+        _, xmax, running = text.split(":")
+        return cls(xmax, f"{{{running}}}")
+
+
+class News(NamedTuple):
+    """What a look finds.
+
+    Attributes:
+        waits: Some edge waits.
+        finished: Awaited jobs that finished; the rest of `ended` died or were superseded.
+        ended: Awaited jobs.
+        children: Children of new edges, or of changed ones.
+        died: Children that died.
+    """
+
+    snapshot: Snapshot
+    waits: bool
+    finished: Sequence[int] = ()
+    ended: Sequence[int] = ()
+    children: Sequence[int] = ()
+    died: Sequence[int] = ()
+
+
+_WAITS = "EXISTS (SELECT FROM job_edges WHERE state = 'waiting')"
+FIRST_LOOK = f"SELECT pg_current_snapshot()::text, {_WAITS}"
+
+
+def _new(columns: str, table: str, xid: str, condition: str = "true") -> str:
+    """Build a query of the rows that the last look did not see; two index scans, whatever its oldest transaction."""
+    return " UNION ALL ".join(
+        f"SELECT {columns} FROM {table} WHERE {xid} {found} AND {condition}"
+        for found in (">= %(xmax)s::xid8", "= ANY (%(running)s::xid8[])")
+    )
+
+
+_IS_AWAITED = "EXISTS (SELECT FROM job_edges WHERE awaited_id = id AND state = 'waiting')"
+LOOK = f"""
+WITH done AS MATERIALIZED (
+    SELECT * FROM ({_new("id, superseded_by", "finished_jobs", "finished_xid", _WAITS)}) AS new
+), dead AS MATERIALIZED (
+    SELECT * FROM ({_new("id", "dead_jobs", "died_xid", _WAITS)}) AS new
+)
+SELECT pg_current_snapshot()::text, {_WAITS},
+    ARRAY (SELECT id FROM done WHERE superseded_by IS NULL AND {_IS_AWAITED}),
+    ARRAY (SELECT id FROM done WHERE superseded_by IS NOT NULL AND {_IS_AWAITED}
+        UNION ALL SELECT id FROM dead WHERE {_IS_AWAITED}),
+    ARRAY (SELECT DISTINCT child_id FROM ({_new("child_id", "job_edges", "changed_xid", "state = 'waiting'")}) AS new),
+    ARRAY (SELECT id FROM dead
+        WHERE EXISTS (SELECT FROM job_edges AS edge WHERE edge.child_id = id AND state = 'waiting'))
+"""
+
+
+def look(connection: Connection, last: Snapshot | None) -> News:
+    """Find what transactions have ended since the last look; without one, only take the snapshot."""
+    if last is None:
+        text, waits = fetch_one(connection, FIRST_LOOK)
+        return News(Snapshot.parse(text), waits)
+    text, waits, *found = fetch_one(connection, LOOK, last._asdict())
+    return News(Snapshot.parse(text), waits, *found)
+
+
+class Edge(NamedTuple):
+    """Waiting edge; its child `is_blocked` unless it was cancelled."""
+
+    child: int
+    parent: int
+    awaited: int
+    on_failure: str
+    is_blocked: bool
+
+
+_EDGE = f"child_id, parent_id, awaited_id, on_failure, {_IS_BLOCKED}"
+_PAGE = f"""
+SELECT {_EDGE} FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
+    SELECT * FROM job_edges
+    WHERE {{column}} = given.id AND state = 'waiting' AND (child_id, parent_id)
+        > (CASE number WHEN 1 THEN %(child)s::bigint ELSE 0 END, CASE number WHEN 1 THEN %(parent)s::bigint ELSE 0 END)
+    ORDER BY child_id, parent_id LIMIT %(most)s) AS edge
+LIMIT %(most)s
+"""
+PAGE_OF_AWAITED = _PAGE.format(column="awaited_id")
+PAGE_OF_CHILDREN = _PAGE.format(column="child_id")
+PAGE_OF_ALL = f"""
+SELECT {_EDGE} FROM job_edges AS edge
+WHERE state = 'waiting' AND (child_id, parent_id) > (%(child)s::bigint, %(parent)s::bigint)
+ORDER BY child_id, parent_id LIMIT %(most)s
+"""
+
+
+def read_page(
+    connection: Connection, statement: str, ids: Sequence[int], after: tuple[int, int], most: int
+) -> list[Edge]:
+    """Read waiting edges.
+
+    Args:
+        statement: One of the three.
+        ids: The awaited jobs or the children.
+        after: Child and parent of the last edge read, of the first id or of all.
+    """
+    child, parent = after
+    parameters = {"ids": id_array(ids), "child": child, "parent": parent, "most": most}
+    return [Edge._make(row) for row in connection.execute(statement, parameters)]
+
+
+OUTCOMES = """
+SELECT id, CASE
+    WHEN EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = given.id)
+        OR EXISTS (SELECT FROM inflight_jobs AS job WHERE job.id = given.id) THEN 'unfinished'
+    WHEN EXISTS (SELECT FROM dead_jobs AS job WHERE job.id = given.id) THEN 'dead'
+    ELSE (SELECT coalesce(superseded_by::text, 'finished') FROM finished_jobs AS job WHERE job.id = given.id LIMIT 1)
+    END
+FROM unnest(%s::bigint[]) AS given (id)
+"""
+
+
+def outcomes(connection: Connection, ids: Iterable[int]) -> dict[int, str | None]:
+    """Read what became of jobs, in one snapshot.
+
+    Returns:
+        'unfinished', 'dead', 'finished', the id of the job that superseded it, or None: it is in no table.
+    """
+    return dict(connection.execute(OUTCOMES, (id_array(ids),)).fetchall())
+
+
+LOCK_CHILDREN = f"""
+SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED}) IS TRUE FOR UPDATE SKIP LOCKED
+"""
+
+
+def lock_children(connection: Connection, ids: Iterable[int]) -> set[int]:
+    """Lock blocked jobs; return those that nobody else has locked."""
+    return {id_ for (id_,) in connection.execute(LOCK_CHILDREN, (id_array(ids),))}
+
+
+_CHANGE = """
+UPDATE job_edges AS edge SET {assignment}, changed_xid = pg_current_xact_id()
+FROM unnest(%(children)s::bigint[], %(parents)s::bigint[], %(awaited)s::bigint[])
+    AS new (child_id, parent_id, awaited_id)
+WHERE edge.child_id = new.child_id AND edge.parent_id = new.parent_id
+"""
+MEET = _CHANGE.format(assignment="state = 'met'")
+FOLLOW = _CHANGE.format(assignment="awaited_id = new.awaited_id")
+
+
+def meet(connection: Connection, edges: Sequence[Edge]) -> None:
+    """Note that these edges' jobs ended as awaited; their children are locked."""
+    _change(connection, MEET, edges)
+
+
+def follow(connection: Connection, edges: Sequence[Edge]) -> None:
+    """Let these edges await other jobs; their children are locked."""
+    _change(connection, FOLLOW, edges)
+
+
+def _change(connection: Connection, statement: str, edges: Sequence[Edge]) -> None:
+    parameters = {
+        "children": id_array(edge.child for edge in edges),
+        "parents": id_array(edge.parent for edge in edges),
+        "awaited": id_array(edge.awaited for edge in edges),
+    }
+    if edges:
+        connection.execute(statement, parameters)
+
+
+# A retry may block a child again meanwhile; it changes changed_xid.
+IDLE = f"""
+WITH seen AS MATERIALIZED (
+    SELECT child_id, parent_id, changed_xid FROM job_edges AS edge
+    WHERE child_id = ANY (%s::bigint[]) AND state = 'waiting' AND NOT {_IS_BLOCKED}
+), locked AS MATERIALIZED (
+    SELECT edge.child_id, edge.parent_id FROM seen, job_edges AS edge
+    WHERE edge.child_id = seen.child_id AND edge.parent_id = seen.parent_id AND edge.changed_xid = seen.changed_xid
+        AND state = 'waiting'
+    FOR UPDATE OF edge SKIP LOCKED
+)
+UPDATE job_edges AS edge SET state = 'idle' FROM locked
+WHERE edge.child_id = locked.child_id AND edge.parent_id = locked.parent_id
+RETURNING edge.child_id
+"""
+
+
+def idle(connection: Connection, children: Iterable[int]) -> set[int]:
+    """End the waiting of edges whose children are not blocked; return those children."""
+    return {id_ for (id_,) in connection.execute(IDLE, (id_array(children),))}

@@ -1,0 +1,27 @@
+"""Random graphs: no job runs early, none is stuck.
+
+DRAIN_TEST_GRAPHS=10000 tries more of them.
+"""
+
+import os
+
+import pytest
+
+from drain.tables import edges
+from tests.flows import flows
+from tests.random_flows import try_graphs
+
+_GRAPHS = int(os.environ.get("DRAIN_TEST_GRAPHS", "15"))
+
+
+def test_random_graphs_neither_hang_nor_run_early(database_url: str, redis_url: str) -> None:
+    with flows(database_url, redis_url) as jobs:
+        assert try_graphs(jobs, graphs=_GRAPHS, seed=1) == []
+
+
+def test_a_look_that_forgets_running_transactions_is_found(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "LOOK", edges.LOOK.replace("= ANY (%(running)s::xid8[])", "IS NULL"))
+    with flows(database_url, redis_url) as jobs:
+        assert try_graphs(jobs, graphs=60, seed=1)
