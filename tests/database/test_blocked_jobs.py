@@ -1,0 +1,173 @@
+"""Jobs that wait for others: how they are read, changed, cancelled and retried. The leader is tested elsewhere."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from drain.__main__ import main
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.jobs.cancelling import cancel
+from drain.tables import dead, time_travel, unique
+from drain.tables.changes import Change, change_staged
+from drain.tables.columns import BLOCKED_UNTIL
+from drain.tables.selections import Selection
+from tests.helpers import environment
+
+SOON = datetime(2090, 1, 31, 8, 30, tzinfo=UTC)
+FINISH = """
+WITH gone AS (DELETE FROM staged_jobs WHERE id = %s RETURNING *)
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
+    claimed_at, finished_at, finished_by, attempts, fencing_token)
+SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, now(), now(), now(), 'w', 1, 1
+FROM gone
+"""
+BURY = """
+WITH gone AS (DELETE FROM staged_jobs WHERE id = %s RETURNING *)
+INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, fencing_token,
+    attempts, reason, explanation)
+SELECT id, job_name, job_args, job_kwargs, queue, priority, staged_at, staged_at, 1, 1, %s, 'it broke'
+FROM gone
+"""
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[Connection]:
+    with postgres.connect(database_url, "tests") as opened:
+        yield opened
+
+
+@pytest.fixture
+def env(database_url: str, redis_url: str) -> dict[str, str]:
+    return environment(database_url, redis_url)
+
+
+def stage(connection: Connection, after: list[Any] | None = None, **options: Any) -> int:
+    given = json.dumps({**options, **({"after": after} if after else {})})
+    ((job_id,),) = connection.execute("SELECT drain_stage('m.f', '[]', %s)", (given,)).fetchall()
+    return int(job_id)
+
+
+def one(connection: Connection, columns: str, table: str, job_id: int) -> tuple[Any, ...]:
+    (row,) = connection.execute(f"SELECT {columns} FROM {table} WHERE id = %s", (job_id,), binary=True)
+    return tuple(row)
+
+
+def edges(connection: Connection, child: int) -> list[tuple[int, str, bool]]:
+    """Parent, state, and whether the latest change of the row is recorded."""
+    statement = """
+    SELECT parent_id, state, changed_xid::xid = xmin FROM job_edges WHERE child_id = %s ORDER BY parent_id
+    """
+    return connection.execute(statement, (child,)).fetchall()
+
+
+def end_edges(connection: Connection, child: int, state: str) -> None:
+    connection.execute("UPDATE job_edges SET state = %s WHERE child_id = %s", (state, child))
+
+
+def drain(env: dict[str, str], *words: object) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words], env=env | {"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_cancelled_job_has_the_time_at_which_it_would_have_started(connection: Connection) -> None:
+    first = stage(connection)
+    at_once, later = stage(connection, [first]), stage(connection, [first], run_at=SOON.isoformat())
+    assert set(cancel(connection, [at_once, later]).waiting) == {at_once, later}
+    scheduled_at, staged_at = one(connection, "scheduled_at, staged_at", "dead_jobs", at_once)
+    assert scheduled_at == staged_at
+    assert one(connection, "scheduled_at", "dead_jobs", later) == (SOON,)
+
+
+def test_a_moved_job_stays_blocked_until_its_predecessors_finish(connection: Connection) -> None:
+    first = stage(connection)
+    blocked, free = stage(connection, [first]), stage(connection)
+    change = Change(queue="slow", priority=7, run_at=SOON)
+    assert set(change_staged(connection, Selection((blocked, free)), change)) == {blocked, free}
+    columns = "queue, priority, scheduled_at, starts_at, matured_at"
+    assert one(connection, columns, "staged_jobs", blocked) == ("slow", 7, BLOCKED_UNTIL, SOON, None)
+    assert one(connection, columns, "staged_jobs", free) == ("slow", 7, SOON, None, None)
+
+
+@pytest.mark.parametrize("per_second", [None, 10.0])
+@pytest.mark.parametrize("state", ["idle", "waiting"])
+def test_a_retried_job_waits_again_for_predecessors_that_have_not_finished(
+    connection: Connection, state: str, per_second: float | None
+) -> None:
+    met, unmet = stage(connection), stage(connection)
+    child = stage(connection, [met, unmet], run_at=SOON.isoformat())
+    cancel(connection, child)
+    connection.execute(
+        "UPDATE job_edges SET state = CASE parent_id WHEN %s THEN 'met' ELSE %s END", (met, state)
+    )
+    assert dead.revive(connection, dead.Selection((child,)), per_second) == 1
+    scheduled_at, starts_at, matured_at = one(
+        connection, "scheduled_at, starts_at, matured_at", "staged_jobs_scheduled", child
+    )
+    assert (scheduled_at, matured_at) == (BLOCKED_UNTIL, None)
+    assert starts_at == SOON if per_second is None else starts_at < SOON
+    assert edges(connection, child) == [(met, "met", False), (unmet, "waiting", True)]
+
+
+@pytest.mark.parametrize("per_second", [None, 10.0])
+def test_a_retried_job_does_not_wait_for_discarded_predecessors(
+    connection: Connection, per_second: float | None
+) -> None:
+    parent = stage(connection)
+    child = stage(connection, [[parent, "hold"]])
+    cancel(connection, [parent, child])
+    end_edges(connection, child, "idle")
+    dead.discard(connection, dead.Selection((parent,)))
+    dead.revive(connection, dead.Selection((child,)), per_second)
+    assert edges(connection, child) == [(parent, "met", True)]
+    scheduled_at, starts_at = one(connection, "scheduled_at, starts_at", "staged_jobs", child)
+    assert scheduled_at < BLOCKED_UNTIL
+    assert starts_at is None
+
+
+def test_a_job_whose_predecessors_finished_is_retried_at_once(connection: Connection) -> None:
+    child = stage(connection, [stage(connection)])
+    end_edges(connection, child, "met")
+    connection.execute(BURY, (child, "failed"))
+    dead.revive(connection, dead.Selection())
+    assert one(connection, "matured_at IS NOT NULL, starts_at", "staged_jobs_ready", child) == (True, None)
+
+
+def test_parent_and_child_are_retried_in_one_statement(connection: Connection) -> None:
+    parent = stage(connection)
+    child = stage(connection, [parent])
+    cancel(connection, [parent, child])
+    end_edges(connection, child, "idle")
+    assert dead.revive(connection, dead.Selection()) == 2
+    assert edges(connection, child) == [(parent, "waiting", True)]
+    assert one(connection, "scheduled_at", "staged_jobs", child) == (BLOCKED_UNTIL,)
+    assert one(connection, "matured_at IS NOT NULL", "staged_jobs", parent) == (True,)
+
+
+def test_a_blocked_job_is_not_a_candidate_of_its_unique_key(connection: Connection) -> None:
+    first = stage(connection)
+    options: dict[str, Any] = {"unique_key": "k", "quiet": 60}
+    stage(connection, [first], **options)
+    waiting = stage(connection, **options)
+    (found,) = unique.read_candidates(connection, [("m.f", "k")], 10).values()
+    assert [candidate.id for candidate in found] == [waiting]
+
+
+def test_time_that_passes_in_a_test_does_not_unblock(connection: Connection) -> None:
+    first = stage(connection)
+    blocked, later = (
+        stage(connection, [first], run_at=SOON.isoformat()),
+        stage(connection, run_at=SOON.isoformat()),
+    )
+    time_travel.shift(connection, timedelta(days=1))
+    time_travel.shift_staged(connection, [blocked, later], timedelta(days=1))
+    assert one(connection, "scheduled_at, starts_at", "staged_jobs", blocked) == (
+        BLOCKED_UNTIL,
+        SOON - timedelta(days=1),
+    )
+    assert one(connection, "scheduled_at", "staged_jobs", later) == (SOON - timedelta(days=2),)
