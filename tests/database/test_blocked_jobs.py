@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.database import postgres
+from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.jobs.cancelling import cancel
-from drain.tables import dead, time_travel, unique
+from drain.tables import dead, time_travel, unique, waiting
 from drain.tables.changes import Change, change_staged
 from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.selections import Selection
@@ -171,3 +172,112 @@ def test_time_that_passes_in_a_test_does_not_unblock(connection: Connection) -> 
         SOON - timedelta(days=1),
     )
     assert one(connection, "scheduled_at", "staged_jobs", later) == (SOON - timedelta(days=2),)
+
+
+def explain(env: dict[str, str], job_id: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(drain(env, "explain", job_id, "--json"))
+    assert f"state   blocked: {found['cause']}\n" in drain(env, "explain", job_id)
+    return found
+
+
+@contextmanager
+def leader(connection: Connection) -> Iterator[None]:
+    connection.execute("UPDATE drain_state SET leader = 'other', leader_since = now()")
+    key = locks.LEADER
+    connection.execute("SELECT pg_advisory_lock(%s, %s)", (key.first, key.second))
+    yield
+    connection.execute("SELECT pg_advisory_unlock(%s, %s)", (key.first, key.second))
+
+
+def test_the_explanation_names_the_job_at_the_start_of_the_chain(
+    connection: Connection, env: dict[str, str]
+) -> None:
+    first = stage(connection, run_at=SOON.isoformat())
+    second = stage(connection, [first])
+    third = stage(connection, [second, stage(connection)], run_at=SOON.isoformat())
+    found = explain(env, third)
+    assert (found["state"], found["cause"], found["estimate"]["seconds"]) == ("blocked", "blocked", None)
+    assert found["why"].startswith(
+        f"it waits for job {second} and 1 other, and 1 job further back for job {first}; job {first} is scheduled: "
+        "it is scheduled for 2090-01-31 08:30:00Z, in "
+    )
+    assert "; it will not start before 2090-01-31 08:30:00Z" in found["why"]
+    assert found["details"]["holder"] == first
+    assert found["details"]["holder_cause"] == "scheduled"
+
+
+def test_a_dead_predecessor_that_holds_is_to_be_retried_or_discarded(
+    connection: Connection, env: dict[str, str]
+) -> None:
+    fine, broken = stage(connection), stage(connection)
+    child = stage(connection, [[fine, "cancel"], [broken, "hold"]])
+    connection.execute(BURY, (broken, "failed"))
+    found = explain(env, child)
+    assert found["why"] == (
+        f"it waits for job {broken} and 1 other; job {broken} is dead: retry it with `drain dead retry {broken}`, "
+        "or discard it, which cancels the jobs that it holds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "on_failure", "what"),
+    [(None, "cancel", "unblock"), ("failed", "run", "unblock"), ("failed", "cancel", "cancel")],
+)
+def test_a_predecessor_that_has_ended_leaves_only_the_leader_to_wait_for(
+    connection: Connection, env: dict[str, str], reason: str | None, on_failure: str, what: str
+) -> None:
+    parent = stage(connection)
+    child = stage(connection, [[parent, on_failure]])
+    if reason is None:
+        connection.execute(FINISH, (parent,))
+    else:
+        connection.execute(BURY, (parent, reason))
+    assert explain(env, child)["cause"] == "no_leader"
+    with leader(connection):
+        assert f"the leader is about to {what} what waits for it" in explain(env, child)["why"]
+
+
+def test_broken_and_circular_chains_are_reported(connection: Connection, env: dict[str, str]) -> None:
+    first = stage(connection)
+    second = stage(connection, [first])
+    third = stage(connection, [second])
+    connection.execute("UPDATE job_edges SET awaited_id = %s WHERE child_id = %s", (third, second))
+    assert "the chain is circular, broken, or longer than 1,000 jobs" in explain(env, third)["why"]
+    connection.execute("DELETE FROM job_edges")
+    assert explain(env, third)["why"] == "it is blocked, but waits for no job: see `drain audit`"
+
+
+def test_blocked_jobs_are_counted_apart_from_scheduled_ones(
+    connection: Connection, env: dict[str, str]
+) -> None:
+    first = stage(connection, run_at=SOON.isoformat())
+    for _ in range(3):
+        stage(connection, [first])
+    status = json.loads(drain(env, "status", "--json"))
+    assert [status[name] for name in ("staged", "scheduled", "blocked", "overdue")] == [4, 1, 3, 0]
+    assert status["queues"]["default"]["waiting"] == {"scheduled": 1, "blocked": 3}
+    assert "staged    4: 1 scheduled, 3 blocked, 0 overdue" in drain(env, "status")
+    connection.execute("DELETE FROM staged_jobs WHERE id = %s", (first,))
+    assert waiting.seconds_to_next_scheduled(connection, 1.0) is None
+
+
+def test_lists_and_details_of_blocked_jobs(connection: Connection, env: dict[str, str]) -> None:
+    first = stage(connection)
+    child = stage(connection, [[first, "run"]])
+    listed = json.loads(drain(env, "list", "blocked", "--json"))
+    assert [job["id"] for job in listed] == [child]
+    assert "blocked" in drain(env, "list", "staged")
+    assert "9999" not in drain(env, "list", "staged") + drain(env, "list", "blocked") + drain(
+        env, "show", child
+    )
+    shown = json.loads(drain(env, "show", child, "--json"))
+    assert shown["state"] == "blocked"
+    waits = {"id": first, "state": "waiting", "on_failure": "run", "is_met": False}
+    assert shown["waits_for"] == {"count": 1, "jobs": [waits]}
+    assert f"job {first}, waiting; if it dies: run" in drain(env, "show", child)
+    for _ in range(24):
+        stage(connection, [first])
+    waited = json.loads(drain(env, "show", first, "--json"))["waited_for_by"]
+    assert (waited["count"], len(waited["jobs"])) == (25, 20)
+    assert waited["jobs"][0] == {"id": child, "state": "blocked"}
+    assert "and 5 more" in drain(env, "show", first)
