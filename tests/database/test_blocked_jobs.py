@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
+from drain.audit import audit
 from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.jobs.cancelling import cancel
@@ -281,3 +282,36 @@ def test_lists_and_details_of_blocked_jobs(connection: Connection, env: dict[str
     assert (waited["count"], len(waited["jobs"])) == (25, 20)
     assert waited["jobs"][0] == {"id": child, "state": "blocked"}
     assert "and 5 more" in drain(env, "show", first)
+
+
+def breaches(connection: Connection) -> dict[str, tuple[int, ...]]:
+    found = audit(connection, overdue_seconds=60, patience_seconds=0.2)
+    return {
+        each.explanation.partition(";")[0]: each.ids for each in found.breaches if each.check == "blocked"
+    }
+
+
+def test_an_audit_finds_jobs_that_no_longer_need_to_be_blocked(connection: Connection) -> None:
+    finished, failed, ended, held, running = [stage(connection) for _ in range(5)]
+    of_nothing = stage(connection, [running])
+    end_edges(connection, of_nothing, "met")
+    of_finished = stage(connection, [[finished, "hold"], running])
+    of_failed = stage(connection, [[failed, "run"]])
+    stage(connection, [[held, "hold"], running])
+    connection.execute(FINISH, (finished,))
+    connection.execute(BURY, (failed, "failed"))
+    connection.execute(BURY, (held, "failed"))
+    assert breaches(connection) == {"blocked, but waits for nothing": (of_nothing,)}
+    connection.execute("UPDATE dead_jobs SET died_at = now() - interval '2 minutes'")
+    connection.execute("UPDATE finished_jobs SET finished_at = now() - interval '2 minutes'")
+    of_unknown = stage(connection, [[ended, "hold"]])
+    connection.execute(
+        "UPDATE staged_jobs SET staged_at = now() - interval '1 hour' WHERE id = %s", (of_unknown,)
+    )
+    connection.execute("DELETE FROM staged_jobs WHERE id = %s", (ended,))
+    assert breaches(connection) == {
+        "blocked, but waits for nothing": (of_nothing,),
+        "blocked, though a predecessor finished, more than 60 s ago": (of_finished,),
+        "blocked, though a predecessor died, with on_failure cancel or run, more than 60 s ago": (of_failed,),
+        "blocked, though a predecessor is in no table": (of_unknown,),
+    }
