@@ -13,6 +13,8 @@ from drain.tables.columns import DEFERRED, IS_BLOCKED, RETRYING, RUNNING, STALLE
 
 MOST = 20
 COUNTED_UP_TO = 10_000
+# What happens to the waiting job if a predecessor dies, by `on_failure`.
+IF_IT_DIES = {"cancel": "cancel", "run": "run", "hold": "wait for its retry"}
 
 # Scalar, so that a planner that believes a table empty cannot hash it.
 _STATE = f"""coalesce(

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from drain.formatting import clock, duration, relative, visible
+from drain.read.dependencies import IF_IT_DIES
 from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
 from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
@@ -20,8 +21,6 @@ from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
 # Shown elsewhere, or meaningless to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
 _TITLES = {"waits_for": "waits for", "waited_for_by": "waited for by"}
-# By `on_failure`, after "if it dies".
-_IF_IT_DIES = {"cancel": "cancel", "run": "run", "hold": "wait for its retry"}
 _GAP = 2
 _RESULT_CHARACTERS = 500
 
@@ -91,7 +90,7 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
 def _other(job: dict[str, Any]) -> str:
     """Format `job 7, running; if it dies: cancel`."""
     replaced = f", superseded by job {job['superseded_by']}" if "superseded_by" in job else ""
-    on_failure = f"; if it dies: {_IF_IT_DIES[job['on_failure']]}" if job.get("is_met") is False else ""
+    on_failure = f"; if it dies: {IF_IT_DIES[job['on_failure']]}" if job.get("is_met") is False else ""
     return f"job {job['id']}{replaced}, {WORDS_OF_STATES.get(job['state'], job['state'])}{on_failure}"
 
 
