@@ -86,6 +86,8 @@ def _table(result: System, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
     columns = _COLUMNS if wide else _NARROW
+    if not result.total("blocked"):
+        columns = tuple(name for name in columns if name != "blocked")
     for column in ("workers", *columns):
         table.add_column(column, justify="right", no_wrap=wide, overflow="fold")
     if wide:
