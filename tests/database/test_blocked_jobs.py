@@ -10,11 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.audit import audit
+from drain.audit import audit, blocked
+from drain.contrib.events.life import life
 from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.jobs.cancelling import cancel
-from drain.tables import dead, time_travel, unique, waiting
+from drain.read import dependencies, queries
+from drain.read.explain.timeline import hops_of
+from drain.tables import cancellations, changes, dead, time_travel, unique, waiting
 from drain.tables.changes import Change, change_staged
 from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.selections import Selection
@@ -315,3 +318,57 @@ def test_an_audit_finds_jobs_that_no_longer_need_to_be_blocked(connection: Conne
         "blocked, though a predecessor died, with on_failure cancel or run, more than 60 s ago": (of_failed,),
         "blocked, though a predecessor is in no table": (of_unknown,),
     }
+
+
+def test_events_and_the_timeline_of_a_blocked_job_have_no_due_time(connection: Connection) -> None:
+    child = stage(connection, [stage(connection)])
+    row = queries.job(connection, child)
+    (event,) = life(row)
+    assert (event.event, event.until) == ("staged", None)
+    assert [hop["hop"] for hop in hops_of(row, {})] == ["staged"]
+
+
+MANY = """
+INSERT INTO staged_jobs (job_name) SELECT 'm.f' FROM generate_series(1, 5000);
+INSERT INTO staged_jobs (job_name, scheduled_at) SELECT 'm.f', '9999-12-29Z' FROM generate_series(1, 5000);
+INSERT INTO job_edges (child_id, parent_id, awaited_id)
+SELECT id, id - 5000, id - 5000 FROM staged_jobs_scheduled
+"""
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_no_statement_about_one_job_reads_all_blocked_ones(connection: Connection, *, analyzed: bool) -> None:
+    connection.execute(MANY)
+    if analyzed:
+        connection.execute("ANALYZE")
+    ((child, parent),) = connection.execute("SELECT max(child_id), max(parent_id) FROM job_edges").fetchall()
+    selected = Selection((child,))
+    given = {
+        **selected.parameters(),
+        **dead.Selection((child,)).parameters(),
+        "id": child,
+        "most": 20,
+        "new_run_at": SOON,
+    }
+    for statement in (
+        dependencies._ALL,
+        dependencies._WAITING,
+        cancellations.staged_statement(selected),
+        changes._CHANGE_STAGED.format(assignments=changes._OF_STAGED["new_run_at"], rows=selected.condition),
+        dead.REVIVE,
+        *(blocked._STILL.format(condition=reason.condition) for reason in blocked.REASONS),
+    ):
+        assert rows_read(connection, statement, {**given, "ids": [child], "seconds": 60}) < 100, statement
+    for statement in (dependencies._SUCCESSORS, dependencies._COUNT_SUCCESSORS):
+        assert rows_read(connection, statement, {**given, "id": parent}) < 100, statement
+
+
+def rows_read(connection: Connection, statement: str, given: dict[str, Any]) -> float:
+    """Rows that the nodes of the plan returned or filtered out."""
+    ((((plan,),),),) = [connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", given).fetchall()]
+    return total(plan["Plan"])
+
+
+def total(node: dict[str, Any]) -> float:
+    rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    return float(rows * node["Actual Loops"]) + sum(map(total, node.get("Plans", ())))

@@ -61,7 +61,7 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
     alias = context.get(BACKEND, task.backend)
     staged_at, due_at = row["staged_at"], row["scheduled_at"]
     if due_at == BLOCKED_UNTIL:
-        due_at = row["starts_at"] or staged_at
+        due_at = row.get("starts_at") or staged_at
     claimed_at = local(row.get("claimed_at"))
     worker = row.get("claimed_by") or row.get("finished_by")
     result = DrainResult(
