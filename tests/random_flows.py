@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from drain.enqueuer.unblocker import Unblocker
-from tests.flows import Flows, flows
+from tests.flows import Flows
 
 _LEFT = """
 SELECT child_id, awaited_id FROM job_edges JOIN staged_jobs ON id = child_id
@@ -157,6 +157,6 @@ def try_graphs(jobs: Flows, graphs: int, seed: int, steps: int = 60) -> list[str
     """Return what is wrong with the first wrong graph, and its number."""
     for number in range(seed, seed + graphs):
         jobs.connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, job_edges")
-        if wrong := Graph(jobs, random.Random(number)).run(steps):  # noqa: S311
+        if wrong := Graph(jobs, random.Random(number)).run(steps):
             return [f"graph {number}", *wrong]
     return []

@@ -5,6 +5,7 @@
     recheck   repeated looks, because moving jobs may look wrong
     overdue   rows that should have left long ago
     obstacles excuses for an overdue row
+    blocked   blocked jobs that wait for nothing, or for an ended job
     admission limits and unique keys
     ticks     missing ticks of schedules
     lists     delivered jobs compared with the Redis lists
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from drain.audit import tables
 from drain.audit.admission import AdmissionCheck
 from drain.audit.attended import AttendedCheck
+from drain.audit.blocked import BlockedCheck
 from drain.audit.lists import ListsCheck
 from drain.audit.overdue import OverdueCheck
 from drain.audit.recheck import LiveCheck, look_until_clear
@@ -68,7 +70,7 @@ def audit(
     Args:
         connection: In autocommit mode, outside a transaction.
         redis: None skips lists and workers.
-        overdue_seconds: Grace for a due row.
+        overdue_seconds: Grace for a due row, and for a blocked job whose predecessor ended.
         patience_seconds: Time for suspicions to clear; 0 only suits an idle system.
         unattended_seconds: Grace for a queue without a worker.
         progress: Called with each step.
@@ -79,6 +81,7 @@ def audit(
     counts, breaches = tables.check(connection, progress)
     live_checks: list[LiveCheck] = [
         OverdueCheck(connection, overdue_seconds),
+        BlockedCheck(connection, overdue_seconds),
         AdmissionCheck(connection),
         TicksCheck(connection, overdue_seconds),
     ]

@@ -11,14 +11,16 @@ from drain.admission.depths import SHORTEST, room_of
 from drain.database.postgres import Connection
 from drain.read import causes, queries, waiting_by_cause
 from drain.tables import pauses, rules
+from drain.tables.columns import IS_BLOCKED
 from drain.tables.pauses import IS_PAUSED, Pauses
 
 # With the parameters of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
     SELECT held.queue, held.key
     FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key))))"""
-IS_QUIET = """(quiet_seconds IS NOT NULL AND EXISTS (
+IS_QUIET = f"""(quiet_seconds IS NOT NULL AND EXISTS (
     SELECT FROM staged_jobs AS other WHERE other.unique_key = job.unique_key AND other.job_name = job.job_name
+        AND NOT other.{IS_BLOCKED}
         AND other.staged_at > now() - make_interval(secs => job.quiet_seconds + %(seconds)s::float8)))"""
 NOTHING_HOLDS_STAGED = f"NOT {IS_PAUSED} AND NOT {IS_HELD} AND NOT {IS_QUIET}"
 NOTHING_HOLDS_RETRY = f"NOT {IS_PAUSED} AND NOT {IS_HELD}"

@@ -28,6 +28,10 @@ CHECKS: Mapping[str, Check] = {
         "delivery numbers are shared or were never assigned",
     ),
     "overdue": Check("nothing is overdue", "jobs are overdue"),
+    "blocked": Check(
+        "each blocked job waits for one that has not ended",
+        "blocked jobs wait for nothing, or for jobs that have ended",
+    ),
     "limits": Check("no limit is exceeded", "limits are exceeded"),
     "rules": Check("all queue rules can be applied", "queues are held: their rules cannot be applied"),
     "paused": Check("no paused job was claimed", "paused jobs were claimed"),

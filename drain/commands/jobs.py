@@ -14,7 +14,7 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs.progress import fields_of
-from drain.read import queries
+from drain.read import dependencies, queries
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
@@ -23,16 +23,17 @@ from drain.wire import ProgressBoard
 
 
 @click.command("list", short_help="List jobs by state.")
-@click.argument("state", metavar="STATE", type=click.Choice(list(queries.TABLES)))
+@click.argument("state", metavar="STATE", type=click.Choice(queries.STATES))
 @settings_options("database_url")
 @click.option("--queue", help="Only this queue.")
 @limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs by STATE, latest first: staged, inflight, finished or dead.
+    """List jobs by STATE, latest first: blocked, staged, inflight, finished or dead.
 
-    A job in flight is queued (in Redis), running, retrying (after a failure), deferred (by the job) or stalled
-    (its worker is gone; it will be delivered again). Terminals of 120 columns also show tags and arguments.
+    A blocked job is a staged one that waits for others to finish. A job in flight is queued (in Redis), running,
+    retrying (after a failure), deferred (by the job) or stalled (its worker is gone; it will be delivered again).
+    Terminals of 120 columns also show tags and arguments.
 
     \b
     drain list inflight --queue mail
@@ -56,10 +57,13 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     \b
     drain show 42
     drain show 42 --json | jq .last_error
+    drain show 42 --json | jq '.waits_for.jobs[].id'
     """  # noqa: D301
     with database(settings) as connection:
         job = queries.job(connection, job_id)
+        job |= dependencies.read(connection, job_id).as_json()
         now = queries.now(connection)
+    job |= {"state": "blocked"} if queries.is_blocked(job) else {}
     print_job(job | _progress(settings, job), now, as_json=as_json)
 
 

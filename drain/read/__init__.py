@@ -6,6 +6,7 @@
     tokens            used-up rates
     waiting_by_cause  waiting jobs by cause
     states            jobs by state
+    dependencies      predecessors and successors of one job
     claimed           claimed jobs, longest first
     queue             numbers of one queue: overdue, stalled, unattended …
     queues            numbers of all queues

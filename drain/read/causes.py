@@ -34,6 +34,7 @@ CAUSES: Mapping[str, str] = {
     "queued": "queued",
     "retrying": "retrying",
     "scheduled": "scheduled",
+    "blocked": "blocked",
 }
 # No index covers the queue of a claimed job, so claims are read once for all queues.
 _RUNNING = f"""

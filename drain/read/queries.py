@@ -24,7 +24,7 @@ from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import UnknownJobError
 from drain.tables import lanes
-from drain.tables.columns import DUE
+from drain.tables.columns import BLOCKED_UNTIL, DUE, IS_BLOCKED
 from drain.tables.heads import heads
 
 # Representable in every time zone.
@@ -54,6 +54,7 @@ SELECT EXISTS (SELECT FROM staged_jobs_ready WHERE {DUE} AND queue = ANY (%(queu
     OR EXISTS (SELECT FROM dead_jobs WHERE queue = ANY (%(queues)s::text[]) AND key = %(key)s::text)
 """
 _LATEST = {
+    "blocked": f"SELECT * FROM staged_jobs_scheduled WHERE {IS_BLOCKED} {{}} ORDER BY id DESC LIMIT %(limit)s",
     "staged": "SELECT * FROM staged_jobs WHERE true {} ORDER BY id DESC LIMIT %(limit)s",
     "inflight": """
 SELECT * FROM inflight_jobs WHERE true {}
@@ -69,6 +70,8 @@ ORDER BY latest.finished_at DESC, latest.id DESC LIMIT %(limit)s
     "dead": "SELECT * FROM dead_jobs WHERE true {} ORDER BY died_at DESC, id DESC LIMIT %(limit)s",
 }
 
+# For `jobs`.
+STATES = tuple(_LATEST)
 _STEPS = sql.SQL(
     "SELECT name, seconds, recorded_at, result, fencing_token FROM job_steps WHERE job_id = %(id)s ORDER BY recorded_at"
 )
@@ -83,7 +86,7 @@ def jobs(
     job_name: str | None = None,
     tag: str | None = None,
 ) -> list[dict[str, Any]]:
-    """List a table's jobs, latest change first; staged ones by id."""
+    """List the jobs of one of `STATES`, latest change first; staged ones by id."""
     given = {"queue": queue, "job_name": job_name, "tag": tag}
     wanted = {column: text for column, text in given.items() if text is not None}
     conditions = [sql.SQL("AND {} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in wanted]
@@ -105,6 +108,11 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
     raise UnknownJobError(
         f"no job has the id {job_id}: it was never staged, or was rolled back, forwarded, discarded or archived"
     )
+
+
+def is_blocked(job: Mapping[str, Any]) -> bool:
+    """Return True for a job that waits for others."""
+    return job["state"] == "staged" and bool(job["scheduled_at"] == BLOCKED_UNTIL)
 
 
 def now(connection: Connection) -> datetime:

@@ -25,10 +25,10 @@ TROUBLES: Mapping[str, str] = {
 }
 # Numbers that are sums.
 _PARTS = {
-    "staged": ("ready", "scheduled"),
+    "staged": ("ready", "scheduled", "blocked"),
     "overdue": ("ready",),
     "inflight": ("queued", "running", "retrying"),
-    "waits": tuple(set(CAUSES) - {"scheduled", "retrying"}),
+    "waits": tuple(set(CAUSES) - {"scheduled", "blocked", "retrying"}),
 }
 
 
@@ -39,6 +39,7 @@ class Queue:
     Attributes:
         ready: Due staged jobs.
         scheduled: Staged jobs not yet due.
+        blocked: Staged jobs that wait for others.
         queued: Delivered jobs, and those of dead workers.
         running: Claimed jobs with a live lease.
         retrying: Jobs awaiting their next attempt.
@@ -55,6 +56,7 @@ class Queue:
 
     ready: int = 0
     scheduled: int = 0
+    blocked: int = 0
     queued: int = 0
     running: int = 0
     retrying: int = 0
@@ -80,7 +82,7 @@ class Queue:
     @property
     def staged(self) -> int:
         """Rows in `staged_jobs`."""
-        return self.ready + self.scheduled
+        return self.ready + self.scheduled + self.blocked
 
     @property
     def inflight(self) -> int:

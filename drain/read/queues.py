@@ -109,12 +109,12 @@ def _read_causes(
     )
     up_to = max(_FEW, min(UP_TO, _OF_ALL // max(1, len(many or names))))
     seen = waiting_by_cause.count_waiting(connection, up_to, named=many)
-    scheduled = sum(each.get("scheduled", 0) for each in seen.values())
+    totals = {state: sum(each.get(state, 0) for each in seen.values()) for state in ("scheduled", "blocked")}
     for name, by_cause in seen.items():
         for state, causes in waiting_by_cause.CAUSES_OF.items():
             first = {cause: by_cause[cause] for cause in causes if cause in by_cause}
             # Small counts are complete, except among very many queues.
-            number = scheduled if state == "scheduled" else sum(first.values())
+            number = totals.get(state, sum(first.values()))
             are_all = number < up_to and (many is None or name in many)
             _set(queues[name], state, sum(first.values()), counted[state], are_all=are_all)
             _divide(queues[name], state, first, are_all=are_all)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import QUEUED, RETRYING, RUNNING
+from drain.tables.columns import IS_BLOCKED, QUEUED, RETRYING, RUNNING
 
 # Pages of 8 KiB read per table, each with ten to a few hundred rows.
 PAGES = 200
@@ -18,7 +18,11 @@ SELECT sum(pg_catalog.pg_relation_size(part.id))::bigint / 8192 FROM (
 # A scheduled row is ready once it is due.
 _STATES = {
     "staged_jobs_ready": {"ready": "true"},
-    "staged_jobs_scheduled": {"scheduled": "scheduled_at > now()", "ready": "scheduled_at <= now()"},
+    "staged_jobs_scheduled": {
+        "scheduled": f"scheduled_at > now() AND NOT {IS_BLOCKED}",
+        "blocked": IS_BLOCKED,
+        "ready": "scheduled_at <= now()",
+    },
     "inflight_jobs": {"running": RUNNING, "retrying": RETRYING, "queued": QUEUED},
     "dead_jobs": {"dead": "true"},
 }

@@ -31,7 +31,7 @@ SELECT count(*) FROM (
     SELECT DISTINCT job_name, reason, last_error ->> 'type'::text AS type FROM (
         SELECT job_name, reason, last_error FROM dead_jobs LIMIT %s) AS some_of_them) AS found
 """
-_SUMMED = ("ready", "scheduled", "queued", "running", "retrying", "dead")
+_SUMMED = ("ready", "scheduled", "blocked", "queued", "running", "retrying", "dead")
 
 
 class Section(Protocol):
@@ -85,7 +85,17 @@ class System:
 
     def as_json(self) -> dict[str, Any]:
         """Convert to JSON types."""
-        names = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")
+        names = (
+            "staged",
+            "scheduled",
+            "blocked",
+            "overdue",
+            "inflight",
+            "queued",
+            "running",
+            "retrying",
+            "dead",
+        )
         return {
             **{name: self.total(name) for name in names},
             "estimates": sorted({state for queue in self.queues.values() for state in queue.estimates}),

@@ -14,7 +14,7 @@ from drain.read.causes import CAUSES, Standing, cause_of, read_standings
 from drain.tables import lanes
 from drain.tables import pauses as paused
 from drain.tables import rules as ruled
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, LAPSED
+from drain.tables.columns import BLOCKED_AT, DELIVERED, DUE, IS_BLOCKED, LANE_KIND, LANE_QUEUE, LAPSED
 from drain.tables.heads import heads
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.waiting import NEXT_ATTEMPTS
@@ -22,6 +22,7 @@ from drain.tables.waiting import NEXT_ATTEMPTS
 _MOST_QUEUES = 2000
 CAUSES_OF = {
     "scheduled": ("scheduled",),
+    "blocked": ("blocked",),
     "ready": ("paused", "limited", "rate", "list_full", "due"),
     "queued": ("queued",),
     "retrying": ("retrying", "called_back"),
@@ -40,9 +41,15 @@ FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue),
 GROUP BY known.queue, job_name, key ORDER BY min(id)
 """
 # Due rows wait for the leader.
-_SCHEDULED = """
+_SCHEDULED = f"""
 SELECT queue, count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (WHERE scheduled_at <= now()) FROM (
-    SELECT queue, scheduled_at FROM staged_jobs_scheduled ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job
+    SELECT queue, scheduled_at FROM staged_jobs_scheduled WHERE scheduled_at < {BLOCKED_AT}
+    ORDER BY scheduled_at LIMIT %(up_to)s::bigint) AS job
+GROUP BY queue
+"""
+_BLOCKED = f"""
+SELECT queue, count(*) FROM (
+    SELECT queue FROM staged_jobs_scheduled WHERE {IS_BLOCKED} LIMIT %(up_to)s::bigint) AS job
 GROUP BY queue
 """
 # Their worker died or hung; the leader will redeliver them.
@@ -83,6 +90,8 @@ def count_waiting(
     for queue, scheduled, come_due in connection.execute(_SCHEDULED, {"up_to": up_to}):
         _add(found[queue], "scheduled", scheduled, up_to)
         _add(found[queue], "due", come_due, up_to)
+    for queue, number in connection.execute(_BLOCKED, {"up_to": up_to}):
+        _add(found[queue], "blocked", number, up_to)
     most = None if named is None else _MOST_QUEUES
     delivered = count_delivered(connection, up_to, most=most, named=named or ())
     for queue, number in delivered.items():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from drain.database.postgres import Connection, fetch_one, home_of
 from drain.database.qualified import within
-from drain.tables.columns import ATTEMPTS, DEAD, IS_BLOCKED, JOB, REQUEST, id_array
+from drain.tables.columns import ATTEMPTS, DEAD, IS_BLOCKED, JOB, REQUEST, START_IF_BLOCKED, id_array
 from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
@@ -20,6 +20,7 @@ _VALUES = ", ".join(
     "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
     for column in JOB.split(", ")
 )
+_VALUES_OF_STAGED = _VALUES.replace("scheduled_at", START_IF_BLOCKED)
 # The latest request that gave way to a cancelled job is staged again, due now, unless selected too.
 _REQUESTED = REQUEST.removeprefix("id, ")
 _STAGE_REQUESTS = f"""
@@ -36,10 +37,10 @@ _CANCEL_STAGED = f"""
 WITH chosen AS (
     SELECT id AS chosen_id FROM staged_jobs WHERE {{rows}} ORDER BY id FOR UPDATE
 ), gone AS (
-    DELETE FROM staged_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING {JOB}
+    DELETE FROM staged_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING {JOB}, starts_at
 ), buried AS (
     INSERT INTO dead_jobs ({JOB}, reason, explanation)
-    SELECT {_VALUES}, 'cancelled', {{explanation}} FROM gone
+    SELECT {_VALUES_OF_STAGED}, 'cancelled', {{explanation}} FROM gone
 ), requests AS ({_STAGE_REQUESTS})
 SELECT id, false FROM gone
 """

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, IS_CLAIMED, RETRYING
+from drain.tables.columns import BLOCKED_AT, DELIVERED, IS_BLOCKED, IS_CLAIMED, RETRYING
 from drain.tables.selections import Selection
 
 
@@ -54,11 +54,13 @@ def count(connection: Connection, selection: Selection) -> Counted:
         )
 
 
-# A matured row keeps its mark, and so its partition, unless its time changes.
+# A matured row keeps its mark, and so its partition, unless its time changes. A blocked one stays blocked.
 _OF_STAGED = {
     "new_queue": "queue = %(new_queue)s",
     "new_priority": "priority = %(new_priority)s",
-    "new_run_at": "scheduled_at = %(new_run_at)s, matured_at = NULL",
+    "new_run_at": f"""matured_at = NULL,
+    scheduled_at = CASE WHEN {IS_BLOCKED} THEN {BLOCKED_AT} ELSE %(new_run_at)s END,
+    starts_at = CASE WHEN {IS_BLOCKED} THEN %(new_run_at)s ELSE starts_at END""",
 }
 _OF_INFLIGHT = {
     "new_queue": "queue = %(new_queue)s",

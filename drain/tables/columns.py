@@ -55,6 +55,8 @@ LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
 BLOCKED_UNTIL = datetime(9999, 12, 29, tzinfo=UTC)
 BLOCKED_AT = "'9999-12-29Z'::timestamptz"
 IS_BLOCKED = f"scheduled_at = {BLOCKED_AT}"
+# A blocked job's time, as if nothing had blocked it.
+START_IF_BLOCKED = f"CASE WHEN {IS_BLOCKED} THEN coalesce(starts_at, staged_at) ELSE scheduled_at END"
 # Conditions of `inflight_jobs` indexes.
 IS_CLAIMED = "lease_expires_at IS NOT NULL"
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from drain.database.postgres import Connection
-from drain.tables.columns import JOB
+from drain.tables.columns import BLOCKED_AT, JOB
 from drain.tables.failures import WITHOUT_EARLIER
 
 # Jobs per second.
@@ -24,7 +24,9 @@ _SELECTED = """
 # A past expiry is dropped: a user wants the job now. Tokens that `staged_jobs` refuses were never claimed, so they are
 # replaced.
 _REVIVED = {column: column for column in JOB.split(", ")} | {
-    "matured_at": "now()",
+    "scheduled_at": f"CASE WHEN is_blocked THEN {BLOCKED_AT} ELSE scheduled_at END",
+    "matured_at": "CASE WHEN NOT is_blocked THEN now() END",
+    "starts_at": f"CASE WHEN is_blocked AND scheduled_at < {BLOCKED_AT} THEN scheduled_at END",
     # A cancelled job's requests were staged again.
     "stands_for": "CASE WHEN reason <> 'cancelled' THEN stands_for END",
     "expires_at": "CASE WHEN expires_at > now() THEN expires_at END",
@@ -35,25 +37,38 @@ _REVIVED = {column: column for column in JOB.split(", ")} | {
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
         'attempts', attempts, 'last_error', {WITHOUT_EARLIER}))""",
 }
-# Jobs whose ids `staged_jobs` refuses stay dead without blocking others.
-REVIVE = f"""
-WITH revived AS (
-    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
+# Scalar, so that a planner that believes a table empty cannot hash it.
+_IN_SOME_TABLE = ", ".join(
+    f"(SELECT true FROM {table} AS job WHERE job.id = edge.awaited_id LIMIT 1)"
+    for table in ("staged_jobs", "inflight_jobs", "dead_jobs", "finished_jobs")
 )
+# Jobs whose ids `staged_jobs` refuses stay dead without blocking others. A job waits again for its predecessors, except
+# discarded ones; the leader compares changed_xid.
+_TAKE = f"""
+WITH taken AS (
+    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
+), edges AS (
+    UPDATE job_edges AS edge
+    SET state = CASE WHEN coalesce({_IN_SOME_TABLE}) THEN 'waiting' ELSE 'met' END, changed_xid = pg_current_xact_id()
+    WHERE edge.child_id = ANY (ARRAY (SELECT id FROM taken)) AND edge.state <> 'met'
+    RETURNING edge.child_id, edge.state
+), revived AS (
+    SELECT taken.*, blocked.child_id IS NOT NULL AS is_blocked
+    FROM taken LEFT JOIN (SELECT DISTINCT child_id FROM edges WHERE state = 'waiting') AS blocked ON child_id = id
+)"""
+REVIVE = f"""{_TAKE}
 INSERT INTO staged_jobs ({", ".join(_REVIVED)})
 OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_REVIVED.values())}
 FROM revived
 """
 _SPREAD = _REVIVED | {
-    "scheduled_at": "due.at",
+    "scheduled_at": f"CASE WHEN is_blocked THEN {BLOCKED_AT} ELSE due.at END",
+    "starts_at": "CASE WHEN is_blocked THEN due.at END",
     "matured_at": "NULL",
     "expires_at": "CASE WHEN expires_at > due.at THEN expires_at END",
 }
-REVIVE_SPREAD = f"""
-WITH revived AS (
-    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
-)
+REVIVE_SPREAD = f"""{_TAKE}
 INSERT INTO staged_jobs ({", ".join(_SPREAD)})
 OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_SPREAD.values())}
@@ -112,7 +127,7 @@ def revive(
     per_second: float | None = None,
     first_at: datetime | None = None,
 ) -> int:
-    """Stage dead jobs again under their ids; return how many.
+    """Stage dead jobs again under their ids, blocked while predecessors have not finished; return how many.
 
     Args:
         per_second: Rate at which they come due, in id order.

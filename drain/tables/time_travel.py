@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import id_array
+from drain.tables.columns import IS_BLOCKED, id_array
 
 
 def _earlier(*columns: str) -> str:
     return ", ".join(f"{column} = {column} - %(by)s::interval" for column in columns)
 
 
+# A blocked job stays blocked.
+_SCHEDULED = f"scheduled_at = scheduled_at - CASE WHEN {IS_BLOCKED} THEN '0' ELSE %(by)s::interval END"
 # Columns move together, so rows stay in their partitions.
-_STAGED = _earlier("staged_at", "scheduled_at", "matured_at", "expires_at")
+_STAGED = f"{_earlier('staged_at', 'matured_at', 'expires_at', 'starts_at')}, {_SCHEDULED}"
 _IN_FLIGHT = _earlier(
     *("staged_at", "scheduled_at", "expires_at", "moved_at"),
     *("claimed_at", "lease_expires_at", "next_run_at", "failed_at"),
@@ -38,7 +40,7 @@ WITH paused AS (
 UPDATE finished_jobs SET {_earlier("staged_at", "scheduled_at", "moved_at", "claimed_at", "finished_at")}
 WHERE finished_xid = pg_current_xact_id()
 """
-_SHIFT_STAGED = f"UPDATE staged_jobs SET {_earlier('scheduled_at')} WHERE id = ANY (%(ids)s::bigint[])"
+_SHIFT_STAGED = f"UPDATE staged_jobs SET {_SCHEDULED} WHERE id = ANY (%(ids)s::bigint[])"
 _MAKE_DUE = """
 UPDATE inflight_jobs SET next_run_at = clock_timestamp() WHERE id = %s AND next_run_at IS NOT NULL
 """

@@ -1,7 +1,7 @@
 """Waiting jobs with a unique key; those that give way end in `finished_jobs`.
 
-Waiting means staged and due, delivered and unclaimed, or between attempts. Locked rows are being claimed or changed, so
-they are skipped.
+Waiting means staged and due, delivered and unclaimed, or between attempts; never blocked. Locked rows are being claimed
+or changed, so they are skipped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection
 from drain.tables.columns import (
+    IS_BLOCKED,
     NOT_CLAIMED,
     REQUEST,
     SUPERSEDED,
@@ -53,6 +54,7 @@ _STAGED = """
         AND coalesce(job.expires_at > now(), true) {condition}
     ORDER BY job.id DESC LIMIT %(most)s)
 """
+_IN_QUIET_TIME = f"AND job.quiet_seconds IS NOT NULL AND NOT {IS_BLOCKED}"
 # A job about to expire cannot stand for others.
 READ_CANDIDATES = f"""
 SELECT wanted.number::integer, found.*
@@ -65,7 +67,7 @@ FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS w
     WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name AND job.lease_expires_at IS NULL
         AND (job.claimed_at IS NOT NULL OR coalesce(job.expires_at > now(), true)))
     UNION ALL {_STAGED.format(state="ready", condition="")}
-    UNION ALL {_STAGED.format(state="scheduled", condition="AND job.quiet_seconds IS NOT NULL")}) AS found
+    UNION ALL {_STAGED.format(state="scheduled", condition=_IN_QUIET_TIME)}) AS found
 """
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, finite
+from drain.tables.columns import BLOCKED_AT, DELIVERED, finite
 from drain.tables.heads import heads
 
 # Suggests a broken target or code.
@@ -41,9 +41,10 @@ FROM heads, LATERAL (
     SELECT CASE WHEN max(finished_at) IS NOT NULL THEN {finite("max(finished_at)")} END AS at FROM finished_jobs
     WHERE queue = heads.queue AND superseded_by IS NULL) AS last_finish
 """
-NEXT_SCHEDULED = """
+NEXT_SCHEDULED = f"""
 SELECT least(
-    extract(epoch FROM (SELECT min(scheduled_at) FROM staged_jobs_scheduled WHERE scheduled_at > now())
+    extract(epoch FROM (
+        SELECT min(scheduled_at) FROM staged_jobs_scheduled WHERE scheduled_at > now() AND scheduled_at < {BLOCKED_AT})
         - clock_timestamp())::float8,
     CASE WHEN EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now()) THEN %s::float8 END)
 """

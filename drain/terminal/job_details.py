@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import zip_longest
@@ -13,11 +13,14 @@ from typing import Any
 from rich.console import Console
 
 from drain.formatting import clock, duration, relative, visible
+from drain.read.dependencies import IF_IT_DIES
+from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
 from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
 
 # Shown elsewhere, or meaningless to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
+_TITLES = {"waits_for": "waits for", "waited_for_by": "waited for by"}
 _GAP = 2
 _RESULT_CHARACTERS = 500
 
@@ -35,9 +38,9 @@ def show_job(job: dict[str, Any], now: datetime) -> None:
 def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> None:
     width = max(map(len, fields), default=0) + _GAP
     for name, value in fields.items():
-        if value is not None and name not in _NOT_SHOWN:
+        if value is not None and name not in _NOT_SHOWN and value != BLOCKED_UNTIL:
             lines = _folded(_lines(name, value, now, console.width - width), console.width - width)
-            for title, line in zip_longest([visible(name)], lines, fillvalue=""):
+            for title, line in zip_longest([visible(_TITLES.get(name, name))], lines, fillvalue=""):
                 console.print(f"{title:{width}}{line}", soft_wrap=True)
     if error := fields.get("last_error"):
         texts = error if isinstance(error, dict) else {"message": error}
@@ -64,8 +67,8 @@ def _earlier(error: dict[str, Any]) -> str:
 
 
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
-    if name == "progress" and isinstance(value, dict):
-        return [_progress(value, now)]
+    if isinstance(value, dict) and name in _PARTS:
+        return _PARTS[name](value, now)
     if name == "steps":
         return [_step(step, now) for step in value]
     if name.endswith("_at") and isinstance(value, str):
@@ -84,6 +87,18 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
     return [text]
 
 
+def _other(job: dict[str, Any]) -> str:
+    """Format `job 7, running; if it dies: cancel`."""
+    replaced = f", superseded by job {job['superseded_by']}" if "superseded_by" in job else ""
+    on_failure = f"; if it dies: {IF_IT_DIES[job['on_failure']]}" if job.get("is_met") is False else ""
+    return f"job {job['id']}{replaced}, {WORDS_OF_STATES.get(job['state'], job['state'])}{on_failure}"
+
+
+def _others(found: dict[str, Any], _now: datetime) -> list[str]:
+    left = found["count"] - len(found["jobs"])
+    return [*map(_other, found["jobs"]), *([f"and {left:,} more"] if left else [])]
+
+
 def _step(step: dict[str, Any], now: datetime) -> str:
     """Format `charge, 1.2s, 3 minutes ago: "payment-42"`."""
     result = json.dumps(step["result"], ensure_ascii=False, default=json_default)
@@ -92,12 +107,19 @@ def _step(step: dict[str, Any], now: datetime) -> str:
     return visible(f"{step['name']}, {when}: {result[:_RESULT_CHARACTERS]}{cut}")
 
 
-def _progress(progress: dict[str, Any], now: datetime) -> str:
+def _progress(progress: dict[str, Any], now: datetime) -> list[str]:
     """Format `340 of 1,000 (34 %), page 7, 2.1s ago`."""
     done, total, text = progress["done"], progress["total"], progress["text"]
     of = "" if total is None else f" of {total:,} ({int(100 * done / total) if total else 100} %)"
     words = [f"{done:,}{of}", *([visible(text)] if text else []), relative(progress["reported_at"], now)]
-    return ", ".join(words)
+    return [", ".join(words)]
+
+
+_PARTS: Mapping[str, Callable[[dict[str, Any], datetime], list[str]]] = {
+    "progress": _progress,
+    "waits_for": _others,
+    "waited_for_by": _others,
+}
 
 
 def _folded(lines: Sequence[str], width: int) -> list[str]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from drain.formatting import duration, relative, visible
 from drain.read import queries
+from drain.tables.columns import BLOCKED_UNTIL
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import as_text
 
@@ -29,6 +30,14 @@ def _ago(name: str) -> Callable[[Job, datetime], str]:
 
 def _field(name: str) -> Callable[[Job, datetime], str]:
     return lambda job, _now: " ".join(visible(as_text(job[name]), lines=True).split())
+
+
+def _due(job: Job, now: datetime) -> str:
+    return "blocked" if job["scheduled_at"] == BLOCKED_UNTIL else relative(job["scheduled_at"], now)
+
+
+def _earliest(job: Job, now: datetime) -> str:
+    return "" if job["starts_at"] is None else relative(job["starts_at"], now)
 
 
 def _took(job: Job, _now: datetime) -> str:
@@ -86,13 +95,17 @@ _TRIES = Column("attempts", _tries, is_number=True)
 _WORKER = Column("worker", _worker, "start")
 _ARGUMENTS = (Column("tag", _field("tag"), "end"), Column("arguments", _field("job_args"), "end"))
 _SINCE = Column("since", _since)
+_PRIORITY = Column("priority", _field("priority"), is_number=True)
 _COLUMNS: dict[str, tuple[Column, ...]] = {
+    "blocked": (
+        *(_ID, Column("staged", _ago("staged_at")), Column("earliest start", _earliest)),
+        *(_PRIORITY, _JOB, _QUEUE),
+    ),
     "staged": (
         _ID,
         Column("staged", _ago("staged_at")),
-        Column("due", _ago("scheduled_at")),
-        Column("priority", _field("priority"), is_number=True),
-        *(_JOB, _QUEUE),
+        Column("due", _due),
+        *(_PRIORITY, _JOB, _QUEUE),
     ),
     "inflight": (
         *(_ID, Column("state", _state), _SINCE, Column("next attempt", _next_try)),

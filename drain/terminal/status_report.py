@@ -15,8 +15,8 @@ from drain.read.system import System
 
 # Causes that apply even if workers are free.
 _HELD = ("paused", "called_back", "limited", "rate", "list_full")
-_COLUMNS = ("staged", "scheduled", "overdue", "queued", "running", "retrying", "dead")
-_NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "overdue"))
+_COLUMNS = ("staged", "scheduled", "blocked", "overdue", "queued", "running", "retrying", "dead")
+_NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "blocked", "overdue"))
 # Wider than any table; width kept for queue names.
 _WIDEST = 10_000
 _NAME_WIDTH = 16
@@ -52,7 +52,8 @@ def _totals(result: System) -> list[Text]:
     return [
         Text(f"leader    {_leader(result)}", style="" if result.leader else "red"),
         Text.assemble(
-            f"staged    {_total(result, 'staged')}: {_total(result, 'scheduled')} scheduled, ",
+            f"staged    {_total(result, 'staged')}: {_total(result, 'scheduled')} scheduled, "
+            f"{_total(result, 'blocked')} blocked, ",
             (f"{_total(result, 'overdue')} overdue", "red" if overdue else ""),
         ),
         Text(f"in flight {_total(result, 'inflight')}: {in_flight}"),
@@ -85,6 +86,8 @@ def _table(result: System, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
     columns = _COLUMNS if wide else _NARROW
+    if not result.total("blocked"):
+        columns = tuple(name for name in columns if name != "blocked")
     for column in ("workers", *columns):
         table.add_column(column, justify="right", no_wrap=wide, overflow="fold")
     if wide:

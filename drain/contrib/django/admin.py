@@ -139,7 +139,7 @@ class JobAdmin(admin.ModelAdmin):
 class StagedJobAdmin(JobAdmin):
     """Staged jobs."""
 
-    shown = (*JobAdmin.shown, "scheduled_at")
+    shown = (*JobAdmin.shown, columns.due)
     actions = ("cancel",)
 
 

@@ -13,6 +13,7 @@ from django.utils.html import format_html
 
 from drain.formatting import visible
 from drain.read.queries import inflight_state
+from drain.tables.columns import BLOCKED_UNTIL
 
 _LONGEST = 200
 
@@ -56,6 +57,12 @@ def error(job: Any) -> str | None:
     if isinstance(found, dict) and getattr(job, "reason", "failed") == "failed":
         return _line(_summary(found))
     return _line(job.explanation) if hasattr(job, "explanation") else None
+
+
+@admin.display(description="scheduled at", ordering="scheduled_at")
+def due(job: Any) -> Any:
+    """Return a staged job's time, or `blocked`."""
+    return "blocked" if job.scheduled_at == BLOCKED_UNTIL else job.scheduled_at
 
 
 @admin.display(description="state")

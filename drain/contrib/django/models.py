@@ -46,8 +46,9 @@ class Job(models.Model):
 
 
 class StagedJob(Job):
-    """A staged job."""
+    """A staged job; a blocked one is scheduled for the year 9999, and may have an earliest start."""
 
+    starts_at = models.DateTimeField("earliest start", null=True)
     expires_at = models.DateTimeField(null=True)
     max_attempts = models.IntegerField(null=True)
     timeout_seconds = models.IntegerField(null=True)

@@ -21,6 +21,7 @@ from drain.contrib.django.framework import (
     TaskResult,
     TaskResultStatus,
 )
+from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.failures import earlier_errors
 
 # In a job's context: the backend's alias, and the time of `enqueue()`.
@@ -59,6 +60,8 @@ def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
     context = row["context"] if isinstance(row["context"], dict) else {}
     alias = context.get(BACKEND, task.backend)
     staged_at, due_at = row["staged_at"], row["scheduled_at"]
+    if due_at == BLOCKED_UNTIL:
+        due_at = row.get("starts_at") or staged_at
     claimed_at = local(row.get("claimed_at"))
     worker = row.get("claimed_by") or row.get("finished_by")
     result = DrainResult(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of, time_of
 
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
@@ -89,7 +90,7 @@ def _event(row: Mapping[str, Any], event: str, at: datetime, **more: Any) -> Eve
 def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
     # A job that gave way while staged was neither moved nor claimed.
     has_run = not (row.get("superseded_by") and not row["attempts"])
-    later = row["scheduled_at"] if row["scheduled_at"] > row["staged_at"] else None
+    later = row["scheduled_at"] if row["staged_at"] < row["scheduled_at"] != BLOCKED_UNTIL else None
     yield _event(row, "staged", row["staged_at"], until=later)
     yield from _former_deaths(row)
     moved_at = row.get("moved_at")

@@ -155,7 +155,9 @@ def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
 
 
 def _most_arrivals(waiting: Waiting) -> float:
-    numbers = [number for cause, number in waiting.items() if cause not in ("scheduled", "retrying")]
+    numbers = [
+        number for cause, number in waiting.items() if cause not in ("scheduled", "blocked", "retrying")
+    ]
     # A count at its bound says nothing.
     return inf if max(numbers, default=0) >= MOST else sum(numbers) / WINDOW_SECONDS
 

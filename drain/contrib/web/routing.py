@@ -29,7 +29,9 @@ SHORTCUTS = {"overview": "o", "dead": "f", "cron": "s", "workers": "w", "bulk": 
 # States of jobs, in the words of the glossary.
 STATES = {
     "staged": "Waiting",
+    "waiting": "Waiting",
     "scheduled": "Scheduled",
+    "blocked": "Blocked",
     "queued": "Queued",
     "running": "Running",
     "retrying": "Retrying",
@@ -37,7 +39,10 @@ STATES = {
     "called_back": "Called back",
     "stalled": "Stalled",
     "finished": "Completed",
+    "superseded": "Superseded",
     "dead": "Dead",
+    "cancelled": "Cancelled",
+    "expired": "Expired",
 }
 
 

@@ -20,7 +20,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.read.queries import TABLES
 from drain.tables import lanes
-from drain.tables.columns import DEFERRED, DUE, QUEUED, RETRYING, RUNNING, STALLED
+from drain.tables.columns import DEFERRED, DUE, IS_BLOCKED, QUEUED, RETRYING, RUNNING, STALLED
 from drain.tables.heads import heads
 
 # Newest rows per table searched for a part of a text.
@@ -60,7 +60,8 @@ FILTERS = (*_FILTERS, "state")
 # Tables of each state, and a condition.
 STATES = {
     "waiting": ("staged", "true"),
-    "scheduled": ("staged", "scheduled_at > now()"),
+    "scheduled": ("staged", f"(scheduled_at > now() AND NOT {IS_BLOCKED}) IS TRUE"),
+    "blocked": ("staged", f"({IS_BLOCKED}) IS TRUE"),
     "queued": ("inflight", f"({QUEUED})"),
     "running": ("inflight", f"({RUNNING})"),
     "stalled": ("inflight", f"({STALLED})"),

@@ -5,6 +5,7 @@
     absent       ids in no table
     ended        finished or dead jobs
     staged       staged jobs
+    blocked      jobs that wait for others
     inflight     jobs delivered, running or retrying
     obstacles    causes that hold a due job
     rates        used-up rates
@@ -26,7 +27,7 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.errors import UnknownJobError
 from drain.read import queries
-from drain.read.explain import absent, ended, inflight, staged
+from drain.read.explain import absent, blocked, ended, inflight, staged
 from drain.read.explain.explanation import CAUSES, Estimate, Explanation
 from drain.read.explain.situation import Situation
 from drain.read.snapshots import snapshot
@@ -64,4 +65,9 @@ def _look(connection: Connection, redis: Producer | None, job_id: int) -> Explan
             job: Mapping[str, Any] = queries.job(connection, job_id)
         except UnknownJobError:
             return None
-        return _OF_STATE[job["state"]](Situation(connection, redis, job))
+        situation = Situation(connection, redis, job)
+        return blocked.explain(situation, _of_state) if queries.is_blocked(job) else _of_state(situation)
+
+
+def _of_state(situation: Situation) -> Explanation:
+    return _OF_STATE[situation.job["state"]](situation)

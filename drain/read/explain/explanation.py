@@ -17,6 +17,7 @@ CAUSES: Mapping[str, str] = {
     "dead": "the job is dead",
     "cancelled": "the job was cancelled",
     "running": "a worker is running it",
+    "blocked": "it waits for other jobs to finish",
     "scheduled": "it is due later",
     "retry_at": "it failed, and its next attempt is due later",
     "deferred": "it deferred itself, or its worker stopped",
@@ -72,8 +73,8 @@ class Explanation:
     """Explanation of one job.
 
     Attributes:
-        state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause, `stalled`,
-            `finished` or `dead`.
+        state: `unknown`, `blocked`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause,
+            `stalled`, `finished` or `dead`.
         now: The database's clock.
         also: Notes on unknown facts.
     """

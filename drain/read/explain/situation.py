@@ -33,6 +33,10 @@ class Situation:
         self.now: datetime = queries.now(connection)
         self._redis = redis
 
+    def of(self, job: Mapping[str, Any]) -> Situation:
+        """Return the situation of another job."""
+        return Situation(self.connection, self._redis, job)
+
     @property
     def queue(self) -> str:
         """Job's queue."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from drain.tables.columns import BLOCKED_UNTIL
 from drain.tables.failures import earlier_errors, is_interruption, summary_of, time_of
 
 _OF_TABLES = {
@@ -30,8 +31,8 @@ def hops_of(job: Mapping[str, Any], noted: Mapping[str, datetime]) -> list[dict[
     times = dict(noted)
     for column, hop in _OF_TABLES.items():
         at = job.get(column)
-        # An unscheduled job is due when staged.
-        if at is not None and (column != "scheduled_at" or at > job["staged_at"]):
+        # An unscheduled job is due when staged; a blocked one has no time.
+        if at is not None and (column != "scheduled_at" or job["staged_at"] < at != BLOCKED_UNTIL):
             times[hop] = at
     attempts = list(_attempts(job))
     if attempts:

@@ -14,11 +14,12 @@ from drain.read.causes import MOST
 from drain.read.explain.estimates import in_, none
 from drain.read.explain.explanation import Finding
 from drain.read.explain.situation import Situation
+from drain.tables.columns import IS_BLOCKED
 
 _STAGED = f"""
 SELECT id, keep, quiet_seconds, staged_at, scheduled_at <= now() FROM (
     SELECT * FROM staged_jobs WHERE unique_key = %(unique_key)s ORDER BY unique_key DESC, id DESC LIMIT {MOST}) AS job
-WHERE job_name = %(job_name)s AND coalesce(expires_at > now(), true)
+WHERE job_name = %(job_name)s AND coalesce(expires_at > now(), true) AND NOT {IS_BLOCKED}
 """
 _IN_FLIGHT = f"""
 SELECT id FROM inflight_jobs

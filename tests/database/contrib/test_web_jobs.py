@@ -50,6 +50,31 @@ def said(browser: Visitor, answer: Any) -> str:
     return assert_sound(browser.get(answer.headers["location"]))
 
 
+def page(browser: Visitor, path: str) -> str:
+    """The page's HTML."""
+    html = browser.get(path)
+    assert_sound(html)
+    return html
+
+
+def test_a_blocked_job_links_to_its_predecessors_and_they_link_to_it(
+    database_url: str, browser: Visitor
+) -> None:
+    (first,) = stage_jobs(database_url)
+    options = json.dumps({"after": [[first, "hold"]], "run_at": "2090-01-31T08:30:00Z"})
+    ((child,),) = query(database_url, "SELECT drain_stage('m.f', '[]', %s)", options)
+    text = page(browser, f"/jobs/{child}")
+    for part in ("Blocked", "Waits for", "wait for its retry", "Earliest start", f'href="/jobs/{first}"'):
+        assert part in text
+    assert "9999" not in text
+    text = page(browser, f"/jobs/{first}")
+    assert "Waited for by" in text
+    assert f'href="/jobs/{child}"' in text
+    assert f'href="/jobs/{child}"' in page(browser, "/search?q=state:blocked")
+    assert f'href="/jobs/{child}"' not in page(browser, "/search?q=state:scheduled")
+    assert "1 blocked" in page(browser, "/")
+
+
 def test_a_staged_job_says_why_it_waits(database_url: str, browser: Visitor) -> None:
     (job_id,) = stage_jobs(database_url, queue="mail", tag="shop.order", key="acme", unique_key="u:1")
     text = assert_sound(browser.get(f"/jobs/{job_id}"))

@@ -450,6 +450,18 @@ def test_advancing_time_affects_schedules_expiry_and_scheduled_jobs(
     assert connection.execute("SELECT tag, reason FROM dead_jobs").fetchall() == [("expires", "expired")]
 
 
+def test_a_blocked_job_is_not_due_however_much_time_passes(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    ((first,),) = connection.execute("SELECT drain_stage('m.f')").fetchall()
+    connection.execute("SELECT drain_stage('m.g', '[]', %s)", (f'{{"after": [{first}]}}',))
+    staged.advance(days=1)
+    (blocked,) = staged.all("m.g")
+    assert blocked.state == "blocked"
+    assert "9999" not in str(blocked)
+    assert blocked.run_at < datetime.now(UTC)
+
+
 def test_schedules_tick_by_virtual_time(connection: psycopg.Connection[Any], staged: Staged) -> None:
     ticks: list[datetime] = []
 

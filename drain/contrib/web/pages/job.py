@@ -18,7 +18,8 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError, UnknownJobError
 from drain.jobs.cancelling import cancel
 from drain.jobs.progress import fields_of
-from drain.read import queries
+from drain.read import dependencies, queries
+from drain.read.dependencies import IF_IT_DIES, Dependencies
 from drain.read.explain import Explanation, explain
 from drain.read.explain.timeline import hops_of
 from drain.read.queries import TABLES
@@ -61,7 +62,12 @@ _FACTS = {
     "fencing_token": "Fencing token",
     "delivery": "Delivery",
 }
-_TIMES = {"lease_expires_at": "Lease ends", "next_run_at": "Next attempt", "expires_at": "Expires"}
+_TIMES = {
+    "lease_expires_at": "Lease ends",
+    "next_run_at": "Next attempt",
+    "starts_at": "Earliest start",
+    "expires_at": "Expires",
+}
 _SEARCHABLE = {"Tag": "tag", "Key": "key", "Unique key": "unique"}
 _STEPS = {
     "moved": "Moved in flight",
@@ -81,7 +87,7 @@ _AGAIN = "has died again since the page was loaded"
 def _show(view: View) -> Mapping[str, Any]:
     job_id = view.job_id()
     for _ in range(_LOOKS):
-        explanation, job, has_result, now = _look(view, job_id)
+        explanation, job, others, has_result, now = _look(view, job_id)
         if job is not None:
             noted, progress = _of_redis(view, job)
             return {
@@ -90,8 +96,10 @@ def _show(view: View) -> Mapping[str, Any]:
                 "now": now,
                 "state": _state(job, explanation, now),
                 "explanation": explanation,
+                "others": others,
                 "hops": hops_of(job, noted),
                 "steps": _STEPS,
+                "words_of_failures": IF_IT_DIES,
                 "searchable": _SEARCHABLE,
                 "has_noted": bool(noted),
                 "progress": progress,
@@ -107,12 +115,14 @@ def _show(view: View) -> Mapping[str, Any]:
 
 
 def _state(job: Mapping[str, Any], explanation: Explanation, now: datetime) -> str:
+    if queries.is_blocked(job):
+        return "blocked"
     if job["state"] == "staged" and job["scheduled_at"] > now:
         return "scheduled"
     return explanation.state if job["state"] == "inflight" else str(job["state"])
 
 
-def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, bool, datetime]:
+def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, Dependencies, bool, datetime]:
     # Probe Redis first: otherwise the explanation would wait for its timeout.
     view.site.redis.ask(lambda redis: redis.remembers())
     with view.reading() as connection:
@@ -121,7 +131,8 @@ def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, 
         now = queries.now(connection)
         # In Python, a null result and a missing one are both None.
         has_result = read(connection, job_id, "result") is not None
-        return explanation, _row(connection, job_id), has_result, now
+        others = dependencies.read(connection, job_id)
+        return explanation, _row(connection, job_id), others, has_result, now
 
 
 def _row(connection: Connection, job_id: int) -> dict[str, Any] | None:

@@ -200,6 +200,7 @@ def _measured(view: View) -> Mapping[str, Any]:
         "oldest_seconds": max((glance.numbers.oldest_seconds for glance in glances), default=0.0),
         "retrying": sum(glance.numbers.retrying for glance in glances),
         "scheduled": sum(glance.numbers.scheduled for glance in glances),
+        "blocked": sum(glance.numbers.blocked for glance in glances),
         # Steps of a page just opened are still being counted.
         "is_counting": sum(each is None for each in completed) > STEPS / 2,
         "is_idle": not any(each.number for curve in series for each in curve.numbers if each),
