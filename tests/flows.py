@@ -21,9 +21,10 @@ _MOVE = f"""
 WITH moved AS (DELETE FROM staged_jobs WHERE id = %s AND scheduled_at <= now() RETURNING {JOB})
 INSERT INTO inflight_jobs ({JOB}, delivery, claimed_at) SELECT {JOB}, 1, now() FROM moved
 """
+_CLAIMED = FINISHED_VALUES.replace(" claimed_at", " coalesce(claimed_at, now())")
 _FINISH = f"""
 WITH done AS (DELETE FROM inflight_jobs WHERE id = %s RETURNING *)
-INSERT INTO finished_jobs ({FINISHED}) SELECT {FINISHED_VALUES.replace(" claimed_at", " coalesce(claimed_at, now())")} FROM done
+INSERT INTO finished_jobs ({FINISHED}) SELECT {_CLAIMED} FROM done
 """
 _DIE = f"""
 WITH done AS (DELETE FROM inflight_jobs WHERE id = %s RETURNING *)

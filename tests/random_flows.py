@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -12,7 +12,7 @@ from drain.enqueuer.unblocker import Unblocker
 from tests.flows import Flows
 
 _LEFT = """
-SELECT child_id, awaited_id FROM job_edges JOIN staged_jobs ON id = child_id
+SELECT child_id, awaited_id, on_failure FROM job_edges JOIN staged_jobs ON id = child_id
 WHERE scheduled_at = '9999-12-29Z' AND state = 'waiting'
 """
 _FREE = """
@@ -21,7 +21,15 @@ WHERE EXISTS (SELECT FROM staged_jobs WHERE id = child_id AND scheduled_at < '99
     OR EXISTS (SELECT FROM inflight_jobs WHERE id = child_id)
     OR EXISTS (SELECT FROM finished_jobs WHERE id = child_id)
 """
-_BLOCKED = "SELECT id FROM staged_jobs WHERE scheduled_at = '9999-12-29Z'"
+
+
+class Open(NamedTuple):
+    """Transaction under way, and the jobs that it stages or ends."""
+
+    connection: psycopg.Connection[Any]
+    staged: set[int]
+    finished: set[int]
+    died: set[int]
 
 
 class Graph:
@@ -33,7 +41,7 @@ class Graph:
         self.ids: list[int] = []
         self.finished: set[int] = set()
         self.died: set[int] = set()
-        self.open: list[tuple[psycopg.Connection[Any], set[int], set[int], set[int]]] = []
+        self.open: list[Open] = []
         self._stack = ExitStack()
 
     def run(self, steps: int) -> list[str]:
@@ -47,9 +55,12 @@ class Graph:
                     return early
             while self.open:
                 self.commit()
-        self.look()
+        self.jobs.look()
+        if wrong := self.early() or self.left({"finished", "failed", "cancelled"}):
+            return wrong
+        # Shows discarded jobs.
         self.jobs.look(walk=True)
-        return self.early() or self.stuck()
+        return self.early() or self.left({"finished", "failed", "cancelled", "absent"})
 
     def stage(self) -> None:
         known = [id_ for id_ in self.ids if self.jobs.state(id_) != "absent"]
@@ -58,15 +69,16 @@ class Graph:
         if not self.open or self.chance.random() < 0.6:
             self.ids.append(self.jobs.stage(*after))
             return
-        connection, staged, _, _ = self.chance.choice(self.open)
-        staged.add(self.jobs.stage(*after, on=connection))
+        one = self.chance.choice(self.open)
+        one.staged.add(self.jobs.stage(*after, on=one.connection))
 
     def _pick(self, *states: str) -> int | None:
         fit = [id_ for id_ in self.ids if self.jobs.state(id_) in states]
         return self.chance.choice(fit) if fit else None
 
-    def _end(self, end: Any, ended: set[int], place: int) -> None:
-        busy = {id_ for _, _, *sets in self.open for each in sets for id_ in each}
+    def _end(self, how: str) -> None:
+        end = self.jobs.finish if how == "finished" else self.jobs.die
+        busy = {id_ for one in self.open for id_ in one.finished | one.died}
         job_id = self._pick("waiting", "in flight")
         if job_id is None or job_id in busy:
             return
@@ -74,33 +86,33 @@ class Graph:
             self.jobs.move(job_id)
         if self.open and self.chance.random() < 0.4:
             one = self.chance.choice(self.open)
-            end(job_id, on=one[0])
-            one[place].add(job_id)
+            end(job_id, on=one.connection)
+            getattr(one, how).add(job_id)
         else:
             end(job_id)
-            ended.add(job_id)
+            getattr(self, how).add(job_id)
 
     def finish(self) -> None:
-        self._end(self.jobs.finish, self.finished, 2)
+        self._end("finished")
 
     def die(self) -> None:
-        self._end(self.jobs.die, self.died, 3)
+        self._end("died")
 
     def begin(self) -> None:
         if len(self.open) < 3:
-            self.open.append((self._stack.enter_context(self.jobs.open()), set(), set(), set()))
+            self.open.append(Open(self._stack.enter_context(self.jobs.open()), set(), set(), set()))
 
     def commit(self) -> None:
         if not self.open:
             return
-        connection, staged, finished, died = self.open.pop(self.chance.randrange(len(self.open)))
+        one = self.open.pop(self.chance.randrange(len(self.open)))
         if self.chance.random() < 0.2:
-            connection.rollback()
+            one.connection.rollback()
             return
-        connection.commit()
-        self.ids += staged
-        self.finished |= finished
-        self.died |= died
+        one.connection.commit()
+        self.ids += one.staged
+        self.finished |= one.finished
+        self.died |= one.died
 
     def cancel(self) -> None:
         if (job_id := self._pick("waiting", "blocked")) is not None:
@@ -142,14 +154,13 @@ class Graph:
             )
         ]
 
-    def stuck(self) -> list[str]:
-        """Blocked jobs whose predecessors have all ended."""
-        waits: dict[int, list[str]] = {id_: [] for (id_,) in self.jobs.connection.execute(_BLOCKED)}
-        for child, awaited in self.jobs.connection.execute(_LEFT):
-            waits[child].append(self.jobs.state(awaited))
-        alive = {"waiting", "blocked", "in flight", "failed", "cancelled"}
+    def left(self, ended: set[str]) -> list[str]:
+        """Edges of blocked jobs that wait although their predecessor is in one of these states."""
         return [
-            f"job {child} waits for {states}" for child, states in waits.items() if not alive & set(states)
+            f"job {child} waits for job {awaited} ({on_failure}, {state})"
+            for child, awaited, on_failure in self.jobs.connection.execute(_LEFT).fetchall()
+            if (state := self.jobs.state(awaited)) in ended
+            and (on_failure != "hold" or state in {"finished", "absent"})
         ]
 
 

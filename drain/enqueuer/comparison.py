@@ -17,7 +17,13 @@ class Compared:
 
     unblocked: int = 0
     cancelled: int = 0
+    followed: int = 0
     locked: Set[int] = field(default_factory=frozenset)
+
+    @property
+    def changed(self) -> bool:
+        """True if other edges may have to be compared, or jobs may be due."""
+        return self.unblocked + self.cancelled + self.followed > 0
 
 
 def compare(connection: Connection, page: list[Edge], *, finished: bool) -> Compared:
@@ -57,7 +63,8 @@ def _apply(
     wanted = {edge.child for edge in (*met, *followed)} | ends.keys()
     held = edges.lock_children(connection, wanted) if wanted else set()
     edges.meet(connection, [edge for edge in met if edge.child in held])
-    edges.follow(connection, [edge for edge in followed if edge.child in held])
+    followed = [edge for edge in followed if edge.child in held]
+    edges.follow(connection, followed)
     failpoint(FailurePoint.JUDGED)
     free = {edge.child for edge in met if edge.child in held and edge.child not in ends}
     unblocked = staged.unblock(connection, free) if free else []
@@ -67,4 +74,4 @@ def _apply(
     rest = left | (wanted - held)
     idle = edges.idle(connection, rest | set(cancelled)) if rest or cancelled else set()
     failpoint(FailurePoint.UNBLOCKED)
-    return Compared(len(unblocked), len(cancelled), rest - idle)
+    return Compared(len(unblocked), len(cancelled), len(followed), rest - idle)

@@ -110,7 +110,8 @@ class Enqueuer:
         while True:
             size = self.run_once()
             total += size
-            goes_on = looks_again or self.may_leave_some if size else self.admission.may_find_more
+            more = self.admission.may_find_more or self._unblocker.has_more
+            goes_on = looks_again or self.may_leave_some if size else more
             if not goes_on or not keep_on():
                 break
         self.flush()
@@ -136,6 +137,10 @@ class Enqueuer:
             # After the push, which a lone job awaits.
             self.thin_queues.look_when_due()
         return batch.size
+
+    def unblock_all(self) -> None:
+        """See `Unblocker.run_all`."""
+        self._unblocker.run_all()
 
     def flush(self) -> None:
         """Call `wait_for_push`, then record the watermark."""

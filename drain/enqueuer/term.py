@@ -80,6 +80,7 @@ class Term:
     def do_all(self) -> int:
         """Do all due work; return how many jobs went to Redis."""
         redelivered = self._redelivery.recover()
+        self._enqueuer.unblock_all()
         self._enqueuer.drain(keep_on=self._health.is_alive)
         redelivered += self._redelivery.run_once()
         for chore in self._chores:

@@ -108,7 +108,7 @@ class Unblocker:
             return False
         try:
             self._look_when_due(now)
-            return self._compare_page() if self._sources else False
+            return (self._sources and self._compare_page()) or self.has_more
         except psycopg.Error as error:
             if isinstance(error, psycopg.OperationalError) and not isinstance(error, _CONFLICTS):
                 raise
@@ -120,10 +120,13 @@ class Unblocker:
         return False
 
     def run_all(self) -> None:
-        """Walk over all edges until none is left to compare, for one transaction that did all."""
-        self._walk_at = 0.0
-        while self.run_once():
-            self._walk_at = 0.0
+        """Compare all edges, until none is left to change."""
+        changed = True
+        while changed:
+            changed = False
+            self._sources = deque([_Source(PAGE_OF_ALL)])
+            while self._sources:
+                changed |= self._compare_page()
 
     def _look_when_due(self, now: float) -> None:
         pause = self._pause if self._waits else _IDLE_SECONDS
@@ -165,7 +168,7 @@ class Unblocker:
             # Smaller pages find a failing edge, which later walks try again.
             self._most = max(1, len(page) // 2)
             if len(page) > 1:
-                return True
+                return False
             self._report(error, page[0].child)
         else:
             self._most = min(2 * most, _MOST)
@@ -176,7 +179,7 @@ class Unblocker:
         self._locked |= compared.locked
         metrics.UNBLOCKED.inc(compared.unblocked + compared.cancelled)
         metrics.DEAD.labels("cancelled").inc(compared.cancelled)
-        return bool(compared.unblocked or compared.cancelled or self._sources)
+        return compared.changed
 
     def _report(self, error: psycopg.Error, job_id: int | None = None) -> None:
         reason = error.diag.message_primary or str(error).partition("\n")[0]
