@@ -13,6 +13,8 @@ class FailurePoint(StrEnum):
     RECOVERED = "unclaimed deliveries pushed again, Redis not marked as fed by this database"
     TICKED = "jobs of ticks staged, their schedules not moved on"
     TICKS_COMMITTED = "jobs of ticks committed, not read by the drain"
+    JUDGED = "ended predecessors seen and their edges changed, the jobs that waited for them not"
+    UNBLOCKED = "jobs unblocked, not committed"
     MATURED = "scheduled rows made ready, their transaction not committed"
     SUPERSEDED = "jobs that give way to another one of their unique key recorded as superseded, not committed"
     READ = "staged rows read, not moved"
