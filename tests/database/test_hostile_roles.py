@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+import drain
 from drain import stage, stage_many
 from drain.audit import audit
 from drain.config import Settings
@@ -293,7 +294,10 @@ def test_staging_jobs_that_wait_for_others_runs_no_hostile_overload(hostile_plac
             application.execute(
                 "SELECT public.drain_stage('m.f'::text, '[]'::jsonb, %s::jsonb)", [Jsonb(options)]
             )
-    assert query(hostile_place.url, "SELECT count(*), min(state) FROM job_edges") == [(6, "waiting")]
+        stage_many(application, "m.f", [(1,), (2,)], key=str)
+        stage(application, "m.f", after=[1, drain.After(2, "run")], on_failure="hold")
+        stage_many(application, "m.f", [(1,), (2,)], after=[1], run_at=datetime.now(UTC), key=str)
+    assert query(hostile_place.url, "SELECT count(*), min(state) FROM job_edges") == [(10, "waiting")]
     assert runs(hostile_place) == 0
 
 
