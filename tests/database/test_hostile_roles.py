@@ -212,7 +212,7 @@ _AFTER = "SELECT public.drain_after(%s::bigint[], %s::bigint[], %s::pg_catalog.t
 
 
 def staged_by(connection: postgres.Connection, statement: str) -> int:
-    (job_id,) = connection.execute(statement.encode()).fetchone() or ()
+    (job_id,) = postgres.fetch_one(connection, statement)
     return int(job_id)
 
 
@@ -274,8 +274,8 @@ def test_nulls_and_nonsense_add_no_edges(stagers: Place) -> None:
             ):
                 with pytest.raises(refusal), mallory.transaction():
                     mallory.execute(_AFTER.encode(), [children, parents, choices])
-            for empty in (None, []):
-                mallory.execute(_AFTER.encode(), [empty, empty, empty])
+            mallory.execute(_AFTER.encode(), [None, None, None])
+            mallory.execute(_AFTER.encode(), [[], [], []])
             mallory.execute(_AFTER.encode(), [[own], [parent], [None]])
         for after in ("{}", '["x"]', f"[[{2**50}]]", f"[[null, {parent}]]", '[[[1], "run"]]', "7"):
             job = f'{{"job_name": "m.f", "after": {after}}}'

@@ -268,7 +268,7 @@ def test_an_application_lets_jobs_wait_for_others(place: Place) -> None:
                 "INSERT INTO staged_jobs (job_name, scheduled_at, starts_at) "
                 "VALUES ('m.f', '9999-12-29Z', now()) RETURNING id"
             )
-            (blocked,) = application.execute(stage_blocked).fetchone() or ()
+            (blocked,) = postgres.fetch_one(application, stage_blocked)
             application.execute(
                 "SELECT drain_after(%s, %s, %s)", [[blocked] * 2, [first, second], ["run", "cancel"]]
             )
