@@ -2,7 +2,7 @@
 
 import io
 import subprocess
-import zipfile
+import tarfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,11 +34,9 @@ from tests.worker_processes import Yard, kill_worker
 OLD = "aa3c9085dbd4cf7968f2b825a3e3a9c0a7f50608"
 RQ = "from rq.cli import main; main()"
 WHERE = """
-import cli, drain, workers
-try:
-    from drain.database import schema
-except ImportError:
-    from drain import schema
+import cli, drain
+from drain import workers
+from drain.database import schema
 print(schema.VERSION, cli.__file__, drain.__file__, workers.__file__)
 """
 # Stages until it is ended, and says which commits it knows of.
@@ -89,7 +87,7 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of version 7, as it was committed."""
     try:
         archive = subprocess.run(
-            ["git", "archive", "--format=zip", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
+            ["git", "archive", "--format=tar", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
         )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", b"") or str(error).encode()
@@ -98,8 +96,8 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"(git fetch --unshallow): {said.decode().strip()}"
         )
     directory = tmp_path_factory.mktemp("version-7")
-    with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
-        files.extractall(directory)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(directory, filter="data")
     return directory
 
 
