@@ -13,7 +13,7 @@ ALTER TABLE staged_jobs
 ALTER TABLE dead_jobs ADD COLUMN died_xid xid8;
 ALTER TABLE dead_jobs ALTER COLUMN died_xid SET DEFAULT pg_current_xact_id();
 
--- job_edges: which jobs wait for which. A child is blocked while any of its edges waits; its transaction inserts them,
+-- job_edges: jobs that wait for others. A child is blocked while any of its edges waits; its transaction inserts them,
 -- and the enqueuer alone changes them, except that a retry of a dead child makes them wait again. The enqueuer deletes
 -- those of children that no table has any more.
 CREATE TABLE job_edges (
@@ -192,7 +192,7 @@ BEGIN ATOMIC
     SELECT drain_after(pg_catalog.array_agg(job.id), pg_catalog.array_agg((edge.pair ->> 0)::bigint),
         pg_catalog.array_agg(edge.pair ->> 1))
     FROM idempotency_keys AS kept JOIN staged_jobs_scheduled AS job ON job.id = kept.job_id,
-        pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after') AS edge (pair)
+        pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after'::text) AS edge (pair)
     WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
         AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE;
 

@@ -51,7 +51,8 @@ CREATE FUNCTION public.variants(given regtype) RETURNS SETOF regtype LANGUAGE sq
         (ARRAY['text', 'varchar', 'name', 'regclass']::regtype[]),
         (ARRAY['date', 'timestamp', 'timestamptz']::regtype[]),
         (ARRAY['int8', 'timestamptz', 'text', 'jsonb', 'regclass', 'date', 'anyelement']::regtype[]),
-        (ARRAY['int8[]', 'text[]', 'anyarray']::regtype[])) AS families (family)
+        (ARRAY['int8[]', 'text[]', 'anyarray']::regtype[]),
+        (ARRAY['int8', 'text', 'jsonb', 'anynonarray']::regtype[])) AS families (family)
     WHERE given = ANY (family)
 $$;
 CREATE PROCEDURE public.define(name text, arguments regtype[], result regtype) LANGUAGE plpgsql AS $$

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 ARGUMENTS = "arguments"
 _OWN = {
-    "key": "item -> 2 ->> 'key'",
-    "unique_key": "item -> 2 ->> 'unique_key'",
-    "keep": "item -> 2 ->> 'keep'",
-    "quiet_seconds": "CAST(item -> 2 ->> 'quiet_seconds' AS double precision)",
+    "key": "item -> 2 ->> CAST('key' AS text)",
+    "unique_key": "item -> 2 ->> CAST('unique_key' AS text)",
+    "keep": "item -> 2 ->> CAST('keep' AS text)",
+    "quiet_seconds": "CAST(item -> 2 ->> CAST('quiet_seconds' AS text) AS double precision)",
 }
 _TYPES = {
     "job_args": "jsonb",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from psycopg.types.json import Jsonb
 from redis import Redis
 
 from drain.audit import audit
@@ -67,6 +68,14 @@ class System:
         ids = stage_jobs(self.database_url, count, job=job, **options)
         query(self.database_url, "UPDATE staged_jobs SET job_args = jsonb_build_array(id::text)")
         return set(ids)
+
+    def stage_after(self, predecessors: set[int], count: int = 2) -> set[int]:
+        """Stage jobs that wait for others, and whose label is their id."""
+        after = Jsonb({"after": sorted(predecessors)})
+        stage = "SELECT drain_stage(%s, '[]', %s) FROM generate_series(1, %s)"
+        ids = {id_ for (id_,) in query(self.database_url, stage, TRANSACTIONAL, after, count)}
+        query(self.database_url, "UPDATE staged_jobs SET job_args = jsonb_build_array(id::text)")
+        return ids
 
     def crash(self, point: FailurePoint, words: tuple[str, ...]) -> None:
         """Run the command until it kills itself at the point; fails if it never gets there."""
@@ -249,6 +258,7 @@ RULED = {
     FailurePoint.RENUMBERED: retries_beyond_the_limit_of_their_queue,
 }
 TICKERS = (FailurePoint.TICKED, FailurePoint.TICKS_COMMITTED)
+UNBLOCKERS = (FailurePoint.JUDGED, FailurePoint.UNBLOCKED)
 STEPS, ASYNC_STEPS = (f"{jobs_that_crash.MODULE}.settle_in_{steps}" for steps in ("steps", "async_steps"))
 WORKERS = {
     FailurePoint.POPPED: TRANSACTIONAL,
@@ -272,7 +282,7 @@ def test_every_crash_point_has_its_test() -> None:
         FailurePoint.CANCELLED,
         FailurePoint.CHANGED,
     }
-    assert {*ENQUEUERS, *RULED, *TICKERS, *WORKERS, *others} == set(FailurePoint)
+    assert {*ENQUEUERS, *RULED, *TICKERS, *UNBLOCKERS, *WORKERS, *others} == set(FailurePoint)
 
 
 @pytest.mark.parametrize("point", ENQUEUERS, ids=lambda point: point.name)
@@ -353,6 +363,24 @@ def test_an_enqueuer_killed_at_a_tick_stages_one_job_for_it(system: System, poin
 
     assert len(system.finished()) == 1
     assert system.effects() == Counter([42])
+    system.assert_sound()
+
+
+@pytest.mark.parametrize("point", UNBLOCKERS, ids=lambda point: point.name)
+def test_an_enqueuer_killed_while_unblocking_jobs_unblocks_them_again(
+    system: System, point: FailurePoint
+) -> None:
+    predecessors = system.stage()
+    system.go_on()
+    waiting = system.stage_after(predecessors)
+
+    system.crash(point, RUN)
+
+    assert system.finished() == predecessors
+    system.drain_once()
+    system.go_on()
+    assert system.finished() == predecessors | waiting
+    assert system.effects() == Counter(predecessors | waiting)
     system.assert_sound()
 
 

@@ -2,7 +2,7 @@
 
 import io
 import subprocess
-import zipfile
+import tarfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,15 +30,13 @@ from tests.helpers import (
 )
 from tests.worker_processes import Yard, kill_worker
 
-# The last commit whose schema is version 5.
-OLD = "e88b5e5"
+# The last commit whose schema is version 7.
+OLD = "aa3c9085dbd4cf7968f2b825a3e3a9c0a7f50608"
 RQ = "from rq.cli import main; main()"
 WHERE = """
-import cli, drain, workers
-try:
-    from drain.database import schema
-except ImportError:
-    from drain import schema
+import cli, drain
+from drain import workers
+from drain.database import schema
 print(schema.VERSION, cli.__file__, drain.__file__, workers.__file__)
 """
 # Stages until it is ended, and says which commits it knows of.
@@ -86,10 +84,10 @@ class Program:
 
 @pytest.fixture(scope="module")
 def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of version 5, as it was committed."""
+    """The program of version 7, as it was committed."""
     try:
         archive = subprocess.run(
-            ["git", "archive", "--format=zip", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
+            ["git", "archive", "--format=tar", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
         )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", b"") or str(error).encode()
@@ -97,9 +95,9 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"the commit {OLD} is not to be had here, which needs git and a clone with its history "
             f"(git fetch --unshallow): {said.decode().strip()}"
         )
-    directory = tmp_path_factory.mktemp("version-5")
-    with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
-        files.extractall(directory)
+    directory = tmp_path_factory.mktemp("version-7")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(directory, filter="data")
     return directory
 
 
@@ -109,7 +107,7 @@ def old(old_directory: Path, empty_database_url: str, redis_url: str) -> Program
     with program.start(program=WHERE) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
         version, *files = command.output.split()
-    assert version == "5"
+    assert version == "7"
     assert all(Path(file).is_relative_to(old_directory) for file in files)
     return program
 

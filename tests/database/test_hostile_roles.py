@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
+import drain
 from drain import stage, stage_many
 from drain.audit import audit
 from drain.config import Settings
@@ -65,6 +67,8 @@ class Function(NamedTuple):
             "bytea": "'x'::bytea",
             "jsonb": """'{"job_name": "m.f"}'::pg_catalog.jsonb""",
             "json": "'1'::pg_catalog.json",
+            "bigint[]": "'{1}'::bigint[]",
+            "text[]": "'{run}'::pg_catalog.text[]",
         }
         given = (values.get(each, f"1::{each}") for each in self.types)
         return f"SELECT public.{self.name}({', '.join(given)})"
@@ -122,6 +126,9 @@ def trap(connection: postgres.Connection) -> None:
         "finished_jobs",
         "finished_jobs_other",
         "inflight_jobs",
+        "dead_jobs",
+        "staged_jobs_scheduled",
+        "job_edges",
         "pg_class",
         "pg_inherits",
     )
@@ -197,7 +204,104 @@ def test_the_function_that_drops_a_day_is_safe_for_a_hostile_caller(
     assert query(armed.url, "SELECT count(*) FROM pg_partition_tree('finished_jobs')") == before
 
 
-def test_exactly_four_functions_run_with_the_rights_of_their_owner(
+_BLOCKED = (
+    "INSERT INTO public.staged_jobs (job_name, scheduled_at) VALUES ('m.f', '9999-12-29Z') RETURNING id"
+)
+_STAGED = "INSERT INTO public.staged_jobs (job_name) VALUES ('m.f') RETURNING id"
+_AFTER = "SELECT public.drain_after(%s::bigint[], %s::bigint[], %s::pg_catalog.text[])"
+
+
+def staged_by(connection: postgres.Connection, statement: str) -> int:
+    (job_id,) = postgres.fetch_one(connection, statement)
+    return int(job_id)
+
+
+@pytest.fixture
+def stagers(armed: Place) -> Place:
+    """Where the hostile role is an application too."""
+    for granted in (
+        "INSERT (job_name, scheduled_at), SELECT (id) ON staged_jobs",
+        "EXECUTE ON FUNCTION public.drain_after(bigint[], bigint[], text[])",
+        "EXECUTE ON FUNCTION public.drain_stage_once(text, double precision, jsonb)",
+    ):
+        query(armed.url, f"GRANT {granted} TO {MALLORY}")
+    return armed
+
+
+def test_a_stager_adds_edges_only_to_its_own_new_blocked_jobs(stagers: Place) -> None:
+    with stagers.connected("application") as application:
+        parent, theirs = (staged_by(application, statement) for statement in (_STAGED, _BLOCKED))
+    with stagers.connected("mallory") as mallory, stagers.connected("application") as application:
+        committed = staged_by(mallory, _BLOCKED)
+        trap(mallory)
+        with application.transaction():
+            uncommitted = staged_by(application, _BLOCKED)
+            for child in (theirs, uncommitted, committed, parent, 2**50, None):
+                with pytest.raises(psycopg.errors.InvalidParameterValue, match="blocked job"):
+                    mallory.execute(_AFTER.encode(), [[child], [parent], ["run"]])
+        with mallory.transaction():
+            scheduled, own = staged_by(mallory, _STAGED), staged_by(mallory, _BLOCKED)
+            with pytest.raises(psycopg.errors.InvalidParameterValue), mallory.transaction():
+                mallory.execute(_AFTER.encode(), [[own, scheduled], [parent, parent], ["run", "run"]])
+            mallory.execute(_AFTER.encode(), [[own], [parent], ["hold"]])
+            # A second edge of the pair changes nothing.
+            mallory.execute(_AFTER.encode(), [[own], [parent], ["run"]])
+    assert query(stagers.url, "SELECT child_id, parent_id, awaited_id, on_failure, state FROM job_edges") == [
+        (own, parent, parent, "hold", "waiting")
+    ]
+    assert runs(stagers) == 0
+
+
+def test_nulls_and_nonsense_add_no_edges(stagers: Place) -> None:
+    with stagers.connected("application") as application:
+        parent = staged_by(application, _STAGED)
+    errors = psycopg.errors
+    with stagers.connected("mallory") as mallory:
+        trap(mallory)
+        with mallory.transaction():
+            own, later = staged_by(mallory, _BLOCKED), staged_by(mallory, _STAGED)
+            for children, parents, choices, refusal in (
+                ([own], [None], ["run"], errors.ForeignKeyViolation),
+                ([own], [2**50], ["run"], errors.ForeignKeyViolation),
+                ([None], [parent], ["run"], errors.InvalidParameterValue),
+                ([own, own], [parent], ["run"], errors.NotNullViolation),
+                ([own], [parent, parent], ["run"], errors.NotNullViolation),
+                ([own], [parent], ["run", "run"], errors.NotNullViolation),
+                ([own], None, None, errors.NotNullViolation),
+                ([own], [parent], ["nonsense"], errors.CheckViolation),
+                ([own], [own], ["run"], errors.CheckViolation),
+                ([own], [later], ["run"], errors.CheckViolation),
+            ):
+                with pytest.raises(refusal), mallory.transaction():
+                    mallory.execute(_AFTER.encode(), [children, parents, choices])
+            mallory.execute(_AFTER.encode(), [None, None, None])
+            mallory.execute(_AFTER.encode(), [[], [], []])
+            mallory.execute(_AFTER.encode(), [[own], [parent], [None]])
+        for after in ("{}", '["x"]', f"[[{2**50}]]", f"[[null, {parent}]]", '[[[1], "run"]]', "7"):
+            job = f'{{"job_name": "m.f", "after": {after}}}'
+            with pytest.raises(psycopg.Error):
+                mallory.execute("SELECT public.drain_stage_once('key', 60, %s)", [job])
+    assert query(stagers.url, "SELECT child_id, on_failure FROM job_edges") == [(own, "cancel")]
+    assert query(stagers.url, "SELECT FROM idempotency_keys") == []
+    assert runs(stagers) == 0
+
+
+def test_staging_jobs_that_wait_for_others_runs_no_hostile_overload(hostile_place: Place) -> None:
+    after = {"after": [1, [2, "run"]], "on_failure": "hold"}
+    with hostile_place.connected("application") as application:
+        assert stage_many(application, "m.f", [(1,), (2,)]) == [1, 2]
+        for options in (after, {**after, "idempotency_key": "once"}, {**after, "run_in": 60}):
+            application.execute(
+                "SELECT public.drain_stage('m.f'::text, '[]'::jsonb, %s::jsonb)", [Jsonb(options)]
+            )
+        stage_many(application, "m.f", [(1,), (2,)], key=str)
+        stage(application, "m.f", after=[1, drain.After(2, "run")], on_failure="hold")
+        stage_many(application, "m.f", [(1,), (2,)], after=[1], run_at=datetime.now(UTC), key=str)
+    assert query(hostile_place.url, "SELECT count(*), min(state) FROM job_edges") == [(10, "waiting")]
+    assert runs(hostile_place) == 0
+
+
+def test_exactly_five_functions_run_with_the_rights_of_their_owner(
     armed: Place,
 ) -> None:
     definers = query(
@@ -206,9 +310,10 @@ def test_exactly_four_functions_run_with_the_rights_of_their_owner(
         "ORDER BY proname",
     )
     closed = ["search_path=pg_catalog, pg_temp"]
+    after = ("drain_after", [*closed, "plan_cache_mode=force_generic_plan", "enable_seqscan=off"])
     names = ("drain_drop_old_day", "drain_job_state", "drain_make_days")
     once = ("drain_stage_once", [*closed, "quote_all_identifiers=off"])
-    assert definers == [*((name, closed) for name in names), once]
+    assert definers == [after, *((name, closed) for name in names), once]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ ELSEWHERE = (
     "SET {local} search_path = elsewhere",
     "CREATE TABLE IF NOT EXISTS inflight_jobs (id bigint, fencing_token bigint)",
     "CREATE TEMPORARY TABLE IF NOT EXISTS finished_jobs (id bigint)",
+    "CREATE TABLE IF NOT EXISTS job_edges (child_id bigint)",
 )
 SET = pytest.mark.parametrize("local", ["LOCAL", "SESSION"], ids=["local", "for the session"])
 
@@ -50,6 +51,31 @@ def test_a_job_that_sets_the_search_path_finishes(
     for name in ("first", "on a connection that is kept"):
         job_id = shop.delivered(act, name=name, result="keep" if keeps else "discard")
         assert shop.work(job_id) == "finished"
+
+
+@SET
+def test_a_job_that_sets_the_search_path_reads_results_of_its_predecessors(
+    shop: Workshop, block: Block, local: str
+) -> None:
+    query(shop.database_url, "CREATE SCHEMA elsewhere")
+    found: list[dict[int, object]] = []
+    first = shop.delivered(lambda: 42, name="first", result="keep")
+
+    def act() -> None:
+        if current_job().attempt > 1:
+            found.append(current_job().results)
+        with block() as handle:
+            go_elsewhere(handle, local)
+            found.append(current_job().results)
+            if current_job().attempt == 1:
+                raise OSError
+
+    assert shop.work(first) == "finished"
+    job_id = shop.delivered(act)
+    edge = "INSERT INTO job_edges (child_id, parent_id, awaited_id, state) VALUES (%s, %s, %s, 'met')"
+    query(shop.database_url, edge, job_id, first, first)
+    assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
+    assert found == [{first: 42}] * 3
 
 
 @SET

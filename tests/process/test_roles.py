@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -51,7 +52,7 @@ NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
-    "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state"},
+    "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state", "drain_after"},
     "worker": {"drain_finish", "drain_record_step"},
     "operator": set[str](),
     "inspection": {"drain_job_state"},
@@ -68,6 +69,7 @@ TABLES = (
     "queue_pauses",
     "crons",
     "idempotency_keys",
+    "job_edges",
 )
 MAY_NOT = {
     "application": [
@@ -100,6 +102,9 @@ MAY_NOT = {
         "SELECT last_value FROM drain_last_delivery",
         *(f"SELECT FROM {table}" for table in TABLES[1:]),
         "INSERT INTO inflight_jobs (id, job_name) VALUES (1, 'm.f')",
+        "INSERT INTO job_edges (child_id, parent_id, awaited_id) VALUES (2, 1, 1)",
+        "UPDATE job_edges SET state = 'met'",
+        "DELETE FROM job_edges",
     ],
     "enqueuer": [
         "INSERT INTO staged_jobs (job_name, history) VALUES ('m.f', '[]')",
@@ -118,6 +123,10 @@ MAY_NOT = {
         "DELETE FROM drain_state",
         "SELECT digest FROM idempotency_keys",
         "UPDATE idempotency_keys SET job_id = 1",
+        "INSERT INTO job_edges (child_id, parent_id, awaited_id) VALUES (2, 1, 1)",
+        "UPDATE job_edges SET parent_id = 1",
+        "UPDATE job_edges SET on_failure = 'run'",
+        "UPDATE staged_jobs SET starts_at = now()",
         "TRUNCATE inflight_jobs",
         "TRUNCATE staged_jobs_scheduled",
         "UPDATE drain_schema SET version = 0",
@@ -140,6 +149,9 @@ MAY_NOT = {
         "DELETE FROM finished_jobs",
         "SELECT job_args FROM dead_jobs",
         "DELETE FROM dead_jobs",
+        "SELECT on_failure FROM job_edges",
+        "UPDATE job_edges SET state = 'met'",
+        "DELETE FROM job_edges",
         "DELETE FROM stale_finishes",
         "UPDATE drain_state SET leader = 'me'",
         "SELECT setval('drain_last_delivery', 1)",
@@ -160,6 +172,9 @@ MAY_NOT = {
         "SELECT job_args FROM dead_jobs",
         "SELECT job_args FROM finished_jobs",
         "DELETE FROM finished_jobs",
+        "SELECT FROM job_edges",
+        "UPDATE job_edges SET state = 'met'",
+        "DELETE FROM job_edges",
         "UPDATE drain_state SET leader = 'me'",
         "UPDATE queue_pauses SET queue = 'b'",
     ],
@@ -236,6 +251,70 @@ def test_an_application_stages_in_every_supported_way(place: Place) -> None:
     query(url, "SELECT drain_stage('m.f', '[1]', '{\"queue\": \"mail\"}')")
     query(url, "SELECT drain_stage('m.f', '[1]', '{\"idempotency_key\": \"in SQL\"}')")
     assert len(ids_in(place.url, "staged_jobs")) == 9
+
+
+def test_an_application_lets_jobs_wait_for_others(place: Place) -> None:
+    after = "SELECT drain_stage('m.f', '[]', %s)"
+    with place.connected("application") as application:
+        (first, second) = stage_many(application, "m.f", [(1,), (2,)])
+        for options in (
+            {"after": [first, [second, "run"]], "on_failure": "hold"},
+            {"after": [first], "idempotency_key": "once"},
+            {"after": [first], "run_in": 60},
+        ):
+            application.execute(after, [Jsonb(options)])
+        with application.transaction():
+            stage_blocked = (
+                "INSERT INTO staged_jobs (job_name, scheduled_at, starts_at) "
+                "VALUES ('m.f', '9999-12-29Z', now()) RETURNING id"
+            )
+            (blocked,) = postgres.fetch_one(application, stage_blocked)
+            application.execute(
+                "SELECT drain_after(%s, %s, %s)", [[blocked] * 2, [first, second], ["run", "cancel"]]
+            )
+            assert getattr(state_of(application, blocked), "state", None) == "blocked"
+    assert query(
+        place.url,
+        "SELECT array_agg(on_failure ORDER BY parent_id) FROM job_edges GROUP BY child_id ORDER BY child_id",
+    ) == [(["hold", "run"],), (["cancel"],), (["cancel"],), (["run", "cancel"],)]
+    assert query(place.url, "SELECT DISTINCT state, awaited_id = parent_id FROM job_edges") == [
+        ("waiting", True)
+    ]
+
+
+def test_an_enqueuer_changes_edges_and_a_worker_reads_results_of_predecessors(place: Place) -> None:
+    with place.connected("application") as application:
+        (parent,) = stage_many(application, "m.f", [(1,)])
+        application.execute("SELECT drain_stage('m.f', '[]', %s)", [Jsonb({"after": [parent]})])
+    with place.connected("enqueuer") as leader:
+        staged.move(leader, [parent], 0)
+    with place.connected("worker") as worker:
+        claim = claims.claim(worker, parent, worker="w", limits={})
+        assert claim is not None
+        assert finishes.finish(worker, claim)
+        worker.execute("UPDATE finished_jobs SET result = '42' WHERE id = %s", [parent])
+    ended = (
+        "SELECT edge.child_id, done.finished_xid IS NOT NULL, dead.died_xid "
+        "FROM job_edges AS edge LEFT JOIN finished_jobs AS done ON done.id = edge.awaited_id "
+        "LEFT JOIN dead_jobs AS dead ON dead.id = edge.awaited_id WHERE edge.state = 'waiting'"
+    )
+    changed = (
+        "UPDATE job_edges SET state = 'met', awaited_id = awaited_id, changed_xid = pg_current_xact_id()"
+    )
+    results = (
+        "SELECT edge.awaited_id, done.result FROM job_edges AS edge "
+        "JOIN finished_jobs AS done ON done.id = edge.awaited_id WHERE edge.child_id = %s AND edge.state = 'met'"
+    )
+    with place.connected("enqueuer") as leader:
+        found = leader.execute(ended).fetchall()
+        assert found == [(found[0][0], True, None)]
+        assert leader.execute(changed).rowcount == 1
+        unblocked = "UPDATE staged_jobs SET scheduled_at = now(), matured_at = now() WHERE id = %s"
+        assert leader.execute(unblocked, [found[0][0]]).rowcount == 1
+    with place.connected("worker") as worker:
+        assert worker.execute(results, [found[0][0]]).fetchall() == [(parent, 42)]
+    with place.connected("enqueuer") as leader:
+        assert leader.execute("DELETE FROM job_edges").rowcount == 1
 
 
 def test_an_enqueuer_settles_unique_keys_and_deletes_expired_idempotency_keys(

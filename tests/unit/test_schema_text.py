@@ -25,6 +25,7 @@ TABLES = {
     "idempotency_keys",
     "cancelled_claims",
     "job_steps",
+    "job_edges",
 } | PARTITIONS
 # Module below drain/tables/ -> the tables whose rows its statements change, take out, and put in. A row is changed and
 # taken out by the modules of its table alone; `staged_jobs` is where applications write.
@@ -41,6 +42,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "INSERT INTO": {"finished_jobs"},
     },
     "steps": {"DELETE FROM": {"job_steps"}},
+    "edges": {"UPDATE": {"job_edges"}, "DELETE FROM": {"job_edges"}},
     "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
     "leases": {"UPDATE": {"inflight_jobs"}},
@@ -64,7 +66,11 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "INSERT INTO": {"dead_jobs", "cancelled_claims", "staged_jobs"},
     },
     "changes": {"UPDATE": {"staged_jobs", "inflight_jobs"}},
-    "dead": {"DELETE FROM": {"dead_jobs"}, "INSERT INTO": {"staged_jobs"}},
+    "dead": {
+        "DELETE FROM": {"dead_jobs"},
+        "UPDATE": {"job_edges"},
+        "INSERT INTO": {"staged_jobs"},
+    },
     "finished": {"UPDATE": {"finished_jobs"}, "DELETE FROM": {"finished_jobs_other"}},
     "bulk": {
         "INSERT INTO": {"bulk_runs"},
