@@ -373,7 +373,7 @@ BEGIN
             ('staged_jobs_ready', 'DELETE', 'SELECT (died_xid) ON dead_jobs'),
             ('staged_jobs_ready', 'DELETE', 'SELECT (finished_xid) ON finished_jobs'),
             -- Workers.
-            ('stale_finishes', 'INSERT', 'SELECT (child_id, awaited_id, state) ON job_edges'),
+            ('stale_finishes', 'INSERT', 'SELECT (child_id, parent_id, awaited_id, state) ON job_edges'),
             ('stale_finishes', 'INSERT', 'SELECT (result) ON finished_jobs'),
             -- Inspection.
             ('stale_finishes', 'SELECT', 'SELECT ON job_edges')
