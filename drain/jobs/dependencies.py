@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -100,7 +101,7 @@ def _edges(given: object, on_failure: OnFailure) -> str:
     choices: dict[int, str] = {}
     for each in _listed(given):
         found = each if isinstance(each, After) else After(each, on_failure)
-        if choices.setdefault(int(found.job_id), found.on_failure) != found.on_failure:
+        if choices.setdefault(operator.index(found.job_id), found.on_failure) != found.on_failure:
             raise StageError(f"after has job {found.job_id} twice, with different on_failure: give it once")
     return json.dumps(list(choices.items()), separators=(",", ":"))
 
@@ -112,12 +113,15 @@ def _listed(given: object) -> Iterable[Any]:
 
 
 def _check_id(job_id: object) -> None:
-    if not isinstance(job_id, int) or isinstance(job_id, bool):
+    # True is an int, but a mistake here.
+    if isinstance(job_id, bool) or not hasattr(job_id, "__index__"):
         raise StageError(
             f"after takes the ids that stage() returned, which are whole numbers, not a {name_of_type(job_id)}"
         )
-    if not 1 <= job_id <= LARGEST_ID:
-        raise StageError(f"after takes the ids that stage() returned, from 1 on, not {job_id:.0f}")
+    if not 1 <= operator.index(job_id) <= LARGEST_ID:
+        raise StageError(
+            f"after takes the ids that stage() returned, from 1 to {LARGEST_ID}, not {job_id!r:.40}"
+        )
 
 
 def _check_choice(on_failure: object) -> None:
