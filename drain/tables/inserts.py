@@ -62,10 +62,10 @@ def insert_dependent(columns: tuple[str, ...], *, own_keys: bool) -> str:
         f"WITH given AS MATERIALIZED (SELECT item, position FROM {_ELEMENTS}), "
         f"staged AS ({_insert(values)} FROM given ORDER BY position RETURNING id), "
         "numbered AS (SELECT id, row_number() OVER (ORDER BY id) AS position FROM staged), "
-        "dependent AS MATERIALIZED (SELECT drain_after(array_agg(numbered.id), "
-        "array_agg(CAST(pair ->> 0 AS bigint)), array_agg(pair ->> 1)) "
+        "dependent AS MATERIALIZED (SELECT drain_after(pg_catalog.array_agg(numbered.id), "
+        "pg_catalog.array_agg(CAST(pair ->> 0 AS bigint)), pg_catalog.array_agg(pair ->> 1)) "
         "FROM numbered JOIN given USING (position), jsonb_array_elements(item -> -1) AS edge (pair)) "
-        "SELECT unnest(ARRAY (SELECT id FROM numbered, dependent ORDER BY id))"
+        "SELECT pg_catalog.unnest(ARRAY (SELECT id FROM numbered, dependent ORDER BY id))"
     )
 
 

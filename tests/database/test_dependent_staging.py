@@ -16,7 +16,7 @@ import drain
 from drain import After, StageError
 from drain.jobs import registry
 from drain.tables.columns import BLOCKED_UNTIL
-from tests.database.test_async_staging import OPENERS, Opener, for_sqlalchemy
+from tests.async_connections import OPENERS, Opener, for_sqlalchemy
 from tests.helpers import query
 from tests.hostility import Place
 

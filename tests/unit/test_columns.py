@@ -39,11 +39,11 @@ def test_a_moving_job_carries_every_column_the_tables_share() -> None:
     carried = names(columns.JOB)
     for table in ("inflight_jobs", "dead_jobs"):
         assert carried <= columns_of(table), table
-    assert columns_of("staged_jobs") - carried == {"matured_at"}
+    assert columns_of("staged_jobs") - carried == {"matured_at", "starts_at"}
 
 
 def test_a_dead_job_has_every_column_except_its_time_of_death() -> None:
-    assert columns_of("dead_jobs") - names(columns.DEAD) == {"died_at"}
+    assert columns_of("dead_jobs") - names(columns.DEAD) == {"died_at", "died_xid"}
     assert names(columns.DEAD) <= columns_of("dead_jobs")
 
 
