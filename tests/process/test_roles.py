@@ -51,7 +51,7 @@ NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
-    "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state"},
+    "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state", "drain_after"},
     "worker": {"drain_finish", "drain_record_step"},
     "operator": set[str](),
     "inspection": {"drain_job_state"},
@@ -68,6 +68,7 @@ TABLES = (
     "queue_pauses",
     "crons",
     "idempotency_keys",
+    "job_edges",
 )
 MAY_NOT = {
     "application": [
