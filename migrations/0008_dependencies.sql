@@ -192,7 +192,7 @@ BEGIN ATOMIC
     SELECT drain_after(pg_catalog.array_agg(job.id), pg_catalog.array_agg((edge.pair ->> 0)::bigint),
         pg_catalog.array_agg(edge.pair ->> 1))
     FROM idempotency_keys AS kept JOIN staged_jobs_scheduled AS job ON job.id = kept.job_id,
-        pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after') AS edge (pair)
+        pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after'::text) AS edge (pair)
     WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
         AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE;
 

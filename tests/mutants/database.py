@@ -175,7 +175,7 @@ MUTANTS = (
         "schema.sql",
         "    RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$\n",
         "    RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off AS $$\n",
-        ("test_hostile_roles.py::test_exactly_four_functions_run_with_the_rights_of_their_owner",),
+        ("test_hostile_roles.py::test_exactly_five_functions_run_with_the_rights_of_their_owner",),
     ),
     Mutant(
         "install over a function of another role",
