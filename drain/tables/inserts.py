@@ -8,11 +8,12 @@ from functools import lru_cache
 from drain.tables.columns import BLOCKED_AT
 
 ARGUMENTS = "arguments"
+# Typed, or another role's operator could fit better.
 _OWN = {
-    "key": "item -> 2 ->> 'key'",
-    "unique_key": "item -> 2 ->> 'unique_key'",
-    "keep": "item -> 2 ->> 'keep'",
-    "quiet_seconds": "CAST(item -> 2 ->> 'quiet_seconds' AS double precision)",
+    "key": "item -> 2 ->> CAST('key' AS text)",
+    "unique_key": "item -> 2 ->> CAST('unique_key' AS text)",
+    "keep": "item -> 2 ->> CAST('keep' AS text)",
+    "quiet_seconds": "CAST(item -> 2 ->> CAST('quiet_seconds' AS text) AS double precision)",
 }
 _TYPES = {
     "job_args": "jsonb",
@@ -70,7 +71,7 @@ def insert_dependent(columns: tuple[str, ...], *, own_keys: bool) -> str:
 
 
 _ELEMENTS = f"jsonb_array_elements(CAST(%({ARGUMENTS})s AS jsonb)) WITH ORDINALITY AS given (item, position)"
-_WAITS = "item -> -1 <> '[]'"
+_WAITS = "item -> -1 <> CAST('[]' AS jsonb)"
 
 
 def _insert(values: Mapping[str, str]) -> str:
