@@ -14,7 +14,7 @@ from drain.database.postgres import Connection
 from drain.formatting import count
 from drain.jobs import values
 from drain.jobs.options import RegisteredJob, name_and_options
-from drain.tables.columns import DELIVERED
+from drain.tables.columns import DELIVERED, IS_BLOCKED
 
 Job = str | Callable[..., Any] | RegisteredJob
 
@@ -29,7 +29,8 @@ class StagedJob:
 
     Attributes:
         args, kwargs: Arguments from JSON: a tuple is a list.
-        state: "waiting" if due, "scheduled" for later, "retrying" between attempts, "running" in the job itself.
+        state: "waiting" if due, "blocked" by other jobs, "scheduled" for later, "retrying" between attempts, "running"
+            in the job itself.
         run_at: Earliest time to run.
         last_error: Type, message and traceback of the last failure, if any.
     """
@@ -53,7 +54,7 @@ class StagedJob:
 
     def __str__(self) -> str:
         keys = f", key {self.key}" if self.key is not None else ""
-        when = "" if self.state == "waiting" else f" until {self.run_at:%Y-%m-%d %H:%M:%S %Z}"
+        when = "" if self.state in ("waiting", "blocked") else f" until {self.run_at:%Y-%m-%d %H:%M:%S %Z}"
         call = f"{self.job_name}({_call(self.args, self.kwargs)})"
         return f"job {self.id}: {call}, queue {self.queue}{keys}, {self.state}{when}"
 
@@ -64,8 +65,10 @@ def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return text if len(text) <= _LONGEST_ARGUMENTS else f"{text[:_LONGEST_ARGUMENTS]}…"
 
 
-_READ_STAGED = """
-SELECT *, CASE WHEN scheduled_at > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END AS state FROM staged_jobs
+_READ_STAGED = f"""
+SELECT *, CASE WHEN {IS_BLOCKED} THEN 'blocked' WHEN scheduled_at > clock_timestamp() THEN 'scheduled'
+    ELSE 'waiting' END AS state
+FROM staged_jobs
 """
 _READ_IN_FLIGHT = """
 SELECT *, CASE WHEN lease_expires_at IS NOT NULL THEN 'running' WHEN next_run_at IS NULL THEN 'waiting'

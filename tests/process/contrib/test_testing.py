@@ -391,6 +391,7 @@ def test_jobs_read_the_results_of_their_predecessors(
     seen: list[Any] = []
     parent = answer.stage(connection)
     ids = [each.options(after=parent).stage(connection) for each in (child, in_transaction, in_loop)]
+    assert str(staged.assert_one(child, state="blocked")).endswith("queue default, blocked")
     staged.run(check=True)
     connection.execute("UPDATE job_edges SET state = 'met'")
     unblock = "UPDATE staged_jobs SET scheduled_at = now(), matured_at = now() WHERE id = ANY (%s)"
