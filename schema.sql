@@ -1021,13 +1021,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'run_at and run_in exclude each other',
             HINT = 'Give one of them.';
     END IF;
-    IF named -> 'on_failure' IS NOT NULL AND coalesce(named -> 'after', '[]') = '[]' THEN
+    IF named ->> 'on_failure' IS NOT NULL AND named ->> 'after' IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'the option on_failure needs jobs to wait for', HINT = 'Give them as "after", or leave both out.';
     END IF;
     after := (SELECT jsonb_agg(CASE jsonb_typeof(item) WHEN 'array' THEN item
         ELSE jsonb_build_array(item, coalesce(named ->> 'on_failure', 'cancel')) END)
-        FROM jsonb_array_elements(named -> 'after') AS given (item));
+        FROM jsonb_array_elements(nullif(named -> 'after', 'null')) AS given (item));
     IF named ->> 'idempotency_period' IS NOT NULL AND named ->> 'idempotency_key' IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'the option idempotency_period needs an idempotency_key',

@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from drain.jobs.cancelling import Cancelled as Cancelled
     from drain.jobs.cancelling import cancel as cancel
     from drain.jobs.codecs import codec as codec
+    from drain.jobs.dependencies import After as After
     from drain.jobs.progress import Progress as Progress
     from drain.jobs.progress import progress as progress
     from drain.jobs.registry import job as job
@@ -223,6 +224,7 @@ else:
         "Cancelled": "drain.jobs.cancelling",
         "cancel": "drain.jobs.cancelling",
         "codec": "drain.jobs.codecs",
+        "After": "drain.jobs.dependencies",
         "Progress": "drain.jobs.progress",
         "progress": "drain.jobs.progress",
         "job": "drain.jobs.registry",

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 # Imported before any process is forked: the main thread and the event loop would import it at the same time.
 import sqlalchemy.ext.asyncio  # noqa: F401
@@ -67,6 +68,35 @@ def answer_in_childs_transaction(label: str) -> None:
 def answer_too_much(label: str) -> str:
     return label * 70_000
 
+
+@job(result="keep")
+def gather(label: str) -> list[Any]:
+    return [label, *current_job().results.items()]
+
+
+@job(result="keep")
+async def gather_in_loop(label: str) -> list[Any]:
+    return [label, *(await current_job().aresults()).items()]
+
+
+@job(result="keep", isolated=True)
+def gather_in_child(label: str) -> list[Any]:
+    return gather(label)
+
+
+@job(result="keep")
+def gather_in_transaction(label: str) -> None:
+    with transaction():
+        current_job().set_result(gather(label))
+
+
+@job(result="keep")
+async def gather_in_async_transaction(label: str) -> None:
+    async with async_transaction():
+        current_job().set_result(await gather_in_loop(label))
+
+
+GATHERING = (gather, gather_in_loop, gather_in_child, gather_in_transaction, gather_in_async_transaction)
 
 ALL = (
     *(answer, answer_in_loop, answer_in_child, answer_in_transaction, answer_in_group),

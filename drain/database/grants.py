@@ -175,7 +175,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "INSERT, SELECT (id, fencing_token, finished_at, finished_by, result), UPDATE (result)",
             "finished_jobs",
         ),
-        Grant("Read results of predecessors.", "SELECT (child_id, awaited_id, state)", "job_edges"),
+        Grant(
+            "Read results of predecessors.", "SELECT (child_id, parent_id, awaited_id, state)", "job_edges"
+        ),
         Grant(
             "Bury jobs, and check for burials and cancellations.",
             "INSERT, SELECT (id, queue, fencing_token, salt, reason)",

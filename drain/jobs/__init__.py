@@ -2,6 +2,7 @@
 
     options          a job's name and options
     keys             key, unique key, quiet time
+    dependencies     jobs that wait for others
     stager           typed staging of one function's jobs
     registry         `@job`: the functions that workers run
     objectives       service level objectives

@@ -16,11 +16,10 @@ from drain.jobs import executors
 from drain.jobs.executors import Connectable
 from drain.jobs.options import name_and_options
 from drain.jobs.rows import Job
+from drain.jobs.values import LARGEST_ID
 from drain.tables import cancellations
 from drain.tables.columns import id_array
 from drain.tables.selections import Selection
-
-LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from drain.tables import idempotency
 DEFAULT_PERIOD = timedelta(days=7)
 _LONGEST_PERIOD = timedelta(days=3650)
 # JSON already.
-_JSON = frozenset({"job_args", "job_kwargs", "context"})
+_JSON = frozenset({"job_args", "job_kwargs", "context", "after"})
 
 
 def statement(key: str, period: timedelta | None, columns: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -78,14 +78,17 @@ NO_KEYS = Keys()
 
 
 def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    if callable(given):
-        try:
-            given = given(*args, **kwargs)
-        # Application code may raise anything.
-        except Exception as error:
-            reason = f"{name_of_type(error)}: {error}".partition("\n")[0]
-            raise StageError(f"the {name} cannot be computed from the arguments ({reason:.200})") from error
-    return _key(name, given)
+    return _key(name, computed(name, given, args, kwargs) if callable(given) else given)
+
+
+def computed(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call an option's function with a job's arguments, or raise StageError."""
+    try:
+        return function(*args, **kwargs)
+    # Application code may raise anything.
+    except Exception as error:
+        reason = f"{name_of_type(error)}: {error}".partition("\n")[0]
+        raise StageError(f"the {name} cannot be computed from the arguments ({reason:.200})") from error
 
 
 def _key(name: str, given: object) -> str | None:

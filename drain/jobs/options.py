@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from drain.errors import StageError
 from drain.formatting import visible
 from drain.jobs import objectives
+from drain.jobs.dependencies import AfterFunction, check_registered
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.timetable import check_schedule
 from drain.jobs.values import LARGEST_INTEGER
@@ -66,6 +67,7 @@ class JobOptions:
     quiet: timedelta | None = None
     result: str = DISCARD
     slo: str | None = None
+    after: AfterFunction | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
@@ -90,6 +92,7 @@ class JobOptions:
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()
+        check_registered(self.after, self.cron)
 
     def _check_ranges(self) -> None:
         if not 0 <= self.max_attempts <= LARGEST_INTEGER:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
 from drain.jobs import options as job_options
+from drain.jobs.dependencies import AfterFunction
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import DEFAULT_QUEUE, ErrorClasses, JobOptions, dotted_name
 from drain.jobs.signature import Signature
@@ -28,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OPTIONS = ("name", *(each.name for each in fields(JobOptions)))
-_OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context", "idempotency_key")
+_OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context", "idempotency_key", "on_failure")
 
 
 class Job(Stager[P], Generic[P, R]):
@@ -93,6 +94,7 @@ def job(
     quiet: timedelta | None = None,
     result: Literal["discard", "keep"] = "discard",
     slo: str | None = None,
+    after: AfterFunction | None = None,
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
@@ -132,6 +134,8 @@ def job(
         result: "keep" to keep the return value for `drain.result`: JSON up to 64 KiB, committed with the finish. Jobs
             that finish in their `transaction()` call `current_job().set_result`.
         slo: Objective for `drain slo`, such as "99% start within 5s"; see docs/operations/slo.md.
+        after: Function of the job's arguments that returns ids of jobs to wait for, `drain.After`s, or None. See
+            `drain.stage`.
 
     Raises:
         ValueError: An invalid value, a name in use, or a generator function.

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, Unpack, cast
 
 from drain import hooks
 from drain.errors import StageError
-from drain.jobs import idempotency, values
+from drain.jobs import dependencies, idempotency, values
 from drain.jobs import options as job_options
+from drain.jobs.dependencies import Predecessors
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.options import DEFAULT_QUEUE, JobOptions, RegisteredJob, name_and_options
 from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
@@ -54,12 +55,26 @@ def insert_one(
     if hooks.stage_hooks:
         name, _ = name_and_options(job)
         options["context"] = hooks.staging(name, args, kwargs or {}, options.get("context"))
+    predecessors = _predecessors(options, name_and_options(job)[1])
     columns = row(job, args, kwargs, **cast(ManyOptions, options))
+    edges = predecessors.edges(args, kwargs or {}) if predecessors is not None else dependencies.NO_EDGES
+    if edges != dependencies.NO_EDGES:
+        return _dependent(columns, edges, key, period)
     if key is not None:
         return Insert(*idempotency.statement(key, period, columns), idempotency_key=key)
     if period is not None:
         raise StageError("idempotency_period needs an idempotency_key")
     return Insert(inserts.insert_one(tuple(columns)), columns)
+
+
+def _dependent(columns: dict[str, Any], edges: str, key: str | None, period: timedelta | None) -> Insert:
+    if key is not None:
+        return Insert(*idempotency.statement(key, period, columns | {"after": edges}), idempotency_key=key)
+    if period is not None:
+        raise StageError("idempotency_period needs an idempotency_key")
+    arguments = f"[[{columns.pop('job_args')},{columns.pop('job_kwargs')},{edges}]]"
+    statement = inserts.insert_dependent(tuple(columns), own_keys=False)
+    return Insert(statement, columns | {inserts.ARGUMENTS: arguments})
 
 
 def insert_many(
@@ -69,6 +84,7 @@ def insert_many(
     check_names("stage_many()", options)
     refuse_for_many(options)
     name, registered = name_and_options(job)
+    predecessors = _predecessors(options, registered)
     keys = _keys(options, registered)
     if hooks.stage_hooks:
         options["context"] = hooks.staging(name, None, None, options.get("context"))
@@ -79,9 +95,11 @@ def insert_many(
     if not isinstance(arguments, Iterable):
         kind = values.name_of_type(arguments)
         raise StageError(f"the arguments of many jobs must be a list, not a {kind}")
-    statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
+    build = inserts.insert_many if predecessors is None else inserts.insert_dependent
+    statement = build(tuple(columns), own_keys=own_keys)
     check = _check_of(job, name, registered)
-    for block in _blocks(_element(check, given, keys if own_keys else None) for given in arguments):
+    own = keys if own_keys else None
+    for block in _blocks(_element(check, given, own, predecessors) for given in arguments):
         yield Insert(statement, {**columns, inserts.ARGUMENTS: f"[{','.join(block)}]"})
 
 
@@ -129,12 +147,21 @@ def _blocks(elements: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _element(check: _Check | None, given: Arguments, keys: Keys | None) -> str:
+def _element(
+    check: _Check | None, given: Arguments, keys: Keys | None, predecessors: Predecessors | None
+) -> str:
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
     parts = list(_arguments(check, args, kwargs))
     if keys is not None:
         parts.append(values.as_json("keys", keys.columns(args, kwargs)))
+    if predecessors is not None:
+        parts.append(predecessors.edges(args, kwargs))
     return f"[{','.join(parts)}]"
+
+
+def _predecessors(options: StageOptions | ManyOptions, registered: JobOptions | None) -> Predecessors | None:
+    default = None if registered is None else registered.after
+    return dependencies.of_call(options.pop("after", None), options.pop("on_failure", None), default)
 
 
 def _keys(options: ManyOptions, registered: JobOptions | None) -> Keys | None:

@@ -136,8 +136,14 @@ def _check_name(name: str) -> None:
 
 
 def _check_job(job: Job) -> None:
-    if not 1 <= len(name_and_options(job)[0]) <= _LONGEST_JOB_NAME:
+    name, registered = name_and_options(job)
+    if not 1 <= len(name) <= _LONGEST_JOB_NAME:
         raise StageError(f"a job name must have 1 to {_LONGEST_JOB_NAME} characters")
+    if registered is not None and registered.after is not None:
+        raise StageError(
+            f"{name} is registered with after, and jobs of a schedule cannot wait for others: "
+            "schedule a job that stages it"
+        )
 
 
 def _options(options: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from drain.errors import StageError
+from drain.jobs.dependencies import AfterOption, OnFailure
 from drain.jobs.keys import KeyOption
 
 
@@ -26,6 +27,8 @@ class ManyOptions(TypedDict, total=False):
     unique_key: KeyOption | None
     keep: Literal["first", "last"] | None
     quiet: timedelta | None
+    after: AfterOption | None
+    on_failure: OnFailure | None
 
 
 class StageOptions(ManyOptions, total=False):

@@ -49,6 +49,10 @@ def stage(
         keep: Which one: `"first"` (default) or `"last"`. The latest job decides.
         quiet: Time without another job of the unique key before it runs, from the transaction's start or `run_at`; at
             most a year.
+        after: Jobs that must finish first: an id that `stage` returned, a `drain.After`, a list of these, or a function
+            of the job's arguments that returns such values or None. An empty list: none.
+        on_failure: If one of them dies, "cancel" this job (default), "run" it, or "hold" it until the dead one has been
+            retried and finishes.
         idempotency_key: Return the existing job if this role staged one with this key. Waits for an open transaction
             with the same key; under repeatable read, retry on the serialization failure that follows.
         idempotency_period: Retention of a new idempotency key; a week by default.
@@ -60,7 +64,7 @@ def stage(
         StageError: Invalid job. Nothing was sent; the transaction is unchanged.
         IdempotencyConflictError: The key's job has another name or other arguments. The transaction is unchanged.
         SchemaError: The tables are missing. The transaction is aborted.
-        The driver's own IntegrityError: A CHECK of the schema, named in the error.
+        The driver's own IntegrityError: A CHECK of the schema, named in the error; or a job of `after` is unknown.
     """
     if not hooks.producers:
         return _stage(connection, job, args, kwargs, options)

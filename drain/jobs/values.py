@@ -18,6 +18,7 @@ from drain.jobs import codecs
 
 # PostgreSQL's `integer`.
 LARGEST_INTEGER = 2**31 - 1
+LARGEST_ID = 2**63 - 1
 # As in the schema.
 LONGEST_KEY = 255
 # json.dumps() would build an encoder per value, for 2 µs.

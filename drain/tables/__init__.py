@@ -17,6 +17,7 @@ The table of a row is its state; a move is one DELETE and INSERT statement. In t
     finishes         claimed jobs finished
     async_finishes   the same for async jobs
     steps            results of steps
+    predecessors     results of the jobs that a job waited for
     failures         the form of last_error
     outcomes         claimed jobs retried, deferred, interrupted or buried
     keyed            due rows of queues with rules

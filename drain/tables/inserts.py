@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from drain.tables.columns import BLOCKED_AT
+
 ARGUMENTS = "arguments"
+# Typed, or another role's operator could fit better.
 _OWN = {
     "key": "item -> 2 ->> CAST('key' AS text)",
     "unique_key": "item -> 2 ->> CAST('unique_key' AS text)",
@@ -40,12 +43,44 @@ def insert_many(columns: tuple[str, ...], *, own_keys: bool) -> str:
         columns: Constants.
         own_keys: Elements have a third item, the row's own keys.
     """
-    values = {"job_args": "item -> 0", "job_kwargs": "item -> 1"} | _values(columns, _OWN if own_keys else {})
+    values = _values_of_elements(columns, own_keys=own_keys)
+    return f"{_insert(values)} FROM {_ELEMENTS} ORDER BY position RETURNING id"
+
+
+@lru_cache(maxsize=500)
+def insert_dependent(columns: tuple[str, ...], *, own_keys: bool) -> str:
+    """Build as `insert_many`, for elements that end in predecessors: `[[id, on_failure], ...]`.
+
+    One statement, so that autocommit commits no job without its edges. `drain_after` sees the new rows: a volatile
+    function has its own snapshots, and the aggregates have read all rows.
+    """
+    values = _values_of_elements(columns, own_keys=own_keys)
+    start = values.get("scheduled_at")
+    values["scheduled_at"] = f"CASE WHEN {_WAITS} THEN {BLOCKED_AT} ELSE {start or 'now()'} END"
+    if start is not None:
+        values["starts_at"] = f"CASE WHEN {_WAITS} THEN {start} END"
     return (
-        f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} "
-        f"FROM jsonb_array_elements(CAST(%({ARGUMENTS})s AS jsonb)) WITH ORDINALITY AS given (item, position) "
-        "ORDER BY position RETURNING id"
+        f"WITH given AS MATERIALIZED (SELECT item, position FROM {_ELEMENTS}), "
+        f"staged AS ({_insert(values)} FROM given ORDER BY position RETURNING id), "
+        "numbered AS (SELECT id, row_number() OVER (ORDER BY id) AS position FROM staged), "
+        "dependent AS MATERIALIZED (SELECT drain_after(pg_catalog.array_agg(numbered.id), "
+        "pg_catalog.array_agg(CAST(pair ->> 0 AS bigint)), pg_catalog.array_agg(pair ->> 1)) "
+        "FROM numbered JOIN given USING (position), jsonb_array_elements(item -> -1) AS edge (pair)) "
+        "SELECT pg_catalog.unnest(ARRAY (SELECT id FROM numbered, dependent ORDER BY id))"
     )
+
+
+_ELEMENTS = f"jsonb_array_elements(CAST(%({ARGUMENTS})s AS jsonb)) WITH ORDINALITY AS given (item, position)"
+_WAITS = "item -> -1 <> CAST('[]' AS jsonb)"
+
+
+def _insert(values: Mapping[str, str]) -> str:
+    return f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())}"
+
+
+def _values_of_elements(columns: tuple[str, ...], *, own_keys: bool) -> dict[str, str]:
+    arguments = {"job_args": "item -> 0", "job_kwargs": "item -> 1"}
+    return arguments | _values(columns, _OWN if own_keys else {})
 
 
 def _values(columns: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:

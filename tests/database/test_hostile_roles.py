@@ -24,7 +24,18 @@ from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
 from drain.read import queries, system, waiting_by_cause
 from drain.read.explain import explain
-from drain.tables import bulk, claims, dead, finished, finishes, leases, outcomes, staged, waiting
+from drain.tables import (
+    bulk,
+    claims,
+    dead,
+    finished,
+    finishes,
+    leases,
+    outcomes,
+    predecessors,
+    staged,
+    waiting,
+)
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
@@ -425,6 +436,20 @@ def test_a_leader_runs_no_hostile_overload(hostile_place: Place, redis_url: str)
         assert staged.truncate_idle(leader, -1) in (0, 1)
         assert waiting.seconds_to_next_scheduled(leader, if_due=0.1) is not None
     assert day(2) in [each.partition for each in _days(place)]
+    assert runs(place) == 0
+
+
+def test_jobs_that_wait_run_no_hostile_overload(hostile_place: Place) -> None:
+    place = hostile_place
+    with place.connected("application") as application:
+        parent = stage(application, "m.f")
+        child = stage(application, "m.f", after=parent, run_in=60)
+        stage_many(
+            application, "m.f", [(1,)], after=lambda _: parent, unique_key=str, quiet=timedelta(seconds=1)
+        )
+    with place.connected("worker") as worker:
+        assert predecessors.read_results(worker, child) == {}
+    assert query(place.url, "SELECT count(*) FROM job_edges") == [(2,)]
     assert runs(place) == 0
 
 

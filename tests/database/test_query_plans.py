@@ -13,7 +13,18 @@ from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
 from drain.read import queue_overview, states, waiting_by_cause
 from drain.read.explain import places
-from drain.tables import claims, finishes, lanes, leases, outcomes, redeliveries, staged, unique, waiting
+from drain.tables import (
+    claims,
+    finishes,
+    lanes,
+    leases,
+    outcomes,
+    predecessors,
+    redeliveries,
+    staged,
+    unique,
+    waiting,
+)
 from drain.tables.claims import Claim
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
@@ -570,3 +581,29 @@ def test_the_numbers_of_the_page_read_a_bounded_part_of_each_table(
         assert sum(scans_of(connection, queue_overview._OF_A_QUEUE, of_queue).values()) <= 60
         oldest = scans_of(connection, lanes.OLDEST_AT_A_GLANCE, {**WHOLE_LANE, "queues": '{"queue1"}'})
         assert sum(oldest.values()) < 20
+
+
+@pytest.mark.parametrize("analyzed", ["never", "while empty", "now"])
+def test_results_of_predecessors_are_read_by_index(database_url: str, analyzed: str) -> None:
+    if analyzed == "while empty":
+        query(database_url, "VACUUM ANALYZE finished_jobs, job_edges")
+    columns = "job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at, claimed_at"
+    query(
+        database_url,
+        f"INSERT INTO finished_jobs (id, {columns}, fencing_token, finished_at, attempts, result) "
+        "SELECT id, 'm.f', '[]', '{}', 'default', 0, now(), now(), now(), now(), 1, now(), 1, '1' "
+        "FROM generate_series(1, %s) AS id",
+        MANY,
+    )
+    query(
+        database_url,
+        "INSERT INTO job_edges (child_id, parent_id, awaited_id, state) "
+        "SELECT 1000000 + id / 3, id, id, 'met' FROM generate_series(1, %s) AS id",
+        MANY,
+    )
+    if analyzed == "now":
+        query(database_url, "VACUUM ANALYZE finished_jobs, job_edges")
+    with psycopg.connect(database_url) as connection:
+        assert len(predecessors.read_results(connection, 1_000_010)) == 3
+        found = scans_of(connection, predecessors.READ_RESULTS, {"id": 1_000_010})
+    assert sum(found.values()) <= 12, found

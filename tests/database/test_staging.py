@@ -380,7 +380,7 @@ def test_an_id_or_token_out_of_range_is_refused_when_staged(
     query(database_url, statement, 10**18 - 1, 10**18)
 
 
-KEYS = {
+VALUES = {
     "key = ''": "key_must_have_1_to_255_characters",
     "key = repeat('x', 256)": "key_must_have_1_to_255_characters",
     "unique_key = ''": "unique_key_must_have_1_to_255_characters",
@@ -389,11 +389,13 @@ KEYS = {
     "unique_key = 'u', quiet_seconds = 'NaN'": "quiet_seconds_must_be_positive_and_at_most_a_year",
     "keep = 'last'": "keep_and_quiet_seconds_need_a_unique_key",
     "quiet_seconds = 1": "keep_and_quiet_seconds_need_a_unique_key",
+    "starts_at = '9999-12-29Z'": "starts_at_must_lie_between_the_years_1_and_9999",
+    "starts_at = '-infinity'": "starts_at_must_lie_between_the_years_1_and_9999",
 }
 
 
-@pytest.mark.parametrize(("change", "constraint"), KEYS.items())
-def test_meaningless_keys_are_refused_by_a_named_check(
+@pytest.mark.parametrize(("change", "constraint"), VALUES.items())
+def test_meaningless_values_are_refused_by_a_named_check(
     database_url: str, change: str, constraint: str
 ) -> None:
     query(database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
@@ -406,7 +408,7 @@ def test_meaningless_keys_are_refused_by_a_named_check(
 def test_every_check_of_staged_jobs_is_tested(database_url: str) -> None:
     tried = {constraint for constraint, _, _ in CHECKS} | {
         "queue_must_be_a_name_that_rq_can_carry",
-        *KEYS.values(),
+        *VALUES.values(),
         "job_args_must_be_a_json_array",
         "job_kwargs_must_be_a_json_object",
         ID_BOUND,

@@ -25,6 +25,7 @@ OPTIONS = [
     "timeout_seconds",
 ]
 OPTIONS += ["context", "key", "unique_key", "keep", "quiet", "idempotency_key", "idempotency_period"]
+OPTIONS += ["after", "on_failure"]
 
 
 def stage(url: str, name: str | None = "m.f", args: Any = None, **options: Any) -> int:
@@ -128,7 +129,7 @@ def test_an_idempotency_key_stages_once(database_url: str) -> None:
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
-    "unknown": (None, {"que": "mail"}, "has no option 'que'", "There are: context, expires_at, "),
+    "unknown": (None, {"que": "mail"}, "has no option 'que'", "There are: after, context, "),
     "text": (None, {"queue": 7}, "the option queue of drain_stage() is a text, not 7", "give a JSON string"),
     "integer": (
         None,

@@ -38,6 +38,13 @@ def shown(result: Any) -> dict[str, Any]:
     }
 
 
+def enqueue_one_after_another() -> list[int]:
+    """The second task waits for the first."""
+    with transaction.atomic():
+        first = int(tasks.send_receipt.enqueue(1).id)
+        return [first, int(tasks.follow_up.enqueue(1, first).id)]
+
+
 def roll_back_and_commit() -> list[str]:
     """One task is rolled back with its order, another commits with its own."""
     try:

@@ -201,22 +201,22 @@ MUTANTS = (
     Mutant(
         "let an application give itself any column of a staged job",
         "drain/database/grants.py",
-        'f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)"',
+        'f"INSERT ({STAGED_BY_APPLICATIONS}, starts_at), SELECT (id)"',
         '"INSERT, SELECT (id)"',
         ("test_roles.py::test_a_role_may_do_nothing_else",),
     ),
     Mutant(
         "let an application read what others stage",
         "drain/database/grants.py",
-        'f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)"',
-        'f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT"',
+        'f"INSERT ({STAGED_BY_APPLICATIONS}, starts_at), SELECT (id)"',
+        'f"INSERT ({STAGED_BY_APPLICATIONS}, starts_at), SELECT"',
         ("test_roles.py::test_a_role_may_do_nothing_else",),
     ),
     Mutant(
         "let a worker change finished jobs",
         "drain/database/grants.py",
-        '"INSERT, SELECT (id, fencing_token, finished_at, finished_by), UPDATE (result)"',
-        '"INSERT, UPDATE, SELECT (id, fencing_token, finished_at, finished_by)"',
+        '"INSERT, SELECT (id, fencing_token, finished_at, finished_by, result), UPDATE (result)"',
+        '"INSERT, UPDATE, SELECT (id, fencing_token, finished_at, finished_by, result)"',
         ("test_roles.py::test_a_role_may_do_nothing_else",),
     ),
     Mutant(

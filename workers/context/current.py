@@ -12,6 +12,7 @@ from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
 from drain.workers.context import reporter
+from drain.workers.context.loading import load
 from drain.workers.context.recorded_steps import Steps
 from drain.workers.context.report import MOST, Report, checked
 from drain.workers.context.written_result import written
@@ -20,6 +21,8 @@ from drain.workers.lease.interruption import Interruption, Watcher
 from drain.workers.lease.lease import Lease
 
 _DEFAULT_OPTIONS = JobOptions()
+# Loaded by name: its connections import this module.
+_PREDECESSORS = "drain.workers.context.predecessors"
 
 
 class Attempt:
@@ -36,6 +39,7 @@ class Attempt:
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
         steps: Its steps, once it has called one.
+        results: JSON of its predecessors' results by id, once read.
     """
 
     __slots__ = (
@@ -49,7 +53,7 @@ class Attempt:
             "job",
             "lease",
         ),
-        *("_current", "has_ended", "late_result", "options", "progress", "result", "steps"),
+        *("_current", "has_ended", "late_result", "options", "progress", "result", "results", "steps"),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -64,6 +68,7 @@ class Attempt:
         self.late_result: str | None = None
         self.progress: Report | None = None
         self.steps: Steps | None = None
+        self.results: dict[int, str] | None = None
         self._current: CurrentJob | None = None
 
     @property
@@ -178,6 +183,20 @@ class CurrentJob:
     def kwargs(self) -> dict[str, Any]:
         """Keyword arguments as staged, in a new dictionary."""
         return dict(json.loads(self._attempt.claim.job_kwargs))
+
+    @property
+    def results(self) -> dict[int, Any]:
+        """Results of the jobs given as `after`, by id: those that finished and were registered with `result="keep"`.
+
+        The first use reads them in one round trip. In `async def` jobs, await `aresults()`.
+        """
+        found: dict[int, Any] = load(_PREDECESSORS).results(self._attempt)
+        return found
+
+    async def aresults(self) -> dict[int, Any]:
+        """Return `results` without blocking the event loop."""
+        found: dict[int, Any] = await load(_PREDECESSORS).aresults(self._attempt)
+        return found
 
     @property
     def finished(self) -> bool:

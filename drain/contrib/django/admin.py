@@ -18,7 +18,7 @@ from drain.contrib.django.connections import driver
 from drain.contrib.django.models import DeadJob, FinishedJob, InflightJob, StagedJob
 from drain.errors import ConfigError
 from drain.formatting import count
-from drain.jobs.cancelling import LARGEST_ID
+from drain.jobs.values import LARGEST_ID
 from drain.tables import dead
 
 # Counting 100 million rows takes half a minute.

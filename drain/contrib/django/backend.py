@@ -25,7 +25,7 @@ from drain.contrib.django.framework import (
 from drain.contrib.django.results import BACKEND, ENQUEUED_AT, DrainResult, result_of
 from drain.contrib.django.task import DrainTask, find, options_of
 from drain.errors import DrainError, UnknownJobError
-from drain.jobs.cancelling import LARGEST_ID
+from drain.jobs.values import LARGEST_ID
 from drain.read import queries
 
 
@@ -73,6 +73,7 @@ class DrainBackend(BaseTaskBackend):
                 max_attempts=chosen.get("max_attempts"),
                 timeout_seconds=chosen.get("timeout_seconds"),
                 key=getattr(task, "key", None),
+                after=getattr(task, "after", None),
                 context=context,
             )
         result = DrainResult(

@@ -11,6 +11,7 @@ from drain.contrib.django.framework import Task
 from drain.contrib.django.options import OF_JOBS
 from drain.contrib.django.running import function_of
 from drain.jobs import registry
+from drain.jobs.dependencies import AfterFunction
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import ErrorClasses
 
@@ -34,6 +35,7 @@ class DrainTask(Task):
         max_execute_seconds: Time after which a running attempt's stack is logged.
         isolated: Run each attempt in its own process.
         key: Customer, tenant or resource, for queue rules: text, number, or a function of the arguments.
+        after: Function of the arguments that returns ids of jobs to wait for.
     """
 
     max_attempts: int | None = None
@@ -48,6 +50,7 @@ class DrainTask(Task):
     max_execute_seconds: float | None = None
     isolated: bool | None = None
     key: KeyOption | None = None
+    after: AfterFunction | None = None
 
     def __post_init__(self) -> None:
         Task.__post_init__(self)

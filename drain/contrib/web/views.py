@@ -15,7 +15,7 @@ from starlette.routing import Route
 from drain.contrib.web.site import Site
 from drain.database.postgres import Connection
 from drain.errors import UnknownJobError
-from drain.jobs.cancelling import LARGEST_ID
+from drain.jobs.values import LARGEST_ID
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ def test_a_task_commits_and_rolls_back_with_the_transaction(site: Site) -> None:
     ]
 
 
+def test_a_task_may_wait_for_another(site: Site) -> None:
+    first, second = site.play("enqueue_one_after_another")
+    assert query(site.database_url, "SELECT child_id, parent_id FROM job_edges") == [(second, first)]
+
+
 def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     ids = site.play("enqueue_all")
     before = site.play("read", ids)

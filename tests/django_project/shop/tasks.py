@@ -52,6 +52,11 @@ async def hang() -> None:
     await asyncio.sleep(600)
 
 
+@task(after=lambda order, receipt: receipt)
+def follow_up(order: int, receipt: int) -> None:
+    note(order, f"after job {receipt}")
+
+
 @task
 def give_up(order: int) -> None:
     raise Dead("it was shredded")

@@ -367,6 +367,39 @@ def test_steps_are_savepoints_which_later_attempts_leave_out(
     assert effects(connection) == ["session 1", "psycopg 1", "async session 1", "async psycopg 1"]
 
 
+def test_jobs_read_the_results_of_their_predecessors(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    @job(result="keep")
+    def answer() -> int:
+        return 42
+
+    @job
+    def child() -> None:
+        seen.append(current_job().results)
+
+    @job
+    def in_transaction() -> None:
+        with drain.transaction():
+            seen.append(current_job().results)
+
+    @job
+    async def in_loop() -> None:
+        async with drain.async_psycopg_transaction():
+            seen.append(await current_job().aresults())
+
+    seen: list[Any] = []
+    parent = answer.stage(connection)
+    ids = [each.options(after=parent).stage(connection) for each in (child, in_transaction, in_loop)]
+    assert str(staged.assert_one(child, state="blocked")).endswith("queue default, blocked")
+    staged.run(check=True)
+    connection.execute("UPDATE job_edges SET state = 'met'")
+    unblock = "UPDATE staged_jobs SET scheduled_at = now(), matured_at = now() WHERE id = ANY (%s)"
+    connection.execute(unblock, [ids])
+    staged.run(check=True)
+    assert seen == [{parent: 42}] * 3
+
+
 def test_async_steps_take_turns_on_the_tests_connection(
     connection: psycopg.Connection[Any], staged: Staged
 ) -> None:

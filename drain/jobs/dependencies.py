@@ -1,0 +1,137 @@
+"""Predecessors of a job: earlier jobs that it waits for."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from drain.errors import StageError
+from drain.jobs.keys import computed
+from drain.jobs.values import LARGEST_ID, name_of_type
+
+OnFailure: TypeAlias = Literal["cancel", "run", "hold"]
+
+_CHOICES = ("cancel", "run", "hold")
+NO_EDGES = "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Predecessor in `after=`, with its own `on_failure`.
+
+    Attributes:
+        job_id: Id that `drain.stage` returned.
+        on_failure: If the predecessor dies, "cancel" the waiting job, "run" it, or "hold" it until the predecessor has
+            been retried and finishes.
+
+    Raises:
+        StageError: An invalid id or choice.
+    """
+
+    job_id: int
+    on_failure: OnFailure = "cancel"
+
+    def __post_init__(self) -> None:
+        _check_id(self.job_id)
+        _check_choice(self.on_failure)
+
+
+Given: TypeAlias = "int | After | Iterable[int | After]"
+AfterFunction: TypeAlias = "Callable[..., Given | None]"
+AfterOption: TypeAlias = "Given | AfterFunction"
+
+
+class Predecessors:
+    """Predecessors of a call's jobs: the same for all, or computed from each one's arguments."""
+
+    def __init__(self, given: AfterOption, on_failure: OnFailure) -> None:
+        self._on_failure = on_failure
+        self._function = given if callable(given) else None
+        self._edges = NO_EDGES if callable(given) else _edges(given, on_failure)
+
+    @property
+    def may_exist(self) -> bool:
+        """False if no job of the call waits."""
+        return self._function is not None or self._edges != NO_EDGES
+
+    def edges(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return JSON for `drain_after`, `[[id, on_failure], ...]`, or raise StageError."""
+        if self._function is None:
+            return self._edges
+        found = computed("after", self._function, args, kwargs)
+        return NO_EDGES if found is None else _edges(found, self._on_failure)
+
+
+def of_call(
+    after: AfterOption | None, on_failure: OnFailure | None, registered: AfterFunction | None
+) -> Predecessors | None:
+    """Return the predecessors of a call, by default those of the registration.
+
+    Raises:
+        StageError: An option is invalid.
+    """
+    _refuse_job(after)
+    chosen = registered if after is None else after
+    if on_failure is not None:
+        _check_choice(on_failure)
+        if chosen is None:
+            raise StageError("on_failure needs jobs to wait for: give their ids as after=[...]")
+    found = None if chosen is None else Predecessors(chosen, on_failure or "cancel")
+    return found if found is not None and found.may_exist else None
+
+
+def check_registered(after: object, cron: str | None) -> None:
+    """Check `@job(after=...)`, or raise ValueError."""
+    if after is None:
+        return
+    _refuse_job(after)
+    if not callable(after):
+        raise ValueError(  # noqa: TRY004  (as for the other options)
+            "after must be a function of the job's arguments that returns ids; "
+            "for one job, pass ids to drain.stage(..., after=[...])"
+        )
+    if cron is not None:
+        raise ValueError("a job with a cron line cannot wait for others: remove after, or cron")
+
+
+def _edges(given: object, on_failure: OnFailure) -> str:
+    choices: dict[int, str] = {}
+    for each in _listed(given):
+        found = each if isinstance(each, After) else After(each, on_failure)
+        if choices.setdefault(operator.index(found.job_id), found.on_failure) != found.on_failure:
+            raise StageError(f"after has job {found.job_id} twice, with different on_failure: give it once")
+    return json.dumps(list(choices.items()), separators=(",", ":"))
+
+
+def _listed(given: object) -> Iterable[Any]:
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | Mapping):
+        return given
+    return (given,)
+
+
+def _check_id(job_id: object) -> None:
+    # True is an int, but a mistake here.
+    if isinstance(job_id, bool) or not hasattr(job_id, "__index__"):
+        raise StageError(
+            f"after takes the ids that stage() returned, which are whole numbers, not a {name_of_type(job_id)}"
+        )
+    if not 1 <= operator.index(job_id) <= LARGEST_ID:
+        raise StageError(
+            f"after takes the ids that stage() returned, from 1 to {LARGEST_ID}, not {job_id!r:.40}"
+        )
+
+
+def _check_choice(on_failure: object) -> None:
+    if not isinstance(on_failure, str) or on_failure not in _CHOICES:
+        raise StageError(f"on_failure must be 'cancel', 'run' or 'hold', not {on_failure!r:.100}")
+
+
+def _refuse_job(after: object) -> None:
+    # Called as a function of the arguments, it would run here.
+    if hasattr(after, "job_options"):
+        raise StageError(
+            "after takes ids of jobs, not a registered function: pass the id that its stage() returned"
+        )
