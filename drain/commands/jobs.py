@@ -29,7 +29,7 @@ from drain.wire import ProgressBoard
 @limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs by STATE, latest first: blocked, staged, inflight, finished or dead.
+    """List jobs by STATE, latest first: staged, blocked, inflight, finished or dead.
 
     A blocked job is a staged one that waits for others to finish. A job in flight is queued (in Redis), running,
     retrying (after a failure), deferred (by the job) or stalled (its worker is gone; it will be delivered again).

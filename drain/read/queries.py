@@ -54,8 +54,8 @@ SELECT EXISTS (SELECT FROM staged_jobs_ready WHERE {DUE} AND queue = ANY (%(queu
     OR EXISTS (SELECT FROM dead_jobs WHERE queue = ANY (%(queues)s::text[]) AND key = %(key)s::text)
 """
 _LATEST = {
-    "blocked": f"SELECT * FROM staged_jobs_scheduled WHERE {IS_BLOCKED} {{}} ORDER BY id DESC LIMIT %(limit)s",
     "staged": "SELECT * FROM staged_jobs WHERE true {} ORDER BY id DESC LIMIT %(limit)s",
+    "blocked": f"SELECT * FROM staged_jobs_scheduled WHERE {IS_BLOCKED} {{}} ORDER BY id DESC LIMIT %(limit)s",
     "inflight": """
 SELECT * FROM inflight_jobs WHERE true {}
 ORDER BY greatest(moved_at, claimed_at, failed_at) DESC, id DESC LIMIT %(limit)s

@@ -251,6 +251,16 @@ def test_broken_and_circular_chains_are_reported(connection: Connection, env: di
     assert explain(env, third)["why"] == "it is blocked, but waits for no job: see `drain audit`"
 
 
+def test_a_long_chain_is_followed_up_to_a_bound(connection: Connection, env: dict[str, str]) -> None:
+    connection.execute("""
+    INSERT INTO staged_jobs (job_name, scheduled_at) SELECT 'm.f', '9999-12-29Z' FROM generate_series(1, 1002);
+    INSERT INTO job_edges (child_id, parent_id, awaited_id) SELECT id, id - 1, id - 1 FROM staged_jobs WHERE id > 1
+    """)
+    connection.execute("UPDATE staged_jobs SET scheduled_at = %s WHERE id = 1", (SOON,))
+    assert "and 999 jobs further back for job 1; job 1 is scheduled" in explain(env, 1001)["why"]
+    assert "longer than 1,000 jobs" in explain(env, 1002)["why"]
+
+
 def test_blocked_jobs_are_counted_apart_from_scheduled_ones(
     connection: Connection, env: dict[str, str]
 ) -> None:

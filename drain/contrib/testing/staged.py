@@ -181,6 +181,8 @@ class Staged:
     def force_retry(self, job_id: int) -> None:
         """Make a job due: one that is scheduled, waits for its next attempt, or is dead.
 
+        A blocked job still waits for its predecessors.
+
         Raises:
             HarnessError: The job is finished.
             UnknownJobError: No job has this id.
