@@ -56,10 +56,6 @@ class Graph:
             while self.open:
                 self.commit()
         self.jobs.look()
-        if wrong := self.early() or self.left({"finished", "failed", "cancelled"}):
-            return wrong
-        # Shows discarded jobs.
-        self.jobs.look(walk=True)
         return self.early() or self.left({"finished", "failed", "cancelled", "absent"})
 
     def stage(self) -> None:

@@ -15,6 +15,8 @@ First the process, then a job's path:
     lanes        queues with such rows
     crowd        lanes in turn, if there are too many to search
     cursor       start of a lane's scan
+    unblocker    jobs whose predecessors have ended
+    comparison   edges compared with the ends of jobs
     mover        rows to `inflight_jobs`, to Redis alone, or to `dead_jobs`
     forwarding   rows to Redis alone
     deliveries   delivery numbers, watermark, known queues
@@ -32,7 +34,7 @@ First the process, then a job's path:
     chores          base class of the periodic work below
     ticker          jobs of schedules
     retention       old days of `finished_jobs`
-    housekeeping    partitions, unique keys, expired keys, idle queues
+    housekeeping    partitions, unique keys, expired keys, past steps and edges, idle queues
     gauges          metrics that only a leader can measure
     waits           waiting time of each queue's oldest job
     waiting_jobs    waiting jobs by queue and cause

@@ -70,7 +70,7 @@ def _apply(
     unblocked = staged.unblock(connection, free) if free else []
     kept = {child: text for child, text in ends.items() if child in held}
     cancelled = cancellations.cancel_blocked(connection, kept) if kept else []
-    # Locked elsewhere, or cancelled meanwhile.
+    # Locked by another session, or cancelled since.
     rest = left | (wanted - held)
     idle = edges.idle(connection, rest | set(cancelled)) if rest or cancelled else set()
     failpoint(FailurePoint.UNBLOCKED)

@@ -28,6 +28,8 @@ The table of a row is its state; a move is one DELETE and INSERT statement. In t
     cancellations    waiting or running jobs cancelled
     changes          waiting jobs moved or rescheduled
     dead             dead jobs revived or discarded
+    edges            edges between jobs, met or changed
+    gone             rows about deleted jobs
     crons            schedules
     leader_progress  who leads, and how far
     followed         small tables in the leader's memory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from drain.database.postgres import Connection
+from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import BLOCKED_AT, JOB
 from drain.tables.failures import WITHOUT_EARLIER
 
@@ -76,7 +76,14 @@ FROM (SELECT *, row_number() OVER (ORDER BY id) - 1 AS place FROM revived) AS nu
     SELECT coalesce(%(first_at)s::timestamptz, now())
         + pg_catalog.make_interval(secs => place / %(per_second)s::double precision) AS at) AS due
 """
-DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
+# The leader compares changed edges.
+DISCARD = f"""
+WITH gone AS (DELETE FROM dead_jobs WHERE {_SELECTED} RETURNING id), changed AS (
+    UPDATE job_edges SET changed_xid = pg_current_xact_id()
+    WHERE awaited_id = ANY (ARRAY (SELECT id FROM gone)) AND state = 'waiting'
+)
+SELECT count(*) FROM gone
+"""
 NOT_DEAD = """
 SELECT given.id FROM pg_catalog.unnest(%s::bigint[]) AS given (id)
 WHERE NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = given.id)
@@ -141,4 +148,5 @@ def revive(
 
 def discard(connection: Connection, selection: Selection) -> int:
     """Delete dead jobs; return how many."""
-    return connection.execute(DISCARD, selection.parameters()).rowcount
+    (count,) = fetch_one(connection, DISCARD, selection.parameters())
+    return int(count)

@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a look finds.
+    """Result of a look.
 
     Attributes:
         waits: Some edge waits.
@@ -97,7 +97,7 @@ class Edge(NamedTuple):
 
 _EDGE = f"child_id, parent_id, awaited_id, on_failure, {_IS_BLOCKED}"
 _PAGE = f"""
-SELECT {_EDGE} FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
+SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
     SELECT * FROM job_edges
     WHERE {{column}} = given.id AND state = 'waiting' AND (child_id, parent_id)
         > (CASE number WHEN 1 THEN %(child)s::bigint ELSE 0 END, CASE number WHEN 1 THEN %(parent)s::bigint ELSE 0 END)
@@ -135,7 +135,7 @@ SELECT id, CASE
     WHEN EXISTS (SELECT FROM dead_jobs AS job WHERE job.id = given.id) THEN 'dead'
     ELSE (SELECT coalesce(superseded_by::text, 'finished') FROM finished_jobs AS job WHERE job.id = given.id LIMIT 1)
     END
-FROM unnest(%s::bigint[]) AS given (id)
+FROM pg_catalog.unnest(%s::bigint[]) AS given (id)
 """
 
 
@@ -188,7 +188,7 @@ def _change(connection: Connection, statement: str, edges: Sequence[Edge]) -> No
         connection.execute(statement, parameters)
 
 
-# A retry may block a child again meanwhile; it changes changed_xid.
+# If a retry has blocked a child again since, changed_xid differs.
 IDLE = f"""
 WITH seen AS MATERIALIZED (
     SELECT child_id, parent_id, changed_xid FROM job_edges AS edge

@@ -160,9 +160,10 @@ def test_a_discarded_predecessor_never_holds(jobs: Flows, on_failure: str, state
     child = jobs.stage((parent, on_failure))
     with jobs.open() as unseen:
         late = jobs.stage((parent, on_failure), on=unseen)
+        jobs.look()
         jobs.discard(parent)
         unseen.commit()
-    jobs.look(walk=True)
+    jobs.look()
     assert jobs.states(child, late) == [state, state]
     if state == "cancelled":
         assert jobs.explanation(child) == f"job {parent}, which it waits for, was discarded"

@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "delete the steps of dead jobs",
-        "drain/tables/steps.py",
+        "drain/tables/gone.py",
         "            AND NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = looked.id)))",
         "))",
         ("test_steps.py::test_the_leader_deletes_the_steps_of_deleted_jobs_alone",),

@@ -41,8 +41,9 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"staged_jobs", "inflight_jobs"},
         "INSERT INTO": {"finished_jobs"},
     },
-    "steps": {"DELETE FROM": {"job_steps"}},
-    "edges": {"UPDATE": {"job_edges"}, "DELETE FROM": {"job_edges"}},
+    "edges": {"UPDATE": {"job_edges"}},
+    # From job_steps and job_edges.
+    "gone": {"DELETE FROM": {"{"}},
     "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
     "leases": {"UPDATE": {"inflight_jobs"}},
