@@ -40,7 +40,7 @@ _CONFLICTS = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
 )
-# Finds what no transaction shows: discarded jobs.
+# Finds rows that were deleted by hand.
 _WALK_SECONDS = 300.0
 # Edges per transaction, and ids per page: the drain waits for 30 ms.
 _MOST = 1000
