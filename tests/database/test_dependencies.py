@@ -393,3 +393,16 @@ def test_bad_predecessors_get_one_clear_line(jobs: Flows, after: object, message
 
 def test_an_empty_list_waits_for_nothing(jobs: Flows) -> None:
     assert jobs.state(jobs.stage(after=[])) == "waiting"
+
+
+def test_rows_of_a_restored_database_are_not_read_at_each_look(jobs: Flows) -> None:
+    """They have the transactions of their former server."""
+    child = jobs.stage(parent := jobs.stage())
+    jobs.finish(parent)
+    jobs.connection.execute("UPDATE finished_jobs SET finished_xid = '9000000000'")
+    jobs.look()
+    seen = jobs.enqueuer._unblocker._seen
+    assert seen is not None
+    assert not list(edges.look(jobs.enqueuer.connection, seen).finished)
+    jobs.look(walk=True)
+    assert jobs.state(child) == "waiting"
