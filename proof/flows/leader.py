@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from proof.atoms import Act, Begin, Commit, Execute, Select
+from proof.atoms import Act, Begin, Commit, Execute, RollBack, Select
 from proof.checker import Program, Violation, World
 from proof.flows.statements import (
     CANCEL,
@@ -134,11 +134,12 @@ def nothing_is_left(rows: Rows) -> None:
 
 
 class Unblocker:
-    """The statements, at most one of them broken; a page has at most so many edges."""
+    """The statements, at most one of them broken; a page has at most so many edges, and may fail."""
 
-    def __init__(self, broken: str = "", most: int = 9) -> None:
+    def __init__(self, broken: str = "", most: int = 9, *, may_fail: bool = False) -> None:
         self.broken = broken
         self.most = most
+        self.may_fail = may_fail
 
     def look(self, *, is_first: bool = False, is_due: bool = False) -> Look:
         """Find what ended since the last look."""
@@ -275,7 +276,7 @@ def leader(statements: Unblocker) -> Program:
 
 
 def _settle(statements: Unblocker, page: Sequence[int]) -> Commands:
-    """Settle a page in one transaction; return the edges whose jobs others have locked."""
+    """Settle a page in one transaction; return the edges to try again: those of locked jobs, or all if it fails."""
     yield Begin(READ_COMMITTED)
     rulings = dict((yield statements.judge(page)))
     children = {at % 10 for at, ruling in rulings.items() if ruling != IDLE}
@@ -293,6 +294,19 @@ def _settle(statements: Unblocker, page: Sequence[int]) -> Commands:
         yield statements.cancel(doomed)
         if statements.broken != "edges of a cancelled job wait on":
             yield statements.idle(doomed)
+    if statements.may_fail and (yield Act("execute", _may_fail)):
+        yield Act("fail", _fail)
+        yield RollBack()
+        return () if statements.broken == "a failed page is forgotten" else tuple(rulings)
     yield Commit(is_durable=False)
     is_forgetful = statements.broken == "locked jobs are forgotten"
     return tuple(at for at in rulings if at not in held and not is_forgetful)
+
+
+def _may_fail(world: World, process: str) -> list[Any]:
+    return [False, *[True] * bool(world.faults.get("error"))]
+
+
+def _fail(world: World, process: str) -> list[Any]:
+    world.spend("error")
+    return [None]

@@ -144,7 +144,7 @@ def flowing(
     awaited = {at // 10 for at in (*waits, *stages)} | set(runs)
     programs |= {f"worker {job}": ender(flows, job) for job in sorted(awaited)}
     programs |= {name: user(flows, name) for name in users}
-    programs["leader"] = leader(Unblocker(broken, most))
+    programs["leader"] = leader(Unblocker(broken, most, may_fail="error" in faults))
     keeps_history = "crash" in faults
 
     def start() -> World:
@@ -176,6 +176,7 @@ _CHAIN, _RUN, _HOLD = "a chain is cancelled", "on_failure=run", "on_failure=hold
 _DISCARD, _DISCARD_HELD = "a dead job is discarded", "a dead job that holds another is discarded"
 _RETRY, _AGAIN = "both jobs are retried", "a blocked job is cancelled and retried"
 _LOOK_UP, _SUPERSEDE, _TOUCH = "a job dies as another is staged", "a job gives way", "a blocked job is locked"
+_FAIL = "a page fails"
 _CYCLE, _GOAL = "a job would give way to one that waits for it", "out of reach"
 _SCENARIOS = {
     _STAGED: partial(flowing, **_NEW, decides=True, vain=1, kill=1),
@@ -201,6 +202,7 @@ _SCENARIOS = {
         flowing, runs={1: STAGED, 2: INFLIGHT}, waits={13: CANCEL}, users={"supersede 1 2": 1}
     ),
     _CYCLE: partial(flowing, runs={1: STAGED}, waits={12: CANCEL, 23: CANCEL}, users={"supersede 1 3": 1}),
+    _FAIL: partial(flowing, **_FIRST, waits={12: CANCEL}, error=1, vain=1),
     _TOUCH: partial(flowing, **_DIES, waits={12: CANCEL}, users={"touch 2": 1}),
 }
 _EARLY, _RELEASED, _STUCK = "which has not finished", "is released", "is stuck"
@@ -221,6 +223,7 @@ _MUTANTS = tuple(
         ("an edge to another job is not new", _SUPERSEDE, _STUCK),
         ("edges of a retried job are not new", _RETRY, _STUCK),
         ("locked jobs are forgotten", _TOUCH, _STUCK),
+        ("a failed page is forgotten", _FAIL, _STUCK),
         ("unblock in another transaction", _PAGES, _NO_EDGE),
         ("edges become idle although they changed", _AGAIN, _NO_EDGE),
         ("unblock at the first met edge", _TWO, _RELEASED),

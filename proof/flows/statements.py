@@ -100,7 +100,7 @@ class Flows:
         return Execute(Statement("", REQUESTS, lambda at, row, lapsed: at == child and row == "new", insert))
 
     def after(self, child: int, parents: Mapping[int, str]) -> Execute:
-        """Insert the edges, by `schema.sql: drain_after`; no answer if a parent is in no table of the statement's snapshot."""
+        """Insert the edges, by `schema.sql: drain_after`; no answer if the statement's snapshot has not all parents."""
 
         def insert(writer: Writer, row_id: int, row: Any) -> bool | None:
             rows = writer.snapshot
