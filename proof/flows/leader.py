@@ -74,7 +74,10 @@ def rule(rows: Rows, edge: Edge, broken: str = "") -> str:
 
 
 class Look:
-    """LOOK: find what the last snapshot did not see, and remember this one. Useless looks are a bounded fault."""
+    """LOOK: find what the last snapshot did not see, and remember this one.
+
+    Looks that find nothing are a bounded fault.
+    """
 
     def __init__(self, broken: str, *, is_first: bool, is_due: bool) -> None:
         self.broken = broken
