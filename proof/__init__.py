@@ -6,8 +6,8 @@ Read in this order:
     atoms       begin, commit, and the list in Redis
     delivery    the core: statements, each with the name of the SQL constant that it models; programs, which order
                 them; scenarios, with what can go wrong, what must hold, and mutants that break it
-    modules     the other parts of the protocol, a file or package each; flows, batches, waits and dispatch are
-                designs, whose docstrings propose the SQL
+    modules     the other parts of the protocol, a file or package each; waits and dispatch are designs, whose
+                docstrings propose the SQL
     checker     the search
 
 `python -m proof` runs all; docs/design/proof.md says what is proved, and within which bounds.

@@ -1,6 +1,5 @@
 """All modules of the model."""
 
-from proof.batches import BATCHING
 from proof.cancelling import CANCELLING
 from proof.cron import CRON
 from proof.delivery.scenarios import DELIVERY
@@ -17,5 +16,5 @@ from proof.waits import WAITING
 
 MODULES = (
     *(DELIVERY, FAILOVER, PARTITIONS, GROUPS, CANCELLING, LIMITS, UNIQUENESS, IDEMPOTENCY, CRON),
-    *(FLOWS, BATCHING, STEPPING, WAITING, DISPATCH),
+    *(FLOWS, STEPPING, WAITING, DISPATCH),
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from proof.atoms import Act, Begin, Commit, Execute, RollBack, ids
 from proof.checker import Atom, Program, Scenario, Violation, World
-from proof.flows.programs import Lead
+from proof.flows.leader import Lead
 from proof.module import Module, Mutant
 from proof.postgres import (
     READ_COMMITTED,

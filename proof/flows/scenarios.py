@@ -2,246 +2,245 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from proof.checker import Program, Scenario, Violation, World
-from proof.flows.programs import application, bystander, ender, leader, predecessor, user
+from proof.flows.leader import XMIN, XMIN_ALONE, Unblocker, leader
+from proof.flows.programs import application, bystander, ender, predecessor, user
 from proof.flows.statements import (
-    BLOCKED,
+    CANCEL,
     DEAD,
     EDGES,
     FINISHED,
+    HOLD,
     INFLIGHT,
+    MET,
+    ONE,
     PLACES,
     REQUESTS,
+    RUN,
     STAGED,
-    STATE,
-    XMIN,
-    XMIN_ALONE,
-    Blocked,
+    WAITING,
     Edge,
     Flows,
     Job,
-    place_of,
+    edges_of,
+    find,
 )
 from proof.module import Module, Mutant
-from proof.postgres import (
-    Database,
-    Seen,
-    Xid,
-)
+from proof.postgres import Database, Rows, Xid
 
 
 def in_one_place(world: World) -> None:
-    """Require each committed job in exactly one table."""
+    """Require that no job is in two tables."""
     rows = world.database.committed
-    for (table, job), state in rows.items():
-        if table == REQUESTS:
-            places = [place for place in PLACES if (place, job) in rows]
-            if len(places) != (state == "staged"):
-                raise Violation(f"job {job} is in {' and '.join(places) or 'no table'}")
+    jobs = [job for table, job in rows if table in PLACES]
+    if len(jobs) != len(set(jobs)):
+        raise Violation("a job is in two tables")
 
 
-def no_edge_is_jumped(world: World) -> None:
-    """Require that a released job's parents have finished, or died where it runs all the same."""
+def has_failed(rows: Rows, edge: Edge) -> bool:
+    """Return True if the awaited job has died since the edge waits, or has been discarded."""
+    _, row = find(rows, edge.awaited)
+    return row is None or row.deaths > edge.deaths
+
+
+def met_in_time(world: World) -> None:
+    """Require that an edge is met by a finish, or with `run` by a death, and that a released job waits for none."""
     rows = world.database.committed
-    for (table, at), edge in rows.items():
-        parent, child = divmod(at, 10)
-        if table != EDGES or place_of(rows, child) not in (STAGED, INFLIGHT, FINISHED):
-            continue
-        place = place_of(rows, parent)
-        row = rows[place, parent] if place and place != BLOCKED else Job()
-        if (place == FINISHED and not row.superseded_by) or (edge.on_failure == "run" and row.deaths):
-            continue
-        raise Violation(f"job {child} is released before job {parent} has finished")
+    for at, edge in edges_of(rows):
+        place, awaited = find(rows, edge.awaited)
+        is_finished = place == FINISHED and not awaited.superseded_by
+        may_run = edge.is_waived or (edge.on_failure == RUN and has_failed(rows, edge))
+        if edge.state == MET and not (is_finished or may_run):
+            raise Violation(f"job {at % 10} waits no more for job {edge.awaited}, which has not finished")
+        place, child = find(rows, at % 10)
+        if edge.state != MET and place in (STAGED, INFLIGHT, FINISHED) and not child.is_blocked:
+            raise Violation(f"job {at % 10} is released, although it waits for job {edge.awaited}")
 
 
-def counts_are_right(world: World) -> None:
-    """Require that a blocked job's count is that of its unmet edges."""
+def cancelled_with_reason(world: World) -> None:
+    """Require that a job is cancelled only if one that it waits for has died or been discarded."""
     rows = world.database.committed
-    for (table, child), row in rows.items():
-        if table == BLOCKED:
-            unmet = sum(
-                kind == EDGES and at % 10 == child and not edge.is_met for (kind, at), edge in rows.items()
-            )
-            if row.unmet != unmet:
-                raise Violation(f"job {child} counts {row.unmet} of its {unmet} unmet edges")
+    for (table, job), row in rows.items():
+        if table == DEAD and row.was_cancelled:
+            edges = [edge for _, edge in edges_of(rows, job) if has_failed(rows, edge)]
+            if not any(
+                edge.on_failure == CANCEL or (edge.on_failure == HOLD and find(rows, edge.awaited)[0] is None)
+                for edge in edges
+            ):
+                raise Violation(f"job {job} is cancelled without a reason")
+
+
+def blocked_by_an_edge(world: World) -> None:
+    """Require that a blocked job has a waiting edge, and no idle one."""
+    rows = world.database.committed
+    for (table, job), row in rows.items():
+        if table == STAGED and row.is_blocked:
+            states = {edge.state for _, edge in edges_of(rows, job)}
+            if WAITING not in states or not states <= {WAITING, MET}:
+                raise Violation(f"job {job} is blocked, but none of its edges waits")
 
 
 def no_parent_is_overlooked(world: World) -> None:
-    """Require that no job is refused, where all parents exist from the start."""
+    """Require that no job is refused, where all that it waits for exist from the start."""
     if "refused" in world.database.committed.values():
-        raise Violation("a job is refused although its parents exist")
+        raise Violation("a job is refused although those that it waits for exist")
 
 
 def is_settled(world: World) -> bool:
-    """Return True if no job is blocked, except by a dead parent that a person must retry."""
+    """Return True if no job is blocked, except by a dead one that a user must retry."""
     rows = world.database.committed
-    for (table, at), row in rows.items():
-        if (table == REQUESTS and row == "new") or table == INFLIGHT:
-            return False
-        if table == BLOCKED and not any(
-            kind == EDGES and edge % 10 == at and each.on_failure == "hold" and (DEAD, edge // 10) in rows
-            for (kind, edge), each in rows.items()
-        ):
-            return False
-    return True
+    return not any(
+        (table == REQUESTS and row == "new")
+        or table == INFLIGHT
+        or (table == STAGED and row.is_blocked and not _is_held(rows, at))
+        for (table, at), row in rows.items()
+    )
 
 
-def _scenario(
-    programs: Mapping[str, Program],
-    jobs: Mapping[tuple[str, int], object],
-    faults: Mapping[str, int],
-    *invariants: Callable[[World], None],
+def _is_held(rows: Rows, child: int) -> bool:
+    return any(edge.on_failure == HOLD and (DEAD, edge.awaited) in rows for _, edge in edges_of(rows, child))
+
+
+def flowing(
+    broken: str,
+    *,
+    runs: Mapping[int, str] = {},
+    waits: Mapping[int, str] = {},
+    stages: Mapping[int, str] = {},
+    decides: bool = False,
+    most: int = 9,
+    elsewhere: str = "",
+    users: Mapping[str, int] = {},
+    **faults: int,
 ) -> Scenario:
-    rows = {(STATE, 1): Seen(Xid(1)), **jobs}
+    """Let jobs wait for others while these end.
+
+    Args:
+        runs: Where jobs that wait for none are at first.
+        waits: Existing edges, and what follows from a death.
+        stages: New edges of one job.
+        elsewhere: Another transaction.
+        users: What users may do, and how often.
+    """
+    flows = Flows(broken)
+    rows: dict[tuple[str, int], Any] = {(REQUESTS, ONE): ""}
+    rows |= {(place, job): Job(Xid(1), deaths=1) if place == DEAD else Job() for job, place in runs.items()}
+    rows |= {(STAGED, at % 10): Job(Xid(1), is_blocked=True) for at in waits}
+    rows |= {(EDGES, at): Edge(Xid(1), at // 10, on_failure) for at, on_failure in waits.items()}
+    programs: dict[str, Program] = {}
+    children = {at % 10 for at in stages}
+    for child in children:
+        rows[REQUESTS, child] = "new"
+        parents = {at // 10: on_failure for at, on_failure in stages.items()}
+        programs["application"] = application(flows, child, parents, decides=decides)
+    if elsewhere == "a predecessor":
+        programs["predecessor"] = predecessor(1)
+    elif elsewhere:
+        programs["elsewhere"] = bystander
+    awaited = {at // 10 for at in (*waits, *stages)} | set(runs)
+    programs |= {f"worker {job}": ender(flows, job) for job in sorted(awaited)}
+    programs |= {name: user(flows, name) for name in users}
+    programs["leader"] = leader(Unblocker(broken, most, may_fail="error" in faults))
     keeps_history = "crash" in faults
 
     def start() -> World:
         database = Database(rows, {}, keeps_history=keeps_history, next_xid=Xid(2))
         database.flushed = (rows, {}) if keeps_history else None
-        return World(database, faults=dict(faults))
+        return World(database, faults={**faults, **users})
 
+    invariants = [in_one_place, met_in_time, cancelled_with_reason, blocked_by_an_edge]
+    if elsewhere != "a predecessor" and not any(name.startswith("discard") for name in users):
+        invariants.append(no_parent_is_overlooked)
     return Scenario(
         programs,
         start,
-        (in_one_place, no_edge_is_jumped, counts_are_right, *invariants),
+        tuple(invariants),
         is_settled,
         lambda world: iter(()),
         lambda atom: False,
-        lambda name: name.startswith("leader"),
+        lambda name: name == "leader",
     )
 
 
-def joining(
-    broken: str, *, leaders: int = 1, parents: int = 1, stays_open: bool = False, most: int = 9, **faults: int
-) -> Scenario:
-    """Stage a job after others while these finish."""
-    flows = Flows(broken, most)
-    child = parents + 1
-    edges = dict.fromkeys(range(1, child), "cancel")
-    programs = {"application": application(flows, child, edges)}
-    programs |= {f"worker {job}": ender(flows, job) for job in edges}
-    programs |= {f"leader {number}": leader(flows) for number in range(1, leaders + 1)}
-    if stays_open:
-        programs["elsewhere"] = bystander
-    jobs = {(INFLIGHT, job): Job() for job in edges} | {(REQUESTS, child): "new"}
-    return _scenario(programs, jobs, faults, no_parent_is_overlooked)
-
-
-def failing(broken: str, edges: Mapping[int, str], **faults: int) -> Scenario:
-    """Jobs 1 and 2 die, are cancelled and retried while others wait for them."""
-    flows = Flows(broken)
-    jobs: dict[tuple[str, int], object] = {}
-    for at, on_failure in edges.items():
-        child = at % 10
-        jobs[EDGES, at] = Edge(Xid(1), on_failure)
-        jobs[BLOCKED, child] = Blocked(sum(each % 10 == child for each in edges))
-        jobs[REQUESTS, child] = "staged"
-    parents = sorted({at // 10 for at in edges})
-    jobs |= {(INFLIGHT, job): Job() for job in parents if (BLOCKED, job) not in jobs}
-    programs = {f"worker {job}": ender(flows, job) for job in parents} | {"leader": leader(flows)}
-    for name in faults:
-        verb, _, job = name.partition(" ")
-        if verb == "retry":
-            programs[name] = user(name, DEAD, int(job), flows.revive)
-        elif verb == "cancel":
-            programs[name] = user(name, BLOCKED, int(job), flows.cancel)
-    return _scenario(programs, jobs, faults)
-
-
-def waiting_for_the_unknown(broken: str, **faults: int) -> Scenario:
-    """Stage a job after one whose transaction is still open, and may roll back."""
-    flows = Flows(broken)
-    programs = {
-        "application": application(flows, 2, {1: "cancel"}),
-        "predecessor": predecessor(1),
-        "worker": ender(flows, 1),
-        "leader": leader(flows),
-    }
-    return _scenario(programs, {(REQUESTS, 2): "new"}, faults)
-
-
-def looking_up(broken: str, **faults: int) -> Scenario:
-    """Stage a job after one that dies and is retried."""
-    flows = Flows(broken)
-    programs = {
-        "application": application(flows, 2, {1: "hold"}),
-        "worker": ender(flows, 1),
-        "retry 1": user("retry 1", DEAD, 1, flows.revive),
-        "leader": leader(flows),
-    }
-    return _scenario(programs, {(INFLIGHT, 1): Job(), (REQUESTS, 2): "new"}, faults, no_parent_is_overlooked)
-
-
-def superseding(broken: str, **faults: int) -> Scenario:
-    """Job 3 waits for job 1, which gives way to job 2."""
-    flows = Flows(broken)
-    programs = {
-        "application": application(flows, 3, {1: "cancel"}),
-        "worker 1": ender(flows, 1),
-        "worker 2": ender(flows, 2),
-        "supersede 1": user("supersede 1", STAGED, 1, lambda job: flows.supersede(job, 2)),
-        "leader": leader(flows),
-    }
-    jobs: dict[tuple[str, int], object] = {(STAGED, 1): Job(), (INFLIGHT, 2): Job(), (REQUESTS, 3): "new"}
-    return _scenario(programs, jobs, faults, no_parent_is_overlooked)
-
-
-_CHAIN = {12: "cancel", 23: "cancel"}
-_ONCE: Any = {"death 1": 1, "retry 1": 1}
-_RETRY_2: Any = {"retry 2": 1}
-_CANCEL_3: Any = {"cancel 3": 1, "retry 3": 1}
-_SUPERSEDE_1: Any = {"supersede 1": 1}
+_FIRST: Any = {"runs": {1: INFLIGHT}}
+_BOTH: Any = {"runs": {1: INFLIGHT, 2: INFLIGHT}}
+_NEW: Any = {**_FIRST, "stages": {12: CANCEL}}
+_DIES: Any = {**_FIRST, "death 1": 1}
+_STAGED, _TWO, _PAGES = "a job is staged while another finishes", "a job waits for two", "pages of one edge"
+_OPEN, _UNKNOWN = "a transaction elsewhere never ends", "the other job is not committed"
+_CHAIN, _RUN, _HOLD = "a chain is cancelled", "on_failure=run", "on_failure=hold"
+_DISCARD, _DISCARD_HELD = "a dead job is discarded", "a dead job that holds another is discarded"
+_RETRY, _AGAIN = "both jobs are retried", "a blocked job is cancelled and retried"
+_LOOK_UP, _SUPERSEDE, _TOUCH = "a job dies as another is staged", "a job gives way", "a blocked job is locked"
+_FAIL = "a page fails"
+_CYCLE, _GOAL = "a job would give way to one that waits for it", "out of reach"
 _SCENARIOS = {
-    "an edge commits while its parent finishes": partial(joining, leaders=2, vain=1, kill=1),
-    "two parents finish": partial(joining, parents=2, vain=1),
-    "a tick is done in parts": partial(joining, parents=2, most=1),
-    "an answer is lost while jobs are unblocked": partial(joining, vain=1, answer=1),
-    "PostgreSQL loses the last commits of a flow": partial(joining, vain=1, crash=1),
-    "a transaction elsewhere never ends": partial(joining, stays_open=True, vain=1),
-    "a chain is cancelled": partial(failing, edges=_CHAIN, vain=1, kill=1, **_ONCE),
-    "on_failure=run": partial(failing, edges={13: "run", 23: "cancel"}, **_ONCE),
-    "on_failure=hold": partial(failing, edges={13: "hold", 23: "run"}, vain=1, **_ONCE),
-    "parent and child are retried": partial(
-        failing, edges={12: "cancel"}, vain=1, kill=1, **_ONCE, **_RETRY_2
+    _STAGED: partial(flowing, **_NEW, decides=True, vain=1, kill=1),
+    _TWO: partial(flowing, **_BOTH, stages={13: CANCEL, 23: CANCEL}, vain=1),
+    _PAGES: partial(flowing, **_BOTH, waits={13: CANCEL, 23: CANCEL}, most=1, vain=1, kill=1),
+    "an answer is lost while jobs are unblocked": partial(flowing, **_NEW, vain=1, answer=1),
+    "PostgreSQL loses the last commits of a flow": partial(flowing, **_NEW, vain=1, crash=1),
+    _OPEN: partial(flowing, **_NEW, elsewhere="a bystander", vain=1),
+    _UNKNOWN: partial(flowing, stages={12: CANCEL}, elsewhere="a predecessor", vain=1),
+    _CHAIN: partial(flowing, **_DIES, waits={12: CANCEL, 23: CANCEL}, users={"retry 1": 1}, vain=1, kill=1),
+    _RUN: partial(flowing, **_DIES, waits={13: RUN, 23: CANCEL}, users={"retry 1": 1}),
+    _HOLD: partial(flowing, **_DIES, waits={13: HOLD, 23: RUN}, users={"retry 1": 1}, vain=1),
+    _DISCARD: partial(flowing, **_DIES, stages={12: CANCEL}, users={"discard 1": 1, "retry 2": 1}, vain=1),
+    _DISCARD_HELD: partial(
+        flowing, **_DIES, waits={12: HOLD, 13: RUN}, users={"discard 1": 1}, vain=1, kill=1
     ),
-    "a blocked job is cancelled and retried": partial(
-        failing, edges={13: "cancel", 23: "cancel"}, **_CANCEL_3
+    _RETRY: partial(flowing, **_DIES, waits={12: CANCEL}, users={"retry 1": 1, "retry 2": 1}, vain=1, kill=1),
+    _AGAIN: partial(
+        flowing, runs={1: DEAD}, waits={12: CANCEL}, users={"cancel 2": 1, "retry 2": 1, "retry 1": 1}
     ),
-    "the parent's transaction is open": partial(waiting_for_the_unknown, vain=1),
-    "a parent dies and is retried while a job is staged after it": partial(looking_up, vain=1, **_ONCE),
-    "a parent gives way to another job": partial(superseding, **_SUPERSEDE_1),
+    _LOOK_UP: partial(flowing, **_DIES, stages={12: HOLD}, users={"retry 1": 1}, vain=1),
+    _SUPERSEDE: partial(
+        flowing, runs={1: STAGED, 2: INFLIGHT}, waits={13: CANCEL}, users={"supersede 1 2": 1}
+    ),
+    _CYCLE: partial(flowing, runs={1: STAGED}, waits={12: CANCEL, 23: CANCEL}, users={"supersede 1 3": 1}),
+    _FAIL: partial(flowing, **_FIRST, waits={12: CANCEL}, error=1, vain=1),
+    _TOUCH: partial(flowing, **_DIES, waits={12: CANCEL}, users={"touch 2": 1}),
 }
-_GOAL, _JUMPED, _COUNT = "out of reach", "is released before", "unmet edges"
-_REFUSED = "although its parents exist"
+_EARLY, _RELEASED, _STUCK = "which has not finished", "is released", "is stuck"
+_NO_EDGE, _NO_REASON, _LEFT = "none of its edges waits", "without a reason", "is not blocked"
+_REFUSED = "although those that it waits for exist"
 _MUTANTS = tuple(
     Mutant(*each)
     for each in (
-        (XMIN, "a transaction elsewhere never ends", _GOAL),
-        ("the mark is the newest transaction", "an edge commits while its parent finishes", _GOAL),
-        ("new edges are not checked", "an edge commits while its parent finishes", _GOAL),
-        ("the mark commits before the moves", "an edge commits while its parent finishes", _GOAL),
-        ("a part of a tick moves the mark", "a tick is done in parts", _GOAL),
-        ("the mark is taken after a write", "a chain is cancelled", _GOAL),
-        ("edges of a retried child are not new", "parent and child are retried", _GOAL),
-        ("a met edge is counted again", "on_failure=run", _JUMPED),
-        ("a met edge is counted again by an older mark", "two parents finish", _JUMPED),
-        ("edges of a child that is gone are met", "a blocked job is cancelled and retried", _COUNT),
-        ("a retried child counts all its edges", "a blocked job is cancelled and retried", _COUNT),
-        ("a retried child is staged", "parent and child are retried", _JUMPED),
-        ("a superseded parent is finished", "a parent gives way to another job", _JUMPED),
-        ("an unknown parent is accepted and counts as finished", "the parent's transaction is open", _JUMPED),
-        (
-            "parents are looked up table by table",
-            "a parent dies and is retried while a job is staged after it",
-            _REFUSED,
-        ),
-        ("a dead parent is unknown", "a parent dies and is retried while a job is staged after it", _REFUSED),
+        (XMIN, _OPEN, _STUCK),
+        ("forget the transactions that were open", _STAGED, _STUCK),
+        ("remember a later snapshot", _STAGED, _STUCK),
+        ("look at no new edges", _STAGED, _STUCK),
+        ("look at no dead children", _AGAIN, _LEFT),
+        ("edges of other jobs stay as they are", _AGAIN, _LEFT),
+        ("walk before the first look", _STAGED, _STUCK),
+        ("a new leader keeps the last mark", _STAGED, _STUCK),
+        ("a discard changes no edges", _DISCARD_HELD, _STUCK),
+        ("an edge to another job is not new", _SUPERSEDE, _STUCK),
+        ("edges of a retried job are not new", _RETRY, _STUCK),
+        ("locked jobs are forgotten", _TOUCH, _STUCK),
+        ("a failed page is forgotten", _FAIL, _STUCK),
+        ("unblock in another transaction", _PAGES, _NO_EDGE),
+        ("edges become idle although they changed", _AGAIN, _NO_EDGE),
+        ("unblock at the first met edge", _TWO, _RELEASED),
+        ("a retried job is staged at once", _RETRY, _RELEASED),
+        ("a dead job holds no one", _HOLD, _EARLY),
+        ("a superseded job has finished", _SUPERSEDE, _EARLY),
+        ("a discarded job has finished", _DISCARD, _EARLY),
+        ("lock jobs that were blocked again", _AGAIN, _NO_REASON),
+        ("lock no jobs", _AGAIN, _NO_EDGE),
+        ("an unknown job is accepted", _UNKNOWN, _NO_REASON),
+        ("a dead job is unknown", _LOOK_UP, _REFUSED),
+        ("give way to a blocked job", _CYCLE, _GOAL),
+        ("look for jobs table by table", _LOOK_UP, _REFUSED),
     )
 )
-_HARMLESS_ALONE = (Mutant(XMIN_ALONE, "an edge commits while its parent finishes", ""),)
-
+_HARMLESS_ALONE = (
+    Mutant(XMIN_ALONE, _STAGED, ""),
+    Mutant("edges of a cancelled job wait on", _CHAIN, ""),
+)
 FLOWS = Module("flows", _SCENARIOS, _MUTANTS, _HARMLESS_ALONE)

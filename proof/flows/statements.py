@@ -1,268 +1,209 @@
-"""The statements of a design: there are no constants yet that they model."""
+"""The rows, and the statements of applications, workers and users."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from proof.atoms import Execute, ids
+from proof.atoms import Execute, ids, nothing
 from proof.checker import Atom
-from proof.postgres import (
-    Rows,
-    Seen,
-    Statement,
-    Writer,
-    Xid,
-)
+from proof.postgres import Rows, Statement, Writer, Xid
 
-Steps = Generator[Atom, Any, Any]
+Commands = Generator[Atom, Any, Any]
 STAGED, INFLIGHT, FINISHED, DEAD = "staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs"
-BLOCKED, EDGES, STATE, REQUESTS = "blocked_jobs", "job_edges", "drain_state", "requests"
-# The mark as the design had it: below it no transaction is open. Correct, but a transaction elsewhere stops all flows.
-XMIN = "count what ended below the oldest open transaction"
-XMIN_ALONE = "count all again since the oldest open transaction"
-PLACES = (STAGED, INFLIGHT, FINISHED, DEAD, BLOCKED)
+PLACES = (STAGED, INFLIGHT, FINISHED, DEAD)
+EDGES, REQUESTS = "job_edges", "requests"
+# Row of `requests` that is always there.
+ONE = 0
+WAITING, MET, IDLE = "waiting", "met", "idle"
+CANCEL, RUN, HOLD = "cancel", "run", "hold"
 
 
 class Job(NamedTuple):
-    """Row of any table but `blocked_jobs`; `xid` of the finish or death, `deaths` for the invariants."""
+    """Row of any table of jobs.
 
-    deaths: int = 0
+    Attributes:
+        xid: Transaction of the finish or death, or the one that inserted a blocked row.
+        deaths, was_cancelled: For the invariants; cancelled because of a job that it waits for.
+    """
+
     xid: Xid | None = None
+    is_blocked: bool = False
     superseded_by: int | None = None
-
-
-class Blocked(NamedTuple):
-    """Row of `blocked_jobs`; `unmet` edges, written by the leader, and when the job is staged or retried."""
-
-    unmet: int
+    deaths: int = 0
+    was_cancelled: bool = False
 
 
 class Edge(NamedTuple):
-    """Row of `job_edges`, by (parent, child); `xid` of the transaction that made it new."""
+    """Row of `job_edges`.
+
+    Attributes:
+        deaths, is_waived: For the invariants: earlier deaths of the awaited job, and met by a retry without it.
+    """
 
     xid: Xid
+    awaited: int
     on_failure: str
-    is_met: bool = False
+    state: str = WAITING
+    deaths: int = 0
+    is_waived: bool = False
 
 
 def edge_id(parent: int, child: int) -> int:
-    """Key of an edge."""
+    """Return the key of an edge."""
     return parent * 10 + child
 
 
-def place_of(rows: Rows, job: int) -> str | None:
-    """Return the table of a job."""
-    return next((table for table in PLACES if (table, job) in rows), None)
+def edges_of(rows: Rows, child: int | None = None) -> Iterator[tuple[int, Edge]]:
+    """Yield all edges, or those of a child."""
+    return ((at, row) for (table, at), row in rows.items() if table == EDGES and child in (None, at % 10))
+
+
+def find(rows: Rows, job: int) -> tuple[str | None, Any]:
+    """Return a job's table and row."""
+    return next(((table, rows[table, job]) for table in PLACES if (table, job) in rows), (None, None))
+
+
+def is_blocked(rows: Rows, job: int) -> bool:
+    """Return True if the job waits for others."""
+    return (STAGED, job) in rows and rows[STAGED, job].is_blocked
+
+
+def earlier_deaths(rows: Rows, job: int) -> int:
+    """Return how often a job had died before it came to where it is."""
+    place, row = find(rows, job)
+    return row.deaths - (place == DEAD) if row else 0
+
+
+def insert(table: str, row_id: int, row: Callable[[Writer], Any]) -> Execute:
+    """Insert a row."""
+    once = ids([ONE])
+    return Execute(
+        Statement("", REQUESTS, once, lambda w, at, _: w.insert(table, row_id, row(w)), reads=True)
+    )
 
 
 class Flows:
-    """The statements, at most one of them broken; a tick takes at most so many edges."""
+    """The statements, at most one of them broken."""
 
-    def __init__(self, broken: str = "", most: int = 9) -> None:
+    def __init__(self, broken: str = "") -> None:
         self.broken = broken
-        self.most = most
 
-    def stage(self, child: int, parents: Mapping[int, str]) -> Execute:
-        """Stage a job that waits for others; nothing if one of them is in no table of this statement's snapshot.
-
-        One statement looks into all tables, since a job moves between them:
-
-            INSERT INTO job_edges (parent_id, child_id, on_failure, edge_xid)
-            SELECT given.id, %(child)s, given.on_failure, pg_current_xact_id() FROM given
-            WHERE EXISTS (SELECT FROM staged_jobs ...) OR EXISTS (SELECT FROM blocked_jobs ...) OR ...
-        """
+    def stage(self, child: int) -> Execute:
+        """Insert a blocked job, unless that has committed already."""
 
         def insert(writer: Writer, row_id: int, row: Any) -> bool:
-            known = [place_of(writer.snapshot, parent) for parent in parents]
-            if self.broken == "a dead parent is unknown":
-                known = [place if place != DEAD else None for place in known]
-            if not all(known) and self.broken != "an unknown parent is accepted and counts as finished":
-                writer.update(REQUESTS, row_id, "refused")
-                return False
             writer.update(REQUESTS, row_id, "staged")
-            writer.insert(BLOCKED, row_id, Blocked(len(parents)))
-            for parent, on_failure in parents.items():
-                writer.insert(EDGES, edge_id(parent, child), Edge(writer.xid, on_failure))
+            writer.insert(STAGED, row_id, Job(writer.xid, is_blocked=True))
             return True
 
         return Execute(Statement("", REQUESTS, lambda at, row, lapsed: at == child and row == "new", insert))
 
-    def find(self, table: str, jobs: Collection[int]) -> Execute:
+    def after(self, child: int, parents: Mapping[int, str]) -> Execute:
+        """Insert the edges, by `schema.sql: drain_after`; no answer if the statement's snapshot has not all parents."""
+
+        def insert(writer: Writer, row_id: int, row: Any) -> bool | None:
+            rows = writer.snapshot
+            if not all(self._is_known(rows, parent) for parent in parents):
+                return None
+            for parent, on_failure in parents.items():
+                edge = Edge(writer.xid, parent, on_failure, deaths=earlier_deaths(rows, parent))
+                writer.insert(EDGES, edge_id(parent, child), edge)
+            return True
+
+        return Execute(Statement("", STAGED, ids([child]), insert))
+
+    def _is_known(self, rows: Rows, parent: int) -> bool:
+        place, _ = find(rows, parent)
+        if place == DEAD and self.broken == "a dead job is unknown":
+            return False
+        return place is not None or self.broken == "an unknown job is accepted"
+
+    def give_up(self, child: int, end: str) -> Execute:
+        """Note that a job is not staged."""
+        return Execute(Statement("", REQUESTS, ids([child]), lambda w, at, row: w.update(REQUESTS, at, end)))
+
+    def move(self, job: int) -> Execute:
+        """Move a job in flight."""
+
+        def move(writer: Writer, row_id: int, row: Job) -> None:
+            writer.delete(STAGED, row_id)
+            writer.insert(INFLIGHT, row_id, row)
+
+        return Execute(Statement("", STAGED, ids([job]), move))
+
+    def in_table(self, table: str, jobs: Collection[int]) -> Execute:
         """Read which jobs are in a table."""
         return Execute(Statement("", table, ids(jobs), lambda w, at, row: at, reads=True))
 
-    def refuse(self, child: int) -> Execute:
-        """Refuse a job with an unknown parent."""
-        return Execute(
-            Statement("", REQUESTS, ids([child]), lambda w, at, row: w.update(REQUESTS, at, "refused"))
-        )
-
-    def look(self) -> Execute:
-        """Find the edges that are met or failed, and remember this statement's snapshot.
-
-        A large tick is done in parts of `most` edges; only the last part remembers its snapshot.
-
-            WITH ended AS (
-                SELECT id, superseded_by FROM finished_jobs WHERE finished_xid >= %(xmax)s
-                UNION ALL SELECT id, superseded_by FROM finished_jobs WHERE finished_xid = ANY (%(xip)s)
-                ...  -- and so for dead_jobs by died_xid
-            ), pairs AS (
-                SELECT job_edges.* FROM ended JOIN job_edges ON parent_id = ended.id WHERE NOT is_met
-                UNION SELECT * FROM job_edges WHERE (edge_xid >= %(xmax)s OR edge_xid = ANY (%(xip)s)) AND NOT is_met
-                    AND parent_id IN (finished_jobs, dead_jobs, or none of the five tables)
-            ) ...
-            UPDATE drain_state SET xmax = pg_snapshot_xmax(pg_current_snapshot()), xip = ...
-        """
-
-        def compare(writer: Writer, row_id: int, last: Seen) -> Any:
-            now = writer.seen
-            if self.broken in (XMIN, XMIN_ALONE, "a met edge is counted again by an older mark"):
-                now = Seen(now.xmin)
-            if self.broken == "the mark is the newest transaction":
-                now = Seen(now.xmax)
-            found = self._compare(writer.snapshot, last, now)
-            if len(found) <= self.most or self.broken == "a part of a tick moves the mark":
-                writer.update(STATE, 1, now)
-            return found[: self.most]
-
-        return Execute(Statement("", STATE, ids([1]), compare))
-
-    def _compare(self, rows: Rows, last: Seen, now: Seen) -> Any:
-        found = []
-        for (table, at), edge in rows.items():
-            parent, child = divmod(at, 10)
-            if table != EDGES or (BLOCKED, child) not in rows:
-                continue
-            if edge.is_met and not self.broken.startswith("a met edge is counted again"):
-                continue
-            is_new = not last.sees(edge.xid) and self.broken != "new edges are not checked"
-            place = place_of(rows, parent)
-            row = rows[place, parent] if place else None
-            is_up_to = self.broken != XMIN
-            if place in (FINISHED, DEAD):
-                assert row is not None
-                is_recent = not last.sees(row.xid) and (is_up_to or now.sees(row.xid))
-                if not is_new and not is_recent:
-                    continue
-                if (
-                    place == FINISHED
-                    and row.superseded_by
-                    and self.broken != "a superseded parent is finished"
-                ):
-                    is_known = (EDGES, edge_id(row.superseded_by, child)) in rows
-                    found.append((at, "met" if is_known else f"wait for {row.superseded_by}"))
-                elif place == FINISHED or edge.on_failure == "run":
-                    found.append((at, "met"))
-                elif edge.on_failure == "cancel":
-                    found.append((at, "failed"))
-            elif place is None and is_new:
-                is_accepted = self.broken == "an unknown parent is accepted and counts as finished"
-                found.append((at, "met" if is_accepted else "failed"))
-        return tuple(found)
-
-    def unblock(self, found: tuple[tuple[int, str], ...]) -> Execute:
-        """Count met edges of each child, move zeros to `staged_jobs`, and cancel; return the children found.
-
-        A child that was cancelled or retried meanwhile is not found, and its edges stay as they are. A row cannot be
-        updated and deleted in one statement, so the count is known before either:
-
-            children AS (SELECT id, unmet FROM blocked_jobs WHERE id IN (SELECT child_id FROM pairs)
-                ORDER BY id FOR UPDATE),
-            sums AS (SELECT id, unmet - count(*) FILTER (WHERE is_ok) AS rest, bool_or(failed) AS failed ...),
-            met AS (UPDATE job_edges SET is_met = true FROM pairs JOIN children ON children.id = pairs.child_id ...),
-            lowered AS (UPDATE blocked_jobs SET unmet = rest FROM sums WHERE rest > 0 AND NOT failed),
-            freed AS (DELETE FROM blocked_jobs USING sums WHERE rest = 0 OR failed RETURNING ...),
-            released AS (INSERT INTO staged_jobs SELECT ... FROM freed WHERE NOT failed),
-            buried AS (INSERT INTO dead_jobs SELECT ... FROM freed WHERE failed)
-        """
-        children = {at % 10 for at, _ in found}
-
-        def count(writer: Writer, child: int, row: Blocked) -> int:
-            verdicts = [verdict for at, verdict in found if at % 10 == child]
-            left = row.unmet - verdicts.count("met")
-            if "failed" in verdicts:
-                writer.delete(BLOCKED, child)
-                writer.insert(DEAD, child, Job(1, writer.xid))
-            elif left <= 0:
-                writer.delete(BLOCKED, child)
-                writer.insert(STAGED, child, Job())
-            else:
-                writer.update(BLOCKED, child, Blocked(left))
-            return child
-
-        return Execute(Statement("", BLOCKED, ids(children), count))
-
-    def mark_edges(self, found: tuple[tuple[int, str], ...], children: tuple[int, ...]) -> Execute:
-        """Mark met edges of the children that were found; let others wait for the job that superseded their parent."""
-        verdicts = dict(found)
-        if self.broken != "edges of a child that is gone are met":
-            verdicts = {at: verdict for at, verdict in found if at % 10 in children}
-
-        def mark(writer: Writer, at: int, edge: Edge) -> None:
-            verdict = verdicts[at]
-            if verdict == "met":
-                writer.update(EDGES, at, edge._replace(is_met=True))
-            elif verdict.startswith("wait for "):
-                writer.delete(EDGES, at)
-                writer.insert(EDGES, edge_id(int(verdict[9:]), at % 10), edge._replace(xid=writer.xid))
-
-        return Execute(Statement("", EDGES, ids(verdicts), mark))
-
-    def remember(self) -> Execute:
-        """Take the mark in a later statement, which its own transaction's id is not new to."""
-        return Execute(
-            Statement("", STATE, ids([1]), lambda writer, at, row: writer.update(STATE, 1, writer.seen))
-        )
-
-    def end(self, job: int, outcome: str) -> Execute:
-        """Finish or bury a claimed job, as `drain_finish` does; deaths need an xid, too."""
+    def end(self, job: int, table: str) -> Execute:
+        """Finish or bury a claimed job."""
 
         def end(writer: Writer, row_id: int, row: Job) -> None:
             writer.delete(INFLIGHT, row_id)
-            table = FINISHED if outcome == "finish" else DEAD
-            deaths = row.deaths + (table == DEAD)
-            writer.insert(table, row_id, Job(deaths, writer.xid))
+            writer.insert(table, row_id, Job(writer.xid, deaths=row.deaths + (table == DEAD)))
 
         return Execute(Statement("", INFLIGHT, ids([job]), end))
 
-    def cancel(self, job: int) -> Execute:
-        """Cancel a blocked job."""
+    def cancel_by_user(self, job: int) -> Execute:
+        """Cancel a staged job, by `drain.tables.cancellations._CANCEL_STAGED`."""
 
-        def bury(writer: Writer, row_id: int, row: Blocked) -> None:
-            writer.delete(BLOCKED, row_id)
-            writer.insert(DEAD, row_id, Job(1, writer.xid))
+        def bury(writer: Writer, row_id: int, row: Job) -> None:
+            writer.delete(STAGED, row_id)
+            writer.insert(DEAD, row_id, Job(writer.xid, deaths=row.deaths + 1))
 
-        return Execute(Statement("", BLOCKED, ids([job]), bury))
+        return Execute(Statement("", STAGED, ids([job]), bury))
 
-    def revive(self, job: int) -> Execute:
-        """Retry a dead job: with unmet edges it is blocked again, and these are new again."""
-
-        def revive(writer: Writer, row_id: int, row: Job) -> None:
-            writer.delete(DEAD, row_id)
-            newest = writer.database.see(writer.process)
-            unmet = [
-                at
-                for (table, at), edge in newest.items()
-                if table == EDGES and at % 10 == job and not edge.is_met
-            ]
-            if not unmet or self.broken == "a retried child is staged":
-                writer.insert(STAGED, row_id, Job(row.deaths))
-                return
-            edges = [at for table, at in newest if table == EDGES and at % 10 == job]
-            count = len(edges if self.broken == "a retried child counts all its edges" else unmet)
-            writer.insert(BLOCKED, row_id, Blocked(count))
-            for at in unmet:
-                if self.broken != "edges of a retried child are not new":
-                    writer.update(EDGES, at, newest[EDGES, at]._replace(xid=writer.xid))
-
-        return Execute(Statement("", DEAD, ids([job]), revive))
+    def touch(self, job: int) -> Execute:
+        """Lock a staged job, such as to change it."""
+        return Execute(Statement("", STAGED, ids([job]), nothing))
 
     def supersede(self, job: int, by: int) -> Execute:
-        """Finish a waiting job as superseded, by `drain.tables.unique.SUPERSEDE_STAGED`."""
+        """Finish a staged job that gives way to one that is not blocked, by `drain.tables.unique.SUPERSEDE_STAGED`."""
 
         def finish(writer: Writer, row_id: int, row: Job) -> None:
-            writer.delete(STAGED, row_id)
-            writer.insert(FINISHED, row_id, Job(row.deaths, writer.xid, by))
+            if self.broken == "give way to a blocked job" or not is_blocked(writer.snapshot, by):
+                writer.delete(STAGED, row_id)
+                writer.insert(FINISHED, row_id, Job(writer.xid, superseded_by=by, deaths=row.deaths))
 
         return Execute(Statement("drain.tables.unique.SUPERSEDE_STAGED", STAGED, ids([job]), finish))
+
+    def remove_dead(self, job: int) -> Execute:
+        """Delete a dead job, by `drain.tables.dead.DISCARD` or as part of `drain.tables.dead.REVIVE`."""
+
+        def remove(writer: Writer, row_id: int, row: Job) -> int:
+            writer.delete(DEAD, row_id)
+            return row.deaths
+
+        return Execute(Statement("", DEAD, ids([job]), remove))
+
+    def wait_again(self, job: int) -> Execute:
+        """Let the edges of a retried job wait again, unless they are met, or the awaited job is in no table."""
+
+        def wait(writer: Writer, at: int, edge: Edge) -> bool | None:
+            rows = writer.snapshot
+            if find(rows, edge.awaited)[0] is None:
+                writer.update(EDGES, at, edge._replace(state=MET, is_waived=True))
+                return None
+            xid = edge.xid if self.broken == "edges of a retried job are not new" else writer.xid
+            deaths = earlier_deaths(rows, edge.awaited)
+            writer.update(EDGES, at, edge._replace(xid=xid, state=WAITING, deaths=deaths))
+            return True
+
+        where = lambda at, row, lapsed: at % 10 == job and row.state != MET  # noqa: E731
+        return Execute(Statement("", EDGES, where, wait))
+
+    def stage_again(self, job: int, deaths: int, *, waits: bool) -> Execute:
+        """Insert a retried job, as blocked if it waits."""
+
+        def row(writer: Writer) -> Job:
+            waits_ = waits and self.broken != "a retried job is staged at once"
+            return Job(writer.xid if waits_ else None, waits_, deaths=deaths)
+
+        return insert(STAGED, job, row)
+
+    def renew(self, job: int) -> Execute:
+        """Let the leader look at the edges that wait for a discarded job."""
+        where = lambda at, row, lapsed: row.awaited == job and row.state == WAITING  # noqa: E731
+        renew = lambda writer, at, row: writer.update(EDGES, at, row._replace(xid=writer.xid))  # noqa: E731
+        return Execute(Statement("", EDGES, where, renew))
