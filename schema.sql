@@ -575,9 +575,9 @@ CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue
 CREATE OR REPLACE FUNCTION drain_role() RETURNS text LANGUAGE sql STABLE
     RETURN coalesce(nullif(pg_catalog.current_setting('role'), 'none'::text), session_user::text);
 
--- job_edges: jobs that wait for others. A child is blocked while any of its edges waits; its transaction inserts them,
--- and the enqueuer alone changes them, except that a retry of a dead child makes them wait again. The enqueuer deletes
--- those of children that no table has any more.
+-- job_edges: which jobs a job waits for. A child is blocked while any of its edges waits. Its transaction inserts them, and
+-- the enqueuer changes them. Only a retry of a dead child makes them wait again, and a discard of a parent marks them as
+-- changed. The enqueuer deletes those of children that no table has any more.
 CREATE TABLE IF NOT EXISTS job_edges (
     child_id    bigint NOT NULL,
     parent_id   bigint NOT NULL,

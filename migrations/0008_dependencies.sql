@@ -13,9 +13,9 @@ ALTER TABLE staged_jobs
 ALTER TABLE dead_jobs ADD COLUMN died_xid xid8;
 ALTER TABLE dead_jobs ALTER COLUMN died_xid SET DEFAULT pg_current_xact_id();
 
--- job_edges: jobs that wait for others. A child is blocked while any of its edges waits; its transaction inserts them,
--- and the enqueuer alone changes them, except that a retry of a dead child makes them wait again. The enqueuer deletes
--- those of children that no table has any more.
+-- job_edges: which jobs a job waits for. A child is blocked while any of its edges waits. Its transaction inserts them, and
+-- the enqueuer changes them. Only a retry of a dead child makes them wait again, and a discard of a parent marks them as
+-- changed. The enqueuer deletes those of children that no table has any more.
 CREATE TABLE job_edges (
     child_id    bigint NOT NULL,
     parent_id   bigint NOT NULL,

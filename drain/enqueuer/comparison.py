@@ -1,4 +1,4 @@
-"""Compares edges with the jobs that they await: met, changed, or the child's end."""
+"""Compares edges with the jobs that they await, and lets their children run, or cancels them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.tables.edges import Edge
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Result of one transaction; the `locked` children have to be looked at again."""
+    """Result of one transaction; the `locked` children have to be compared again."""
 
     unblocked: int = 0
     cancelled: int = 0
@@ -26,52 +26,73 @@ class Compared:
         return self.unblocked + self.cancelled + self.followed > 0
 
 
-def compare(connection: Connection, page: list[Edge], *, finished: bool) -> Compared:
-    """Compare edges in the open transaction, and let their children run, or cancel them.
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """Changes that follow from the ends of jobs; `ends` has the explanation for each child to cancel."""
 
-    Finished jobs stay finished and discarded ones gone, so only a death could be out of date: a job retried within this
-    transaction counts as dead.
+    met: list[Edge] = field(default_factory=list)
+    followed: list[Edge] = field(default_factory=list)
+    ends: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def children(self) -> Set[int]:
+        return {edge.child for edge in (*self.met, *self.followed)} | self.ends.keys()
+
+    def of(self, children: Set[int]) -> _Verdicts:
+        return _Verdicts(
+            [edge for edge in self.met if edge.child in children],
+            [edge for edge in self.followed if edge.child in children],
+            {child: text for child, text in self.ends.items() if child in children},
+        )
+
+
+def compare(connection: Connection, page: list[Edge], *, finished: bool) -> Compared:
+    """Compare edges in the open transaction.
+
+    The outcomes are newer than the page, and a locked child's edges are still those of the page. Only a death can be
+    undone, by a retry, which then counts as later.
 
     Args:
         finished: All the awaited jobs are known to have finished.
     """
     awaited = {edge.awaited for edge in page}
-    outcomes = dict.fromkeys(awaited, "finished") if finished else edges.outcomes(connection, awaited)
-    met: list[Edge] = []
-    followed: list[Edge] = []
-    ends: dict[int, str] = {}
-    left = {edge.child for edge in page if not edge.is_blocked}
+    outcomes: dict[int, str | None] = dict.fromkeys(awaited, "finished")
+    if not finished:
+        outcomes = edges.outcomes(connection, awaited)
+    versions = {edge.child: edge.version for edge in page}
+    left = {child for child, version in versions.items() if version is None}
+    verdicts = _judge([edge for edge in page if edge.child not in left], outcomes)
+    wanted = verdicts.children
+    held = edges.lock_children(connection, {child: versions[child] for child in wanted}) if wanted else set()
+    # Locked by another session, or changed since.
+    return _apply(connection, verdicts.of(held), left | (wanted - held))
+
+
+def _judge(page: list[Edge], outcomes: dict[int, str | None]) -> _Verdicts:
+    verdicts = _Verdicts()
     for edge in page:
         outcome = outcomes[edge.awaited]
-        if edge.child in left or outcome == "unfinished":
+        if outcome == "unfinished":
             continue
         if outcome == "finished" or (outcome in {"dead", None} and edge.on_failure == "run"):
-            met.append(edge)
+            verdicts.met.append(edge)
         elif outcome is None:
-            ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, was discarded")
+            verdicts.ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, was discarded")
         elif outcome == "dead":
             if edge.on_failure == "cancel":
-                ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, is dead")
+                verdicts.ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, is dead")
         else:
-            followed.append(edge._replace(awaited=int(outcome)))
-    return _apply(connection, met, followed, ends, left)
+            verdicts.followed.append(edge._replace(awaited=int(outcome)))
+    return verdicts
 
 
-def _apply(
-    connection: Connection, met: list[Edge], followed: list[Edge], ends: dict[int, str], left: set[int]
-) -> Compared:
-    wanted = {edge.child for edge in (*met, *followed)} | ends.keys()
-    held = edges.lock_children(connection, wanted) if wanted else set()
-    edges.meet(connection, [edge for edge in met if edge.child in held])
-    followed = [edge for edge in followed if edge.child in held]
-    edges.follow(connection, followed)
+def _apply(connection: Connection, verdicts: _Verdicts, rest: Set[int]) -> Compared:
+    edges.meet(connection, verdicts.met)
+    edges.follow(connection, verdicts.followed)
     failpoint(FailurePoint.JUDGED)
-    free = {edge.child for edge in met if edge.child in held and edge.child not in ends}
+    free = {edge.child for edge in verdicts.met} - verdicts.ends.keys()
     unblocked = staged.unblock(connection, free) if free else []
-    kept = {child: text for child, text in ends.items() if child in held}
-    cancelled = cancellations.cancel_blocked(connection, kept) if kept else []
-    # Locked by another session, or cancelled since.
-    rest = left | (wanted - held)
-    idle = edges.idle(connection, rest | set(cancelled)) if rest or cancelled else set()
+    cancelled = cancellations.cancel_blocked(connection, verdicts.ends) if verdicts.ends else []
+    idle = edges.idle(connection, {*rest, *cancelled}) if rest or cancelled else set()
     failpoint(FailurePoint.UNBLOCKED)
-    return Compared(len(unblocked), len(cancelled), len(followed), rest - idle)
+    return Compared(len(unblocked), len(cancelled), len(verdicts.followed), rest - idle)

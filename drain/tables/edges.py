@@ -5,7 +5,7 @@ The child of an edge waits for its parent, or for the job that superseded the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from drain.database.postgres import Connection, fetch_one
@@ -90,16 +90,21 @@ def look(connection: Connection, last: Snapshot | None) -> News:
 
 
 class Edge(NamedTuple):
-    """Waiting edge; its child `is_blocked` unless it was cancelled."""
+    """Waiting edge.
+
+    Attributes:
+        version: Of the child's row; None if it is not blocked, but cancelled.
+    """
 
     child: int
     parent: int
     awaited: int
     on_failure: str
-    is_blocked: bool
+    version: str | None
 
 
-_EDGE = f"child_id, parent_id, awaited_id, on_failure, {_IS_BLOCKED}"
+_EDGE = f"""child_id, parent_id, awaited_id, on_failure, (
+    SELECT job.xmin::text FROM staged_jobs_scheduled AS job WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE)"""
 _PAGE = f"""
 SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
     SELECT * FROM job_edges
@@ -152,14 +157,19 @@ def outcomes(connection: Connection, ids: Iterable[int]) -> dict[int, str | None
     return dict(connection.execute(OUTCOMES, (id_array(ids),)).fetchall())
 
 
+# A child that was cancelled and retried since it was read has other edges, though it is blocked.
 LOCK_CHILDREN = f"""
-SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED}) IS TRUE FOR UPDATE SKIP LOCKED
+SELECT job.id FROM unnest(%s::bigint[], %s::xid[]) AS seen (id, version), staged_jobs_scheduled AS job
+WHERE job.id = seen.id AND ({IS_BLOCKED} AND job.xmin = seen.version) IS TRUE
+FOR UPDATE OF job SKIP LOCKED
 """
 
 
-def lock_children(connection: Connection, ids: Iterable[int]) -> set[int]:
-    """Lock blocked jobs; return those that nobody else has locked."""
-    return {id_ for (id_,) in connection.execute(LOCK_CHILDREN, (id_array(ids),))}
+def lock_children(connection: Connection, versions: Mapping[int, str | None]) -> set[int]:
+    """Lock blocked jobs that have not changed; return those that no other session has locked."""
+    return {
+        id_ for (id_,) in connection.execute(LOCK_CHILDREN, (id_array(versions), list(versions.values())))
+    }
 
 
 _CHANGE = """

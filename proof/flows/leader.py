@@ -1,6 +1,6 @@
-"""The leader: its statements, which are in `drain/tables/edges.py`, and their order.
+"""The leader: its statements, which are in `drain/tables/edges.py`, and their order, of `drain/enqueuer/comparison.py`.
 
-SETTLE is cut into parts: others' commits can come between its snapshot and its locks.
+Others' commits can come between a page's snapshot and its locks.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def rule(rows: Rows, edge: Edge, broken: str = "") -> str:
 
 
 class Look:
-    """LOOK: find what the last snapshot did not see, and remember this one.
+    """`drain.tables.edges.LOOK`: find what the last snapshot did not see, and remember this one.
 
     Looks that find nothing are a bounded fault.
     """
@@ -149,7 +149,7 @@ class Unblocker:
         return Look(self.broken, is_first=is_first, is_due=is_due)
 
     def next_page(self, last: int) -> Select:
-        """Read the next waiting edges, for the walk of a new leader."""
+        """Read the next waiting edges, by `drain.tables.edges.PAGE_OF_ALL`, for the walk of a new leader."""
 
         def choose(rows: Rows) -> tuple[int, ...]:
             waiting = sorted(at for at, edge in edges_of(rows) if at > last and edge.state == WAITING)
@@ -158,7 +158,11 @@ class Unblocker:
         return Select("next page", choose)
 
     def judge(self, page: Collection[int]) -> Act:
-        """Judge the page's waiting edges by the snapshot of SETTLE, and keep what it has of them."""
+        """Judge the page's waiting edges, and keep what the snapshot has of them.
+
+        The code reads the edges by `drain.tables.edges.PAGE_OF_AWAITED` or `drain.tables.edges.PAGE_OF_CHILDREN`, then
+        the ends by `drain.tables.edges.OUTCOMES`; locked rows have not changed since the first of these snapshots.
+        """
 
         def judge(world: World, process: str) -> list[Any]:
             rows = world.database.read(process)
@@ -178,10 +182,10 @@ class Unblocker:
                         rulings.append((at, IDLE))
             return [tuple(rulings)]
 
-        return Act("snapshot of SETTLE", judge)
+        return Act("snapshot of a page", judge)
 
     def lock(self, children: Collection[int]) -> Execute:
-        """Lock the blocked jobs that SETTLE's snapshot has; return them. Locked ones are left out."""
+        """Lock the blocked jobs that the snapshot has; return them. Locked ones are left out."""
 
         def lock(writer: Writer, child: int, row: Job) -> int | None:
             is_current = _snapshot(writer).get((STAGED, child)) == row
@@ -190,11 +194,21 @@ class Unblocker:
         where = lambda at, row, lapsed: at in children and row.is_blocked  # noqa: E731
         is_unlocked = self.broken == "lock no jobs"
         return Execute(
-            Statement("SETTLE", STAGED, where, lock, reads=is_unlocked, skips_locked=not is_unlocked)
+            Statement(
+                "drain.tables.edges.LOCK_CHILDREN",
+                STAGED,
+                where,
+                lock,
+                reads=is_unlocked,
+                skips_locked=not is_unlocked,
+            )
         )
 
     def mark(self, rulings: Mapping[int, str]) -> Execute:
-        """Update edges, as the rest of SETTLE; an edge that has changed since the snapshot does not become idle."""
+        """Update edges, by `drain.tables.edges.MEET`, `drain.tables.edges.FOLLOW` and `drain.tables.edges.IDLE`.
+
+        An edge that has changed since the snapshot does not become idle.
+        """
 
         def mark(writer: Writer, at: int, edge: Edge) -> None:
             if rulings[at] == MET:
@@ -210,7 +224,7 @@ class Unblocker:
                 writer.update(EDGES, at, edge._replace(xid=xid, awaited=awaited, deaths=deaths))
 
         where = lambda at, row, lapsed: at in rulings and row.state == WAITING  # noqa: E731
-        return Execute(Statement("SETTLE", EDGES, where, mark))
+        return Execute(Statement("change edges", EDGES, where, mark))
 
     def unblock(self, children: Collection[int]) -> Execute:
         """Unblock jobs without a waiting edge."""
@@ -221,27 +235,27 @@ class Unblocker:
                 writer.update(STAGED, child, row._replace(xid=None, is_blocked=False))
 
         where = lambda at, row, lapsed: at in children and row.is_blocked  # noqa: E731
-        return Execute(Statement("UNBLOCK", STAGED, where, unblock))
+        return Execute(Statement("drain.tables.staged.UNBLOCK", STAGED, where, unblock))
 
     def cancel(self, children: Collection[int]) -> Execute:
-        """Move blocked jobs to `dead_jobs`, as the first half of CANCEL."""
+        """Move blocked jobs to `dead_jobs`."""
 
         def bury(writer: Writer, child: int, row: Job) -> None:
             writer.delete(STAGED, child)
             writer.insert(DEAD, child, Job(writer.xid, deaths=row.deaths + 1, was_cancelled=True))
 
         where = lambda at, row, lapsed: at in children and row.is_blocked  # noqa: E731
-        return Execute(Statement("CANCEL", STAGED, where, bury))
+        return Execute(Statement("drain.tables.cancellations.CANCEL_BLOCKED", STAGED, where, bury))
 
     def idle(self, children: Collection[int]) -> Execute:
-        """Let no edge of a cancelled job wait, as the rest of CANCEL."""
+        """Let no edge of a cancelled job wait."""
         where = lambda at, row, lapsed: at % 10 in children and row.state == WAITING  # noqa: E731
         idle = lambda writer, at, row: writer.update(EDGES, at, row._replace(state=IDLE))  # noqa: E731
-        return Execute(Statement("CANCEL", EDGES, where, idle))
+        return Execute(Statement("drain.tables.edges.IDLE", EDGES, where, idle))
 
 
 def _snapshot(writer: Writer) -> Rows:
-    """Return the page's rows as the snapshot of SETTLE has them."""
+    """Return the page's rows as its snapshot has them."""
     snapshot = writer.database.transactions[writer.process].snapshot
     assert snapshot is not None
     return snapshot

@@ -221,6 +221,29 @@ def test_a_retry_that_commits_while_the_leader_looks_stays_blocked(
     assert jobs.state(child) == "waiting"
 
 
+def test_a_child_that_was_retried_since_it_was_read_waits_for_its_new_edges(
+    jobs: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The death that the leader saw is older than the edge."""
+    child = jobs.stage((parent := jobs.stage(), "run"))
+    jobs.look()
+    jobs.die(parent)
+    lock = edges.lock_children
+
+    def retry_first(*given: object) -> set[int]:
+        monkeypatch.setattr(edges, "lock_children", lock)
+        jobs.cancel(child)
+        jobs.retry(parent, child)
+        return lock(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(edges, "lock_children", retry_first)
+    jobs.look()
+    assert (jobs.state(child), jobs.edges(child)) == ("blocked", ["waiting"])
+    jobs.finish(parent)
+    jobs.look()
+    assert jobs.state(child) == "waiting"
+
+
 def test_edges_that_a_retry_holds_open_are_not_waited_for(jobs: Flows) -> None:
     child = jobs.stage(parent := jobs.stage())
     jobs.cancel(child)
