@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -48,7 +48,7 @@ _MOST = 1000
 
 @dataclass
 class _Source:
-    """Edges to compare, page by page; `finished` if their awaited jobs are known to be."""
+    """Edges to compare, page by page; no id twice. `finished` if their awaited jobs are known to be."""
 
     statement: str
     ids: Sequence[int] = ()
@@ -137,16 +137,16 @@ class Unblocker:
         news = edges.look(self._connection, self._seen)
         self._looked_at = now
         found = [
-            _Source(PAGE_OF_AWAITED, news.finished, finished=True),
-            _Source(PAGE_OF_AWAITED, news.ended),
-            _Source(PAGE_OF_CHILDREN, [*news.children, *news.died]),
+            _Source(PAGE_OF_AWAITED, _once(news.finished), finished=True),
+            _Source(PAGE_OF_AWAITED, _once(news.ended)),
+            _Source(PAGE_OF_CHILDREN, _once([*news.children, *news.died])),
         ]
         found = [source for source in found if source.ids]
         if now >= self._walk_at:
             found.append(_Source(PAGE_OF_ALL))
             self._walk_at = now + _WALK_SECONDS
         if self._locked and now >= self._locked_until:
-            found.append(_Source(PAGE_OF_CHILDREN, list(self._locked)))
+            found.append(_Source(PAGE_OF_CHILDREN, _once(self._locked)))
             self._locked, self._locked_until = set(), now + _LOCKED_SECONDS
         self._seen, self._waits = news.snapshot, news.waits
         self._sources += found
@@ -190,3 +190,7 @@ class Unblocker:
                 level, "%s blocked: %s", which, reason, extra={"event": "not_unblocked", "job_id": job_id}
             )
         self._reported = reason
+
+
+def _once(ids: Collection[int]) -> Sequence[int]:
+    return list(dict.fromkeys(ids))
