@@ -34,7 +34,10 @@ _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": 
 
 # JSON is transferred as text; Spark's own functions parse it.
 TABLES = {
-    "staged_jobs": _JOB | _LIMITS | _UNIQUE | {"matured_at": "timestamp", "salt": "bigint"},
+    "staged_jobs": _JOB
+    | _LIMITS
+    | _UNIQUE
+    | {"matured_at": "timestamp", "salt": "bigint", "starts_at": "timestamp"},
     "inflight_jobs": _JOB
     | _LIMITS
     | _UNIQUE
@@ -74,6 +77,7 @@ TABLES = {
         "reason": "string",
         "explanation": "string",
         "salt": "bigint",
+        "died_xid": "bigint",
     },
 }
 
@@ -153,6 +157,6 @@ def stageable(schema: StructType) -> list[str]:
 def _selected(name: str, kind: str) -> str:
     if kind == "json":
         return f"{name}::text AS {name}"
-    if name == "finished_xid":
-        return "finished_xid::text::bigint AS finished_xid"
+    if name.endswith("_xid"):
+        return f"{name}::text::bigint AS {name}"
     return name
