@@ -201,8 +201,7 @@ def test_a_job_delivered_before_its_predecessor_ended_is_found(books: Books) -> 
 def test_a_job_may_die_for_a_job_that_it_waited_for(books: Books) -> None:
     books.want(4, "follow")
     books.execute(BURY, 4)
-    edge = "INSERT INTO job_edges (child_id, parent_id, awaited_id, on_failure, state) VALUES (4, 3, 3, 'cancel', 'idle')"
-    books.execute(edge)
+    books.execute("INSERT INTO job_edges (child_id, parent_id, awaited_id, state) VALUES (4, 3, 3, 'idle')")
     assert books.found() == {"dead and should not be": [4]}
     books.execute("UPDATE dead_jobs SET reason = 'cancelled' WHERE id = 4")
     assert books.found() == {}
