@@ -143,7 +143,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT, UPDATE (next_tick_at, last_tick_at, last_job_id, error)",
             "crons",
         ),
-        Grant("... and stage a job at each tick.", f"INSERT ({STAGED_BY_APPLICATIONS})", "staged_jobs"),
+        Grant(
+            "... and stage a job at each tick, or a superseded job after a cancel.",
+            f"INSERT ({STAGED_BY_APPLICATIONS}, staged_by)",
+            "staged_jobs",
+        ),
         Grant(
             "Create daily partitions, as the owner.",
             "EXECUTE",

@@ -11,8 +11,10 @@ from typing import NamedTuple, Self
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import IS_BLOCKED, id_array
 
-_IS_BLOCKED = f"""
-EXISTS (SELECT FROM staged_jobs_scheduled AS job WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE)"""
+# Scalar, as in `dead`: EXISTS may be planned as a hash of a whole table.
+_IS_BLOCKED = f"""coalesce(
+    (SELECT true FROM staged_jobs_scheduled AS job WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE LIMIT 1),
+    false)"""
 
 
 class Snapshot(NamedTuple):
@@ -63,7 +65,9 @@ def _new(columns: str, table: str, xid: str, condition: str = "true") -> str:
     )
 
 
-_IS_AWAITED = "EXISTS (SELECT FROM job_edges WHERE awaited_id = id AND state = 'waiting')"
+# Waiting, in words that fit no partial index, which would be read whole.
+_STILL_WAITS = "state NOT IN ('met', 'idle')"
+_IS_AWAITED = f"(SELECT true FROM job_edges WHERE awaited_id = id AND {_STILL_WAITS} LIMIT 1)"
 LOOK = f"""
 WITH done AS MATERIALIZED (
     SELECT * FROM ({_new("id, superseded_by", "finished_jobs", "finished_xid", _WAITS)}) AS new
@@ -76,7 +80,7 @@ SELECT pg_current_snapshot()::text, {_WAITS},
         UNION ALL SELECT id FROM dead WHERE {_IS_AWAITED}),
     ARRAY (SELECT DISTINCT child_id FROM ({_new("child_id", "job_edges", "changed_xid", "state = 'waiting'")}) AS new),
     ARRAY (SELECT id FROM dead
-        WHERE EXISTS (SELECT FROM job_edges AS edge WHERE edge.child_id = id AND state = 'waiting'))
+        WHERE (SELECT true FROM job_edges WHERE child_id = id AND state = 'waiting' LIMIT 1))
 """
 
 
@@ -108,13 +112,14 @@ _EDGE = f"""child_id, parent_id, awaited_id, on_failure, (
 _PAGE = f"""
 SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
     SELECT * FROM job_edges
-    WHERE {{column}} = given.id AND state = 'waiting' AND (child_id, parent_id)
+    WHERE {{column}} = given.id AND {{waits}} AND (child_id, parent_id)
         > (CASE number WHEN 1 THEN %(child)s::bigint ELSE 0 END, CASE number WHEN 1 THEN %(parent)s::bigint ELSE 0 END)
-    ORDER BY child_id, parent_id LIMIT %(most)s) AS edge
+    ORDER BY {{order}} LIMIT %(most)s) AS edge
 LIMIT %(most)s
 """
-PAGE_OF_AWAITED = _PAGE.format(column="awaited_id")
-PAGE_OF_CHILDREN = _PAGE.format(column="child_id")
+# Sorted: in the order of an index, edges of all jobs would be read.
+PAGE_OF_AWAITED = _PAGE.format(column="awaited_id", waits=_STILL_WAITS, order="child_id + 0, parent_id")
+PAGE_OF_CHILDREN = _PAGE.format(column="child_id", waits="state = 'waiting'", order="child_id, parent_id")
 PAGE_OF_ALL = f"""
 SELECT {_EDGE} FROM job_edges AS edge
 WHERE state = 'waiting' AND (child_id, parent_id) > (%(child)s::bigint, %(parent)s::bigint)
@@ -139,9 +144,9 @@ def read_page(
 
 OUTCOMES = """
 SELECT id, CASE
-    WHEN EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = given.id)
-        OR EXISTS (SELECT FROM inflight_jobs AS job WHERE job.id = given.id) THEN 'unfinished'
-    WHEN EXISTS (SELECT FROM dead_jobs AS job WHERE job.id = given.id) THEN 'dead'
+    WHEN (SELECT true FROM staged_jobs AS job WHERE job.id = given.id LIMIT 1)
+        OR (SELECT true FROM inflight_jobs AS job WHERE job.id = given.id) THEN 'unfinished'
+    WHEN (SELECT true FROM dead_jobs AS job WHERE job.id = given.id) THEN 'dead'
     ELSE (SELECT coalesce(superseded_by::text, 'finished') FROM finished_jobs AS job WHERE job.id = given.id LIMIT 1)
     END
 FROM pg_catalog.unnest(%s::bigint[]) AS given (id)

@@ -37,13 +37,13 @@ def mature_these(connection: Connection, ids: Iterable[int]) -> None:
     connection.execute(MATURE_THESE, (id_array(ids),))
 
 
-# Without the index of times, which blocked jobs share.
+# Without the index of times, which blocked jobs share; and not EXISTS, which may be planned as a hash of all edges.
 UNBLOCK = f"""
 UPDATE staged_jobs
 SET scheduled_at = greatest(starts_at, now()), matured_at = CASE WHEN starts_at > now() THEN NULL ELSE now() END
 WHERE id = ANY (ARRAY (
-    SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED} AND NOT EXISTS (
-        SELECT FROM job_edges WHERE child_id = id AND state = 'waiting')) IS TRUE))
+    SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED}
+        AND (SELECT true FROM job_edges WHERE child_id = id AND state = 'waiting' LIMIT 1) IS NULL) IS TRUE))
 RETURNING id
 """
 

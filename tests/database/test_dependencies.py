@@ -1,6 +1,7 @@
 """Jobs that wait for others run after these have ended, and never earlier."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -9,7 +10,7 @@ from psycopg import errors
 from drain.enqueuer import unblocker
 from drain.tables import edges
 from tests.flows import Flows, flows
-from tests.helpers import query
+from tests.helpers import PATIENCE_SECONDS, query, wait_until
 
 
 @pytest.fixture
@@ -242,6 +243,27 @@ def test_a_child_that_was_retried_since_it_was_read_waits_for_its_new_edges(
     jobs.finish(parent)
     jobs.look()
     assert jobs.state(child) == "waiting"
+
+
+def test_a_retry_that_commits_within_the_leaders_statement_stays_blocked(
+    jobs: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement has read the edge when the retry commits, and locks it then."""
+    child = jobs.stage(jobs.stage())
+    jobs.look()
+    jobs.cancel(child)
+    held = "changed_xid, pg_advisory_xact_lock_shared(7) FROM job_edges AS edge"
+    monkeypatch.setattr(edges, "IDLE", edges.IDLE.replace("changed_xid FROM job_edges AS edge", held))
+    with jobs.open() as other, ThreadPoolExecutor(1) as thread:
+        other.execute("SELECT pg_advisory_xact_lock(7)")
+        changed = thread.submit(edges.idle, jobs.enqueuer.connection, [child])
+        pid = jobs.enqueuer.connection.info.backend_pid
+        waits = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+        wait_until(lambda: query(jobs.url, waits, pid), PATIENCE_SECONDS)
+        jobs.retry(child)
+        other.rollback()
+        assert changed.result(PATIENCE_SECONDS) == set()
+    assert (jobs.state(child), jobs.edges(child)) == ("blocked", ["waiting"])
 
 
 def test_edges_that_a_retry_holds_open_are_not_waited_for(jobs: Flows) -> None:

@@ -185,6 +185,28 @@ def test_an_idempotency_key_has_one_job(books: Books) -> None:
     assert books.found() == {"staged twice under one idempotency key": [1, 2]}
 
 
+def test_a_job_delivered_before_its_predecessor_ended_is_found(books: Books) -> None:
+    books.execute("INSERT INTO job_edges (child_id, parent_id, awaited_id, state) VALUES (2, 1, 1, 'met')")
+    begin = "INSERT INTO witness (job_id, queue, change) VALUES (1, 'mail', 1)"
+    books.execute(f"{begin}, (1, 'mail', -1), (2, 'mail', 1), (2, 'mail', -1)")
+    assert books.found() == {}
+    books.execute("DELETE FROM witness WHERE job_id = 1")
+    books.execute(f"{begin}, (1, 'mail', -1)")
+    assert books.found() == {"delivered before a job that it waited for had ended": [2]}
+    books.execute("DELETE FROM witness")
+    books.execute("UPDATE job_edges SET state = 'waiting'")
+    assert books.found() == {"still waits for a job": [2]}
+
+
+def test_a_job_may_die_for_a_job_that_it_waited_for(books: Books) -> None:
+    books.want(4, "follow")
+    books.execute(BURY, 4)
+    books.execute("INSERT INTO job_edges (child_id, parent_id, awaited_id, state) VALUES (4, 3, 3, 'idle')")
+    assert books.found() == {"dead and should not be": [4]}
+    books.execute("UPDATE dead_jobs SET reason = 'cancelled' WHERE id = 4")
+    assert books.found() == {}
+
+
 BEGIN = """
 INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery, key)
 SELECT %s, 'soak', '[]', '{}', %s, 0, now(), now(), 1, %s

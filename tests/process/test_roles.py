@@ -462,6 +462,23 @@ def shop(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     close_all()
 
 
+def test_a_dependent_pair_runs_with_the_rights_of_its_roles(
+    shop: Workshop, place: Place, redis_url: str
+) -> None:
+    seen: list[Any] = []
+    workers.job(name="tests.parent", result="keep")(lambda: 42)
+    workers.job(name="tests.child")(lambda: seen.append(workers.current_job().results))
+    with place.connected("application") as application:
+        parent = stage(application, "tests.parent")
+        child = stage(application, "tests.child", after=parent)
+        never = stage(application, "tests.child", after=stage(application, "tests.parent", expires_at=NOW))
+    for job_id in (parent, child):
+        assert Daemon(enqueuer_of(place, redis_url)).run_once() == 1
+        assert shop.work(job_id) == "finished"
+    assert seen == [{parent: 42}]
+    assert ids_in(place.url, "dead_jobs") == [never - 1, never]
+
+
 def test_a_worker_records_steps_and_skips_recorded_ones(shop: Workshop) -> None:
     def act() -> None:
         workers.step("outside", lambda: 1)

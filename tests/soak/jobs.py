@@ -113,6 +113,13 @@ def parent() -> None:
 
 
 @_job
+def follow() -> None:
+    """Settle after other jobs, as the edges say."""
+    with transaction() as session:
+        _take_effect(session)
+
+
+@_job
 def doomed() -> None:
     """Give up at once."""
     raise Dead("on purpose")
@@ -151,6 +158,7 @@ KINDS: dict[str, tuple[Job[..., None], float]] = {
     "put_off": (put_off, 6),
     "slow": (slow, 5),
     "parent": (parent, 5),
+    "follow": (follow, 8),
     "doomed": (doomed, 2),
     "hopeless": (hopeless, 2),
 }

@@ -48,6 +48,8 @@ SELECT count(*) FROM (
     SELECT FROM inflight_jobs UNION ALL SELECT FROM staged_jobs WHERE key IS DISTINCT FROM '{tables.HELD}'
     LIMIT %s) AS jobs
 """
+# Jobs to wait for, most of which have not ended.
+_LATEST = "SELECT job_id FROM wanted ORDER BY job_id DESC LIMIT 20"
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 
 
@@ -104,6 +106,7 @@ def _stage_one(connection: Connection, chance: random.Random) -> int:
         run_at=tables.time_in(connection, chance.uniform(0, 5)) if chance.random() < 0.1 else None,
         **options(kind, chance),
         **_unique(kind, chance),
+        **(_after(connection, chance) if kind == "follow" else {}),
     )
     connection.execute(tables.WANT, (job_id, kind))
     return job_id
@@ -116,6 +119,13 @@ def _stage_once(connection: Connection, chance: random.Random) -> int:
     connection.execute(tables.WANT, (job_id, "settle"))
     connection.execute(tables.STAGED_ONCE, (key, job_id))
     return job_id
+
+
+def _after(connection: Connection, chance: random.Random) -> dict[str, Any]:
+    """Options of a job that waits for up to three of the latest ones, also of this transaction."""
+    latest = [job_id for (job_id,) in connection.execute(_LATEST)]
+    after = chance.sample(latest, min(len(latest), chance.randint(1, 3)))
+    return {"after": after, "on_failure": chance.choice(["cancel", "run", "run"])} if after else {}
 
 
 def _key(chance: random.Random) -> str | None:

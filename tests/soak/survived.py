@@ -15,7 +15,7 @@ from tests.soak.tables import value
 # The other kinds need several claims in any case.
 _AGAIN = """
 SELECT count(*) FROM finished_jobs JOIN wanted ON job_id = id
-WHERE fencing_token > 1 AND superseded_by IS NULL AND kind IN ('settle', 'group', 'send', 'slow', 'parent')
+WHERE fencing_token > 1 AND superseded_by IS NULL AND kind IN ('settle', 'group', 'send', 'slow', 'parent', 'follow')
 """
 _GAVE_WAY = "SELECT count(*) FROM finished_jobs WHERE superseded_by IS NOT NULL"
 _REFUSED = "SELECT count(*) FROM stale_finishes"

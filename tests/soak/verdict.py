@@ -71,11 +71,20 @@ _QUESTIONS = {
     "dead and should not be": """
         SELECT id FROM dead_jobs JOIN wanted ON job_id = id
         WHERE kind <> ALL (%(doomed)s) AND id NOT IN (SELECT job_id FROM cancelled)
+        AND NOT (reason = 'cancelled' AND EXISTS (
+            SELECT FROM job_edges WHERE child_id = id AND state = 'idle' AND on_failure = 'cancel'))
     """,
     "finished and should be dead": """
         SELECT id FROM finished_jobs JOIN wanted ON job_id = id
         WHERE kind = ANY (%(doomed)s) AND superseded_by IS NULL
     """,
+    # By the order of the statements: the leader acts on an end that it has seen. A revived job may end again.
+    "delivered before a job that it waited for had ended": """
+        SELECT child_id FROM job_edges JOIN finished_jobs AS awaited ON awaited.id = awaited_id
+        WHERE history IS NULL AND (SELECT min(number) FROM witness WHERE job_id = child_id AND change > 0)
+            < (SELECT max(number) FROM witness WHERE job_id = awaited_id AND change < 0)
+    """,
+    "still waits for a job": "SELECT child_id FROM job_edges WHERE state = 'waiting'",
     "cancelled, and ended otherwise": """
         SELECT job_id FROM cancelled
         WHERE job_id NOT IN (SELECT id FROM dead_jobs WHERE reason = 'cancelled')
