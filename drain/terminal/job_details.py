@@ -19,7 +19,7 @@ from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_
 from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
 
 # Shown elsewhere, or meaningless to people; --json has them.
-_NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
+_NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid", "died_xid"})
 _TITLES = {"waits_for": "waits for", "waited_for_by": "waited for by"}
 _GAP = 2
 _RESULT_CHARACTERS = 500

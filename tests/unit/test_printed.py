@@ -170,6 +170,7 @@ def test_the_details_of_a_job_fit_the_terminal(
         job_args=[126, items, "a note to the customer that is longer than a line of a narrow terminal " * 2],
         last_error=NO_ROW,
         history=[life],
+        died_xid=804,
     )
     monkeypatch.setenv("COLUMNS", str(width))
     show_job({"state": "dead", **job}, NOW)
