@@ -595,9 +595,13 @@ CREATE TABLE IF NOT EXISTS job_edges (
     CONSTRAINT on_failure_must_be_cancel_run_or_hold CHECK (on_failure IN ('cancel', 'run', 'hold')),
     CONSTRAINT state_must_be_waiting_met_or_idle CHECK (state IN ('waiting', 'met', 'idle'))
 );
-CREATE INDEX IF NOT EXISTS job_edges_awaited ON job_edges (awaited_id);
--- For the last predecessor of many, and for new edges.
-CREATE INDEX IF NOT EXISTS job_edges_waiting ON job_edges (child_id, parent_id) WHERE state = 'waiting';
+-- For ended jobs.
+CREATE INDEX IF NOT EXISTS job_edges_awaited ON job_edges (awaited_id, child_id, parent_id)
+    WHERE state = 'waiting';
+-- For a job's last predecessor of many. The second condition holds for every row, but keeps lookups by awaited job off
+-- this index.
+CREATE INDEX IF NOT EXISTS job_edges_waiting ON job_edges (child_id, parent_id) WHERE state = 'waiting' AND child_id > 0;
+-- For new edges.
 CREATE INDEX IF NOT EXISTS job_edges_changed ON job_edges (changed_xid) WHERE state = 'waiting';
 
 -- Lets jobs wait for others: children[i] for parents[i]. The children must be blocked jobs that this role has staged in
@@ -621,7 +625,7 @@ BEGIN
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('job %%s is no blocked job that this role has staged in this transaction', unfit),
+            MESSAGE = format('job %%s is not a blocked job of this role and transaction', coalesce(unfit::text, 'NULL')),
             HINT = 'Only the transaction that stages a job can let it wait: use the option "after" of drain_stage().';
     END IF;
     SELECT given.id INTO unfit FROM unnest(parents) AS given (id)
@@ -632,7 +636,7 @@ BEGIN
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'foreign_key_violation',
-            MESSAGE = format('job %%s, which a job should wait for, is unknown', unfit),
+            MESSAGE = format('job %%s, which a job should wait for, is unknown', coalesce(unfit::text, 'NULL')),
             HINT = 'Stage it first, in this transaction or one that has committed. Old finished jobs are deleted.';
     END IF;
     INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
@@ -908,7 +912,8 @@ BEGIN ATOMIC
     FROM idempotency_keys AS kept JOIN staged_jobs_scheduled AS job ON job.id = kept.job_id,
         pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after'::text) AS edge (pair)
     WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
-        AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE;
+        AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE
+        AND NOT EXISTS (SELECT FROM job_edges AS known WHERE known.child_id = job.id);
 
     SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = drain_digest(
             pg_catalog.substring(kept.digest, 1, pg_catalog.octet_length(kept.digest) - 32), new.job_name, new.job_args,

@@ -94,7 +94,7 @@ class Flows:
             unblocker._walk_at = 0.0
         goes_on = True
         while goes_on:
-            unblocker._looked_at = unblocker._retry_at = unblocker._locked_until = -inf
+            unblocker._looked_at = unblocker._retry_at = unblocker._left_until = -inf
             goes_on = unblocker.run_once()
             while unblocker.has_more:
                 unblocker.run_once()

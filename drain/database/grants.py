@@ -129,7 +129,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Unblock jobs, and delete the edges of deleted jobs.",
-            "SELECT, DELETE, UPDATE (state, awaited_id, changed_xid)",
+            "SELECT, DELETE, UPDATE (on_failure, state, awaited_id, changed_xid)",
             "job_edges",
         ),
         Grant("Delete the steps of deleted jobs.", "DELETE, SELECT (job_id)", "job_steps"),

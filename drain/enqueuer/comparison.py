@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from drain.database.postgres import Connection
@@ -10,20 +10,22 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables import cancellations, edges, staged
 from drain.tables.edges import Edge
 
+_GONE = "was discarded, or is of a forward queue"
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Result of one transaction; the `locked` children have to be compared again."""
+    """Result of one transaction; the `left` children have to be compared again."""
 
     unblocked: int = 0
-    cancelled: int = 0
+    cancelled: Sequence[int] = ()
     followed: int = 0
-    locked: Set[int] = field(default_factory=frozenset)
+    left: Set[int] = field(default_factory=frozenset)
 
     @property
     def changed(self) -> bool:
         """True if other edges may have to be compared, or jobs may be due."""
-        return self.unblocked + self.cancelled + self.followed > 0
+        return self.unblocked + len(self.cancelled) + self.followed > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def _judge(page: list[Edge], outcomes: dict[int, str | None]) -> _Verdicts:
         if outcome == "finished" or (outcome in {"dead", None} and edge.on_failure == "run"):
             verdicts.met.append(edge)
         elif outcome is None:
-            verdicts.ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, was discarded")
+            verdicts.ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, {_GONE}")
         elif outcome == "dead":
             if edge.on_failure == "cancel":
                 verdicts.ends.setdefault(edge.child, f"job {edge.awaited}, which it waits for, is dead")
@@ -93,6 +95,8 @@ def _apply(connection: Connection, verdicts: _Verdicts, rest: Set[int]) -> Compa
     free = {edge.child for edge in verdicts.met} - verdicts.ends.keys()
     unblocked = staged.unblock(connection, free) if free else []
     cancelled = cancellations.cancel_blocked(connection, verdicts.ends) if verdicts.ends else []
-    idle = edges.idle(connection, {*rest, *cancelled}) if rest or cancelled else set()
+    ended = {*rest, *cancelled}
+    idle = edges.idle(connection, ended) if ended else set()
     failpoint(FailurePoint.UNBLOCKED)
-    return Compared(len(unblocked), len(cancelled), len(verdicts.followed), rest - idle)
+    # Those of another session's jobs, and of jobs with too many edges.
+    return Compared(len(unblocked), cancelled, len(verdicts.followed), (ended if not idle else rest) - idle)

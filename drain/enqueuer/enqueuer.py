@@ -85,7 +85,7 @@ class Enqueuer:
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
         self._pusher = Pusher(redis, deliveries, traces)
         self.thin_queues = thin_queues or ThinQueues(redis)
-        self._unblocker = Unblocker(connection)
+        self._unblocker = Unblocker(connection, alive)
         self._forwarded = 0
 
     def __enter__(self) -> Self:

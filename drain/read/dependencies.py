@@ -38,14 +38,14 @@ _WAITING = _PREDECESSORS.format(condition="AND state = 'waiting'")
 _ALL = _PREDECESSORS.format(condition="")
 _SUCCESSORS = f"""
 SELECT child_id, {_STATE.format(id="edge.child_id")} FROM (
-    SELECT child_id FROM job_edges WHERE awaited_id = %(id)s::bigint AND (state <> 'met') IS TRUE
+    SELECT child_id FROM job_edges WHERE awaited_id = %(id)s::bigint AND state = 'waiting'
     ORDER BY child_id LIMIT %(most)s::bigint) AS edge
 """
 _COUNT = f"""
 SELECT count(*) FROM (SELECT FROM job_edges WHERE {{condition}} LIMIT {COUNTED_UP_TO}) AS edge
 """
 _COUNT_PREDECESSORS = _COUNT.format(condition="child_id = %(id)s::bigint")
-_COUNT_SUCCESSORS = _COUNT.format(condition="awaited_id = %(id)s::bigint AND (state <> 'met') IS TRUE")
+_COUNT_SUCCESSORS = _COUNT.format(condition="awaited_id = %(id)s::bigint AND state = 'waiting'")
 
 
 class Predecessor(NamedTuple):

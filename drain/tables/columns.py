@@ -57,6 +57,8 @@ BLOCKED_AT = "'9999-12-29Z'::timestamptz"
 IS_BLOCKED = f"scheduled_at = {BLOCKED_AT}"
 # A blocked job's time, as if nothing had blocked it.
 START_IF_BLOCKED = f"CASE WHEN {IS_BLOCKED} THEN coalesce(starts_at, staged_at) ELSE scheduled_at END"
+# Condition of the index `job_edges_waiting`.
+CHILD_WAITS = "state = 'waiting' AND child_id > 0"
 # Conditions of `inflight_jobs` indexes.
 IS_CLAIMED = "lease_expires_at IS NOT NULL"
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"

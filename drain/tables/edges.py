@@ -5,11 +5,11 @@ The child of an edge waits for its parent, or for the job that superseded the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import IS_BLOCKED, id_array
+from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, id_array
 
 # Scalar, as in `dead`: EXISTS may be planned as a hash of a whole table.
 _IS_BLOCKED = f"""coalesce(
@@ -65,22 +65,24 @@ def _new(columns: str, table: str, xid: str, condition: str = "true") -> str:
     )
 
 
-# Waiting, in words that fit no partial index, which would be read whole.
-_STILL_WAITS = "state NOT IN ('met', 'idle')"
-_IS_AWAITED = f"(SELECT true FROM job_edges WHERE awaited_id = id AND {_STILL_WAITS} LIMIT 1)"
+_IS_AWAITED = "(SELECT true FROM job_edges WHERE awaited_id = id AND state = 'waiting' LIMIT 1)"
+# Once: while a session holds an old snapshot, it steps over all edges met since.
+_SOME_WAIT = "(SELECT waits FROM edge)"
 LOOK = f"""
-WITH done AS MATERIALIZED (
-    SELECT * FROM ({_new("id, superseded_by", "finished_jobs", "finished_xid", _WAITS)}) AS new
+WITH edge AS MATERIALIZED (
+    SELECT {_WAITS} AS waits
+), done AS MATERIALIZED (
+    SELECT * FROM ({_new("id, superseded_by", "finished_jobs", "finished_xid", _SOME_WAIT)}) AS new
 ), dead AS MATERIALIZED (
-    SELECT * FROM ({_new("id", "dead_jobs", "died_xid", _WAITS)}) AS new
+    SELECT * FROM ({_new("id", "dead_jobs", "died_xid", _SOME_WAIT)}) AS new
 )
-SELECT pg_current_snapshot()::text, {_WAITS},
+SELECT pg_current_snapshot()::text, {_SOME_WAIT},
     ARRAY (SELECT id FROM done WHERE superseded_by IS NULL AND {_IS_AWAITED}),
     ARRAY (SELECT id FROM done WHERE superseded_by IS NOT NULL AND {_IS_AWAITED}
         UNION ALL SELECT id FROM dead WHERE {_IS_AWAITED}),
     ARRAY (SELECT DISTINCT child_id FROM ({_new("child_id", "job_edges", "changed_xid", "state = 'waiting'")}) AS new),
     ARRAY (SELECT id FROM dead
-        WHERE (SELECT true FROM job_edges WHERE child_id = id AND state = 'waiting' LIMIT 1))
+        WHERE (SELECT true FROM job_edges WHERE child_id = id AND {CHILD_WAITS} LIMIT 1))
 """
 
 
@@ -114,15 +116,14 @@ SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS give
     SELECT * FROM job_edges
     WHERE {{column}} = given.id AND {{waits}} AND (child_id, parent_id)
         > (CASE number WHEN 1 THEN %(child)s::bigint ELSE 0 END, CASE number WHEN 1 THEN %(parent)s::bigint ELSE 0 END)
-    ORDER BY {{order}} LIMIT %(most)s) AS edge
+    ORDER BY child_id, parent_id LIMIT %(most)s) AS edge
 LIMIT %(most)s
 """
-# Sorted: in the order of an index, edges of all jobs would be read.
-PAGE_OF_AWAITED = _PAGE.format(column="awaited_id", waits=_STILL_WAITS, order="child_id + 0, parent_id")
-PAGE_OF_CHILDREN = _PAGE.format(column="child_id", waits="state = 'waiting'", order="child_id, parent_id")
+PAGE_OF_AWAITED = _PAGE.format(column="awaited_id", waits="state = 'waiting'")
+PAGE_OF_CHILDREN = _PAGE.format(column="child_id", waits=CHILD_WAITS)
 PAGE_OF_ALL = f"""
 SELECT {_EDGE} FROM job_edges AS edge
-WHERE state = 'waiting' AND (child_id, parent_id) > (%(child)s::bigint, %(parent)s::bigint)
+WHERE {CHILD_WAITS} AND (child_id, parent_id) > (%(child)s::bigint, %(parent)s::bigint)
 ORDER BY child_id, parent_id LIMIT %(most)s
 """
 
@@ -164,7 +165,7 @@ def outcomes(connection: Connection, ids: Iterable[int]) -> dict[int, str | None
 
 # A child that was cancelled and retried since it was read has other edges, though it is blocked.
 LOCK_CHILDREN = f"""
-SELECT job.id FROM unnest(%s::bigint[], %s::xid[]) AS seen (id, version), staged_jobs_scheduled AS job
+SELECT job.id FROM unnest(%(ids)s::bigint[], %(versions)s::xid[]) AS seen (id, version), staged_jobs_scheduled AS job
 WHERE job.id = seen.id AND ({IS_BLOCKED} AND job.xmin = seen.version) IS TRUE
 FOR UPDATE OF job SKIP LOCKED
 """
@@ -172,9 +173,8 @@ FOR UPDATE OF job SKIP LOCKED
 
 def lock_children(connection: Connection, versions: Mapping[int, str | None]) -> set[int]:
     """Lock blocked jobs that have not changed; return those that no other session has locked."""
-    return {
-        id_ for (id_,) in connection.execute(LOCK_CHILDREN, (id_array(versions), list(versions.values())))
-    }
+    parameters = {"ids": id_array(versions), "versions": list(versions.values())}
+    return {id_ for (id_,) in connection.execute(LOCK_CHILDREN, parameters)}
 
 
 _CHANGE = """
@@ -207,11 +207,12 @@ def _change(connection: Connection, statement: str, edges: Sequence[Edge]) -> No
         connection.execute(statement, parameters)
 
 
+MOST_IDLE = 1000
 # If a retry has blocked a child again since, changed_xid differs.
 IDLE = f"""
 WITH seen AS MATERIALIZED (
     SELECT child_id, parent_id, changed_xid FROM job_edges AS edge
-    WHERE child_id = ANY (%s::bigint[]) AND state = 'waiting' AND NOT {_IS_BLOCKED}
+    WHERE child_id = ANY (%(ids)s::bigint[]) AND {CHILD_WAITS} AND NOT {_IS_BLOCKED} LIMIT %(most)s
 ), locked AS MATERIALIZED (
     SELECT edge.child_id, edge.parent_id FROM seen, job_edges AS edge
     WHERE edge.child_id = seen.child_id AND edge.parent_id = seen.parent_id AND edge.changed_xid = seen.changed_xid
@@ -224,6 +225,11 @@ RETURNING edge.child_id
 """
 
 
-def idle(connection: Connection, children: Iterable[int]) -> set[int]:
-    """End the waiting of edges whose children are not blocked; return those children."""
-    return {id_ for (id_,) in connection.execute(IDLE, (id_array(children),))}
+def idle(connection: Connection, children: Collection[int]) -> set[int]:
+    """End the waiting of edges whose children are not blocked.
+
+    Returns:
+        Those children; none if there are more edges than are changed at once.
+    """
+    rows = connection.execute(IDLE, {"ids": id_array(children), "most": MOST_IDLE}).fetchall()
+    return {id_ for (id_,) in rows} if len(rows) < MOST_IDLE else set()

@@ -10,7 +10,7 @@ from psycopg.sql import Identifier
 from drain.database import locks
 from drain.database.cursor import execute_and_commit
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import IS_BLOCKED, JOB, id_array
+from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, JOB, id_array
 from drain.tables.leader_progress import RECORD_PROGRESS
 
 # `(priority, id)`, the order in a lane.
@@ -43,7 +43,7 @@ UPDATE staged_jobs
 SET scheduled_at = greatest(starts_at, now()), matured_at = CASE WHEN starts_at > now() THEN NULL ELSE now() END
 WHERE id = ANY (ARRAY (
     SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED}
-        AND (SELECT true FROM job_edges WHERE child_id = id AND state = 'waiting' LIMIT 1) IS NULL) IS TRUE))
+        AND (SELECT true FROM job_edges WHERE child_id = id AND {CHILD_WAITS} LIMIT 1) IS NULL) IS TRUE))
 RETURNING id
 """
 
@@ -127,7 +127,12 @@ READ_FORWARDABLE = """
 SELECT id, queue, job_name, job_args::text, job_kwargs::text, timeout_seconds
 FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
 """
-DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
+# No table shows when such a job ends, so jobs that wait for it are cancelled.
+DELETE_FORWARDED = """
+WITH gone AS (DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) RETURNING id)
+UPDATE job_edges SET on_failure = 'cancel', changed_xid = pg_current_xact_id()
+WHERE awaited_id = ANY (ARRAY (SELECT id FROM gone)) AND state = 'waiting'
+"""
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:

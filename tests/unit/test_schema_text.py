@@ -31,7 +31,7 @@ TABLES = {
 # taken out by the modules of its table alone; `staged_jobs` is where applications write.
 WRITES: dict[str, dict[str, set[str]]] = {
     "staged": {
-        "UPDATE": {"staged_jobs"},
+        "UPDATE": {"staged_jobs", "job_edges"},
         "DELETE FROM": {"staged_jobs_ready"},
         "INSERT INTO": {"staged_jobs", "inflight_jobs", "dead_jobs"},
     },
