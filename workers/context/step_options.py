@@ -77,6 +77,8 @@ def with_options(step: F) -> WithOptions[F]:
             )
         wait = _seconds("backoff", backoff, _LONGEST_WAIT_SECONDS)
         limit = None if timeout is None else _seconds("timeout", timeout, _LONGEST_TIMEOUT_SECONDS)
+        if limit == 0:
+            raise ValueError("timeout of a step must be above 0")
         if limit is not None and not inspect.iscoroutinefunction(step):
             raise ValueError("only an async step can have a timeout: threads cannot be interrupted in time")
 
@@ -100,7 +102,7 @@ async def _timed(
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise TimeoutError(f"step {name!r} ran for longer than its timeout of {seconds:g} s") from error
+        raise TimeoutError(f"step {str(name)!r} ran for longer than its timeout of {seconds:g} s") from error
 
 
 def retried(attempt: Attempt, name: str, function: Callable[..., Any], call: Callable[[], T]) -> T:
@@ -161,8 +163,8 @@ class _Tries:
         claim, error_type = attempt.claim, visible(kind.__qualname__)
         fields = {"job_id": claim.id, "step": self._name, "attempt": claim.attempts, "error": error_type}
         log.warning(
-            "job %d (%s): step %s failed in attempt %d; retry %d of %d in %s: %s",
-            *(claim.id, visible(claim.job_name), visible(repr(self._name)), claim.attempts),
+            "job %d (%s): step %r failed in attempt %d; retry %d of %d in %s: %s",
+            *(claim.id, visible(claim.job_name), visible(self._name), claim.attempts),
             *(self._failures, retries, duration(wait), error_type),
             extra={"event": "step_retried", **fields},
         )
