@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -28,7 +30,8 @@ from drain.workers.context import step_options
 from drain.workers.context.current import current_attempt
 from drain.workers.errors import INTERRUPTIONS, WorkerStoppedError
 from tests import jobs_in_batches
-from tests.helpers import connected, end, leading, rq_worker
+from tests.blocks import OfDjango, forget_django, use_django_at
+from tests.helpers import connected, end, leading, rq_worker, wait_until
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
 from tests.process.test_steps import recorded
 from tests.worker_processes import Yard
@@ -91,6 +94,19 @@ def by_async_psycopg(options: dict[str, Any], fail: Fail) -> Any:
     return asyncio.run(drain.async_psycopg_step_transaction.options(**options)("charge", write, Calls(fail)))
 
 
+def by_django(options: dict[str, Any], fail: Fail) -> Any:
+    from drain.contrib.django import step_transaction
+
+    use_django_at(current_attempt().database_url)
+    return step_transaction.options(**options)("charge", _write_by_django, Calls(fail))
+
+
+def _write_by_django(calls: Calls) -> str:
+    from django.db import connection
+
+    return _write(OfDjango(connection), calls)
+
+
 def _write(handle: Any, calls: Calls) -> str:
     label = calls.begin()
     leave(handle, label)
@@ -99,6 +115,8 @@ def _write(handle: Any, calls: Calls) -> str:
 
 OUTSIDE = [outside, outside_async]
 TRANSACTIONS = [by_sqlalchemy, by_psycopg, by_async_sqlalchemy, by_async_psycopg]
+if find_spec("drain.contrib"):
+    TRANSACTIONS.append(by_django)
 ALL = pytest.mark.parametrize("way", [*OUTSIDE, *TRANSACTIONS])
 ATOMIC = pytest.mark.parametrize("way", TRANSACTIONS)
 
@@ -116,8 +134,12 @@ calls_made: list[int] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_calls() -> None:
+def _no_calls() -> Iterator[None]:
     calls_made.clear()
+    yield
+    django = sys.modules.get("django.conf")
+    if django and django.settings.configured:
+        forget_django()
 
 
 @ALL
@@ -203,8 +225,8 @@ def test_errors_that_the_job_does_not_retry_are_not_retried(shop: Workshop, opti
     def act() -> None:
         outside({"retries": 3, "backoff": LONG}, until_call(2))
 
-    errors = (OSError,) if option == "give_up_on" else (ValueError,)
-    assert shop.work(shop.delivered(act, **{option: errors})) == "dead"
+    options: dict[str, Any] = {option: (OSError if option == "give_up_on" else ValueError,)}
+    assert shop.work(shop.delivered(act, **options)) == "dead"
     assert calls_made == [1]
 
 
@@ -306,6 +328,19 @@ def test_a_step_that_may_be_recorded_is_not_retried(shop: Workshop, way: Way) ->
 
 
 @ATOMIC
+def test_a_retry_has_a_session_of_its_own_if_the_server_ended_the_first(shop: Workshop, way: Way) -> None:
+    def fail(call: int) -> None:
+        if call == 1:
+            assert wait_until(lambda: shop.terminate("drain job"))
+            raise OSError
+
+    job_id = shop.delivered(lambda: way({"retries": 1, "backoff": 0}, fail))
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["call 2"]
+    assert recorded(shop) == [(job_id, "charge", "call 2", 1)]
+
+
+@ATOMIC
 def test_a_step_of_an_outdated_claim_is_not_retried(shop: Workshop, way: Way) -> None:
     def fail(call: int) -> None:
         calls_made.append(call)
@@ -329,9 +364,13 @@ def test_a_deferred_constraint_that_fails_at_the_commit_is_not_retried(shop: Wor
 
 
 def test_a_result_that_cannot_be_kept_is_not_retried(shop: Workshop) -> None:
+    def unfit() -> object:
+        calls_made.append(1)
+        return object()
+
     def act() -> None:
         with pytest.raises(UnfitResultError):
-            drain.step.options(retries=3, backoff=LONG)("charge", lambda: calls_made.append(1) or object())
+            drain.step.options(retries=3, backoff=LONG)("charge", unfit)
 
     assert shop.work(shop.delivered(act)) == "finished"
     assert calls_made == [1]
@@ -445,6 +484,16 @@ def test_options_are_checked_at_once(options: dict[str, Any], words: str) -> Non
 def test_only_async_steps_have_a_timeout(step: Any) -> None:
     with pytest.raises(ValueError, match="only an async step can have a timeout"):
         step.options(timeout=1)
+
+
+if TYPE_CHECKING:
+
+    def charge(order_id: int, *, key: str) -> None: ...
+
+    # The type check reports an unused `ignore`.
+    drain.step.options(retries=1)("charge", charge, 42, key="a")
+    drain.step.options(retries=1)("charge", charge, "42", key="a")  # type: ignore[arg-type]
+    drain.step("charge", charge, "42", key="a")  # type: ignore[arg-type]
 
 
 def test_steps_are_still_checked(shop: Workshop) -> None:

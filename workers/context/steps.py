@@ -52,6 +52,8 @@ def step(name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kw
     For effects outside the database, such as a payment: a worker that dies between the call and the commit of its
     result repeats the call in the next attempt. Pass an idempotency key, such as `current_job().key` and the name.
 
+    `step.options(retries=3)("charge", charge, 42)` calls it again within the attempt if it raises.
+
     Args:
         name: Unique within the job, and the same in each attempt; up to 255 characters.
         function: Returns numbers, strings, lists and objects, up to 64 KiB of JSON.
