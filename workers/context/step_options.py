@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from drain.formatting import duration, visible
 from drain.jobs.options import backoff_seconds
@@ -32,12 +32,13 @@ _NAP_SECONDS = 0.1
 _FINAL = (*INTERRUPTIONS, Defer, RateLimited, Retry, TransactionError)
 
 
-class WithOptions(Protocol[F_co]):
-    """Step function that can be given options."""
+class WithOptions(Generic[F_co]):
+    """Type of a step function with `options`; not a protocol, which Pyright could not call."""
 
     @property
     def __call__(self) -> F_co:
         """The step function."""
+        raise NotImplementedError
 
     def options(
         self, *, retries: int = 0, backoff: float | timedelta = 1.0, timeout: float | timedelta | None = None
@@ -52,6 +53,7 @@ class WithOptions(Protocol[F_co]):
         Raises:
             ValueError: An option is not valid.
         """
+        raise NotImplementedError
 
 
 class _Tried(NamedTuple):
