@@ -77,6 +77,38 @@ def step_and_fail_once_grouped(label: str) -> None:
     step_and_fail_once.function(label)
 
 
+@job(max_attempts=1)
+def retry_step(label: str) -> None:
+    """Leave the label in a step that fails once."""
+    tries: list[str] = []
+
+    def write(session: Session) -> None:
+        _write(session, label)
+        tries.append(label)
+        if len(tries) == 1:
+            raise ConnectionError(label)
+
+    step_transaction.options(retries=1, backoff=SOON)("write", write)
+
+
+@job(max_attempts=1)
+async def retry_step_in_loop(label: str) -> None:
+    tries: list[str] = []
+
+    async def write(session: AsyncSession) -> None:
+        await session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
+        tries.append(label)
+        if len(tries) == 1:
+            raise ConnectionError(label)
+
+    await async_step_transaction.options(retries=1, backoff=SOON)("write", write)
+
+
+@job(max_attempts=1, isolated=True)
+def retry_step_isolated(label: str) -> None:
+    retry_step.function(label)
+
+
 def _write(session: Session, label: str) -> None:
     session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
 

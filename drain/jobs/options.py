@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,13 @@ class JobOptions:
     def limits(self) -> Limits:
         """Limits for claims."""
         return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
+
+
+def backoff_seconds(base_seconds: float, cap_seconds: float, failures: int) -> float:
+    """Return the wait after some failures; jitter keeps those that failed together apart."""
+    # Bounded: the float would overflow.
+    step = min(cap_seconds, base_seconds * 2.0 ** min(failures - 1, 64))
+    return step * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def _is_a(kind: Any, value: object) -> bool:

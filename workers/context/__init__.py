@@ -10,6 +10,7 @@ In the order of a job's path:
     log_fields        the running job in its log records
     transaction       `transaction()`: writes and finish in one commit
     steps             `step()` and `step_transaction()`: results kept for later attempts
+    step_options      retries within the attempt, and timeouts of async steps
     predecessors      results of the jobs that it waited for
     finish_guard      rules of every such transaction
     loading           imports of SQLAlchemy, by one thread at a time

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import psycopg
@@ -19,6 +20,7 @@ from drain.workers.context.async_transaction import require_greenlet
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
 from drain.workers.context.loading import load
+from drain.workers.context.step_options import async_retried, with_options
 from drain.workers.context.steps import PAUSE_SECONDS, begun, checked, may_have_some, steps_of, unfit
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
+@with_options
 async def async_step(
     name: str, function: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs
 ) -> Any:
@@ -34,11 +37,13 @@ async def async_step(
     attempt, name = current_attempt(), checked(name)
     if (kept := await _find(attempt, name)) is None:
         with begun(attempt, name) as ran:
-            kept = ran(await _ended(function(*args, **kwargs)))
+            call = partial(_ended, function, *args, **kwargs)
+            kept = ran(await async_retried(attempt, name, function, call))
             await _record(attempt, kept)
     return json.loads(kept.result)
 
 
+@with_options
 async def async_step_transaction(
     name: str,
     function: Callable[Concatenate[AsyncSession, P], Awaitable[Any]],
@@ -54,15 +59,21 @@ async def async_step_transaction(
 
     if (kept := await _find(attempt, name)) is None:
         with begun(attempt, name) as ran:
-            async with session_of(attempt.database_url) as session:
-                value = await _ended(function(session, *args, **kwargs))
-                await session.flush()
-                kept = ran(value)
-                with recording(attempt, await driver_of_session(session), kept):
-                    await commit_with_the_finish(session)
+
+            async def write() -> Step:
+                async with session_of(attempt.database_url) as session:
+                    value = await _ended(function, session, *args, **kwargs)
+                    await session.flush()
+                    done = ran(value)
+                    with recording(attempt, await driver_of_session(session), done):
+                        await commit_with_the_finish(session)
+                return done
+
+            kept = await async_retried(attempt, name, function, write)
     return json.loads(kept.result)
 
 
+@with_options
 async def async_psycopg_step_transaction(
     name: str,
     function: Callable[Concatenate[psycopg.AsyncConnection[Any], P], Awaitable[Any]],
@@ -74,10 +85,15 @@ async def async_psycopg_step_transaction(
     attempt, name = current_attempt(), checked(name)
     if (kept := await _find(attempt, name)) is None:
         with begun(attempt, name) as ran:
-            async with bare(attempt.database_url) as connection:
-                kept = ran(await _ended(function(connection, *args, **kwargs)))
-                with recording(attempt, connection, kept):
-                    await connection.commit()
+
+            async def write() -> Step:
+                async with bare(attempt.database_url) as connection:
+                    done = ran(await _ended(function, connection, *args, **kwargs))
+                    with recording(attempt, connection, done):
+                        await connection.commit()
+                return done
+
+            kept = await async_retried(attempt, name, function, write)
     return json.loads(kept.result)
 
 
@@ -88,8 +104,9 @@ async def _find(attempt: Attempt, name: str) -> Step | None:
     return steps.take(name)
 
 
-async def _ended(value: Any) -> Any:
-    """Return the value of a coroutine, or of a plain function."""
+async def _ended(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Return the value of a coroutine function, or of a plain one."""
+    value = function(*args, **kwargs)
     return await value if inspect.isawaitable(value) else value
 
 

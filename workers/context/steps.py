@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -30,6 +31,7 @@ from drain.workers.context.finish_guard import recording
 from drain.workers.context.lent_connections import lender
 from drain.workers.context.loading import load
 from drain.workers.context.recorded_steps import Steps
+from drain.workers.context.step_options import retried, with_options
 from drain.workers.context.written_result import written
 from drain.workers.errors import StepError, TransactionError, UnfitResultError
 
@@ -43,11 +45,14 @@ P = ParamSpec("P")
 PAUSE_SECONDS = 0.25
 
 
+@with_options
 def step(name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     """Call a function once, and keep its result for later attempts of the job.
 
     For effects outside the database, such as a payment: a worker that dies between the call and the commit of its
     result repeats the call in the next attempt. Pass an idempotency key, such as `current_job().key` and the name.
+
+    `step.options(retries=3)("charge", charge, 42)` calls it again within the attempt if it raises.
 
     Args:
         name: Unique within the job, and the same in each attempt; up to 255 characters.
@@ -68,11 +73,12 @@ def step(name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kw
     attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
         with begun(attempt, name) as ran:
-            kept = ran(function(*args, **kwargs))
+            kept = ran(retried(attempt, name, function, partial(function, *args, **kwargs)))
             _record(attempt, kept)
     return json.loads(kept.result)
 
 
+@with_options
 def step_transaction(
     name: str, function: Callable[Concatenate[Session, P], Any], /, *args: P.args, **kwargs: P.kwargs
 ) -> Any:
@@ -98,15 +104,22 @@ def step_transaction(
 
     attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran, session_of(attempt.database_url) as session:
-            value = function(session, *args, **kwargs)
-            session.flush()
-            kept = ran(value)
-            with recording(attempt, driver_of(session.connection()), kept):
-                session.commit_with_the_finish()
+        with begun(attempt, name) as ran:
+
+            def write() -> Step:
+                with session_of(attempt.database_url) as session:
+                    value = function(session, *args, **kwargs)
+                    session.flush()
+                    done = ran(value)
+                    with recording(attempt, driver_of(session.connection()), done):
+                        session.commit_with_the_finish()
+                return done
+
+            kept = retried(attempt, name, function, write)
     return json.loads(kept.result)
 
 
+@with_options
 def psycopg_step_transaction(
     name: str,
     function: Callable[Concatenate[psycopg.Connection[Any], P], Any],
@@ -117,10 +130,16 @@ def psycopg_step_transaction(
     """As `step_transaction`, with a psycopg connection, which must not be kept."""
     attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran, bare(attempt.database_url) as connection:
-            kept = ran(function(connection, *args, **kwargs))
-            with recording(attempt, connection, kept):
-                connection.commit()
+        with begun(attempt, name) as ran:
+
+            def write() -> Step:
+                with bare(attempt.database_url) as connection:
+                    done = ran(function(connection, *args, **kwargs))
+                    with recording(attempt, connection, done):
+                        connection.commit()
+                return done
+
+            kept = retried(attempt, name, function, write)
     return json.loads(kept.result)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.formatting import count, duration, visible
-from drain.jobs.options import JobOptions
+from drain.jobs.options import JobOptions, backoff_seconds
 from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
 from drain.workers.execution.death import Death
@@ -137,16 +136,11 @@ def decide_unrun(claim: Claim) -> Decision:
 
 
 def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """Return the wait after some failed attempts: as listed, or exponential and capped.
-
-    Jitter keeps jobs that failed together apart.
-    """
+    """Return the wait after some failed attempts: as listed, or exponential and capped."""
     options = options or JobOptions()
     if options.retry_delays:
         return options.retry_delays[min(attempts, len(options.retry_delays)) - 1]
-    # Bounded: the float would overflow.
-    step = min(options.retry_cap_seconds, options.retry_base_seconds * 2.0 ** min(attempts - 1, 64))
-    return step * random.uniform(0.5, 1.0)  # noqa: S311
+    return backoff_seconds(options.retry_base_seconds, options.retry_cap_seconds, attempts)
 
 
 def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:

@@ -30,6 +30,7 @@ from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.django_connections import abandon, cancel, is_of_a_test
 from drain.workers.context.finish_guard import note_heartbeat, nothing_committed, only_one, refusal, too_early
 from drain.workers.context.lent_connections import is_lent
+from drain.workers.context.step_options import retried, with_options
 from drain.workers.context.steps import begun, checked, find
 from drain.workers.errors import TransactionError
 
@@ -56,16 +57,23 @@ def transaction(using: str = "default") -> Iterator[Any]:
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
+@with_options
 def step_transaction(
     name: str, function: Callable[..., Any], /, *args: Any, using: str = "default", **kwargs: Any
 ) -> Any:
     """See `drain.contrib.django.step_transaction`."""
     attempt, name = current_attempt(), checked(name)
     if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran, _atomic(attempt, using) as block:
-            kept = ran(function(*args, **kwargs))
-            block.check()
-            _record(block.connection, attempt, kept)
+        with begun(attempt, name) as ran:
+
+            def write() -> Step:
+                with _atomic(attempt, using) as block:
+                    done = ran(function(*args, **kwargs))
+                    block.check()
+                    _record(block.connection, attempt, done)
+                return done
+
+            kept = retried(attempt, name, function, write)
     return json.loads(kept.result)
 
 

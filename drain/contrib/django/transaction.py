@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from drain.workers.context.step_options import WithOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def transaction(using: str = "default") -> AbstractContextManager[Any]:
@@ -35,6 +40,17 @@ def transaction(using: str = "default") -> AbstractContextManager[Any]:
     return job_transaction.transaction(using)
 
 
+def _with_options(step: F) -> WithOptions[F]:
+    def options(**chosen: Any) -> Any:
+        from drain.contrib.django import job_transaction
+
+        return job_transaction.step_transaction.options(**chosen)
+
+    cast(Any, step).options = options
+    return cast("WithOptions[F]", step)
+
+
+@_with_options
 def step_transaction(
     name: str, function: Callable[..., Any], /, *args: Any, using: str = "default", **kwargs: Any
 ) -> Any:

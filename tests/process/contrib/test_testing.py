@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -365,6 +366,47 @@ def test_steps_are_savepoints_which_later_attempts_leave_out(
         staged.advance(timedelta(hours=1))
         assert states(staged.run()) == ["finished"]
     assert effects(connection) == ["session 1", "psycopg 1", "async session 1", "async psycopg 1"]
+
+
+def test_retries_of_steps_do_not_wait(connection: psycopg.Connection[Any], staged: Staged) -> None:
+    """Writes of failed calls are rolled back to the step's savepoint."""
+    calls: list[Any] = []
+
+    def write(inner: Any, label: str) -> int:
+        calls.append(label)
+        insert = f"INSERT INTO effects VALUES ('{label} {len(calls)}')"
+        inner.execute(sqlalchemy.text(insert) if isinstance(inner, Session) else insert)
+        if len(calls) % 2:
+            raise OSError
+        return len(calls)
+
+    async def write_async(inner: Any, label: str) -> int:
+        if isinstance(inner, AsyncSession):
+            return await inner.run_sync(write, label)
+        calls.append(label)
+        await inner.execute(f"INSERT INTO effects VALUES ('{label} {len(calls)}')")
+        if len(calls) % 2:
+            raise OSError
+        return len(calls)
+
+    options: Any = {"retries": 1, "backoff": timedelta(minutes=1)}
+
+    @job
+    def steps() -> None:
+        assert drain.step_transaction.options(**options)("session", write, "session") == 2
+        assert drain.psycopg_step_transaction.options(**options)("psycopg", write, "psycopg") == 4
+
+    @job
+    async def async_steps() -> None:
+        await drain.async_step_transaction.options(**options)("session", write_async, "async session")
+        await drain.async_psycopg_step_transaction.options(**options)("psycopg", write_async, "async psycopg")
+
+    began = monotonic()
+    for each in (steps, async_steps):
+        each.stage(connection)
+        staged.run(check=True)
+    assert monotonic() - began < 30
+    assert effects(connection) == ["session 2", "psycopg 4", "async session 6", "async psycopg 8"]
 
 
 def test_jobs_read_the_results_of_their_predecessors(
