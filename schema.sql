@@ -595,20 +595,18 @@ CREATE TABLE IF NOT EXISTS job_edges (
     CONSTRAINT on_failure_must_be_cancel_run_or_hold CHECK (on_failure IN ('cancel', 'run', 'hold')),
     CONSTRAINT state_must_be_waiting_met_or_idle CHECK (state IN ('waiting', 'met', 'idle'))
 );
--- For ended jobs.
+-- For ended jobs, for a job's last predecessor of many, and for new edges. The second conditions hold for every row, but
+-- keep each kind of query off the other indexes: they look alike while the table is believed empty.
 CREATE INDEX IF NOT EXISTS job_edges_awaited ON job_edges (awaited_id, child_id, parent_id)
-    WHERE state = 'waiting';
--- For a job's last predecessor of many. The second condition holds for every row, but keeps lookups by awaited job off
--- this index.
+    WHERE state = 'waiting' AND awaited_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS job_edges_waiting ON job_edges (child_id, parent_id) WHERE state = 'waiting' AND child_id > 0;
--- For new edges.
-CREATE INDEX IF NOT EXISTS job_edges_changed ON job_edges (changed_xid) WHERE state = 'waiting';
+CREATE INDEX IF NOT EXISTS job_edges_changed ON job_edges (changed_xid) WHERE state = 'waiting' AND changed_xid IS NOT NULL;
 
 -- Lets jobs wait for others: children[i] for parents[i]. The children must be blocked jobs that this role has staged in
 -- this transaction. drain_stage() calls it for the option "after".
 --
--- Runs with the owner's rights, since applications may not read others' jobs. IS TRUE and the generic plan leave only
--- primary keys to look in: blocked jobs share one scheduled_at.
+-- Runs with the owner's rights, since applications may not read others' jobs. Scalar subqueries, IS TRUE and the generic
+-- plan leave only primary keys to look in: blocked jobs share one scheduled_at, and a table may be believed empty.
 DO $do$ BEGIN EXECUTE pg_catalog.format($text$
 CREATE OR REPLACE FUNCTION drain_after(children bigint[], parents bigint[], on_failure text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -618,10 +616,10 @@ DECLARE
     unfit bigint;
 BEGIN
     SELECT given.id INTO unfit FROM unnest(children) AS given (id)
-    WHERE NOT EXISTS (
-        SELECT FROM %1$s.staged_jobs_scheduled AS job WHERE job.id = given.id
+    WHERE (
+        SELECT true FROM %1$s.staged_jobs_scheduled AS job WHERE job.id = given.id
             AND (job.scheduled_at = '9999-12-29 00:00:00+00' AND job.staged_at = now()
-                AND job.staged_by = %1$s.drain_role()) IS TRUE)
+                AND job.staged_by = %1$s.drain_role()) IS TRUE) IS NULL
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -629,10 +627,10 @@ BEGIN
             HINT = 'Only the transaction that stages a job can let it wait: use the option "after" of drain_stage().';
     END IF;
     SELECT given.id INTO unfit FROM unnest(parents) AS given (id)
-    WHERE NOT EXISTS (SELECT FROM %1$s.staged_jobs AS job WHERE job.id = given.id)
-        AND NOT EXISTS (SELECT FROM %1$s.inflight_jobs AS job WHERE job.id = given.id)
-        AND NOT EXISTS (SELECT FROM %1$s.finished_jobs AS job WHERE job.id = given.id)
-        AND NOT EXISTS (SELECT FROM %1$s.dead_jobs AS job WHERE job.id = given.id)
+    WHERE (SELECT true FROM %1$s.staged_jobs AS job WHERE job.id = given.id LIMIT 1) IS NULL
+        AND (SELECT true FROM %1$s.inflight_jobs AS job WHERE job.id = given.id LIMIT 1) IS NULL
+        AND (SELECT true FROM %1$s.finished_jobs AS job WHERE job.id = given.id LIMIT 1) IS NULL
+        AND (SELECT true FROM %1$s.dead_jobs AS job WHERE job.id = given.id LIMIT 1) IS NULL
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'foreign_key_violation',
@@ -1007,7 +1005,7 @@ BEGIN
             ELSE typ = 'string' AND value #>> '{}' ~ form END;
         IF fits AND kind = 'a time' THEN
             BEGIN
-                PERFORM (value #>> '{}')::timestamptz;
+                fits := (value #>> '{}')::timestamptz < blocked OR name <> 'run_at';
             EXCEPTION WHEN data_exception THEN
                 fits := false;
             END;

@@ -144,6 +144,9 @@ class Unblocker:
                 self._alive()
 
     def _look_when_due(self, now: float) -> None:
+        if any(source.statement is not PAGE_OF_ALL for source in self._sources):
+            # They would pile up.
+            return
         pause = self._pause if self._waits else _IDLE_SECONDS
         if now < self._looked_at + pause:
             # Jobs may have arrived, and edges with them.

@@ -61,7 +61,8 @@ class Predecessors:
         """Return JSON for `drain_after`, `[[id, on_failure], ...]`, or raise StageError."""
         if self._function is None:
             return self._edges
-        found = computed("after", self._function, args, kwargs)
+        function = self._function
+        found = computed("after", lambda *a, **k: reusable(function(*a, **k)), args, kwargs)
         return NO_EDGES if found is None else _edges(found, self._on_failure)
 
 
@@ -81,6 +82,11 @@ def of_call(
             raise StageError("on_failure needs jobs to wait for: give their ids as after=[...]")
     found = None if chosen is None else Predecessors(chosen, on_failure or "cancel")
     return found if found is not None and found.may_exist else None
+
+
+def reusable(given: Any) -> Any:
+    """Read an iterator's items, so that they can be used again; return all else as it is."""
+    return tuple(given) if hasattr(given, "__next__") else given
 
 
 def check_registered(after: object, cron: str | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
+from drain.jobs import dependencies
 from drain.jobs import options as job_options
 from drain.jobs.dependencies import AfterFunction
 from drain.jobs.keys import KeyOption
@@ -55,6 +56,8 @@ class Job(Stager[P], Generic[P, R]):
     def options(self, **given: Unpack[StageOptions]) -> Stager[P]:
         """Return a stager with options: `send.options(run_in=60).stage(session, 42)`; TypeError if unknown."""
         check_names("options()", given)
+        if "after" in given:
+            given["after"] = dependencies.reusable(given["after"])
         return Stager(self, given)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

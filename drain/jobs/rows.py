@@ -16,6 +16,7 @@ from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.options import DEFAULT_QUEUE, JobOptions, RegisteredJob, name_and_options
 from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
 from drain.tables import inserts
+from drain.tables.columns import BLOCKED_UNTIL
 
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 Arguments: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
@@ -203,7 +204,10 @@ def _columns(name: str, registered: JobOptions | None, options: ManyOptions) -> 
 
 def _scheduled_at(run_at: datetime | None, run_in: timedelta | float | None) -> datetime | None:
     if run_in is None:
-        return values.as_time("run_at", run_at)
+        at = values.as_time("run_at", run_at)
+        if at is not None and at >= BLOCKED_UNTIL:
+            raise StageError(f"run_at must lie before {BLOCKED_UNTIL:%Y-%m-%d}, the time of blocked jobs")
+        return at
     if run_at is not None:
         raise StageError("give run_at or run_in, not both")
     return values.as_later("run_in", run_in)

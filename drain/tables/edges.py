@@ -49,7 +49,7 @@ class News(NamedTuple):
     died: Sequence[int] = ()
 
 
-_WAITS = "EXISTS (SELECT FROM job_edges WHERE state = 'waiting')"
+_WAITS = f"EXISTS (SELECT FROM job_edges WHERE {CHILD_WAITS})"
 FIRST_LOOK = f"SELECT pg_current_snapshot()::text, {_WAITS}"
 
 

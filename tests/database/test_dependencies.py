@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 from psycopg import errors
 
+from drain import StageError, stage
 from drain.enqueuer import unblocker
 from drain.tables import edges
 from tests.flows import Flows, flows
-from tests.helpers import PATIENCE_SECONDS, query, wait_until
+from tests.helpers import PATIENCE_SECONDS, new_enqueuer, query, wait_until
 
 
 @pytest.fixture
@@ -412,6 +414,69 @@ def test_no_look_reads_what_was_seen(jobs: Flows) -> None:
         assert list(news.finished) == [parent]
         jobs.look()
         assert jobs.state(child) == "waiting"
+
+
+def test_a_long_chain_behind_a_dead_job_is_cancelled_in_one_call(jobs: Flows) -> None:
+    chain = [jobs.stage()]
+    for _ in range(30):
+        chain.append(jobs.stage(chain[-1]))
+    jobs.die(chain[0])
+    jobs.enqueuer.unblock_all()
+    assert set(jobs.states(*chain[1:])) == {"cancelled"}
+
+
+def test_edges_of_many_cancelled_jobs_become_idle_in_pages(
+    jobs: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "MOST_IDLE", 4)
+    dead, *others = [jobs.stage() for _ in range(5)]
+    children = [jobs.stage(dead, *others) for _ in range(3)]
+    jobs.die(dead)
+    jobs.look()
+    assert set(jobs.states(*children)) == {"cancelled"}
+    assert {state for child in children for state in jobs.edges(child)} == {"idle"}
+
+
+def test_an_edge_locked_by_another_session_holds_up_no_other(jobs: Flows) -> None:
+    parent = jobs.stage()
+    children = [jobs.stage(parent) for _ in range(3)]
+    jobs.connection.execute("SET lock_timeout = '50ms'")
+    jobs.enqueuer.connection.execute("SET lock_timeout = '50ms'")
+    with jobs.open() as other:
+        other.execute("SELECT FROM job_edges WHERE child_id = %s FOR UPDATE", (children[1],))
+        jobs.finish(parent)
+        jobs.enqueuer.unblock_all()
+        assert jobs.states(*children) == ["waiting", "blocked", "waiting"]
+        other.rollback()
+    jobs.look()
+    assert jobs.state(children[1]) == "waiting"
+
+
+def test_jobs_that_wait_for_one_of_a_forward_queue_are_cancelled(database_url: str, redis_url: str) -> None:
+    with new_enqueuer(database_url, redis_url, forward_queues=frozenset({"fast"})) as enqueuer:
+        jobs = Flows(database_url, enqueuer)
+        parent = jobs.stage(queue="fast")
+        children = [jobs.stage((parent, on_failure)) for on_failure in ("cancel", "run", "hold")]
+        enqueuer.drain()
+        jobs.look()
+        assert jobs.states(parent, *children) == ["absent", "cancelled", "cancelled", "cancelled"]
+        assert jobs.explanation(children[1]).endswith("was discarded, or is of a forward queue")
+
+
+def test_a_repeated_idempotency_key_keeps_the_first_predecessors(jobs: Flows) -> None:
+    first, second = jobs.stage(), jobs.stage()
+    with jobs.open() as one:
+        child = jobs.stage(first, idempotency_key="k", on=one)
+        assert jobs.stage(second, idempotency_key="k", on=one) == child
+        one.commit()
+    assert query(jobs.url, "SELECT parent_id FROM job_edges") == [(first,)]
+
+
+def test_no_job_is_scheduled_for_the_time_of_blocked_ones(jobs: Flows) -> None:
+    with pytest.raises(psycopg.Error, match="run_at"):
+        jobs.stage(run_at="9999-12-29T00:00:00Z")
+    with pytest.raises(StageError, match="run_at must lie before 9999-12-29"):
+        stage(jobs.connection, "m.f", run_at=datetime(9999, 12, 29, tzinfo=UTC))
 
 
 def test_only_the_staging_transaction_adds_edges(jobs: Flows) -> None:

@@ -173,6 +173,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "on_failure needs jobs to wait for: give their ids as after=[...]",
     ),
     "twice": ({"after": [1, After(1, "run")]}, "after has job 1 twice, with different on_failure"),
+    "error of a generator": (
+        {"after": lambda: (1 / each for each in [0])},
+        "the after cannot be computed from the arguments (ZeroDivisionError",
+    ),
     "error": ({"after": lambda: 1 / 0}, "the after cannot be computed from the arguments (ZeroDivisionError"),
     "function's": ({"after": lambda: ["x"]}, "whole numbers, not a str"),
 }
@@ -336,7 +340,7 @@ def test_only_a_jobs_own_transaction_can_let_it_wait(
     a, plain = drain.stage_many(shop, "m.f", [(), ()])
     child = drain.stage(shop, "m.f", after=a)
     for each in (plain, child, 99):
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"job {each} is no blocked job"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"job {each} is not a blocked job"):
             shop.execute("SELECT drain_after(ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY['run'])", [each, a])
 
 
@@ -414,3 +418,13 @@ def test_the_tables_are_found_in_their_schema(
     parent = drain.stage(shop, "m.f")
     child = drain.stage(shop, "m.f", after=parent)
     assert edges(database_url) == [waits(child, parent)]
+
+
+def test_an_iterator_among_the_options_is_used_by_each_call(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        parent = drain.stage(connection, "m.f")
+        stager = drain.job(name="m.g")(lambda: None).options(after=iter([parent]))
+        children = [stager.stage(connection) for _ in range(2)]
+    assert query(database_url, "SELECT child_id FROM job_edges ORDER BY 1") == [
+        (child,) for child in children
+    ]
