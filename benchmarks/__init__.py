@@ -15,6 +15,7 @@
     overheads      staging with and without spans, and hooks that nobody has registered
     prometheus     a Prometheus of its own with the alarms of deploy/prometheus, for tests too
     quiet_alarms   a soak without faults, in which no alarm may fire; quiet_jobs are its jobs
+    flows          jobs that wait for others, for `dependencies`; dependent_jobs is their job
     crowd          jobs in every state by the million, hostile ones among them; for tests too
     alone          command line of a module that measures one section
 

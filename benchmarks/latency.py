@@ -16,6 +16,7 @@ from drain import stage
 from drain.workers import job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.queues import SimpleQueue
 
     from drain.embedded import Services
@@ -59,27 +60,38 @@ def measure(services: Services, seconds: float) -> tuple[list[float], list[float
     )
 
 
-def _application(database_url: str, seconds: float, committed: SimpleQueue[tuple[Times, Times]]) -> None:
-    """Commit PER_SECOND transactions a second, each with one staged job, on a few connections."""
-    popped: Times = {}
-    worked: Times = {}
-    until = int(PER_SECOND * seconds)
+def at_a_rate(
+    database_url: str, per_second: int, seconds: float, act: Callable[[psycopg.Connection[Any], int], object]
+) -> None:
+    """Call `act` so many times a second, on a few connections, however long each call takes."""
+    until = int(per_second * seconds)
     began = monotonic() + 0.1
 
     def run(thread: int) -> None:
         with psycopg.connect(database_url) as connection:
             for number in range(thread, until, THREADS):
-                sleep(max(0.0, began + number / PER_SECOND - monotonic()))
-                is_worked = number % WORKED_ONE_IN == 0
-                id_ = stage(connection, started, queue="worked" if is_worked else "popped")
-                connection.commit()
-                (worked if is_worked else popped)[id_] = monotonic()
+                sleep(max(0.0, began + number / per_second - monotonic()))
+                act(connection, number)
 
     threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def _application(database_url: str, seconds: float, committed: SimpleQueue[tuple[Times, Times]]) -> None:
+    """Commit PER_SECOND transactions a second, each with one staged job."""
+    popped: Times = {}
+    worked: Times = {}
+
+    def commit(connection: psycopg.Connection[Any], number: int) -> None:
+        is_worked = number % WORKED_ONE_IN == 0
+        id_ = stage(connection, started, queue="worked" if is_worked else "popped")
+        connection.commit()
+        (worked if is_worked else popped)[id_] = monotonic()
+
+    at_a_rate(database_url, PER_SECOND, seconds, commit)
     committed.put((popped, worked))
 
 

@@ -12,6 +12,7 @@ from benchmarks import (
     alone,
     bulk_report,
     check,
+    dependencies,
     depths,
     drain_report,
     exactness,
@@ -206,6 +207,15 @@ def _admission(started: Services, place: Place) -> list[str]:
     ]
 
 
+def _dependencies(started: Services, place: Place) -> list[str]:
+    sizes = alone.sizes_of(dependencies.SIZES, quick=place.sizes.scale < 1)
+    return [
+        "# Jobs that wait for others",
+        machine.line(started, place.kind),
+        dependencies.section(started, **sizes),
+    ]
+
+
 def _sight(started: Services, place: Place) -> list[str]:
     return [
         "# To see",
@@ -242,6 +252,7 @@ PARTS: dict[str, Part] = {
     # On both kinds of servers at once.
     "stock": Part(_stock, kinds=(servers.EMBEDDED,)),
     "plain": Part(_plain),
+    "dependencies": Part(_dependencies),
     "admission": Part(_admission),
     # Jobs that sleep: servers make little difference.
     "sight": Part(_sight),

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def command(services: Services, *words: str, jobs: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run `drain …` while the block runs, then end it by SIGTERM."""
-    program = [sys.executable, "-c", "from drain.__main__ import main; main()", *words]
+def command(
+    services: Services, *words: str, jobs: str = "", patch: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `drain …` while the block runs, then end it by SIGTERM; `patch` is Python that runs first."""
+    program = [sys.executable, "-c", f"{patch}\nfrom drain.__main__ import main; main()", *words]
     process = subprocess.Popen(program, env=environment(services, jobs), stderr=subprocess.DEVNULL)
     try:
         yield process

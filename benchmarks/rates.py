@@ -45,7 +45,7 @@ class DiscardingProducer(Producer):
 def refill(services: Services, rows: int) -> None:
     """Fill an empty database with this number of staged rows, and let the server finish its background work."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
-        connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs")
+        connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, job_edges")
         # As in a new database, or the empty Redis would count as one that has lost its data.
         connection.execute("SELECT setval('drain_last_delivery', 0), setval('drain_pushed_up_to', 0)")
         connection.execute(FILL, (rows,))
@@ -107,7 +107,7 @@ def pushed_thin_alone(services: Services, jobs: int) -> float:
 
 def cpu_by_process(services: Services, jobs: int, *, thin: bool) -> dict[str, float]:
     """Measure the processor time of one drain, in microseconds a job, by process."""
-    with _leading(services, Producer(services.redis_url, NAMESPACE), thin=thin) as enqueuer:
+    with leading(services, Producer(services.redis_url, NAMESPACE), thin=thin) as enqueuer:
         backend = enqueuer.connection.info.backend_pid
         pids = {"PostgreSQL": backend, "Redis": services.redis.pid, "enqueuer": os.getpid()}
         before = {name: cpu_seconds(pid) for name, pid in pids.items() if pid}
@@ -141,7 +141,7 @@ def enqueued_in_thousands(services: Services, jobs: int) -> float:
 
 
 def _drained(services: Services, redis_: Producer, jobs: int, *, thin: bool = False) -> float:
-    with _leading(services, redis_, thin=thin) as enqueuer:
+    with leading(services, redis_, thin=thin) as enqueuer:
 
         def drain() -> None:
             drained = 0
@@ -153,7 +153,8 @@ def _drained(services: Services, redis_: Producer, jobs: int, *, thin: bool = Fa
 
 
 @contextmanager
-def _leading(services: Services, redis_: Producer, *, thin: bool = False) -> Iterator[Enqueuer]:
+def leading(services: Services, redis_: Producer, *, thin: bool = False) -> Iterator[Enqueuer]:
+    """Lead while the block runs."""
     with postgres.connect(services.database_url, "benchmark") as connection:
         state = leader.try_to_lead(connection)
         assert state is not None
