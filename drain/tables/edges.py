@@ -53,16 +53,15 @@ _WAITS = f"EXISTS (SELECT FROM job_edges WHERE {CHILD_WAITS})"
 FIRST_LOOK = f"SELECT pg_current_snapshot()::text, {_WAITS}"
 
 
+# A restored database has transactions from the future.
+_LATER = "{xid} >= %(xmax)s::xid8 AND {xid} < pg_snapshot_xmax(pg_current_snapshot())"
+_RAN = "{xid} = ANY (%(running)s::xid8[])"
+
+
 def _new(columns: str, table: str, xid: str, condition: str = "true") -> str:
     """Build a query of the rows that the last look did not see; two index scans, whatever its oldest transaction."""
-    return " UNION ALL ".join(
-        f"SELECT {columns} FROM {table} WHERE {xid} {found} AND {condition}"
-        for found in (
-            # A restored database has transactions from the future.
-            f">= %(xmax)s::xid8 AND {xid} < pg_snapshot_xmax(pg_current_snapshot())",
-            "= ANY (%(running)s::xid8[])",
-        )
-    )
+    parts = (part.format(xid=xid) for part in (_LATER, _RAN))
+    return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {part} AND {condition}" for part in parts)
 
 
 _IS_AWAITED = "(SELECT true FROM job_edges WHERE awaited_id = id AND state = 'waiting' LIMIT 1)"

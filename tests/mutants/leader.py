@@ -75,9 +75,9 @@ MUTANTS = (
     Mutant(
         "delete forwarded rows by range",
         "drain/tables/staged.py",
-        'DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"',
-        'DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id <= (SELECT max(each) '
-        'FROM unnest(%s::bigint[]) AS each)"',
+        "WITH gone AS (DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) RETURNING id)",
+        "WITH gone AS (DELETE FROM staged_jobs_ready WHERE id <= (SELECT max(each) "
+        "FROM unnest(%s::bigint[]) AS each) RETURNING id)",
         ("test_forward.py::test_only_jobs_of_a_queue_whose_key_is_not_a_list_stay",),
     ),
     Mutant(

@@ -9,15 +9,15 @@ MUTANTS = (
     Mutant(
         "look without the transactions that ran at the last look",
         _EDGES,
-        '(">= %(xmax)s::xid8", "= ANY (%(running)s::xid8[])")',
-        '(">= %(xmax)s::xid8",)',
+        "(_LATER, _RAN)",
+        "(_LATER,)",
         (f"{_TESTS}::test_an_end_that_commits_after_later_transactions_is_seen",),
     ),
     Mutant(
         "look only at the transactions that ran at the last look",
         _EDGES,
-        '(">= %(xmax)s::xid8", "= ANY (%(running)s::xid8[])")',
-        '("= ANY (%(running)s::xid8[])",)',
+        "(_LATER, _RAN)",
+        "(_RAN,)",
         (f"{_TESTS}::test_a_job_waits_until_its_predecessor_has_finished",),
     ),
     Mutant(
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "unblock a job that waits for another one",
         "drain/tables/staged.py",
-        "        AND (SELECT true FROM job_edges WHERE child_id = id AND state = 'waiting' LIMIT 1) IS NULL) IS TRUE))",
+        "        AND (SELECT true FROM job_edges WHERE child_id = id AND {CHILD_WAITS} LIMIT 1) IS NULL) IS TRUE))",
         "        ) IS TRUE))",
         (f"{_TESTS}::test_a_job_waits_for_its_last_predecessor",),
     ),
@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "wait for a child that another session has locked",
         _EDGES,
-        "IS TRUE FOR UPDATE SKIP LOCKED",
-        "IS TRUE FOR UPDATE",
+        "FOR UPDATE OF job SKIP LOCKED",
+        "FOR UPDATE OF job",
         (f"{_TESTS}::test_a_child_that_another_session_has_locked_is_unblocked_later",),
     ),
     Mutant(
@@ -75,5 +75,19 @@ MUTANTS = (
         'if edge.on_failure == "cancel":',
         'if edge.on_failure != "run":',
         (f"{_TESTS}::test_each_edge_says_what_follows_a_death",),
+    ),
+    Mutant(
+        "lock a child that was retried since it was read",
+        _EDGES,
+        "({IS_BLOCKED} AND job.xmin = seen.version)",
+        "({IS_BLOCKED})",
+        (f"{_TESTS}::test_a_child_that_was_retried_since_it_was_read_waits_for_its_new_edges",),
+    ),
+    Mutant(
+        "forward a job without a note for those that wait for it",
+        "drain/tables/staged.py",
+        "UPDATE job_edges SET on_failure = 'cancel', changed_xid = pg_current_xact_id()",
+        "UPDATE job_edges SET changed_xid = changed_xid",
+        (f"{_TESTS}::test_jobs_that_wait_for_one_of_a_forward_queue_are_cancelled",),
     ),
 )
