@@ -89,6 +89,16 @@ def test_a_cancelled_job_has_the_time_at_which_it_would_have_started(connection:
     assert one(connection, "scheduled_at", "dead_jobs", later) == (SOON,)
 
 
+def test_the_explanation_of_a_cancelled_job_says_that_a_retry_waits_again(
+    connection: Connection, env: dict[str, str]
+) -> None:
+    first = stage(connection)
+    child = stage(connection, [first])
+    cancel(connection, [child])
+    why = json.loads(drain(env, "explain", child, "--json"))["why"]
+    assert why.endswith(f"`drain dead retry {child}` stages it again, to wait for job {first}")
+
+
 def test_a_moved_job_stays_blocked_until_its_predecessors_finish(connection: Connection) -> None:
     first = stage(connection)
     blocked, free = stage(connection, [first]), stage(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drain.formatting import count
+from drain.read import dependencies
 from drain.read.explain.estimates import none
 from drain.read.explain.explanation import Explanation, Finding
 from drain.read.explain.situation import Situation
@@ -33,7 +34,11 @@ def explain_dead(situation: Situation) -> Explanation:
     cause = "cancelled" if job["reason"] == "cancelled" else "dead"
     reason, explanation = job["reason"], job["explanation"]
     what = explanation if reason in explanation else f"{reason}: {explanation}"
-    why = f"{what}; `drain dead retry {job['id']}` runs it again"
+    idle = [
+        each for each in dependencies.read(situation.connection, job["id"]).predecessors if each.edge != "met"
+    ]
+    then = f"stages it again, to wait for job {idle[0].awaited_id}" if idle else "runs it again"
+    why = f"{what}; `drain dead retry {job['id']}` {then}"
     details = {"reason": reason, "attempts": job["attempts"]}
     finding = Finding(cause, why, job["died_at"], _OVER, details)
     return situation.explanation("dead", finding)
