@@ -15,6 +15,7 @@ from benchmarks import figures, latency, rates
 from benchmarks.dependent_jobs import QUEUE, node
 from benchmarks.processes import command
 from drain.database import postgres
+from drain.enqueuer.enqueuer import SESSION
 from drain.tables import edges
 from drain.tables.columns import FINISHED, FINISHED_VALUES
 
@@ -150,16 +151,17 @@ def look_seconds(services: Services) -> list[float]:
     found = []
     rates.refill(services, 0)
     with postgres.connect(services.database_url, "benchmark") as connection:
+        connection.execute("; ".join(SESSION))
         for waiting in (0, LOOKS):
             if waiting:
                 parents = connection.execute(_PARENTS, (1,)).fetchall()[0]
                 with connection.transaction():
                     connection.execute(_CHILDREN, (waiting, list(parents)))
-            last = edges.look(connection, None).snapshot
+            last = edges.look(connection, None)
             taken = []
             for _ in range(LOOKS):
                 began = perf_counter()
-                last = edges.look(connection, last).snapshot
+                last = edges.look(connection, last)
                 taken.append(perf_counter() - began)
             found.append(statistics.median(taken))
     return found

@@ -21,7 +21,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer.comparison import Compared, compare
 from drain.tables import edges
-from drain.tables.edges import PAGE_OF_ALL, PAGE_OF_AWAITED, PAGE_OF_CHILDREN, Edge, Snapshot
+from drain.tables.edges import PAGE_OF_ALL, PAGE_OF_AWAITED, PAGE_OF_CHILDREN, Edge, News
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +91,10 @@ class Unblocker:
     def __init__(self, connection: Connection, alive: Callable[[], None] = lambda: None) -> None:
         self._connection = connection
         self._alive = alive
-        self._seen: Snapshot | None = None
+        self._last: News | None = None
         self._sources: deque[_Source] = deque()
         self._left: set[int] = set()
         self._left_until = -inf
-        self._waits = True
         self._looked_at = self._retry_at = -inf
         self._walk_at = 0.0
         self._pause = _SHORTEST_SECONDS
@@ -128,7 +127,7 @@ class Unblocker:
             self._report(error)
         # Found again by a walk.
         self._sources.clear()
-        self._seen, self._walk_at, self._left_until = None, 0.0, -inf
+        self._last, self._walk_at, self._left_until = None, 0.0, -inf
         self._retry_at = self._look_at = monotonic() + self._failed_pause
         self._failed_pause = min(2 * self._failed_pause, _LONGEST_FAILED_SECONDS)
         return False
@@ -147,12 +146,12 @@ class Unblocker:
         if any(source.statement is not PAGE_OF_ALL for source in self._sources):
             # They would pile up.
             return
-        pause = self._pause if self._waits else _IDLE_SECONDS
+        pause = _IDLE_SECONDS if self._last is not None and not self._last.waits else self._pause
         if now < self._looked_at + pause:
             # Jobs may have arrived, and edges with them.
             self._look_at = self._looked_at + pause
             return
-        news = edges.look(self._connection, self._seen)
+        self._last = news = edges.look(self._connection, self._last)
         self._failed_pause = _FAILED_SECONDS
         now, took = monotonic(), monotonic() - now
         self._looked_at = now
@@ -168,11 +167,10 @@ class Unblocker:
         if self._left and now >= self._left_until:
             found.append(_Source(PAGE_OF_CHILDREN, _once(self._left), was_left=True))
             self._left, self._left_until = set(), inf
-        self._seen, self._waits = news.snapshot, news.waits
         self._sources += found
         pause = _SHORTEST_SECONDS if found else min(2 * self._pause, _LONGEST_SECONDS)
         self._pause = max(pause, took / _LONGEST_SHARE)
-        self._look_at = now + self._pause if self._waits else inf
+        self._look_at = now + self._pause if news.waits else inf
 
     def _compare_page(self) -> bool:
         source, most = self._sources[0], self._most

@@ -76,6 +76,8 @@ def rule(rows: Rows, edge: Edge, broken: str = "") -> str:
 class Look:
     """`drain.tables.edges.LOOK`: find what the last snapshot did not see, and remember this one.
 
+    If no edge waited, `drain.tables.edges.LOOK_FOR_EDGES`, since no end matters then.
+
     Looks that find nothing are a bounded fault.
     """
 

@@ -405,7 +405,7 @@ def test_no_look_reads_what_was_seen(jobs: Flows) -> None:
         child = jobs.stage(parent := jobs.stage())
         jobs.finish(*[jobs.stage() for _ in range(5)])
         jobs.look()
-        seen = jobs.enqueuer._unblocker._seen
+        seen = jobs.enqueuer._unblocker._last
         assert seen is not None
         news = edges.look(jobs.enqueuer.connection, seen)
         assert not [*news.finished, *news.children]
@@ -519,7 +519,7 @@ def test_rows_of_a_restored_database_are_not_read_at_each_look(jobs: Flows) -> N
     jobs.finish(parent)
     jobs.connection.execute("UPDATE finished_jobs SET finished_xid = '9000000000'")
     jobs.look()
-    seen = jobs.enqueuer._unblocker._seen
+    seen = jobs.enqueuer._unblocker._last
     assert seen is not None
     assert not list(edges.look(jobs.enqueuer.connection, seen).finished)
     jobs.look(walk=True)

@@ -92,7 +92,8 @@ class Prepared:
     def __init__(self, connection: psycopg.Connection) -> None:
         self.connection = connection
         connection.execute("; ".join(SESSION).encode())
-        asked = ASKED_OF | {"look": (edges.LOOK, Snapshot("1", "{}")._asdict())}
+        none = Snapshot("1", "{}")._asdict()
+        asked = ASKED_OF | {"look": (edges.LOOK, none), "look for edges": (edges.LOOK_FOR_EDGES, none)}
         for name, (statement, given) in asked.items():
             self.prepare(name, statement, given)
             # The first execution plans.
@@ -145,4 +146,5 @@ def test_statements_about_blocked_jobs_read_no_others(database_url: str, when: s
         # As many transactions as a busy server has.
         old = seen._replace(running=id_array(range(3, 103)))
         found["look with running transactions"] = leader.scans("look", old._asdict())
+        found["look for edges"] = leader.scans("look for edges", old._asdict())
     assert not {name: scans for name, scans in found.items() if sum(scans.values()) > 12 * ASKED}
