@@ -109,6 +109,11 @@ class Unblocker:
         return bool(self._sources)
 
     @property
+    def waits(self) -> bool:
+        """True if some edge waits, as far as is known."""
+        return self._last is None or self._last.waits
+
+    @property
     def next_look_at(self) -> float:
         """Time of `monotonic()` of the next work, even if no job arrives; infinity while no edge waits."""
         return -inf if self._sources else self._look_at
@@ -146,7 +151,7 @@ class Unblocker:
         if any(source.statement is not PAGE_OF_ALL for source in self._sources):
             # They would pile up.
             return
-        pause = _IDLE_SECONDS if self._last is not None and not self._last.waits else self._pause
+        pause = self._pause if self.waits else _IDLE_SECONDS
         if now < self._looked_at + pause:
             # Jobs may have arrived, and edges with them.
             self._look_at = self._looked_at + pause
