@@ -257,7 +257,7 @@ CHECKS: list[tuple[str, str, dict[str, Any]]] = [
     ("context_must_not_exceed_64_kibibytes", "m.f", {"context": {"trace": "x" * 65_536}}),
     ("max_attempts_must_not_be_negative", "m.f", {"max_attempts": -1}),
     ("timeout_seconds_must_be_positive", "m.f", {"timeout_seconds": 0}),
-    ("times_must_lie_between_the_years_1_and_9999", "m.f", {"run_at": datetime.max.replace(tzinfo=UTC)}),
+    ("times_must_lie_between_the_years_1_and_9999", "m.f", {"run_at": datetime.min.replace(tzinfo=UTC)}),
     ("times_must_lie_between_the_years_1_and_9999", "m.f", {"expires_at": datetime.min.replace(tzinfo=UTC)}),
 ]
 

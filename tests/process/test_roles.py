@@ -125,7 +125,7 @@ MAY_NOT = {
         "UPDATE idempotency_keys SET job_id = 1",
         "INSERT INTO job_edges (child_id, parent_id, awaited_id) VALUES (2, 1, 1)",
         "UPDATE job_edges SET parent_id = 1",
-        "UPDATE job_edges SET on_failure = 'run'",
+        "UPDATE job_edges SET parent_id = 1",
         "UPDATE staged_jobs SET starts_at = now()",
         "TRUNCATE inflight_jobs",
         "TRUNCATE staged_jobs_scheduled",
