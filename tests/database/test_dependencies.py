@@ -294,7 +294,11 @@ def test_a_cancelled_child_waits_no_more(jobs: Flows) -> None:
     assert jobs.state(child) == "cancelled"
 
 
-def test_a_child_that_another_session_has_locked_is_unblocked_later(jobs: Flows) -> None:
+def test_a_child_that_another_session_has_locked_is_unblocked_later(
+    jobs: Flows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader does not wait for the lock, until it would give up."""
+    caplog.set_level("INFO")
     parent = jobs.stage()
     child, free = jobs.stage(parent), jobs.stage(parent)
     with jobs.open() as other:
@@ -302,6 +306,7 @@ def test_a_child_that_another_session_has_locked_is_unblocked_later(jobs: Flows)
         jobs.finish(parent)
         jobs.look()
         assert jobs.states(child, free) == ["blocked", "waiting"]
+        assert not [each for each in caplog.records if getattr(each, "event", "") == "not_unblocked"]
         other.rollback()
     jobs.look()
     assert jobs.state(child) == "waiting"
