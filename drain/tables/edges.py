@@ -35,7 +35,7 @@ class News(NamedTuple):
 
     Attributes:
         waits: Some edge waits.
-        children: Children of new edges, or of changed ones.
+        children: Those of new or changed edges that may not wait any more.
         finished: Awaited jobs that finished.
         ended: Awaited jobs that died or were superseded.
         died: Children that died.
@@ -70,14 +70,22 @@ def _new(columns: str, table: str, xid: str, condition: str = "true") -> str:
     )
 
 
+# Of more, only the comparison asks for the ends, page by page.
+_MOST_ASKED = 1000
+_NEW_EDGES = f"""
+fresh AS MATERIALIZED ({_new("child_id, awaited_id", "job_edges", "changed_xid", "state = 'waiting'")})"""
+# Unless the child is blocked and the awaited job unfinished: a later look finds its end.
 _NEW_CHILDREN = f"""
-ARRAY (SELECT DISTINCT child_id FROM ({_new("child_id", "job_edges", "changed_xid", "state = 'waiting'")}) AS new)"""
-LOOK_FOR_EDGES = f"SELECT pg_current_snapshot()::text, {_WAITS}, {_NEW_CHILDREN}"
+ARRAY (SELECT DISTINCT child_id FROM fresh WHERE (SELECT count(*) FROM fresh) > {_MOST_ASKED}
+    OR (SELECT true FROM staged_jobs_scheduled WHERE id = child_id AND ({IS_BLOCKED}) IS TRUE) IS NULL
+    OR coalesce((SELECT true FROM staged_jobs WHERE id = awaited_id LIMIT 1),
+        (SELECT true FROM inflight_jobs WHERE id = awaited_id)) IS NULL)"""
+LOOK_FOR_EDGES = f"WITH {_NEW_EDGES} SELECT pg_current_snapshot()::text, {_WAITS}, {_NEW_CHILDREN}"
 _IS_AWAITED = "(SELECT true FROM job_edges WHERE awaited_id = id AND state = 'waiting' LIMIT 1)"
 # Once: while a session holds an old snapshot, it steps over all edges met since.
 _SOME_WAIT = "(SELECT waits FROM edge)"
 LOOK = f"""
-WITH edge AS MATERIALIZED (
+WITH {_NEW_EDGES}, edge AS MATERIALIZED (
     SELECT {_WAITS} AS waits
 ), done AS MATERIALIZED (
     SELECT * FROM ({_new("id, superseded_by", "finished_jobs", "finished_xid", _SOME_WAIT)}) AS new

@@ -119,7 +119,11 @@ class Look:
             place, awaited = find(rows, edge.awaited)
             child = rows.get((DEAD, at % 10))
             if edge.state == WAITING and (
-                (is_unseen(edge.xid) and self.broken != "look at no new edges")
+                (
+                    is_unseen(edge.xid)
+                    and self.broken != "look at no new edges"
+                    and (rule(rows, edge) or not is_blocked(rows, at % 10))
+                )
                 or (place in (FINISHED, DEAD) and is_unseen(awaited.xid))
                 or (child and is_unseen(child.xid) and self.broken != "look at no dead children")
             ):
