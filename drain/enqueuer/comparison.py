@@ -61,8 +61,8 @@ def compare(connection: Connection, page: list[Edge], *, finished: bool) -> Comp
     outcomes: dict[int, str | None] = dict.fromkeys(awaited, "finished")
     if not finished:
         outcomes = edges.outcomes(connection, awaited)
-    versions = {edge.child: edge.version for edge in page}
-    left = {child for child, version in versions.items() if version is None}
+    versions = {edge.child: edge.version for edge in page if edge.version is not None}
+    left = {edge.child for edge in page if edge.version is None}
     verdicts = _judge([edge for edge in page if edge.child not in left], outcomes)
     wanted = verdicts.children
     held = edges.lock_children(connection, {child: versions[child] for child in wanted}) if wanted else set()

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, id_array
+from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, id_array, these_rows
 
 # Scalar, as in `dead`: EXISTS may be planned as a hash of a whole table.
 _IS_BLOCKED = f"""coalesce(
@@ -124,11 +124,12 @@ class Edge(NamedTuple):
     parent: int
     awaited: int
     on_failure: str
-    version: str | None
+    version: int | None
 
 
 _EDGE = f"""child_id, parent_id, awaited_id, on_failure, (
-    SELECT job.xmin::text FROM staged_jobs_scheduled AS job WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE)"""
+    SELECT job.xmin::text::bigint FROM staged_jobs_scheduled AS job
+    WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE)"""
 _PAGE = f"""
 SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
     SELECT * FROM job_edges
@@ -183,46 +184,50 @@ def outcomes(connection: Connection, ids: Iterable[int]) -> dict[int, str | None
 
 # A child that was cancelled and retried since it was read has other edges, though it is blocked.
 LOCK_CHILDREN = f"""
-SELECT job.id FROM unnest(%(ids)s::bigint[], %(versions)s::xid[]) AS seen (id, version), staged_jobs_scheduled AS job
-WHERE job.id = seen.id AND ({IS_BLOCKED} AND job.xmin = seen.version) IS TRUE
-FOR UPDATE OF job SKIP LOCKED
+SELECT id FROM staged_jobs_scheduled
+WHERE {these_rows(versions="xmin::text::bigint")} AND ({IS_BLOCKED}) IS TRUE FOR UPDATE SKIP LOCKED
 """
 
 
-def lock_children(connection: Connection, versions: Mapping[int, str | None]) -> set[int]:
+def lock_children(connection: Connection, versions: Mapping[int, int]) -> set[int]:
     """Lock blocked jobs that have not changed; return those that no other session has locked."""
-    parameters = {"ids": id_array(versions), "versions": list(versions.values())}
+    parameters = {"ids": id_array(versions), "versions": id_array(versions.values())}
     return {id_ for (id_,) in connection.execute(LOCK_CHILDREN, parameters)}
 
 
+# A join with a table that is believed empty would compare each row with each.
 _CHANGE = """
-UPDATE job_edges AS edge SET {assignment}, changed_xid = pg_current_xact_id()
-FROM unnest(%(children)s::bigint[], %(parents)s::bigint[], %(awaited)s::bigint[])
-    AS new (child_id, parent_id, awaited_id)
-WHERE edge.child_id = new.child_id AND edge.parent_id = new.parent_id
+UPDATE job_edges SET {assignment}, changed_xid = pg_current_xact_id()
+WHERE ctid = ANY (ARRAY (
+    SELECT edge.ctid FROM unnest(%(children)s::bigint[], %(parents)s::bigint[]) AS new (child, parent), LATERAL (
+        SELECT ctid FROM job_edges WHERE child_id = new.child AND parent_id = new.parent OFFSET 0) AS edge))
 """
 MEET = _CHANGE.format(assignment="state = 'met'")
-FOLLOW = _CHANGE.format(assignment="awaited_id = new.awaited_id")
+FOLLOW = _CHANGE.format(
+    assignment="""awaited_id = (
+    SELECT new.awaited FROM unnest(%(children)s::bigint[], %(parents)s::bigint[], %(awaited)s::bigint[])
+        AS new (child, parent, awaited) WHERE new.child = child_id AND new.parent = parent_id)"""
+)
 
 
 def meet(connection: Connection, edges: Sequence[Edge]) -> None:
     """Note that these edges' jobs ended as awaited; their children are locked."""
-    _change(connection, MEET, edges)
+    if edges:
+        connection.execute(MEET, _arrays(edges))
 
 
 def follow(connection: Connection, edges: Sequence[Edge]) -> None:
     """Let these edges await other jobs; their children are locked."""
-    _change(connection, FOLLOW, edges)
+    if edges:
+        awaited = {"awaited": id_array(edge.awaited for edge in edges)}
+        connection.execute(FOLLOW, _arrays(edges) | awaited)
 
 
-def _change(connection: Connection, statement: str, edges: Sequence[Edge]) -> None:
-    parameters = {
+def _arrays(edges: Sequence[Edge]) -> dict[str, str]:
+    return {
         "children": id_array(edge.child for edge in edges),
         "parents": id_array(edge.parent for edge in edges),
-        "awaited": id_array(edge.awaited for edge in edges),
     }
-    if edges:
-        connection.execute(statement, parameters)
 
 
 MOST_IDLE = 1000
@@ -232,14 +237,13 @@ WITH seen AS MATERIALIZED (
     SELECT child_id, parent_id, changed_xid FROM job_edges AS edge
     WHERE child_id = ANY (%(ids)s::bigint[]) AND {CHILD_WAITS} AND NOT {_IS_BLOCKED} LIMIT %(most)s
 ), locked AS MATERIALIZED (
-    SELECT edge.child_id, edge.parent_id FROM seen, job_edges AS edge
-    WHERE edge.child_id = seen.child_id AND edge.parent_id = seen.parent_id AND edge.changed_xid = seen.changed_xid
-        AND state = 'waiting'
-    FOR UPDATE OF edge SKIP LOCKED
+    SELECT edge.ctid FROM seen, LATERAL (
+        SELECT ctid FROM job_edges
+        WHERE child_id = seen.child_id AND parent_id = seen.parent_id AND changed_xid = seen.changed_xid
+            AND state = 'waiting'
+        FOR UPDATE SKIP LOCKED) AS edge
 )
-UPDATE job_edges AS edge SET state = 'idle' FROM locked
-WHERE edge.child_id = locked.child_id AND edge.parent_id = locked.parent_id
-RETURNING edge.child_id
+UPDATE job_edges SET state = 'idle' WHERE ctid = ANY (ARRAY (SELECT ctid FROM locked)) RETURNING child_id
 """
 
 

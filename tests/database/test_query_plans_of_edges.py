@@ -14,6 +14,7 @@ from drain.tables import cancellations, edges, staged
 from drain.tables.columns import id_array
 from drain.tables.edges import Snapshot
 from tests.database.test_query_plans import scans_of
+from tests.helpers import query
 
 MANY, ASKED = 20_000, 20
 # Ids of unfinished predecessors, of the blocked jobs, ten of each, and of the predecessor of as many more.
@@ -57,11 +58,7 @@ NEWS = (
 _NUMBERS = range(1000, 1000 + ASKED)
 _PAGE: dict[str, Any] = {"child": 0, "parent": 0, "most": ASKED}
 _CHILDREN = id_array(CHILDREN + number for number in _NUMBERS)
-_EDGES = {
-    "children": _CHILDREN,
-    "parents": id_array(PARENTS + number // 10 for number in _NUMBERS),
-    "awaited": id_array([PARENTS + 7] * ASKED),
-}
+_EDGES = {"children": _CHILDREN, "parents": id_array(PARENTS + number // 10 for number in _NUMBERS)}
 _TEXTS = "{" + ",".join(["dead"] * ASKED) + "}"
 Given = Sequence[Any] | Mapping[str, Any]
 ASKED_OF: dict[str, tuple[str, Given]] = {
@@ -79,7 +76,7 @@ ASKED_OF: dict[str, tuple[str, Given]] = {
     "outcomes": (edges.OUTCOMES, (id_array([*range(1, 11), *range(MANY + 1, MANY + 11)]),)),
     "lock": (edges.LOCK_CHILDREN, {"ids": _CHILDREN, "versions": id_array([7] * ASKED)}),
     "meet": (edges.MEET, _EDGES),
-    "follow": (edges.FOLLOW, _EDGES),
+    "follow": (edges.FOLLOW, _EDGES | {"awaited": id_array([PARENTS + 7] * ASKED)}),
     "idle": (edges.IDLE, {"ids": _CHILDREN, "most": ASKED}),
     "unblock": (staged.UNBLOCK, (_CHILDREN,)),
     "cancel": (cancellations.CANCEL_BLOCKED, {"ids": _CHILDREN, "texts": _TEXTS}),
@@ -118,17 +115,23 @@ class Prepared:
         return scans_of(self.connection, self.executed(name, given).decode())
 
 
-def fill(connection: psycopg.Connection) -> Snapshot:
+def fill(connection: psycopg.Connection, url: str, when: str) -> Snapshot:
     """Fill the tables; return the snapshot of the last look, before the news."""
-    for statement in FILL:
-        connection.execute(statement.encode())
+    with connection.transaction():
+        for statement in FILL:
+            connection.execute(statement.encode())
+        if when == "analyzed before the commit":
+            query(url, "ANALYZE")
     ((text,),) = connection.execute("SELECT pg_current_snapshot()::text").fetchall()
     for statement in NEWS:
         connection.execute(statement.encode())
     return Snapshot.parse(text)
 
 
-WHEN = ("prepared while empty", "analyzed while empty", "never analyzed", "analyzed")
+WHEN = (
+    *("prepared while empty", "analyzed while empty", "analyzed before the commit"),
+    *("never analyzed", "analyzed"),
+)
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -137,7 +140,7 @@ def test_statements_about_blocked_jobs_read_no_others(database_url: str, when: s
         if when == "analyzed while empty":
             connection.execute("VACUUM ANALYZE")
         early = Prepared(connection) if when == "prepared while empty" else None
-        seen = fill(connection)
+        seen = fill(connection, database_url, when)
         if when == "analyzed":
             connection.execute("ANALYZE")
         leader = early or Prepared(connection)

@@ -37,15 +37,15 @@ MUTANTS = (
     Mutant(
         "end the waiting of a child that a retry has just blocked again",
         _EDGES,
-        " AND edge.changed_xid = seen.changed_xid\n",
+        " AND changed_xid = seen.changed_xid\n",
         "\n",
         (f"{_TESTS}::test_a_retry_that_commits_within_the_leaders_statement_stays_blocked",),
     ),
     Mutant(
         "wait for a child that another session has locked",
         _EDGES,
-        "FOR UPDATE OF job SKIP LOCKED",
-        "FOR UPDATE OF job",
+        "IS TRUE FOR UPDATE SKIP LOCKED",
+        "IS TRUE FOR UPDATE",
         (f"{_TESTS}::test_a_child_that_another_session_has_locked_is_unblocked_later",),
     ),
     Mutant(
@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "lock a child that was retried since it was read",
         _EDGES,
-        "({IS_BLOCKED} AND job.xmin = seen.version)",
-        "({IS_BLOCKED})",
+        '{these_rows(versions="xmin::text::bigint")}',
+        "id = ANY (%(ids)s::bigint[])",
         (f"{_TESTS}::test_a_child_that_was_retried_since_it_was_read_waits_for_its_new_edges",),
     ),
     Mutant(
