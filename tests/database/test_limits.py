@@ -698,8 +698,9 @@ def test_keys_whose_jobs_wait_for_a_worker_cost_nothing_until_one_is_claimed(
         waiting = ids_of(leader.admit_all(3))
         leader.settle()
         looked_at: list[str] = []
-        monkeypatch.setattr(leader.queue._streams, "_put_off", looked_at.append)
-        leader.settle()
+        with monkeypatch.context() as watched:
+            watched.setattr(leader.queue._streams, "_put_off", looked_at.append)
+            leader.settle()
         assert looked_at == []
         claim(database_url, waiting[:1])
         assert keys_of(leader.settle(least=1)) == ["a"]
