@@ -274,6 +274,26 @@ def test_the_keyboard_stays_on_its_link_when_rows_appear_above_it(
         assert page.evaluate("document.activeElement.textContent") == "queue-07"
 
 
+_IS_SENT = """new Promise((sent) =>
+    new EventSource(document.getElementById("connection").dataset.stream).addEventListener(
+        "page", (event) => event.data.includes("pressed") && sent()))"""
+
+
+def test_changes_wait_while_the_mouse_is_pressed(browser: Browser, address: str, crowded: str) -> None:
+    """A link that changes between press and release would get no click."""
+    with tab(browser, address) as page:
+        page.goto("/")
+        page.locator("#live a").first.hover()
+        page.mouse.down()
+        text = page.locator("#live").inner_text()
+        with closing(postgres.connect(crowded, "test")) as connection:
+            connection.execute("INSERT INTO staged_jobs (job_name, queue) VALUES ('m.f', 'pressed')")
+        page.evaluate(_IS_SENT)
+        assert page.locator("#live").inner_text() == text
+        page.mouse.up()
+        page.wait_for_url(lambda url: url != f"{address}/", timeout=MILLISECONDS)
+
+
 def test_the_overview_updates_automatically(browser: Browser, address: str, crowded: str) -> None:
     with tab(browser, address) as page:
         page.goto("/")

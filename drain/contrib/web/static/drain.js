@@ -192,11 +192,26 @@
     }
   };
 
+  // A link that changes between press and release gets no click, so changes wait for the end of both.
+  let isPressed = false;
+  let waiting = null;
+  addEventListener("pointerdown", () => (isPressed = true));
+  const released = () =>
+    setTimeout(() => {
+      isPressed = false;
+      if (waiting !== null) show(waiting);
+      waiting = null;
+    });
+  addEventListener("pointerup", released);
+  addEventListener("pointercancel", released);
+  addEventListener("blur", released);
+
   const follow = () => {
     if (!said) say("Connecting.", false);
     source = new EventSource(connection.dataset.stream);
     source.addEventListener("page", (event) => {
-      show(event.data);
+      if (isPressed) waiting = event.data;
+      else show(event.data);
       say("Live.", false);
     });
     source.addEventListener("away", (event) => say(`Not available, showing the last known state: ${event.data}`, true));
