@@ -79,7 +79,7 @@ def staged(services: Services, children: int) -> float:
 
 
 def unblocked(services: Services, parents: int, children: int, together: int) -> float:
-    """Finish parents in flight, so many in a transaction; returns the seconds until no edge waits."""
+    """Finish parents in flight, `together` in a transaction; return the seconds until no edge waits."""
     rates.refill(services, 0)
     url = services.database_url
     redis = rates.DiscardingProducer(services.redis_url, rates.NAMESPACE)

@@ -63,7 +63,7 @@ def measure(services: Services, seconds: float) -> tuple[list[float], list[float
 def at_a_rate(
     database_url: str, per_second: int, seconds: float, act: Callable[[psycopg.Connection[Any], int], object]
 ) -> None:
-    """Call `act` so many times a second, on a few connections, however long each call takes."""
+    """Call `act` at this rate, on a few connections, however long each call takes."""
     until = int(per_second * seconds)
     began = monotonic() + 0.1
 

@@ -1,8 +1,8 @@
 """Unblocks jobs whose predecessors have ended.
 
-A look finds the jobs and edges of transactions that the last look did not see. So each edge is compared once when it is
-new, and once when its awaited job ends, whichever commits first. What is found stays in memory until it is worked off;
-a new leader walks over all edges instead.
+A look finds the jobs and edges of transactions that the last look did not see. So an edge is compared when it is new,
+unless its awaited job is unfinished, and when that job ends, whichever commits first. Findings stay in memory until
+they are worked off; a new leader walks over all edges instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer.comparison import Compared, compare
 from drain.tables import edges
-from drain.tables.edges import PAGE_OF_ALL, PAGE_OF_AWAITED, PAGE_OF_CHILDREN, Edge, News
+from drain.tables.edges import PAGE_OF_ALL, PAGE_OF_AWAITED, PAGE_OF_CHILDREN, Edge, Findings
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +86,12 @@ class _Source:
 class Unblocker:
     """Looks and compares on the leader's connection, between batches."""
 
-    # One thing: what is left to compare.
+    # One thing: the edges left to compare.
 
     def __init__(self, connection: Connection, alive: Callable[[], None] = lambda: None) -> None:
         self._connection = connection
         self._alive = alive
-        self._last: News | None = None
+        self._last: Findings | None = None
         self._sources: deque[_Source] = deque()
         self._left: set[int] = set()
         self._left_until = -inf
@@ -156,14 +156,14 @@ class Unblocker:
             # Jobs may have arrived, and edges with them.
             self._look_at = self._looked_at + pause
             return
-        self._last = news = edges.look(self._connection, self._last)
+        self._last = findings = edges.look(self._connection, self._last)
         self._failed_pause = _FAILED_SECONDS
         now, took = monotonic(), monotonic() - now
         self._looked_at = now
         found = [
-            _Source(PAGE_OF_AWAITED, _once(news.finished), finished=True),
-            _Source(PAGE_OF_AWAITED, _once(news.ended)),
-            _Source(PAGE_OF_CHILDREN, _once([*news.children, *news.died])),
+            _Source(PAGE_OF_AWAITED, _once(findings.finished), finished=True),
+            _Source(PAGE_OF_AWAITED, _once(findings.ended)),
+            _Source(PAGE_OF_CHILDREN, _once([*findings.children, *findings.died])),
         ]
         found = [source for source in found if source.ids]
         if now >= self._walk_at:
@@ -175,7 +175,7 @@ class Unblocker:
         self._sources += found
         pause = _SHORTEST_SECONDS if found else min(2 * self._pause, _LONGEST_SECONDS)
         self._pause = max(pause, took / _LONGEST_SHARE)
-        self._look_at = now + self._pause if news.waits else inf
+        self._look_at = now + self._pause if findings.waits else inf
 
     def _compare_page(self) -> bool:
         source, most = self._sources[0], self._most

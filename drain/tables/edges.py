@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
         return cls(xmax, f"{{{running}}}")
 
 
-class News(NamedTuple):
+class Findings(NamedTuple):
     """Result of a look.
 
     Attributes:
@@ -101,16 +101,16 @@ SELECT pg_current_snapshot()::text, {_SOME_WAIT}, {_NEW_CHILDREN},
 """
 
 
-def look(connection: Connection, last: News | None) -> News:
+def look(connection: Connection, last: Findings | None) -> Findings:
     """Find what transactions have ended since the last look; without one, only take the snapshot."""
     if last is None:
         text, waits = fetch_one(connection, FIRST_LOOK)
-        return News(Snapshot.parse(text), waits)
+        return Findings(Snapshot.parse(text), waits)
     # If none waited, only new edges matter, and these are compared with the tables.
     statement = LOOK if last.waits else LOOK_FOR_EDGES
     # Planning takes ten times as long as the look.
     (row,) = connection.execute(statement, last.snapshot._asdict(), prepare=True).fetchall()
-    return News(Snapshot.parse(row[0]), *row[1:])
+    return Findings(Snapshot.parse(row[0]), *row[1:])
 
 
 class Edge(NamedTuple):

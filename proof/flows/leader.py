@@ -143,7 +143,7 @@ def nothing_is_left(rows: Rows) -> None:
 
 
 class Unblocker:
-    """The statements, at most one of them broken; a page has at most so many edges, and may fail."""
+    """The statements, at most one of them broken; a page has at most `most` edges, and may fail."""
 
     def __init__(self, broken: str = "", most: int = 9, *, may_fail: bool = False) -> None:
         self.broken = broken

@@ -248,7 +248,7 @@ def test_a_predecessor_that_has_ended_leaves_only_the_leader_to_wait_for(
         connection.execute(BURY, (parent, reason))
     assert explain(env, child)["cause"] == "no_leader"
     with leader(connection):
-        assert f"the leader is about to {what} what waits for it" in explain(env, child)["why"]
+        assert f"the leader is about to {what} the jobs that wait for it" in explain(env, child)["why"]
 
 
 def test_broken_and_circular_chains_are_reported(connection: Connection, env: dict[str, str]) -> None:

@@ -412,11 +412,11 @@ def test_no_look_reads_what_was_seen(jobs: Flows) -> None:
         jobs.look()
         seen = jobs.enqueuer._unblocker._last
         assert seen is not None
-        news = edges.look(jobs.enqueuer.connection, seen)
-        assert not [*news.finished, *news.children]
+        findings = edges.look(jobs.enqueuer.connection, seen)
+        assert not [*findings.finished, *findings.children]
         jobs.finish(parent)
-        news = edges.look(jobs.enqueuer.connection, seen)
-        assert list(news.finished) == [parent]
+        findings = edges.look(jobs.enqueuer.connection, seen)
+        assert list(findings.finished) == [parent]
         jobs.look()
         assert jobs.state(child) == "waiting"
 

@@ -50,7 +50,7 @@ FILL = (
     ),
 )
 # After the last look.
-NEWS = (
+LATER = (
     f"{_FINISHED} SELECT {PARENTS} + id, {_OF_FINISHED} FROM generate_series(100, {99 + ASKED}) AS id",
     f"{_DEAD} SELECT {PARENTS} + id, {_OF_DEAD} FROM generate_series(200, {199 + ASKED}) AS id",
     f"{_WAITING} SELECT {CHILDREN} + id, {PARENTS}, {PARENTS} FROM generate_series(500, {499 + ASKED}) AS id",
@@ -116,14 +116,14 @@ class Prepared:
 
 
 def fill(connection: psycopg.Connection, url: str, when: str) -> Snapshot:
-    """Fill the tables; return the snapshot of the last look, before the news."""
+    """Fill the tables; return the snapshot of the last look, before the later rows."""
     with connection.transaction():
         for statement in FILL:
             connection.execute(statement.encode())
         if when == "analyzed before the commit":
             query(url, "ANALYZE")
     ((text,),) = connection.execute("SELECT pg_current_snapshot()::text").fetchall()
-    for statement in NEWS:
+    for statement in LATER:
         connection.execute(statement.encode())
     return Snapshot.parse(text)
 

@@ -23,8 +23,8 @@ MUTANTS = (
     Mutant(
         "look past edges that are new",
         "drain/enqueuer/unblocker.py",
-        "[*news.children, *news.died]",
-        "[*news.died]",
+        "[*findings.children, *findings.died]",
+        "[*findings.died]",
         (f"{_TESTS}::test_an_edge_to_a_finished_job_is_met",),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Jobs that wait for others, through real leaders and workers, some of which are killed."""
+"""Jobs that wait for others, with real leaders and workers. Some are killed."""
 
 from __future__ import annotations
 

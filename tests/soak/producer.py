@@ -48,7 +48,7 @@ SELECT count(*) FROM (
     SELECT FROM inflight_jobs UNION ALL SELECT FROM staged_jobs WHERE key IS DISTINCT FROM '{tables.HELD}'
     LIMIT %s) AS jobs
 """
-# Jobs to wait for, most of which have not ended.
+# Jobs to wait for. Most have not ended.
 _LATEST = "SELECT job_id FROM wanted ORDER BY job_id DESC LIMIT 20"
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 

@@ -111,7 +111,7 @@ def _of_root(
     if root.has_ended:
         releases = root.state in ("finished", "superseded") or root.on_failure == "run"
         why = "the leader is about to " + (
-            "unblock what waits for it" if releases else "cancel what waits for it"
+            "unblock the jobs that wait for it" if releases else "cancel the jobs that wait for it"
         )
         return why, "depends on the leader", {}
     estimate = f"depends on when job {job_id} finishes"
