@@ -141,6 +141,10 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
 CREATE TABLE IF NOT EXISTS staged_jobs_scheduled PARTITION OF staged_jobs (PRIMARY KEY (id))
     FOR VALUES IN (true);
 CREATE INDEX IF NOT EXISTS staged_jobs_coming_due ON staged_jobs_scheduled (scheduled_at);
+-- For the numbers of unfinished and paused flows. The second condition holds for every row, but keeps other queries off the
+-- index.
+CREATE INDEX IF NOT EXISTS staged_jobs_marking_flows ON staged_jobs_scheduled (job_name, staged_at)
+    WHERE job_name IN ('drain.jobs.markers.end_of_flow', 'drain.jobs.markers.pause_of_flow') AND staged_at > '-infinity';
 
 -- Ready rows.
 --
@@ -286,9 +290,16 @@ CREATE TABLE IF NOT EXISTS job_steps (
     -- Token of the claim that recorded it.
     fencing_token bigint           NOT NULL,
     recorded_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    -- How to undo it if the job dies: the function, "call", and the kind of step, "as". NULL: nothing to undo.
+    undo          jsonb,
+    -- In one step of each job with undoable ones, the first: the job that undoes them.
+    undone_by     bigint,
     PRIMARY KEY (job_id, name),
     CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255)
 );
+-- Unique: two steps of a job may commit at the same time, at repeatable read.
+CREATE UNIQUE INDEX IF NOT EXISTS job_steps_undone ON job_steps (job_id) WHERE undone_by IS NOT NULL;
+CREATE INDEX IF NOT EXISTS job_steps_undoable ON job_steps (job_id, recorded_at) WHERE undo IS NOT NULL;
 
 -- Records a step's result if this is still the job's claim; returns whether it was. Last in the step's transaction, since
 -- its lock stops heartbeats. The lock waits for a claim or cancellation under way; see drain_finish for the rest.
@@ -463,16 +474,18 @@ END
 $$;
 
 -- Drops a day's partition if its drain_checksum_of still matches; returns whether it did. No row can be added between
--- count and drop; readers continue. If in use, fails after 100 ms with lock_not_available.
+-- count and drop; readers continue. If in use, fails after 100 ms with lock_not_available; also while waiting jobs have
+-- not been unblocked.
 CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
     RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
     SET timezone = 'UTC' SET datestyle = 'ISO'
 AS $$
 DECLARE
-    counted  bigint;
-    checksum numeric;
+    counted    bigint;
+    checksum   numeric;
+    is_awaited boolean;
 BEGIN
-    -- The count has to be of what is there once the lock is granted.
+    -- A snapshot older than the lock would miss rows.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'drain_drop_day() is for read committed transactions';
     END IF;
@@ -486,6 +499,15 @@ BEGIN
         INTO counted, checksum;
     IF counted IS DISTINCT FROM expected_rows OR checksum IS DISTINCT FROM expected_checksum THEN
         RETURN false;
+    END IF;
+    -- The enqueuer would take them for discarded, and cancel the jobs that wait for them.
+    EXECUTE format('SELECT true FROM %1$s.job_edges AS edge WHERE edge.state = ''waiting'' '
+        'AND edge.awaited_id IS NOT NULL AND edge.awaited_id <= (SELECT max(id) FROM ONLY %2$s) '
+        'AND (SELECT true FROM ONLY %2$s AS job WHERE job.id = edge.awaited_id) ORDER BY edge.awaited_id LIMIT 1',
+        (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = partition), partition) INTO is_awaited;
+    IF is_awaited THEN
+        RAISE EXCEPTION USING ERRCODE = 'lock_not_available', MESSAGE = format('jobs still wait for jobs of %s', partition),
+            HINT = 'The enqueuer has yet to see that these have finished.';
     END IF;
     EXECUTE format('DROP TABLE %s', partition);
     RETURN true;
@@ -583,16 +605,20 @@ CREATE TABLE IF NOT EXISTS job_edges (
     parent_id   bigint NOT NULL,
     -- Whose end counts: the parent, or the job that superseded it.
     awaited_id  bigint NOT NULL,
-    -- If the parent dies: cancel the child, run it, or hold it until the parent is retried.
+    -- If the parent dies: cancel the child, run it, or hold it until the parent is retried. 'only': run it, but if the
+    -- parent finishes, it is superseded.
     on_failure  text   NOT NULL DEFAULT 'cancel',
-    -- 'waiting', 'met', or 'idle': the child was cancelled.
+    -- 'waiting', 'met', or 'idle': the child is not blocked.
     state       text   NOT NULL DEFAULT 'waiting',
     -- Latest change, for the enqueuer, as finished_xid.
     changed_xid xid8   NOT NULL DEFAULT pg_current_xact_id(),
+    -- The parent's name in the flow that the child ends.
+    node        text,
     PRIMARY KEY (child_id, parent_id),
-    -- So no jobs can wait for each other.
-    CONSTRAINT a_job_waits_for_earlier_jobs CHECK (parent_id > 0 AND parent_id < child_id),
-    CONSTRAINT on_failure_must_be_cancel_run_or_hold CHECK (on_failure IN ('cancel', 'run', 'hold')),
+    -- The functions that insert edges see to it that no jobs can wait for each other.
+    CONSTRAINT a_job_waits_for_other_jobs CHECK (parent_id > 0 AND parent_id <> child_id),
+    CONSTRAINT on_failure_must_be_cancel_run_hold_or_only CHECK (on_failure IN ('cancel', 'run', 'hold', 'only')),
+    CONSTRAINT node_must_have_1_to_255_characters CHECK (char_length(node) BETWEEN 1 AND 255),
     CONSTRAINT state_must_be_waiting_met_or_idle CHECK (state IN ('waiting', 'met', 'idle'))
 );
 -- For ended jobs, for a job's last predecessor of many, and for new edges. The second conditions hold for every row, but
@@ -601,9 +627,13 @@ CREATE INDEX IF NOT EXISTS job_edges_awaited ON job_edges (awaited_id, child_id,
     WHERE state = 'waiting' AND awaited_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS job_edges_waiting ON job_edges (child_id, parent_id) WHERE state = 'waiting' AND child_id > 0;
 CREATE INDEX IF NOT EXISTS job_edges_changed ON job_edges (changed_xid) WHERE state = 'waiting' AND changed_xid IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS job_edges_nodes ON job_edges (child_id, node) WHERE node IS NOT NULL;
 
 -- Lets jobs wait for others: children[i] for parents[i]. The children must be blocked jobs that this role has staged in
 -- this transaction. drain_stage() calls it for the option "after".
+--
+-- Jobs wait for jobs staged earlier, and a flow for its members. To exclude cycles, members may wait only for members of
+-- their flow and for jobs staged before it.
 --
 -- Runs with the owner's rights, since applications may not read others' jobs. Scalar subqueries, IS TRUE and the generic
 -- plan leave only primary keys to look in: blocked jobs share one scheduled_at, and a table may be believed empty.
@@ -613,13 +643,18 @@ CREATE OR REPLACE FUNCTION drain_after(children bigint[], parents bigint[], on_f
     SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 DECLARE
-    unfit bigint;
+    unfit   bigint;
+    awaited bigint;
+    joined  bigint;
 BEGIN
     SELECT given.id INTO unfit FROM unnest(children) AS given (id)
     WHERE (
         SELECT true FROM %1$s.staged_jobs_scheduled AS job WHERE job.id = given.id
             AND (job.scheduled_at = '9999-12-29 00:00:00+00' AND job.staged_at = now()
-                AND job.staged_by = %1$s.drain_role()) IS TRUE) IS NULL
+                AND job.staged_by = %1$s.drain_role()
+                -- The end of a flow, and the job that undoes it, wait for members only.
+                AND CASE job.job_name WHEN 'drain.undo' THEN false WHEN 'drain.jobs.markers.end_of_flow'
+                    THEN (SELECT true FROM %1$s.flows AS own WHERE own.id = job.id) IS NULL ELSE true END) IS TRUE) IS NULL
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -637,6 +672,41 @@ BEGIN
             MESSAGE = format('job %%s, which a job should wait for, is unknown', coalesce(unfit::text, 'NULL')),
             HINT = 'Stage it first, in this transaction or one that has committed. Old finished jobs are deleted.';
     END IF;
+    SELECT given.child, given.parent INTO unfit, awaited FROM unnest(children, parents) AS given (child, parent)
+    WHERE given.parent >= given.child LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'check_violation',
+            MESSAGE = format('job %%s cannot wait for job %%s, which was staged later', unfit, awaited),
+            HINT = 'Stage jobs in the order in which they run.';
+    END IF;
+    SELECT given.child, given.parent, member.flow INTO unfit, awaited, joined
+    FROM unnest(children, parents) AS given (child, parent), LATERAL (
+        SELECT edge.child_id AS flow FROM %1$s.job_edges AS edge
+        WHERE edge.awaited_id = given.child AND edge.child_id < given.child AND edge.state = 'waiting'
+            AND edge.awaited_id IS NOT NULL AND edge.on_failure = 'hold' AND given.parent >= edge.child_id
+            AND (SELECT true FROM %1$s.job_edges AS mate WHERE mate.child_id = edge.child_id
+                AND mate.parent_id = given.parent AND mate.on_failure = 'hold') IS NULL
+        OFFSET 0) AS member
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s of flow %%s cannot wait for job %%s, which is not in the flow', unfit, joined, awaited),
+            HINT = 'Members of a flow wait for its members, and for jobs staged before the flow.';
+    END IF;
+    SELECT given.child, member.flow INTO unfit, joined
+    FROM unnest(children, parents, on_failure) AS given (child, parent, choice), LATERAL (
+        SELECT edge.child_id AS flow FROM %1$s.job_edges AS edge
+        WHERE edge.awaited_id = given.child AND edge.child_id < given.parent AND edge.state = 'waiting'
+            AND edge.awaited_id IS NOT NULL AND edge.on_failure = 'hold'
+            AND (SELECT own.undone_by FROM %1$s.flows AS own WHERE own.id = edge.child_id) IS NOT NULL
+        OFFSET 0) AS member
+    WHERE given.choice = 'hold' LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s of flow %%s cannot wait with "hold" for another member: the flow is undone instead',
+                unfit, joined),
+            HINT = 'Use "cancel", "run" or "only".';
+    END IF;
     INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
     SELECT given.child, given.parent, given.parent, coalesce(given.choice, 'cancel')
     FROM unnest(children, parents, on_failure) AS given (child, parent, choice)
@@ -646,10 +716,488 @@ $$
 $text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
     WHERE oid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
 
+-- flows: sets of jobs with callbacks. A flow's id is that of its end: a blocked marker that waits for each member, and that
+-- the enqueuer itself finishes. The enqueuer deletes a flow once its end has left all tables.
+--
+-- Only edges of members go up: their parent is staged after their child. The end also waits for the opening, an id
+-- without a job, so that a flow without members ends at once.
+CREATE TABLE IF NOT EXISTS flows (
+    id          bigint      PRIMARY KEY,
+    name        text,
+    description text,
+    -- Callbacks: all members finished; all members ended; a member is dead.
+    on_success  bigint,
+    on_complete bigint,
+    on_dead     bigint,
+    -- Job that undoes the steps of all members if one dies. NULL: nothing is undone.
+    undone_by   bigint,
+    -- As of its members.
+    expires_at  timestamptz,
+    staged_at   timestamptz NOT NULL DEFAULT now(),
+    staged_by   text        NOT NULL,
+
+    CONSTRAINT name_must_have_1_to_255_characters CHECK (char_length(name) BETWEEN 1 AND 255),
+    CONSTRAINT description_must_not_exceed_4096_characters CHECK (char_length(description) <= 4096)
+);
+
+-- Adds jobs to a flow that has not ended: jobs[i] as the node nodes[i], or without names. The jobs must be staged by this
+-- role in this transaction, after the flow. drain_stage() calls it for the option "flow".
+--
+-- Transactions share the lock on the end, so they can join concurrently; the enqueuer skips the flow until they have
+-- committed. Rights and plans are as in drain_after().
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_join(flow bigint, jobs bigint[], nodes text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+DECLARE
+    complete bigint;
+    undoing  bigint;
+    waiting  bigint;
+    unfit    bigint;
+    awaited  bigint;
+    joined   bigint;
+    paused   boolean;
+    gate     bigint;
+BEGIN
+    SELECT own.on_complete, own.undone_by INTO complete, undoing FROM %1$s.flows AS own WHERE own.id = flow
+        AND EXISTS (SELECT FROM pg_roles AS role WHERE role.rolname = own.staged_by::name
+            AND pg_has_role(%1$s.drain_role()::name, role.oid, 'USAGE'));
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'foreign_key_violation',
+            MESSAGE = format('flow %%s is unknown or belongs to another role', coalesce(flow::text, 'NULL')),
+            HINT = 'Give the id that drain_flow() returned.';
+    END IF;
+    SELECT job.context IS NOT NULL INTO paused FROM %1$s.staged_jobs_scheduled AS job
+    WHERE job.id = flow AND (job.scheduled_at = '9999-12-29 00:00:00+00') IS TRUE FOR SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = CASE WHEN (SELECT true FROM %1$s.dead_jobs AS job WHERE job.id = flow)
+                THEN format('flow %%s is cancelled: retry its end, or start a new one', flow)
+                ELSE format('flow %%s has ended: start a new one', flow) END,
+            HINT = 'A flow can grow while one of its members is unfinished.';
+    END IF;
+    SELECT given.id INTO unfit FROM unnest(jobs) AS given (id)
+    WHERE (
+        SELECT true FROM %1$s.staged_jobs AS job WHERE job.id = given.id
+            AND (job.id > flow AND job.staged_at = now() AND job.staged_by = %1$s.drain_role()) IS TRUE LIMIT 1) IS NULL
+        OR (SELECT true FROM %1$s.flows AS other WHERE other.id = given.id)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s is not a job that this role has staged in this transaction, after flow %%s',
+                coalesce(unfit::text, 'NULL'), flow),
+            HINT = 'Only the transaction that stages a job can add it to a flow. An idempotency key stands for the first job.';
+    END IF;
+    INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure, node)
+    SELECT flow, given.id, given.id, 'hold', given.node FROM unnest(jobs, nodes) AS given (id, node)
+    WHERE given.id IS NOT NULL
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS joined = ROW_COUNT;
+    IF joined < cardinality(jobs) OR cardinality(nodes) > cardinality(jobs) THEN
+        RAISE EXCEPTION USING ERRCODE = 'unique_violation',
+            MESSAGE = format('flow %%s already has one of the jobs %%s or of the nodes %%s', flow, left(jobs::text, 100),
+                left(nodes::text, 100)),
+            HINT = 'Each member joins once, under a name of its own.';
+    END IF;
+    -- Members that waited for others before they joined.
+    SELECT edge.child_id, edge.parent_id INTO unfit, awaited FROM unnest(jobs) AS given (id), LATERAL (
+        SELECT own.child_id, own.parent_id FROM %1$s.job_edges AS own WHERE own.child_id = given.id AND own.parent_id >= flow
+            AND (SELECT true FROM %1$s.job_edges AS mate WHERE mate.child_id = flow AND mate.parent_id = own.parent_id
+                AND mate.on_failure = 'hold') IS NULL
+        OFFSET 0) AS edge
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s of flow %%s cannot wait for job %%s, which is not in the flow', unfit, flow, awaited),
+            HINT = 'Members of a flow wait for its members, and for jobs staged before the flow.';
+    END IF;
+    SELECT given.id INTO unfit FROM unnest(jobs) AS given (id)
+    WHERE undoing IS NOT NULL AND (
+        (SELECT true FROM %1$s.job_edges AS own
+            WHERE own.child_id = given.id AND own.parent_id > flow AND own.on_failure = 'hold' LIMIT 1)
+        OR (SELECT true FROM %1$s.job_edges AS other
+            WHERE other.awaited_id = given.id AND other.state = 'waiting' AND other.awaited_id IS NOT NULL
+                AND other.child_id <> flow AND other.on_failure = 'hold'
+                AND (SELECT own.undone_by FROM %1$s.flows AS own WHERE own.id = other.child_id) IS NOT NULL
+            LIMIT 1))
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s cannot join flow %%s, which can be undone: it waits with "hold" for a member, or is '
+                'in another such flow', unfit, flow),
+            HINT = 'Use "cancel", "run" or "only", and one flow with "undo".';
+    END IF;
+    -- It has been paused: if it still is, its gate is staged.
+    IF paused THEN
+        gate := (SELECT job.id FROM %1$s.staged_jobs_scheduled AS job WHERE job.id = (
+            SELECT edge.parent_id FROM (
+                SELECT first.parent_id, first.on_failure FROM %1$s.job_edges AS first WHERE first.child_id = flow
+                ORDER BY first.parent_id LIMIT 100) AS edge
+            WHERE edge.on_failure = 'run' LIMIT 1));
+        UPDATE %1$s.staged_jobs AS job SET scheduled_at = '9999-12-29 00:00:00+00', matured_at = NULL,
+            starts_at = CASE WHEN job.scheduled_at = '9999-12-29 00:00:00+00' THEN job.starts_at ELSE job.scheduled_at END
+        WHERE job.id = ANY (jobs) AND gate IS NOT NULL;
+        INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
+        SELECT given.id, gate, gate, 'run' FROM unnest(jobs) AS given (id) WHERE gate IS NOT NULL
+        ON CONFLICT DO NOTHING;
+    END IF;
+    FOREACH waiting IN ARRAY array_remove(ARRAY[complete, undoing], NULL) LOOP
+        -- A cancelled callback can be retried, and then waits for these too; but not an undo that has begun.
+        PERFORM FROM %1$s.dead_jobs AS job WHERE job.id = waiting AND (waiting = complete OR (
+            SELECT edge.state FROM %1$s.job_edges AS edge
+            WHERE edge.child_id = undoing AND edge.parent_id = flow) <> 'met') IS TRUE FOR SHARE;
+        IF NOT FOUND THEN
+            PERFORM FROM %1$s.staged_jobs_scheduled AS job
+            WHERE job.id = waiting AND (job.scheduled_at = '9999-12-29 00:00:00+00') IS TRUE FOR SHARE SKIP LOCKED;
+        END IF;
+        IF NOT FOUND THEN
+            BEGIN
+                PERFORM FROM %1$s.staged_jobs_scheduled AS job
+                WHERE job.id = waiting AND (job.scheduled_at = '9999-12-29 00:00:00+00') IS TRUE FOR SHARE;
+            EXCEPTION WHEN serialization_failure THEN
+                -- Above READ COMMITTED it fails again; else the callback has come free, and is in another partition.
+                PERFORM FROM %1$s.staged_jobs_scheduled AS job
+                WHERE job.id = waiting AND (job.scheduled_at = '9999-12-29 00:00:00+00') IS TRUE FOR SHARE;
+            END;
+        END IF;
+        IF FOUND THEN
+            INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
+            SELECT waiting, given.id, given.id, 'run' FROM unnest(jobs) AS given (id);
+        ELSIF waiting = undoing AND (SELECT edge.state FROM %1$s.job_edges AS edge
+            WHERE edge.child_id = undoing AND edge.parent_id = flow) = 'met' THEN
+            RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('flow %%s has failed, and job %%s undoes it: start a new one', flow, undoing),
+                HINT = 'A flow can grow while one of its members is unfinished.';
+        END IF;
+    END LOOP;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+-- Makes a job a callback of a flow, for "success", "complete" or "dead". The transaction that makes the flow stages the
+-- job, blocked, and calls this; drain_stage() does so for the option "on".
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_callback(flow bigint, job bigint, event text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+BEGIN
+    IF (event IN ('success', 'complete', 'dead')) IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('%%s is not an event of a flow', coalesce(quote_literal(left(event, 100)), 'NULL')),
+            HINT = 'Give "success", "complete" or "dead".';
+    END IF;
+    IF (SELECT true FROM %1$s.staged_jobs_scheduled AS own WHERE own.id = job AND own.id > flow
+            AND (own.scheduled_at = '9999-12-29 00:00:00+00' AND own.staged_at = now()
+                AND own.staged_by = %1$s.drain_role()) IS TRUE) IS NULL
+        OR (SELECT true FROM %1$s.flows AS other WHERE other.id = job)
+        OR (SELECT true FROM %1$s.job_edges AS edge WHERE edge.awaited_id = job AND edge.child_id < job
+            AND edge.state = 'waiting' AND edge.awaited_id IS NOT NULL LIMIT 1)
+    THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('job %%s is not a blocked job of this role and transaction, after flow %%s and in no flow',
+                coalesce(job::text, 'NULL'), coalesce(flow::text, 'NULL')),
+            HINT = 'Use the option "on" of drain_stage().';
+    END IF;
+    UPDATE %1$s.flows AS own SET
+        on_success = CASE event WHEN 'success' THEN job ELSE own.on_success END,
+        on_complete = CASE event WHEN 'complete' THEN job ELSE own.on_complete END,
+        on_dead = CASE event WHEN 'dead' THEN job ELSE own.on_dead END
+    WHERE own.id = flow AND own.staged_at = now() AND own.staged_by = %1$s.drain_role()
+        AND CASE event WHEN 'success' THEN own.on_success WHEN 'complete' THEN own.on_complete ELSE own.on_dead END IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('flow %%s is not of this role and transaction, or already has a callback for %%s', flow, event),
+            HINT = 'The transaction that makes a flow stages its callbacks, one for each event.';
+    END IF;
+    IF event = 'complete' THEN
+        INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
+        SELECT job, edge.parent_id, edge.parent_id, 'run' FROM %1$s.job_edges AS edge WHERE edge.child_id = flow;
+    ELSE
+        INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure)
+        VALUES (job, flow, flow, CASE event WHEN 'success' THEN 'hold' ELSE 'only' END);
+    END IF;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+-- Makes a flow, without members yet. Options: name, description, expires_at (that of its members), queue and tag of its
+-- end, undo, and an idempotency_key with idempotency_period and digest. Under a known key it returns the earlier flow, if
+-- its digest was the same:
+--
+--     SELECT id, is_new FROM drain_flow('{"name": "import", "idempotency_key": "import:9f", "digest": "v1"}');
+--
+-- "undo": true, or the queue of the job drain.undo, which undoes the recorded steps of all members once they have ended
+-- and one is dead.
+--
+-- Runs with the owner's rights, as drain_stage_once() does.
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_flow(options jsonb DEFAULT '{}', OUT id bigint, OUT is_new boolean)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known   constant text[] := ARRAY['name', 'description', 'expires_at', 'queue', 'tag', 'idempotency_key',
+        'idempotency_period', 'digest', 'undo'];
+    given   record;
+    unfit   text;
+    opening bigint;
+    undoing bigint;
+BEGIN
+    IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'the options of a flow are a JSON object',
+            HINT = 'Such as {"name": "import"}.';
+    END IF;
+    SELECT item.option INTO unfit FROM jsonb_object_keys(options) AS item (option) WHERE item.option <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('drain_flow() has no option %%s', quote_literal(left(unfit, 100))),
+            HINT = format('There are: %%s.', array_to_string(known, ', '));
+    END IF;
+    SELECT * INTO given FROM jsonb_to_record(options) AS new (name text, description text, expires_at timestamptz,
+        queue text, tag text, idempotency_key text, idempotency_period double precision, digest text, undo jsonb);
+    IF jsonb_typeof(given.undo) NOT IN ('boolean', 'string') THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'the option "undo" is true or the name of a queue',
+            HINT = 'Such as {"undo": "orders"}.';
+    END IF;
+    IF given.idempotency_key IS NULL THEN
+        INSERT INTO %1$s.staged_jobs AS job (job_name, queue, tag, scheduled_at)
+        VALUES ('drain.jobs.markers.end_of_flow', coalesce(given.queue, 'default'), given.tag, '9999-12-29 00:00:00+00')
+        RETURNING job.id INTO id;
+    ELSE
+        id := %1$s.drain_stage_once(given.idempotency_key, coalesce(given.idempotency_period, 604800),
+            jsonb_build_object('job_name', 'drain.jobs.markers.end_of_flow', 'job_args', jsonb_build_array(given.digest),
+                'queue', given.queue, 'tag', given.tag, 'scheduled_at', '9999-12-29 00:00:00+00'));
+        IF id < 0 THEN
+            RAISE EXCEPTION USING ERRCODE = 'unique_violation',
+                MESSAGE = format('the idempotency key %%s is that of flow %%s, which has another digest',
+                    quote_literal(left(given.idempotency_key, 100)), - id),
+                HINT = 'Give each flow an idempotency key of its own.';
+        END IF;
+    END IF;
+    is_new := NOT EXISTS (SELECT FROM %1$s.flows AS own WHERE own.id = drain_flow.id) AND EXISTS (
+        SELECT FROM %1$s.staged_jobs_scheduled AS job WHERE job.id = drain_flow.id AND (job.staged_at = now()) IS TRUE);
+    IF NOT is_new THEN
+        RETURN;
+    END IF;
+    IF given.undo <> 'false' THEN
+        INSERT INTO %1$s.staged_jobs AS job (job_name, job_args, queue, tag, scheduled_at)
+        VALUES ('drain.undo', jsonb_build_array(id), CASE given.undo WHEN 'true' THEN coalesce(given.queue, 'default')
+            ELSE given.undo #>> '{}' END, given.tag, '9999-12-29 00:00:00+00')
+        RETURNING job.id INTO undoing;
+        INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure) VALUES (undoing, id, id, 'only');
+    END IF;
+    INSERT INTO %1$s.flows (id, name, description, undone_by, expires_at, staged_by)
+    VALUES (id, given.name, given.description, undoing, given.expires_at, %1$s.drain_role());
+    opening := nextval((%1$L || '.staged_jobs_id_seq')::regclass);
+    INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure) VALUES (id, opening, opening, 'run');
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+-- Returns the id of a flow's node, or fails, for roles that may add jobs to the flow. Plans are as in drain_after().
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_node(flow bigint, node text) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+DECLARE
+    job bigint;
+BEGIN
+    SELECT edge.parent_id INTO job FROM %1$s.flows AS own, LATERAL (
+        SELECT member.parent_id FROM %1$s.job_edges AS member
+        WHERE member.child_id = own.id AND member.node = drain_node.node OFFSET 0) AS edge
+    WHERE own.id = drain_node.flow AND EXISTS (
+        SELECT FROM pg_roles AS role WHERE role.rolname = own.staged_by::name
+            AND pg_has_role(%1$s.drain_role()::name, role.oid, 'USAGE'));
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'foreign_key_violation',
+            MESSAGE = format('flow %%s of this role has no node %%s', coalesce(flow::text, 'NULL'),
+                coalesce(quote_literal(left(node, 100)), 'NULL')),
+            HINT = 'Give the id of the flow, and the name of an existing node.';
+    END IF;
+    RETURN job;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+-- Counts a flow's members, for the roles that drain_job_state() answers. Discarded members count as dead. Returns no row
+-- for unknown flows and those of other roles. States: running, paused, finished, cancelled.
+CREATE OR REPLACE FUNCTION drain_flow_progress(
+    flow bigint, OUT total bigint, OUT finished bigint, OUT dead bigint, OUT unfinished bigint, OUT state text
+) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT members.total, members.finished, members.total - members.finished - members.unfinished, members.unfinished,
+        found.state
+    FROM flows AS own, LATERAL (
+        SELECT coalesce(
+            (SELECT 'paused' FROM staged_jobs_scheduled AS gate WHERE gate.id = (
+                SELECT edge.parent_id FROM (
+                    SELECT first.parent_id, first.on_failure FROM job_edges AS first WHERE first.child_id = own.id
+                    ORDER BY first.parent_id LIMIT 100) AS edge
+                WHERE edge.on_failure = 'run' LIMIT 1)),
+            (SELECT 'running' FROM staged_jobs AS job WHERE job.id = own.id LIMIT 1),
+            (SELECT 'finished' FROM finished_jobs AS job WHERE job.id = own.id LIMIT 1),
+            (SELECT 'cancelled' FROM dead_jobs AS job WHERE job.id = own.id)) AS state) AS found,
+    LATERAL (
+        SELECT pg_catalog.count(*) AS total, pg_catalog.count(*) FILTER (WHERE member.state = 'finished') AS finished,
+            pg_catalog.count(*) FILTER (WHERE member.state = 'unfinished') AS unfinished
+        FROM job_edges AS edge, LATERAL (
+            SELECT CASE WHEN edge.state = 'met' THEN 'finished'
+                WHEN (SELECT true FROM staged_jobs AS job WHERE job.id = edge.awaited_id LIMIT 1)
+                    OR (SELECT true FROM inflight_jobs AS job WHERE job.id = edge.awaited_id) THEN 'unfinished'
+                WHEN (SELECT true FROM finished_jobs AS job WHERE job.id = edge.awaited_id LIMIT 1) THEN 'finished'
+                ELSE 'dead' END AS state) AS member
+        WHERE edge.child_id = own.id AND edge.parent_id > edge.child_id AND edge.on_failure <> 'run'
+    ) AS members
+    WHERE own.id = drain_flow_progress.flow AND found.state IS NOT NULL
+        AND (pg_catalog.has_table_privilege(drain_role()::name, 'finished_jobs'::regclass::oid, 'SELECT'::text)
+            OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.rolname = own.staged_by::name
+                AND pg_catalog.pg_has_role(drain_role()::name, role.oid, 'USAGE'::text)));
+END;
+
+-- As drain_record_step, for a step with an undo. A job's first such step also names the job that undoes them all: that
+-- of its flow, which waits for this job, or else a new one, blocked until this job dies.
+--
+-- Runs with the owner's rights, since workers may not stage jobs.
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_record_undoable_step(
+    job bigint, token bigint, job_salt bigint, worker text, step text, kept json, took double precision, how jsonb
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    undoing  bigint;
+    is_first boolean := false;
+BEGIN
+    IF NOT %1$s.drain_record_step(job, token, job_salt, worker, step, kept, took) THEN
+        RETURN false;
+    END IF;
+    undoing := (SELECT undone_by FROM %1$s.job_steps WHERE job_id = job AND undone_by IS NOT NULL);
+    IF (SELECT true FROM %1$s.staged_jobs WHERE id = undoing LIMIT 1) IS NULL THEN
+        undoing := (SELECT edge.child_id FROM %1$s.job_edges AS edge
+            WHERE edge.awaited_id = job AND edge.parent_id = job AND edge.state = 'waiting'
+                AND edge.awaited_id IS NOT NULL AND edge.on_failure = 'run'
+                AND (SELECT own.undone_by FROM %1$s.flows AS own WHERE own.id = (
+                    SELECT first.parent_id FROM %1$s.job_edges AS first
+                    WHERE first.child_id = edge.child_id ORDER BY first.parent_id LIMIT 1)) = edge.child_id
+                AND (SELECT true FROM %1$s.staged_jobs AS undo WHERE undo.id = edge.child_id LIMIT 1)
+            LIMIT 1);
+        IF undoing IS NULL THEN
+            INSERT INTO %1$s.staged_jobs (job_name, job_args, queue, priority, scheduled_at, tag, staged_by)
+            SELECT 'drain.undo', jsonb_build_array(id), queue, priority, '9999-12-29 00:00:00+00', tag, staged_by
+            FROM %1$s.inflight_jobs WHERE id = job
+            RETURNING id INTO undoing;
+            INSERT INTO %1$s.job_edges (child_id, parent_id, awaited_id, on_failure) VALUES (undoing, job, job, 'only');
+        END IF;
+        -- The earlier one was cancelled.
+        UPDATE %1$s.job_steps SET undone_by = undoing WHERE job_id = job AND undone_by IS NOT NULL;
+        is_first := NOT FOUND;
+    END IF;
+    -- Later than the earlier ones, if the clock has been set back.
+    UPDATE %1$s.job_steps SET undo = how, undone_by = CASE WHEN is_first THEN undoing END,
+        recorded_at = greatest(recorded_at, interval '1 us' + (SELECT own.recorded_at FROM %1$s.job_steps AS own
+            WHERE own.job_id = job AND own.undo IS NOT NULL ORDER BY own.recorded_at DESC LIMIT 1))
+    WHERE job_id = job AND name = step;
+    RETURN true;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+-- As drain_record_step, for a step of drain.undo: also deletes the step that it undoes, `undone_step` of the job `undone`.
+-- A job's last undo deletes all its other steps and its wait, and notes this in its explanation.
+--
+-- Runs with the owner's rights, since workers may not delete steps.
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_record_undo(
+    job bigint, token bigint, job_salt bigint, worker text, step text, kept json, took double precision, undone bigint,
+    undone_step text
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    was_last boolean;
+BEGIN
+    IF NOT %1$s.drain_record_step(job, token, job_salt, worker, step, kept, took) THEN
+        RETURN false;
+    END IF;
+    -- Applications may stage jobs of this name, too.
+    IF (SELECT undone_by FROM %1$s.job_steps WHERE job_id = undone AND undone_by IS NOT NULL) = job THEN
+        DELETE FROM %1$s.job_steps WHERE job_id = undone AND name = undone_step
+        RETURNING undone_by IS NOT NULL INTO was_last;
+        IF was_last THEN
+            DELETE FROM %1$s.job_steps WHERE job_id = undone;
+            DELETE FROM %1$s.job_waits WHERE job_id = undone;
+            UPDATE %1$s.dead_jobs SET explanation = format('%%s; undone by job %%s', explanation, job) WHERE id = undone;
+        END IF;
+    END IF;
+    RETURN true;
+END
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+
+-- job_waits: jobs that wait for an event, or sleep; one wait per job. The worker inserts the row when it gives up the
+-- job's lease. Only the enqueuer ends the wait: it records the outcome as a step, {"event": payload} or
+-- {"timeout": true}, deletes the row, and makes the job due. Until then, next_run_at is 9999-12-29 00:00 UTC.
+CREATE TABLE IF NOT EXISTS job_waits (
+    job_id        bigint      PRIMARY KEY,
+    -- Of the step.
+    name          text        NOT NULL,
+    -- NULL: the job sleeps.
+    event         text,
+    -- NULL: no timeout.
+    deadline      timestamptz,
+    -- As in the job's row; decides which roles' events count.
+    staged_by     text,
+    -- Token of the claim that waits.
+    fencing_token bigint      NOT NULL,
+    began_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- For the enqueuer, as finished_xid.
+    wait_xid      xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT a_wait_must_be_able_to_end CHECK (num_nonnulls(event, deadline) > 0)
+);
+CREATE INDEX IF NOT EXISTS job_waits_event ON job_waits (event) WHERE event IS NOT NULL;
+CREATE INDEX IF NOT EXISTS job_waits_deadline ON job_waits (deadline) WHERE deadline IS NOT NULL;
+CREATE INDEX IF NOT EXISTS job_waits_new ON job_waits (wait_xid);
+
+-- job_events: events that jobs wait for. The enqueuer deletes old ones.
+CREATE TABLE IF NOT EXISTS job_events (
+    id          bigint      PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name        text        NOT NULL,
+    payload     jsonb       NOT NULL,
+    -- The event reaches jobs staged by this role or by roles that it is a member of; the owner's events reach all.
+    emitted_by  text        NOT NULL,
+    emitted_at  timestamptz NOT NULL DEFAULT now(),
+    -- For the enqueuer, as finished_xid.
+    emitted_xid xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT name_must_be_a_word_of_up_to_255_characters CHECK (name ~ '^[^[:cntrl:]]{1,255}$'),
+    CONSTRAINT payload_must_not_exceed_64_kibibytes CHECK (octet_length(payload::text) <= 65536),
+    -- Python could not read it.
+    CONSTRAINT payload_must_not_be_nested_500_deep CHECK (NOT jsonb_path_exists(payload, 'strict $.**{500}'))
+);
+CREATE INDEX IF NOT EXISTS job_events_by_name ON job_events (name, id);
+CREATE INDEX IF NOT EXISTS job_events_new ON job_events (emitted_xid);
+CREATE INDEX IF NOT EXISTS job_events_old ON job_events (emitted_at);
+
+-- Emits an event for jobs that wait for it now or later, once the transaction commits; returns its id. The first event
+-- ends a wait. Runs with the owner's rights, since applications may not read others' events.
+CREATE OR REPLACE FUNCTION drain_emit(event text, payload jsonb DEFAULT 'null') RETURNS bigint LANGUAGE sql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO job_events (name, payload, emitted_by)
+    VALUES (drain_emit.event, coalesce(drain_emit.payload, 'null'::jsonb), drain_role())
+    RETURNING id;
+END;
+
+
 
 -- A job's state, for the role that staged it, its members, and roles that may read finished_jobs: no arguments,
 -- traceback or context. No row: unknown, or another role's. States: blocked, waiting, scheduled, running, retrying,
--- finished, superseded, dead, cancelled, expired. Runs with the owner's rights, since applications may not read others' jobs.
+-- parked, finished, superseded, dead, cancelled, expired. Runs with the owner's rights, since applications may not read
+-- others' jobs.
 CREATE OR REPLACE FUNCTION drain_job_state(
     job bigint, OUT id bigint, OUT job_name text, OUT queue text, OUT state text, OUT attempts integer,
     OUT staged_at timestamptz, OUT started_at timestamptz, OUT finished_at timestamptz, OUT error text,
@@ -659,6 +1207,7 @@ BEGIN ATOMIC
     WITH found AS (
         SELECT held.id, held.job_name, held.queue,
             CASE WHEN held.lease_expires_at IS NOT NULL THEN 'running' WHEN held.next_run_at IS NULL THEN 'waiting'
+                WHEN held.next_run_at = '9999-12-29 00:00:00+00'::timestamptz THEN 'parked'
                 WHEN held.last_error IS NULL THEN 'scheduled' ELSE 'retrying' END AS state,
             held.attempts + held.batched::integer AS attempts, held.staged_at, held.claimed_at AS started_at,
             NULL::timestamptz AS finished_at, held.last_error, NULL::text AS explanation, NULL::jsonb AS result,
@@ -855,8 +1404,8 @@ CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, k
         pg_catalog.concat_ws(' ', job_name, coalesce(args, '[]'::jsonb), coalesce(kwargs, '{}'::jsonb)), 'UTF8'::name));
 
 -- Stages a job, unless the same role has one under this key, which expires after `keep_seconds`. Returns the id of the
--- job under the key, negated if its name or arguments differ. `job` holds columns that applications may write, and in
--- `after` the [id, on_failure] of jobs to wait for:
+-- job under the key, negated if its name or arguments differ. `job` holds columns that applications may write, in
+-- `after` the [id, on_failure] of jobs to wait for, and the `flow` that it joins as `node`, or calls back at `event`:
 --
 --     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
 --
@@ -875,7 +1424,7 @@ BEGIN ATOMIC
         FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
             queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
             max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
-            quiet_seconds double precision, after jsonb)
+            quiet_seconds double precision, after jsonb, event text)
     ), reserved AS (
         INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
         SELECT given.own_key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
@@ -897,21 +1446,37 @@ BEGIN ATOMIC
     SELECT reserved.job_id, given.job_name, coalesce(given.job_args, '[]'::jsonb),
         coalesce(given.job_kwargs, '{}'::jsonb), coalesce(given.queue, 'default'),
         coalesce(given.priority, 0),
-        CASE WHEN given.after <> '[]'::jsonb THEN '9999-12-29 00:00:00+00'::timestamptz ELSE due.at END,
+        CASE WHEN given.after <> '[]'::jsonb OR given.event IS NOT NULL THEN '9999-12-29 00:00:00+00'::timestamptz
+            ELSE due.at END,
         given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
-        given.unique_key, given.keep, given.quiet_seconds, CASE WHEN given.after <> '[]'::jsonb THEN due.at END
+        given.unique_key, given.keep, given.quiet_seconds,
+        CASE WHEN given.after <> '[]'::jsonb OR given.event IS NOT NULL THEN due.at END
     FROM reserved, given, LATERAL (
         SELECT coalesce(given.scheduled_at, pg_catalog.now())
             + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0'))) AS due (at);
 
-    -- Of a job staged before, the edges stay as they are.
-    SELECT drain_after(pg_catalog.array_agg(job.id), pg_catalog.array_agg((edge.pair ->> 0)::bigint),
+    -- Of a job staged before, the edges stay as they are. Scalar subqueries, as in drain_after().
+    SELECT drain_after(pg_catalog.array_agg(kept.job_id), pg_catalog.array_agg((edge.pair ->> 0)::bigint),
         pg_catalog.array_agg(edge.pair ->> 1))
-    FROM idempotency_keys AS kept JOIN staged_jobs_scheduled AS job ON job.id = kept.job_id,
-        pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after'::text) AS edge (pair)
+    FROM idempotency_keys AS kept, pg_catalog.jsonb_array_elements(drain_stage_once.job -> 'after'::text) AS edge (pair)
     WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
-        AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE
-        AND NOT EXISTS (SELECT FROM job_edges AS known WHERE known.child_id = job.id);
+        AND (SELECT true FROM staged_jobs_scheduled AS job WHERE job.id = kept.job_id
+            AND (job.scheduled_at = '9999-12-29 00:00:00+00'::timestamptz AND job.staged_at = pg_catalog.now()) IS TRUE)
+        AND (SELECT true FROM job_edges AS known WHERE known.child_id = kept.job_id LIMIT 1) IS NULL;
+
+    -- Unless it is in the flow already; fails for a job staged earlier.
+    SELECT CASE WHEN new.event IS NULL THEN drain_join(new.flow, ARRAY[kept.job_id], ARRAY[new.node])
+        ELSE drain_callback(new.flow, kept.job_id, new.event) END
+    FROM idempotency_keys AS kept,
+        pg_catalog.jsonb_to_record(drain_stage_once.job)
+            AS new (flow bigint, node text, event text, job_name text, job_args jsonb, job_kwargs jsonb)
+    WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
+        AND new.flow IS NOT NULL AND kept.job_name = new.job_name AND kept.digest = drain_digest(
+            pg_catalog.substring(kept.digest, 1, pg_catalog.octet_length(kept.digest) - 32), new.job_name, new.job_args,
+            new.job_kwargs)
+        AND (SELECT true FROM job_edges AS known WHERE known.child_id = new.flow AND known.parent_id = kept.job_id) IS NULL
+        AND (SELECT true FROM flows AS own WHERE own.id = new.flow
+            AND kept.job_id IN (own.on_success, own.on_complete, own.on_dead)) IS NULL;
 
     SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = drain_digest(
             pg_catalog.substring(kept.digest, 1, pg_catalog.octet_length(kept.digest) - 32), new.job_name, new.job_args,
@@ -942,17 +1507,20 @@ DECLARE
         "timeout_seconds": "a whole number", "context": "an object", "key": "a text or a whole number",
         "unique_key": "a text or a whole number", "keep": "a text", "quiet": "a number of seconds",
         "idempotency_key": "a text", "idempotency_period": "a number of seconds",
-        "after": "a list of jobs", "on_failure": "a choice"}';
+        "after": "a list of jobs", "on_failure": "a choice", "flow": "the id of a flow", "node": "a text", "on": "an event"}';
     examples constant jsonb := '{"version": "leave it out, or give 1", "a text": "give a JSON string",
         "a whole number": "give a JSON number from -2147483648 to 2147483647",
         "a time": "give a string with a time zone, such as \"2030-01-31T08:30:00Z\"",
         "a number of seconds": "give a JSON number above 0 and up to ten years, such as 60", "an object": "give a JSON object",
         "a text or a whole number": "give a JSON string or a whole JSON number",
         "a list of jobs": "give an array of ids, such as [41, 42], or of pairs, such as [[41, \"run\"]]",
-        "a choice": "give \"cancel\", \"run\" or \"hold\""}';
+        "a choice": "give \"cancel\", \"run\", \"hold\" or \"only\"",
+        "the id of a flow": "give the id that drain_flow() returned",
+        "an event": "give \"success\", \"complete\" or \"dead\""}';
     columns constant text := 'job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, '
         'max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds, starts_at';
-    choices constant jsonb := '["cancel", "run", "hold"]';
+    choices constant jsonb := '["cancel", "run", "hold", "only"]';
+    events  constant jsonb := '["success", "complete", "dead"]';
     blocked constant timestamptz := '9999-12-29 00:00:00+00';
     home   constant regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = staged);
     form constant text := '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)? ?(Z|[+-]\d\d(:?\d\d)?)$';
@@ -995,6 +1563,8 @@ BEGIN
             WHEN 'a text or a whole number' THEN typ = 'string' OR number = trunc(number)
             WHEN 'a number of seconds' THEN number > 0 AND number <= 315360000
             WHEN 'a choice' THEN choices @> value
+            WHEN 'an event' THEN events @> value
+            WHEN 'the id of a flow' THEN number = trunc(number) AND number BETWEEN 1 AND 999999999999999999
             WHEN 'a list of jobs' THEN typ = 'array' AND NOT EXISTS (
                 SELECT FROM jsonb_array_elements(CASE typ WHEN 'array' THEN value ELSE '[]' END) AS given (item),
                     LATERAL (SELECT CASE jsonb_typeof(item) WHEN 'array' THEN item ELSE jsonb_build_array(item, 'run') END)
@@ -1028,6 +1598,14 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'the option on_failure needs jobs to wait for', HINT = 'Give them as "after", or leave both out.';
     END IF;
+    IF (named ->> 'node' IS NOT NULL OR named ->> 'on' IS NOT NULL) AND named ->> 'flow' IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'the options node and on need a flow',
+            HINT = 'Give its id as "flow", or leave them out.';
+    END IF;
+    IF named ->> 'node' IS NOT NULL AND named ->> 'on' IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'node and on exclude each other',
+            HINT = 'A callback of a flow is not a member of it.';
+    END IF;
     after := (SELECT jsonb_agg(CASE jsonb_typeof(item) WHEN 'array' THEN item
         ELSE jsonb_build_array(item, coalesce(named ->> 'on_failure', 'cancel')) END)
         FROM jsonb_array_elements(nullif(named -> 'after', 'null')) AS given (item));
@@ -1042,7 +1620,8 @@ BEGIN
             now() + make_interval(secs => (named ->> 'run_in')::double precision)),
         'expires_at', (named ->> 'expires_at')::timestamptz, 'max_attempts', named -> 'max_attempts',
         'timeout_seconds', named -> 'timeout_seconds', 'key', named ->> 'key', 'unique_key', named ->> 'unique_key',
-        'keep', named -> 'keep', 'quiet_seconds', named -> 'quiet', 'after', after));
+        'keep', named -> 'keep', 'quiet_seconds', named -> 'quiet', 'after', after,
+        'flow', named -> 'flow', 'node', named -> 'node', 'event', named -> 'on'));
     -- Not stripped of the nulls within them.
     new := new || jsonb_build_object('context', named -> 'context',
         CASE jsonb_typeof(called) WHEN 'array' THEN 'job_args' ELSE 'job_kwargs' END, called);
@@ -1066,7 +1645,14 @@ BEGIN
         'max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text, '
         'quiet_seconds double precision), LATERAL (SELECT coalesce(new.scheduled_at, now()) '
         '+ make_interval(secs => coalesce(new.quiet_seconds, 0))) AS due (at) RETURNING id', staged, columns)
-        INTO job_id USING new, CASE WHEN after IS NOT NULL THEN blocked END;
+        INTO job_id USING new, CASE WHEN after IS NOT NULL OR named ->> 'on' IS NOT NULL THEN blocked END;
+    IF named ->> 'on' IS NOT NULL THEN
+        EXECUTE format('SELECT %s.drain_callback($1, $2, $3)', home)
+            USING (named ->> 'flow')::bigint, job_id, named ->> 'on';
+    ELSIF named ->> 'flow' IS NOT NULL THEN
+        EXECUTE format('SELECT %s.drain_join($1, ARRAY[$2], ARRAY[$3])', home)
+            USING (named ->> 'flow')::bigint, job_id, named ->> 'node';
+    END IF;
     IF after IS NOT NULL THEN
         EXECUTE format('SELECT %s.drain_after(array_agg($1), array_agg((pair ->> 0)::bigint), array_agg(pair ->> 1)) '
             'FROM jsonb_array_elements($2) AS edge (pair)', home) USING job_id, after;
@@ -1091,6 +1677,8 @@ CREATE TABLE IF NOT EXISTS bulk_runs (
     begun_at     timestamptz          DEFAULT now(),
     -- Where a run with several commits resumes.
     position     text,
+    -- Flow of its jobs, if any.
+    flow         bigint,
     CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
 );
 
@@ -1110,7 +1698,7 @@ INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- Drops the oldest closed UTC day of finished_jobs, but never the last `keep`. Returns the day and its number of jobs,
 -- estimated if large; no row if there is none, or while `drain archive` runs. Of a day without a partition, deletes up
--- to 10,000 rows. If in use, fails after 100 ms with lock_not_available. Never drops other tables attached to
+-- to 10,000 rows. Fails with lock_not_available as drain_drop_day(). Never drops other tables attached to
 -- finished_jobs.
 CREATE OR REPLACE FUNCTION drain_drop_old_day_of(
     parent regclass, notes regclass, keep integer, OUT day date, OUT jobs bigint
@@ -1126,8 +1714,9 @@ DECLARE
     other     regclass := (SELECT partdefid FROM pg_partitioned_table WHERE partrelid = parent);
     partition regclass;
     highest   bigint;
+    is_awaited boolean;
 BEGIN
-    -- The count has to be of what is there once the lock is granted.
+    -- A snapshot older than the lock would miss rows.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'drain_drop_old_day() is for read committed transactions';
     END IF;
@@ -1153,6 +1742,15 @@ BEGIN
             EXECUTE format('SELECT count(*) FROM ONLY %s', partition) INTO jobs;
         ELSE
             jobs := (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = partition);
+        END IF;
+        -- The enqueuer would take them for discarded, and cancel the jobs that wait for them.
+        EXECUTE format('SELECT true FROM %1$s.job_edges AS edge WHERE edge.state = ''waiting'' '
+            'AND edge.awaited_id IS NOT NULL AND edge.awaited_id <= (SELECT max(id) FROM ONLY %2$s) '
+            'AND (SELECT true FROM ONLY %2$s AS job WHERE job.id = edge.awaited_id) ORDER BY edge.awaited_id LIMIT 1',
+            (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = partition), partition) INTO is_awaited;
+        IF is_awaited THEN
+            RAISE EXCEPTION USING ERRCODE = 'lock_not_available', MESSAGE = format('jobs still wait for jobs of %s', partition),
+                HINT = 'The enqueuer has yet to see that these have finished.';
         END IF;
         EXECUTE format('DROP TABLE %s', partition);
     ELSE
@@ -1209,6 +1807,14 @@ CREATE OR REPLACE TRIGGER staged_jobs_wake_enqueuer AFTER INSERT ON staged_jobs
     FOR EACH STATEMENT
     WHEN (current_setting('drain.notify', true) IS DISTINCT FROM 'off')
     EXECUTE FUNCTION drain_wake_enqueuer();
+CREATE OR REPLACE TRIGGER job_waits_wake_enqueuer AFTER INSERT ON job_waits
+    FOR EACH STATEMENT
+    WHEN (current_setting('drain.notify', true) IS DISTINCT FROM 'off')
+    EXECUTE FUNCTION drain_wake_enqueuer();
+CREATE OR REPLACE TRIGGER job_events_wake_enqueuer AFTER INSERT ON job_events
+    FOR EACH STATEMENT
+    WHEN (current_setting('drain.notify', true) IS DISTINCT FROM 'off')
+    EXECUTE FUNCTION drain_wake_enqueuer();
 
 
 -- `drain roles` prints the grants. A trigger needs none.
@@ -1222,7 +1828,10 @@ REVOKE ALL ON FUNCTION
     drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),
     drain_digest(bytea, text, jsonb, jsonb),
     drain_record_step(bigint, bigint, bigint, text, text, json, double precision),
-    drain_after(bigint[], bigint[], text[])
+    drain_record_undoable_step(bigint, bigint, bigint, text, text, json, double precision, jsonb),
+    drain_record_undo(bigint, bigint, bigint, text, text, json, double precision, bigint, text),
+    drain_after(bigint[], bigint[], text[]), drain_flow(jsonb), drain_join(bigint, bigint[], text[]),
+    drain_callback(bigint, bigint, text), drain_flow_progress(bigint), drain_node(bigint, text), drain_emit(text, jsonb)
     FROM PUBLIC;
 
 
@@ -1231,4 +1840,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (8) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (9) ON CONFLICT DO NOTHING;

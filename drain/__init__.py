@@ -63,140 +63,73 @@ if TYPE_CHECKING:
     from drain import queues as queues
     from drain.errors import (
         DeadJobError as DeadJobError,
-    )
-    from drain.errors import (
         DrainError as DrainError,
-    )
-    from drain.errors import (
         IdempotencyConflictError as IdempotencyConflictError,
-    )
-    from drain.errors import (
         NoResultError as NoResultError,
-    )
-    from drain.errors import (
         NotFinishedError as NotFinishedError,
-    )
-    from drain.errors import (
         ResultError as ResultError,
-    )
-    from drain.errors import (
         SelectionError as SelectionError,
-    )
-    from drain.errors import (
         StageError as StageError,
-    )
-    from drain.errors import (
         UnknownJobError as UnknownJobError,
     )
     from drain.health import (
         HealthChange as HealthChange,
-    )
-    from drain.health import (
         on_recovery as on_recovery,
-    )
-    from drain.health import (
         on_unhealthy as on_unhealthy,
     )
-    from drain.hooks import around as around
-    from drain.hooks import on_dead as on_dead
-    from drain.hooks import on_finish as on_finish
-    from drain.hooks import on_stage as on_stage
-    from drain.jobs.async_staging import astage as astage
-    from drain.jobs.async_staging import astage_many as astage_many
-    from drain.jobs.cancelling import Cancelled as Cancelled
-    from drain.jobs.cancelling import cancel as cancel
+    from drain.hooks import around as around, on_dead as on_dead, on_finish as on_finish, on_stage as on_stage
+    from drain.jobs.async_staging import astage as astage, astage_many as astage_many
+    from drain.jobs.batches import Batch as Batch, abatch as abatch, batch as batch
+    from drain.jobs.cancelling import Cancelled as Cancelled, cancel as cancel
     from drain.jobs.codecs import codec as codec
     from drain.jobs.dependencies import After as After
-    from drain.jobs.progress import Progress as Progress
-    from drain.jobs.progress import progress as progress
+    from drain.jobs.events import aemit as aemit, emit as emit
+    from drain.jobs.flow_progress import (
+        FlowProgress as FlowProgress,
+        aflow_progress as aflow_progress,
+        flow_progress as flow_progress,
+    )
+    from drain.jobs.graphs import Flow as Flow, StagedFlow as StagedFlow
+    from drain.jobs.progress import Progress as Progress, progress as progress
     from drain.jobs.registry import job as job
     from drain.jobs.results import (
         JobState as JobState,
-    )
-    from drain.jobs.results import (
         aresult as aresult,
-    )
-    from drain.jobs.results import (
         astate as astate,
-    )
-    from drain.jobs.results import (
         result as result,
-    )
-    from drain.jobs.results import (
         state as state,
     )
-    from drain.jobs.schedules import schedule as schedule
-    from drain.jobs.schedules import unschedule as unschedule
-    from drain.jobs.staging import stage as stage
-    from drain.jobs.staging import stage_many as stage_many
+    from drain.jobs.schedules import schedule as schedule, unschedule as unschedule
+    from drain.jobs.staging import stage as stage, stage_many as stage_many
     from drain.workers import (
         CurrentJob as CurrentJob,
-    )
-    from drain.workers import (
         Dead as Dead,
-    )
-    from drain.workers import (
         Defer as Defer,
-    )
-    from drain.workers import (
+        EventTimeoutError as EventTimeoutError,
         JobCancelledError as JobCancelledError,
-    )
-    from drain.workers import (
         JobTimeoutError as JobTimeoutError,
-    )
-    from drain.workers import (
         LeaseLostError as LeaseLostError,
-    )
-    from drain.workers import (
         NoCurrentJobError as NoCurrentJobError,
-    )
-    from drain.workers import (
         RateLimited as RateLimited,
-    )
-    from drain.workers import (
         Retry as Retry,
-    )
-    from drain.workers import (
         StepError as StepError,
-    )
-    from drain.workers import (
         TransactionError as TransactionError,
-    )
-    from drain.workers import (
         UnfitResultError as UnfitResultError,
-    )
-    from drain.workers import (
         async_psycopg_step_transaction as async_psycopg_step_transaction,
-    )
-    from drain.workers import (
         async_psycopg_transaction as async_psycopg_transaction,
-    )
-    from drain.workers import (
+        async_sleep as async_sleep,
         async_step as async_step,
-    )
-    from drain.workers import (
         async_step_transaction as async_step_transaction,
-    )
-    from drain.workers import (
         async_transaction as async_transaction,
-    )
-    from drain.workers import (
+        async_wait_for as async_wait_for,
         current_job as current_job,
-    )
-    from drain.workers import (
         psycopg_step_transaction as psycopg_step_transaction,
-    )
-    from drain.workers import (
         psycopg_transaction as psycopg_transaction,
-    )
-    from drain.workers import (
+        sleep as sleep,
         step as step,
-    )
-    from drain.workers import (
         step_transaction as step_transaction,
-    )
-    from drain.workers import (
         transaction as transaction,
+        wait_for as wait_for,
     )
 
     __all__: list[str]
@@ -221,10 +154,20 @@ else:
         "on_stage": "drain.hooks",
         "astage": "drain.jobs.async_staging",
         "astage_many": "drain.jobs.async_staging",
+        "Batch": "drain.jobs.batches",
+        "abatch": "drain.jobs.batches",
+        "batch": "drain.jobs.batches",
         "Cancelled": "drain.jobs.cancelling",
         "cancel": "drain.jobs.cancelling",
         "codec": "drain.jobs.codecs",
         "After": "drain.jobs.dependencies",
+        "FlowProgress": "drain.jobs.flow_progress",
+        "aflow_progress": "drain.jobs.flow_progress",
+        "flow_progress": "drain.jobs.flow_progress",
+        "Flow": "drain.jobs.graphs",
+        "StagedFlow": "drain.jobs.graphs",
+        "aemit": "drain.jobs.events",
+        "emit": "drain.jobs.events",
         "Progress": "drain.jobs.progress",
         "progress": "drain.jobs.progress",
         "job": "drain.jobs.registry",
@@ -240,6 +183,7 @@ else:
         "CurrentJob": "drain.workers",
         "Dead": "drain.workers",
         "Defer": "drain.workers",
+        "EventTimeoutError": "drain.workers",
         "JobCancelledError": "drain.workers",
         "JobTimeoutError": "drain.workers",
         "LeaseLostError": "drain.workers",
@@ -251,15 +195,19 @@ else:
         "UnfitResultError": "drain.workers",
         "async_psycopg_step_transaction": "drain.workers",
         "async_psycopg_transaction": "drain.workers",
+        "async_sleep": "drain.workers",
         "async_step": "drain.workers",
         "async_step_transaction": "drain.workers",
         "async_transaction": "drain.workers",
+        "async_wait_for": "drain.workers",
         "current_job": "drain.workers",
         "psycopg_step_transaction": "drain.workers",
         "psycopg_transaction": "drain.workers",
+        "sleep": "drain.workers",
         "step": "drain.workers",
         "step_transaction": "drain.workers",
         "transaction": "drain.workers",
+        "wait_for": "drain.workers",
     }
     __all__ = [*_HOME, "queues"]  # noqa: PLE0604
 

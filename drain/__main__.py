@@ -22,8 +22,10 @@ _CORE = {
     "stack": "drain.commands.stack:stack",
     "audit": "drain.commands.audit:audit_jobs",
     "queue": "drain.commands.queue:queue",
+    "flow": "drain.commands.flow:flow",
     "cron": "drain.commands.cron:cron",
     "cancel": "drain.commands.cancel:cancel",
+    "emit": "drain.commands.emit:emit",
     "jobs": "drain.commands.move:jobs",
     "dead": "drain.commands.dead:dead",
     "prune": "drain.commands.prune:prune",
@@ -36,7 +38,7 @@ _SECTIONS = {
         *("status", "top", "list", "show", "explain", "forecast", "trace", "stack", "events"),
         *("slo", "audit", "check", "web"),
     ),
-    "Operate": ("queue", "cron", "cancel", "jobs", "dead", "rehearse", "roles", "prune"),
+    "Operate": ("queue", "flow", "cron", "cancel", "emit", "jobs", "dead", "rehearse", "roles", "prune"),
     "Bulk work on Spark": ("backfill", "replay", "reconcile", "archive", "stats"),
 }
 
@@ -49,7 +51,7 @@ _SECTIONS = {
 )
 @click.version_option(package_name="job-drain", prog_name="drain")
 def main() -> None:
-    """Jobs that commit with your data: staged in PostgreSQL, drained into Redis, run by RQ workers.
+    """Jobs that commit with your data, from PostgreSQL through Redis to workers.
 
     `drain COMMAND --help` shows examples. Exit codes: 0 success; 1 failure, with one line on standard error; 2 wrong
     usage. Some commands define others.

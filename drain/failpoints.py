@@ -15,6 +15,7 @@ class FailurePoint(StrEnum):
     TICKS_COMMITTED = "jobs of ticks committed, not read by the drain"
     JUDGED = "ended predecessors seen and their edges changed, the jobs that waited for them not"
     UNBLOCKED = "jobs unblocked, not committed"
+    WAITS_ENDED = "waits for events ended and committed, their jobs not redelivered"
     MATURED = "scheduled rows made ready, their transaction not committed"
     SUPERSEDED = "jobs that give way to another one of their unique key recorded as superseded, not committed"
     READ = "staged rows read, not moved"

@@ -1,4 +1,4 @@
-"""All metrics; times are in seconds.
+"""All metrics, except those of flows with an SLO; times are in seconds.
 
 Those of `drain work` and `drain audit` are name and help only: values come from shared memory, or go to a file.
 """
@@ -18,8 +18,10 @@ MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_job
 PUSHED = Counter("drain_pushed_jobs", "Jobs pushed into Redis.", ["queue"])
 REDELIVERED = Counter("drain_redelivered_jobs", "Jobs redelivered, by reason.", ["reason"])
 DEAD = Counter("drain_dead_jobs", "Jobs that the enqueuer moved to dead_jobs, by reason.", ["reason"])
-SUPERSEDED = Counter("drain_superseded_jobs", "Jobs superseded by another one of their unique key.")
-UNBLOCKED = Counter("drain_unblocked_jobs", "Jobs whose predecessors have ended: unblocked or cancelled.")
+SUPERSEDED = Counter("drain_superseded_jobs", "Jobs superseded through their unique key or an edge.")
+UNBLOCKED = Counter(
+    "drain_unblocked_jobs", "Jobs whose predecessors have ended: unblocked, cancelled or superseded."
+)
 FAILING = Gauge(
     "drain_queue_failing", "1 while the queue's retries are let through one at a time.", ["queue"]
 )
@@ -53,6 +55,17 @@ TAG_WAIT = Gauge(
     "drain_tag_wait_seconds",
     "Longest wait of the jobs in drain_tag_waiting_jobs.",
     ["tag"],
+)
+FLOWS = Gauge(
+    "drain_flows", "Unfinished flows, by state; 10000 running or paused means that or more.", ["state"]
+)
+FAILING_FLOW = Gauge(
+    "drain_failing_flow_seconds",
+    "Longest time that a dead member has held an unfinished flow; 0 without one.",
+)
+OVERDUE_WAIT = Gauge(
+    "drain_overdue_wait_seconds",
+    "Longest time since the deadline of a job's wait, which should have ended it.",
 )
 DEAD_ROWS = Gauge(
     "drain_table_dead_rows", "Row versions awaiting vacuum, by PostgreSQL's statistics.", ["table"]

@@ -26,8 +26,7 @@ from drain.jobs import executors
 from drain.jobs.executors import Connectable
 from drain.jobs.options import name_and_options
 from drain.jobs.rows import Job
-from drain.tables import pauses as paused
-from drain.tables import rules as ruled
+from drain.tables import pauses as paused, rules as ruled
 from drain.tables.pauses import Pause
 
 __all__ = [

@@ -20,6 +20,7 @@ The modules, from the command line down to Spark:
     stats           counts, retries, waiting and processing times
     runs            run ids, each for one process at a time
     staging         stages the rows of a DataFrame once
+    flows           rows as the members of a new flow
     copying         COPY of rows into `staged_jobs`
     encoding        rows as CSV for COPY
     throttle        pauses while servers cannot keep up

@@ -7,13 +7,13 @@ partition is gone, are added the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 from psycopg import errors
@@ -23,9 +23,10 @@ from drain.database import pooler, postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError
 from drain.pipeline import days, files, history
+from drain.pipeline.datasources import columns
 from drain.pipeline.days import Answer, Order
 from drain.pipeline.lake import stores
-from drain.pipeline.lake.files import DATE, Archive
+from drain.pipeline.lake.files import DATE, JOBS, Archive
 from drain.tables import finished
 from drain.tables.finished import Checksum, Day
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from drain.pipeline.history import Instant
+
+# Tables with rows about finished jobs.
+RELATED = tuple(table for table in columns.KEYS if table != JOBS)
 # Checksums of hundreds of millions of rows take hours.
 _STATEMENT_SECONDS = 6 * 3600
 _LOCK_SECONDS = 60
@@ -41,6 +46,7 @@ _LOCK_SECONDS = 60
 _TRIES = 5
 _PAUSE_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0
+Write: TypeAlias = "Callable[[Sequence[Order]], list[Answer]]"
 
 
 class NotArchivedError(DrainError):
@@ -97,8 +103,8 @@ def run(
         def started() -> SparkSession:
             return stack.enter_context(session())
 
-        def write(order: Order) -> Answer:
-            return days.archive(started(), order)
+        def write(orders: Sequence[Order]) -> list[Answer]:
+            return days.archive(started(), orders)
 
         work = Archiver(connection, database_url, archive, write, report)
         # Fail once, not for each day.
@@ -115,7 +121,7 @@ class Archiver:
         connection: Connection,
         database_url: str,
         path: str,
-        write: Callable[[Order], Answer],
+        write: Write,
         report: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self._connection = connection
@@ -150,41 +156,65 @@ class Archiver:
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
     def _complete(self, day: Day) -> Checksum:
-        # Left by a dead process.
-        files.remove_unused(self._archive, day.date)
         with history.instant(self._database_url) as instant:
             expected = finished.checksum(instant.connection, day)
             if expected.rows:
-                order = Order(
-                    *(self._database_url, instant.snapshot, self._archive.place, str(day.date), uuid4().hex),
-                    size=finished.size(instant.connection, day),
-                    late=day.partition == finished.OTHER,
-                )
-                self._report(f"{day.date}: writing and comparing {formatting.count(expected.rows, 'row')}")
-                with self._archive.explained():
-                    self._commit(day, expected, self._write(order), order.run)
+                self._archive_tables(day, self._orders(instant, day, expected.rows))
         return expected
 
-    def _commit(self, day: Day, expected: Checksum, answer: Answer, run: str) -> None:
+    def _orders(self, instant: Instant, day: Day, rows: int) -> dict[Order, int]:
+        """Map the orders of a day to their numbers of rows."""
+        jobs = Order(
+            *(self._database_url, instant.snapshot, self._archive.place, str(day.date), uuid4().hex),
+            size=finished.size(instant.connection, day),
+            late=day.partition == finished.OTHER,
+        )
+        orders = {}
+        for table in RELATED:
+            related = replace(jobs, table=table)
+            number, size = finished.measure(instant.connection, table, related.where)
+            if number:
+                orders[replace(related, size=size)] = number
+        return orders | {jobs: rows}
+
+    def _archive_tables(self, day: Day, orders: Mapping[Order, int]) -> None:
+        # Left by a dead process.
+        _remove_unused(day, orders)
+        counts = [
+            formatting.count(rows, "row") + ("" if order.table == JOBS else f" of {order.table}")
+            for order, rows in orders.items()
+        ]
+        self._report(f"{day.date}: writing and comparing {', '.join(counts)}")
+        with self._archive.explained():
+            answers = self._write([*orders])
+            try:
+                for (order, rows), answer in zip(orders.items(), answers, strict=True):
+                    self._commit(Archive(order.archive, order.table), day, rows, answer, order.run)
+            except NotArchivedError:
+                _remove_unused(day, orders)
+                raise
+
+    def _commit(self, archive: Archive, day: Day, rows: int, answer: Answer, run: str) -> None:
         found = answer.comparison
-        if not found.equal or found.rows != expected.rows:
-            files.remove(self._archive, [file.path for file in answer.written])
+        if not found.equal or found.rows != rows:
+            table = day.partition if archive.table == JOBS else archive.table
             raise NotArchivedError(
-                f"{day.date}: files and table disagree: of {formatting.count(expected.rows, 'row')} in {day.partition} "
+                f"{day.date}: files and table disagree: of {formatting.count(rows, 'row')} in {table} "
                 f"{found.rows:,} were read; {found.missing:,} are missing in the files, {found.doubled:,} are there "
                 f"more than once, {found.different:,} differ; nothing was dropped. If Postgres still has the whole "
-                f"day, remove {self._directory(day)} and run this again"
+                f"day, remove {self._directory(day, archive)} and run this again"
             )
         if answer.written:
-            files.add_to_day(self._archive, day.date, answer.written, run, whole=answer.whole)
+            files.add_to_day(archive, day.date, answer.written, run, whole=answer.whole)
         # Against a power cut, flush before and after removing replaced files.
-        files.flush(self._archive, day.date)
+        files.flush(archive, day.date)
         if answer.replaced:
-            files.remove(self._archive, answer.replaced)
-            files.flush(self._archive, day.date)
+            files.remove(archive, answer.replaced)
+            files.flush(archive, day.date)
 
-    def _directory(self, day: Day) -> str:
-        return f"{stores.shown(self._archive.place).rstrip('/')}/{DATE}={day.date}"
+    def _directory(self, day: Day, archive: Archive | None = None) -> str:
+        table = "" if archive is None or archive.table == JOBS else f"/{archive.table}"
+        return f"{stores.shown(self._archive.place).rstrip('/')}{table}/{DATE}={day.date}"
 
     def _drop(self, day: Day, archived: Checksum, patience: float) -> bool:
         self._report(f"{day.date}: dropping {day.partition}")
@@ -192,10 +222,15 @@ class Archiver:
         while True:
             try:
                 return finished.remove_day(self._connection, day, archived)
-            except errors.LockNotAvailable:
+            except errors.LockNotAvailable as error:
                 if monotonic() > deadline:
                     raise NotArchivedError(
-                        f"{day.date}: archived, but a transaction uses {day.partition}, which "
-                        "was not dropped; run this again"
+                        f"{day.date}: archived, but {day.partition} was not dropped: {finished.why_kept(error)}; "
+                        "run this again"
                     ) from None
             sleep(_PAUSE_SECONDS)
+
+
+def _remove_unused(day: Day, orders: Iterable[Order]) -> None:
+    for order in orders:
+        files.remove_unused(Archive(order.archive, order.table), day.date)

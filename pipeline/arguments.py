@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from drain.errors import ConfigError
 from drain.pipeline.datasources.columns import JSON
-from drain.pipeline.rejects import shown
+from drain.pipeline.rejects import REASON, RECORD, shown
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 # Text around the value in {"v":…}.
 _BEFORE, _AFTER = len('{"v":'), len("}")
@@ -17,6 +18,19 @@ _BEFORE, _AFTER = len('{"v":'), len("}")
 _LONGEST_BYTES = 1024 * 1024
 # Not a backslash before the text u0000.
 _NUL, _IS_NUL = r"\u0000", r"(?<!\\)(\\\\)*\\u0000"
+
+
+def by_name(rows: DataFrame) -> dict[str, Column]:
+    """Return the source's columns."""
+    return {name: rows[f"`{name}`"] for name in rows.columns if name not in (REASON, RECORD)}
+
+
+def column(rows: DataFrame, name: str) -> Column:
+    """Return a source's column, or a struct's field, such as author.name; ConfigError if it has none."""
+    columns = by_name(rows)
+    if name.partition(".")[0] not in columns:
+        raise ConfigError(f"the source has no column {name!r}; it has {', '.join(columns)}")
+    return rows[name]
 
 
 def positional(columns: Sequence[Column]) -> Column:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from drain.errors import ConfigError
-from drain.pipeline import arguments, rejects, runs, staging
+from drain.pipeline import arguments, flows, rejects, runs, staging
 from drain.pipeline.failures import explained
 from drain.pipeline.rejects import REASON, RECORD, Rejects
 from drain.pipeline.runs import Limits
 from drain.pipeline.sources import Source
+from drain.tables.bulk_flows import NODE, NewFlow
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -43,6 +43,7 @@ class Plan:
     commit_every: int | None = None
     limits: Limits = field(default_factory=Limits)
     on_null: str = ON_NULL[0]
+    flow: NewFlow | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def preview(spark: SparkSession, plan: Plan, refused: Rejects) -> Preview:
         good = rows.where(f"{REASON} IS NULL").select("job_args", "job_kwargs")
         shown = [(row.job_args, row.job_kwargs) for row in good.limit(SHOWN).collect()]
         jobs = good.count()
+        if NODE in rows.columns:
+            flows.check_graph(rows.where(f"{REASON} IS NULL"))
         return Preview(jobs, jobs - good.distinct().count(), shown)
 
 
@@ -76,7 +79,11 @@ def run(
 
     def check(connection: Connection) -> None:
         runs.check_stageable(
-            connection, [plan.job_name], queue=plan.queue, priority=plan.priority, tag=plan.tag
+            connection,
+            [plan.job_name],
+            queue=plan.queue,
+            priority=plan.priority,
+            tag=plan.tag,
         )
 
     return staging.stage(
@@ -88,6 +95,7 @@ def run(
             limits=plan.limits,
             priority=plan.priority,
             plan=_description(plan),
+            flow=plan.flow,
         ),
         session,
         lambda spark: rejects.separated(_checked(spark, plan), refused or Rejects()),
@@ -108,6 +116,7 @@ def _description(plan: Plan) -> str:
         "priority": plan.priority,
         "tag": plan.tag,
         "on_null": plan.on_null,
+        **({} if plan.flow is None else asdict(plan.flow)),
     }
     return json.dumps({name: value for name, value in given.items() if value not in (None, "", [], {})})
 
@@ -117,8 +126,8 @@ def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
 
     rows = plan.source.checked(spark)
     rows = rows.where(f.col(REASON).isNotNull() | f.expr(plan.where)) if plan.where else rows
-    positional = [_column(rows, name) for name in plan.args]
-    named = {name: _column(rows, column) for name, column in plan.kwargs.items()}
+    positional = [arguments.column(rows, name) for name in plan.args]
+    named = {name: arguments.column(rows, column) for name, column in plan.kwargs.items()}
     nulls = _nulls(
         dict(zip(plan.args, positional, strict=True))
         | dict(zip(plan.kwargs.values(), named.values(), strict=True))
@@ -127,8 +136,11 @@ def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
         rows = rows.where(f.col(REASON).isNotNull() | nulls.isNull())
     args, kwargs = arguments.positional(positional), arguments.keyword(named)
     reason = f.coalesce(REASON, nulls) if plan.on_null == "fail" else f.col(REASON)
+    graph = flows.graph(rows, plan.flow)
+    if plan.flow is not None and plan.flow.node is not None:
+        reason = f.coalesce(reason, flows.refusal(graph[NODE], plan.flow.node))
     reason = f.coalesce(reason, arguments.refusal(args, kwargs))
-    record = f.when(reason.isNotNull(), f.coalesce(RECORD, arguments.keyword(_by_name(rows))))
+    record = f.when(reason.isNotNull(), f.coalesce(RECORD, arguments.keyword(arguments.by_name(rows))))
     return rows.select(
         f.lit(plan.job_name).alias("job_name"),
         args.alias("job_args"),
@@ -136,13 +148,10 @@ def _checked(spark: SparkSession, plan: Plan) -> DataFrame:
         f.lit(plan.queue).alias("queue"),
         f.lit(plan.priority).alias("priority"),
         f.lit(plan.tag).cast("string").alias("tag"),
+        *(column.alias(name) for name, column in graph.items()),
         reason.alias(REASON),
         record.alias(RECORD),
     )
-
-
-def _by_name(rows: DataFrame) -> dict[str, Column]:
-    return {name: rows[f"`{name}`"] for name in rows.columns if name not in (REASON, RECORD)}
 
 
 def _nulls(columns: Mapping[str, Column]) -> Column:
@@ -156,11 +165,3 @@ def _nulls(columns: Mapping[str, Column]) -> Column:
             for name, column in columns.items()
         ),
     )
-
-
-def _column(rows: DataFrame, name: str) -> Column:
-    # A struct's field is spelled author.name.
-    columns = _by_name(rows)
-    if name.partition(".")[0] not in columns:
-        raise ConfigError(f"the source has no column {name!r}; it has {', '.join(columns)}")
-    return rows[name]

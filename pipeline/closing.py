@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, Any, cast
@@ -22,7 +22,7 @@ from drain.pipeline.session import BRIEF, require, session
 
 
 class Closer:
-    """Executes orders in a process that writes only hidden files, so it may outlive this one."""
+    """Executes the orders of a day in a process that writes only hidden files, so it may outlive this one."""
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
         # At the start, not at midnight.
@@ -31,8 +31,8 @@ class Closer:
         self._process: subprocess.Popen[str] | None = None
         self._ended = False
 
-    def __call__(self, order: Order) -> Answer:
-        """Execute an order, or raise DrainError, also after `end`."""
+    def __call__(self, orders: Sequence[Order]) -> list[Answer]:
+        """Execute orders, or raise DrainError, also after `end`."""
         with subprocess.Popen(
             [sys.executable, "-m", "drain.pipeline.closing"],
             stdin=subprocess.PIPE,
@@ -47,14 +47,13 @@ class Closer:
                 self.end()
             # Arguments would show the password. Closing stdin would end the process.
             with suppress(BrokenPipeError):
-                given = json.dumps({"spark": self._spark, "order": asdict(order)})
+                given = json.dumps({"spark": self._spark, "orders": [*map(asdict, orders)]})
                 os.write(cast("IO[str]", process.stdin).fileno(), f"{given}\n".encode())
             answer = json.loads(cast("IO[str]", process.stdout).readline() or '{"error": "Spark was ended"}')
             self._process = None
         if "error" in answer:
             raise DrainError(answer["error"])
-        written = [Written(**file) for file in answer.pop("written")]
-        return Answer(written, comparison=Comparison(**answer.pop("comparison")), **answer)
+        return [_answer(**each) for each in answer["answers"]]
 
     def end(self) -> None:
         """End the process, and start no other."""
@@ -63,14 +62,19 @@ class Closer:
             self._process.terminate()
 
 
+def _answer(*, written: Sequence[dict[str, Any]], comparison: dict[str, Any], **given: Any) -> Answer:
+    return Answer([Written(**file) for file in written], comparison=Comparison(**comparison), **given)
+
+
 def main() -> None:
-    """Execute standard input's order, and answer on standard output."""
+    """Execute standard input's orders, and answer on standard output."""
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with interruptible(session(**given["spark"], java_options=BRIEF)) as spark:
             datasources.register(spark)
-            answer = asdict(days.archive(spark, Order(**given["order"])))
+            answers = days.archive(spark, [Order(**order) for order in given["orders"]])
+        answer: dict[str, Any] = {"answers": [*map(asdict, answers)]}
     except DrainError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer), flush=True)  # noqa: T201  (the answer of a program to a program)

@@ -66,6 +66,13 @@ class Place(NamedTuple):
     source: str = ""
 
 
+class Staged(NamedTuple):
+    """A run's jobs, now and before, and the id of its flow, if any."""
+
+    jobs: int
+    flow: int | None = None
+
+
 class Chunk(NamedTuple):
     """Part of COPY's input."""
 
@@ -94,8 +101,8 @@ def stage(
     is_divided: bool,
     report: Callable[[str], None] = lambda _line: None,
     pause: Callable[[int, float], None] = lambda _rows, _seconds: None,
-) -> int:
-    """Stage a job per row; return the run's jobs, now and before.
+) -> Staged:
+    """Stage a job per row.
 
     Args:
         connection: In autocommit mode, holding the lock of a run that has begun.
@@ -106,7 +113,7 @@ def stage(
         StageError: A row breaks a rule of `staged_jobs`; nothing is staged after the last commit.
         KeyboardInterrupt: SIGINT; each commit is complete or undone.
     """
-    names = columns.stageable(jobs.schema)
+    names = columns.stageable(jobs.schema, in_graph=run.flow is not None and run.flow.node is not None)
     noted = bulk.find(connection, run.run_id)
     total = noted.rows if noted else 0
     several = run.commit_every is not None or total > 0
@@ -125,7 +132,12 @@ def stage(
         commit_began = monotonic()
         with ExitStack() as stack:
             copy = stack.enter_context(
-                bulk.staging(connection, run.run_id, names, before=total, rows_per_second=run.rows_per_second)
+                bulk.staging(
+                    *(connection, run.run_id, names),
+                    before=total,
+                    rows_per_second=run.rows_per_second,
+                    flow=run.flow,
+                )
             )
             while following is not None and not (
                 run.commit_every is not None
@@ -146,7 +158,7 @@ def stage(
                 stack.close()
         total, copied = total + copy.rows, copied + copy.rows
         if following is None:
-            return total
+            return Staged(total, copy.flow)
         pause(copy.rows, monotonic() - commit_began)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from drain.errors import DrainError
 from drain.pipeline import files, history
+from drain.pipeline.datasources import columns
 from drain.pipeline.failures import explained
-from drain.pipeline.files import COLUMNS, ORDER, Written
-from drain.pipeline.lake.files import Archive, File
+from drain.pipeline.files import Written
+from drain.pipeline.lake.files import JOBS, Archive, File
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ class Order:
         run: Letters and digits, unique.
         size: Bytes of its rows in Postgres.
         late: Postgres has only late rows of the day.
+        table: Of the jobs, or rows about them.
     """
 
     database_url: str
@@ -41,6 +43,15 @@ class Order:
     run: str
     size: int
     late: bool
+    table: str = JOBS
+
+    @property
+    def where(self) -> str:
+        """SQL condition on the day's rows."""
+        jobs = within(date.fromisoformat(self.day))
+        if self.table == JOBS:
+            return jobs
+        return f"{columns.KEYS[self.table][0]} IN (SELECT id FROM {JOBS} WHERE {jobs})"
 
 
 @dataclass(frozen=True)
@@ -68,27 +79,34 @@ class Answer:
     comparison: Comparison
 
 
-def archive(spark: SparkSession, order: Order) -> Answer:
+def archive(spark: SparkSession, orders: Iterable[Order]) -> list[Answer]:
+    """Execute orders."""
+    return [_archive(spark, order) for order in orders]
+
+
+def _archive(spark: SparkSession, order: Order) -> Answer:
     """Write rows missing from a day's files, or the whole day if these are many or repeat rows."""
-    place = Archive(order.archive)
+    place = Archive(order.archive, order.table)
+    names, keys = list(columns.TABLES[order.table]), list(columns.KEYS[order.table])
     with explained(), place.explained():
         before = place.files(order.day)
-        where = within(date.fromisoformat(order.day))
-        rows = history.table(spark, order.database_url, order.snapshot, "finished_jobs", COLUMNS, where=where)
+        rows = history.table(spark, order.database_url, order.snapshot, order.table, names, where=order.where)
         if before and (order.late or not are_scattered(before)):
-            there = history.read_files(spark, place, before, COLUMNS)
-            found = compare(rows, there)
+            there = history.read_files(spark, place, before, names)
+            found = compare(rows, there, keys)
             if found.equal:
                 return Answer([], whole=False, replaced=[], comparison=found)
-            if order.late or not found.doubled:
-                lacking = rows.join(there.select("id"), "id", "left_anti").select(*COLUMNS)
+            # An edge of a finished job can still become idle.
+            is_changed = order.table != JOBS and found.different > 0
+            if not is_changed and (order.late or not found.doubled):
+                lacking = rows.join(there.select(*keys), keys, "left_anti").select(*names)
                 written = write(lacking, order, order.size * found.missing // found.rows)
-                found = compare(rows, _read(spark, place, order, written, before))
+                found = compare(rows, _read(spark, place, order, written, before), keys)
                 return Answer(written, whole=False, replaced=[], comparison=found)
         others = _only_in(spark, place, before, rows)
         kept = others.count() if others else 0
         written = write(rows.unionByName(others) if others and kept else rows, order, order.size)
-        found = compare(rows, _read(spark, place, order, written))
+        found = compare(rows, _read(spark, place, order, written), keys)
         if kept and sum(file.rows for file in written) != found.rows + kept:
             raise DrainError(
                 f"of {found.rows + kept:,} rows, {sum(file.rows for file in written):,} were written"
@@ -100,7 +118,7 @@ def _read(
     spark: SparkSession, place: Archive, order: Order, written: Sequence[Written], kept: Sequence[File] = ()
 ) -> DataFrame:
     new = [File(file.path, order.day, 0) for file in written]
-    return history.read_files(spark, place, [*kept, *new], COLUMNS)
+    return history.read_files(spark, place, [*kept, *new], list(columns.TABLES[order.table]))
 
 
 def _only_in(
@@ -109,8 +127,9 @@ def _only_in(
     """Read archived rows that Postgres lacks, as after a restore."""
     if not before:
         return None
-    there = history.read_files(spark, place, before, COLUMNS)
-    return there.join(rows.select("id"), "id", "left_anti").dropDuplicates(["id"]).select(*COLUMNS)
+    names, keys = list(columns.TABLES[place.table]), list(columns.KEYS[place.table])
+    there = history.read_files(spark, place, before, names)
+    return there.join(rows.select(*keys), keys, "left_anti").dropDuplicates(keys).select(*names)
 
 
 def within(day: date) -> str:
@@ -131,13 +150,16 @@ def are_scattered(given: Sequence[File]) -> bool:
 def write(rows: DataFrame, order: Order, size: int) -> list[Written]:
     """Write a day's rows, of `size` bytes in Postgres, to hidden files in order."""
     tasks = 1 + size // _TASK_BYTES
-    divided = rows.repartition(1) if tasks == 1 else rows.repartitionByRange(tasks, *ORDER)
-    task = partial(_write, order.archive, order.day, order.run)
-    written = divided.sortWithinPartitions(*ORDER).mapInArrow(task, "path string, rows bigint").collect()
+    by = files.ORDERS[order.table]
+    divided = rows.repartition(1) if tasks == 1 else rows.repartitionByRange(tasks, *by)
+    task = partial(_write, order.archive, order.table, order.day, order.run)
+    written = divided.sortWithinPartitions(*by).mapInArrow(task, "path string, rows bigint").collect()
     return [Written(row["path"], row["rows"]) for row in sorted(written, key=lambda row: str(row["path"]))]
 
 
-def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(
+    archive: str, table: str, day: str, run: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Write one task's rows; its files count only if Spark takes the result."""
     import pyarrow as pa
     from pyspark import TaskContext
@@ -145,22 +167,22 @@ def _write(archive: str, day: str, run: str, batches: Iterator[pa.RecordBatch]) 
     context = TaskContext.get()
     attempt = (context.partitionId(), context.taskAttemptId()) if context else ()
     name = "-".join(map(str, ("order", run, *attempt)))
-    place = Archive(archive)
+    place = Archive(archive, table)
     with place.explained():
         for file in files.write(place, day, name, batches):
             yield pa.RecordBatch.from_pydict({"path": [file.path], "rows": [file.rows]})
 
 
-def compare(rows: DataFrame, archived: DataFrame) -> Comparison:
+def compare(rows: DataFrame, archived: DataFrame, keys: Sequence[str] = ("id",)) -> Comparison:
     """Compare Postgres' rows with files, which may have more."""
     from pyspark.sql import functions as f
 
-    truth = rows.select("id", _checksum(rows).alias("truth"))
-    kept = archived.select("id", _checksum(archived).alias("kept"))
-    kept = kept.groupBy("id").agg(f.count("*").alias("copies"), f.min("kept").alias("kept"))
+    truth = rows.select(*keys, _checksum(rows).alias("truth"))
+    kept = archived.select(*keys, _checksum(archived).alias("kept"))
+    kept = kept.groupBy(*keys).agg(f.count("*").alias("copies"), f.min("kept").alias("kept"))
     copies = f.col("copies")
     found = (
-        truth.join(kept, "id", "left")
+        truth.join(kept, list(keys), "left")
         .agg(
             f.count("*").alias("rows"),
             f.count_if(copies.isNull()).alias("missing"),
@@ -176,4 +198,5 @@ def _checksum(rows: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
     # Hashes skip nulls, but ('a', null) must differ from (null, 'a').
-    return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])
+    names = sorted(rows.columns)
+    return f.xxhash64(*[rows[name] for name in names], *[rows[name].isNull() for name in names])

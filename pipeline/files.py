@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drain.pipeline.datasources import columns
-from drain.pipeline.lake.files import UNFINISHED, Archive, File, current
+from drain.pipeline.lake.files import JOBS, UNFINISHED, Archive, File, current
 
 if TYPE_CHECKING:
     from datetime import date
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = tuple(columns.TABLES["finished_jobs"])
-ORDER = ("queue", "finished_at")
+# Of a file's rows, by table.
+ORDERS = columns.KEYS | {JOBS: ("queue", "finished_at")}
 # Stores serve parts of large files; many small ones are slow.
 FILE_BYTES = 128 * 1024 * 1024
 _GROUP_BYTES = 32 * 1024 * 1024
@@ -45,7 +46,7 @@ class Writer:
         self._archive = archive
         self.path = f"{directory}/_{name}{UNFINISHED}"
         self.rows = 0
-        self.schema = columns.arrow_schema(columns.TABLES["finished_jobs"])
+        self.schema = columns.arrow_schema(columns.TABLES[archive.table])
         self._group: list[pa.RecordBatch] = []
         self._bytes = 0
         self._sink = archive.system.open_output_stream(self.path)
@@ -85,7 +86,7 @@ class Writer:
         rows = pa.Table.from_batches(self._group, self.schema) if self._group else None
         self._group, self._bytes = [], 0
         if rows is not None:
-            rows = rows.sort_by([(name, "ascending") for name in ORDER]) if sort else rows
+            rows = rows.sort_by([(name, "ascending") for name in ORDERS[JOBS]]) if sort else rows
             self._parquet.write_table(rows, row_group_size=max(1, rows.num_rows))
             self.rows += rows.num_rows
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from drain.database import postgres
 from drain.database.postgres import Connection
-from drain.pipeline.archive import Archived, Archiver, exclusive
+from drain.pipeline.archive import Archived, Archiver, Write, exclusive
 from drain.pipeline.datasources import adbc, transactions
-from drain.pipeline.days import Answer, Order
 from drain.pipeline.files import COLUMNS
 from drain.pipeline.hours import Hours
 from drain.pipeline.lake.files import Archive
@@ -54,7 +53,7 @@ class Plan:
 
 def run(
     plan: Plan,
-    write: Callable[[Order], Answer],
+    write: Write,
     stop: threading.Event,
     *,
     end: Callable[[], None] = lambda: None,
@@ -94,7 +93,7 @@ class Follower:
         self,
         plan: Plan,
         lock: Connection,
-        write: Callable[[Order], Answer],
+        write: Write,
         on_day: Callable[[Archived], None] = lambda _day: None,
         report: Callable[[str], None] = lambda _step: None,
     ) -> None:

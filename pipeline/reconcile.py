@@ -228,7 +228,7 @@ def _stage(
     with history.instant(database_url) as now:
         jobs = _without_waiting(_jobs(found.differences, plan), now, plan, spark)
         with copying.dividing(spark, several=False):
-            return copying.stage(connection, jobs, runs.Run(run_id=plan.run_id), is_divided=False)
+            return copying.stage(connection, jobs, runs.Run(run_id=plan.run_id), is_divided=False).jobs
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from drain.database import pooler, postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError, StageError
 from drain.jobs import values
-from drain.tables import bulk, inserts
+from drain.tables import bulk, bulk_flows, inserts
+from drain.tables.bulk_flows import NewFlow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Run:
         commit_every: Rows; None for one commit.
         priority: More urgent jobs, with lower numbers, must not be delayed.
         plan: Describes the jobs; a staged run refuses another plan.
+        flow: Its jobs become members of this flow, in one commit.
     """
 
     run_id: str
@@ -51,6 +53,7 @@ class Run:
     limits: Limits = field(default_factory=Limits)
     priority: int = 1
     plan: str | None = None
+    flow: NewFlow | None = None
 
     def __post_init__(self) -> None:
         # `<= 0` is false for NaN.
@@ -58,6 +61,8 @@ class Run:
             raise ConfigError(f"rows_per_second must be a number above 0, not {self.rows_per_second!r}")
         if self.commit_every is not None and self.commit_every < 1:
             raise ConfigError(f"commit_every must be above 0, not {self.commit_every!r}")
+        if self.flow is not None and self.commit_every is not None:
+            raise ConfigError("a flow is staged in one commit: leave out commit_every")
 
 
 def new_run_id(command: str) -> str:
@@ -93,15 +98,27 @@ def check_stageable(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
     """Check that such jobs can be staged, by staging and rolling back one of each name."""
+    with _rolled_back(connection, "such jobs break"):
+        for name in job_names:
+            row = {
+                "job_name": values.as_text("job", name),
+                "queue": values.as_queue(queue),
+                "priority": priority,
+                "tag": values.as_text("tag", tag),
+            }
+            connection.execute(inserts.insert_one(tuple(row)).encode(), row)
+
+
+def check_flow(connection: Connection, flow: NewFlow) -> None:
+    """Check that a flow and its callbacks can be staged, by staging and rolling them back."""
+    with _rolled_back(connection, "the flow or a callback breaks"):
+        bulk_flows.make(connection, flow)
+
+
+@contextmanager
+def _rolled_back(connection: Connection, breaks: str) -> Iterator[None]:
     try:
         with connection.transaction(force_rollback=True):
-            for name in job_names:
-                row = {
-                    "job_name": values.as_text("job", name),
-                    "queue": values.as_queue(queue),
-                    "priority": priority,
-                    "tag": values.as_text("tag", tag),
-                }
-                connection.execute(inserts.insert_one(tuple(row)).encode(), row)
+            yield
     except errors.IntegrityError as error:
-        raise StageError(f"such jobs break the rule {bulk.broken_rule(error)!r}") from None
+        raise StageError(f"{breaks} the rule {bulk.broken_rule(error)!r}") from None

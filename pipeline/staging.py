@@ -9,12 +9,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from drain.errors import DrainError
-from drain.pipeline import copying, runs
+from drain.pipeline import copying, flows, runs
 from drain.pipeline.datasources import options
 from drain.pipeline.failures import explained
 from drain.pipeline.runs import Run
 from drain.pipeline.throttle import Throttle
 from drain.tables import bulk
+from drain.tables.bulk_flows import NewFlow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,12 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """Result; `before` if an earlier call had staged the jobs."""
+    """Outcome of a run.
+
+    Attributes:
+        jobs: Number of staged jobs.
+        before: True if an earlier call had staged them.
+        seconds: Duration of this call.
+        flow: Id of their flow, if any.
+    """
 
     run_id: str
     jobs: int
     before: bool
     seconds: float
+    flow: int | None = None
 
 
 def stage(
@@ -58,8 +67,11 @@ def stage(
         if noted is not None and noted.rows:
             _refuse_another_plan(noted.plan, run)
             if noted.is_complete:
-                return Result(run.run_id, noted.rows, before=True, seconds=monotonic() - began)
+                seconds = monotonic() - began
+                return Result(run.run_id, noted.rows, before=True, seconds=seconds, flow=noted.flow)
         check(connection)
+        if run.flow is not None:
+            runs.check_flow(connection, run.flow)
         throttle = Throttle(connection, run, report)
         with (
             runs.begun(connection, run),
@@ -71,7 +83,7 @@ def stage(
             staged = copying.stage(
                 connection, jobs, run, is_divided=is_divided, report=report, pause=throttle.pause
             )
-    return Result(run.run_id, staged, before=False, seconds=monotonic() - began)
+    return Result(run.run_id, staged.jobs, before=False, seconds=monotonic() - began, flow=staged.flow)
 
 
 def stage_rows(
@@ -81,6 +93,7 @@ def stage_rows(
     database_url: str | None = None,
     rows_per_second: float | None = None,
     commit_every: int | None = None,
+    flow: NewFlow | None = None,
 ) -> Result:
     """Stage a job for each row of a DataFrame, from any Spark program; only the driver connects to the database.
 
@@ -90,15 +103,18 @@ def stage_rows(
         database_url: Default: DRAIN_DATABASE_URL.
         rows_per_second: Jobs due per second; None for all at once.
         commit_every: Rows per commit; None for one commit.
+        flow: From `flows.new_flow`: makes the jobs its members, in one commit. Without rows, it is not staged.
 
     Raises:
-        ConfigError: A column is missing or unknown.
-        StageError: A row breaks a rule of `staged_jobs`; nothing is staged after the last commit.
+        ConfigError: A column is missing or unknown, or `flow` is given with `commit_every`.
+        StageError: A row breaks a rule of `staged_jobs`, or waits for an unknown name or in a cycle; nothing is
+            staged after the last commit.
         UnavailableError: The database is unavailable.
     """
     url = options.database_url({} if database_url is None else {"database_url": database_url})
-    run = Run(run_id=run_id, rows_per_second=rows_per_second, commit_every=commit_every)
-    return stage(url, run, lambda: nullcontext(rows.sparkSession), lambda _spark: nullcontext(rows))
+    run = Run(run_id=run_id, rows_per_second=rows_per_second, commit_every=commit_every, flow=flow)
+    jobs = flows.members(rows, flow)
+    return stage(url, run, lambda: nullcontext(rows.sparkSession), lambda _spark: nullcontext(jobs))
 
 
 def _refuse_another_plan(noted: str | None, run: Run) -> None:

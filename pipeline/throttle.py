@@ -10,6 +10,7 @@ from drain.database.postgres import fetch_one
 from drain.errors import DrainError
 from drain.formatting import duration
 from drain.pipeline import interruption
+from drain.tables.columns import HAS_RUN
 
 if TYPE_CHECKING:
     from drain.database.postgres import Connection
@@ -28,10 +29,11 @@ _PRESSURE = """
 SELECT coalesce((SELECT date_part('epoch', max(replay_lag)) FROM pg_stat_replication), 0),
     coalesce((SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::float8
 """
-_DELAY = """
+# Other rows never reach Redis.
+_DELAY = f"""
 SELECT date_part('epoch', percentile_disc(0.99) WITHIN GROUP (ORDER BY moved_at - greatest(staged_at, scheduled_at)))
 FROM (SELECT * FROM finished_jobs ORDER BY finished_xid DESC LIMIT %s) AS latest
-WHERE priority < %s AND finished_at > clock_timestamp() - make_interval(secs => %s)
+WHERE {HAS_RUN} AND priority < %s AND finished_at > clock_timestamp() - make_interval(secs => %s)
 """
 
 

@@ -41,9 +41,11 @@ from drain.workers.context.async_transaction import async_psycopg_transaction, a
 from drain.workers.context.current import CurrentJob, current_job
 from drain.workers.context.steps import psycopg_step_transaction, step, step_transaction
 from drain.workers.context.transaction import psycopg_transaction, transaction
+from drain.workers.context.waits import async_sleep, async_wait_for, sleep, wait_for
 from drain.workers.errors import (
     Dead,
     Defer,
+    EventTimeoutError,
     JobCancelledError,
     JobTimeoutError,
     LeaseLostError,
@@ -59,6 +61,7 @@ __all__ = [
     "CurrentJob",
     "Dead",
     "Defer",
+    "EventTimeoutError",
     "JobCancelledError",
     "JobTimeoutError",
     "LeaseLostError",
@@ -70,14 +73,18 @@ __all__ = [
     "UnfitResultError",
     "async_psycopg_step_transaction",
     "async_psycopg_transaction",
+    "async_sleep",
     "async_step",
     "async_step_transaction",
     "async_transaction",
+    "async_wait_for",
     "current_job",
     "job",
     "psycopg_step_transaction",
     "psycopg_transaction",
+    "sleep",
     "step",
     "step_transaction",
     "transaction",
+    "wait_for",
 ]

@@ -78,6 +78,24 @@ class StepError(Dead):
     """A step's name is not valid or used twice, or its function cannot be awaited here; the job is dead at once."""
 
 
+class EventTimeoutError(Dead):
+    """No event came in time. Kills the job unless caught; each later attempt raises it again."""
+
+
+class Parked(BaseException):
+    """Raised by a wait to end the attempt, past `except Exception`; the job runs again when the wait has ended.
+
+    Attributes:
+        name: Step that records the outcome.
+        event: None to sleep.
+        when: Seconds from now, or a time; None without timeout.
+    """
+
+    def __init__(self, name: str, event: str | None, when: float | datetime | None) -> None:
+        self.name, self.event, self.when = name, event, when
+        super().__init__(f"waits for event {event!r}" if event else f"sleeps until {when}")
+
+
 class LeaseLostError(Exception):
     """Another worker has claimed the job, so this attempt cannot finish it.
 

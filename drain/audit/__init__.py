@@ -5,7 +5,7 @@
     recheck   repeated looks, because moving jobs may look wrong
     overdue   rows that should have left long ago
     obstacles excuses for an overdue row
-    blocked   blocked jobs that wait for nothing, or for an ended job
+    blocked   blocked and parked jobs that wait for nothing, or for what has come
     admission limits and unique keys
     ticks     missing ticks of schedules
     lists     delivered jobs compared with the Redis lists

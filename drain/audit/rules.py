@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from drain.read.queries import TABLES
+from drain.tables.columns import MARKER
 
 # A claim raises the token by one and attempts by at most one. Retrying a dead job moves attempts into the history, but
 # keeps the token.
@@ -13,8 +14,8 @@ _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
     FROM pg_catalog.jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
 # With a second's tolerance: clocks may be set back a little, and a standby's may lag.
 _EARLIER = "{} < {} - interval '1 second'"
-# A superseded job needs no claim.
-_HAS_RUN = "superseded_by IS NULL"
+# A superseded job, and the end of a flow, need no claim.
+_HAS_RUN = f"superseded_by IS NULL AND job_name <> '{MARKER}'"
 # Time for a leader to apply changed rules and pauses, with room for late commits.
 FOLLOWED_SECONDS = 30
 # Claimed during an endless pause. `paused_since`: when the leader applied the first, in epoch seconds, or infinity.
@@ -108,7 +109,7 @@ RULES = (
     Rule(
         "paused",
         "finished_jobs",
-        f"superseded_by IS NULL AND {_CLAIMED_IN_A_PAUSE.format(table='finished_jobs')}",
+        f"{_HAS_RUN} AND {_CLAIMED_IN_A_PAUSE.format(table='finished_jobs')}",
         "claimed despite a pause, and finished",
     ),
 )

@@ -13,8 +13,12 @@
     trace       trace: times of a job's hops
     stack       stack: where a job is now
     audit       audit: lost, duplicated or stuck jobs
+    flow        flow: list, show, explain
+    flow_forecast  flow forecast
+    flow_changes   flow cancel, retry, pause, resume
     cron        cron: schedules
     cancel      cancel: waiting or running jobs
+    emit        emit: an event for waiting jobs
     move        jobs move: another queue, priority or time
     selecting   options that select jobs
     dead        dead: list, groups, show, retry, discard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -46,6 +47,7 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
     drain cancel --queue mail --job shop.jobs.send_receipt --dry-run
     drain cancel --key acme --yes
     """  # noqa: D301
+    selection = replace(selection, leaves_undos=True)
     with database(settings, STATEMENT_SECONDS) as connection:
         counted = changes.count(connection, selection)
         if dry_run:
@@ -61,7 +63,7 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
     with database(settings, STATEMENT_SECONDS) as connection:
         named = set(selection.ids or ())
         cancelled = running = 0
-        for job_id, was_claimed in _cancel(connection, selection):
+        for job_id, was_claimed in cancel_selected(connection, selection):
             cancelled, running = cancelled + 1, running + was_claimed
             named.discard(job_id)
         report_ended(connection, selection, named)
@@ -75,7 +77,7 @@ def _as_json(cancelled: int, running: int, *, dry_run: bool) -> str:
     return json.dumps({"dry_run": dry_run, "cancelled": cancelled, "running": running})
 
 
-def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:
+def cancel_selected(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:
     """Cancel staged jobs first: moved rows are found in flight."""
     with progress.show() as show:
         for table, act in (

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import click
+import psycopg
 
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
+from drain.errors import UnavailableError
 from drain.formatting import visible
 from drain.read import queries
 
@@ -36,7 +38,12 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
     ):
         postgres.limit_session(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
         schema.check(connection)
-        yield queries.with_lenient_values(connection)
+        try:
+            yield queries.with_lenient_values(connection)
+        except psycopg.errors.LockNotAvailable:
+            raise UnavailableError(
+                f"another transaction has held a lock for {_LOCK_SECONDS} s; try again when it has ended"
+            ) from None
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:

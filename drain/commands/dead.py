@@ -17,11 +17,12 @@ from rich.text import Text
 from drain import formatting
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.jobs import print_job, print_jobs
-from drain.commands.selecting import JOB_OPTIONS
+from drain.commands.selecting import JOB_OPTIONS, edit_options
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.formatting import relative, visible
+from drain.jobs.editing import Edit, check, revive_edited
 from drain.read import dead_groups, queries
 from drain.read.dead_groups import Group, Groups
 from drain.tables import dead as dead_jobs
@@ -42,8 +43,8 @@ class _Rate(click.FloatRange):
 def dead() -> None:
     """List, group, show, retry or discard dead jobs.
 
-    A job dies when it runs out of attempts, raises Dead, expires, is cancelled, or cannot be read. It stays until you
-    retry or discard it.
+    A job dies when it runs out of attempts, raises Dead, expires, is cancelled, or cannot be read. It stays until the
+    tables' owner retries or discards it.
 
     \b
     drain dead groups
@@ -168,18 +169,30 @@ def selection_options(command: F) -> F:
     type=_Rate(SLOWEST, FASTEST),
     help="Jobs per second to retry.  [default: all at once]",
 )
+@edit_options
 @selection_options
-def retry(settings: Settings, selection: Selection, *, per_second: float | None, yes: bool) -> None:
+def retry(
+    settings: Settings, selection: Selection, *, per_second: float | None, edit: Edit | None, yes: bool
+) -> None:
     """Retry dead jobs with a fresh set of attempts. Options combine.
 
-    With --per-second, the jobs come due one after another, in id order.
+    With --per-second, the jobs come due one after another, in id order. --args and --kwargs replace the arguments of
+    one job, which `drain show` then lists with its earlier death.
 
     \b
     drain dead retry 42
+    drain dead retry 42 --args '["tea", 3]'
     drain dead retry --queue mail --job shop.jobs.send_receipt --yes
     drain dead retry --queue mail --per-second 10
     """  # noqa: D301
-    _act_on(settings, selection, "retry", partial(dead_jobs.revive, per_second=per_second), yes=yes)
+    if edit is None:
+        _act_on(settings, selection, "retry", partial(dead_jobs.revive, per_second=per_second), yes=yes)
+        return
+    ids = selection.ids or ()
+    if len(ids) != 1 or per_second is not None:
+        raise click.UsageError("give one ID with --args or --kwargs, and no --per-second")
+    act = partial(revive_edited, job_id=ids[0], edit=edit)
+    _act_on(settings, selection, "retry", act, partial(check, job_id=ids[0], edit=edit), yes=yes)
 
 
 @dead.command()
@@ -200,6 +213,7 @@ def _act_on(
     selection: Selection,
     verb: str,
     act: Callable[[Connection, Selection], int],
+    check: Callable[[Connection], object] = lambda _: None,
     *,
     yes: bool,
 ) -> None:
@@ -207,17 +221,29 @@ def _act_on(
         asked_at = queries.now(connection)
         count = dead_jobs.count(connection, selection)
         others = dead_jobs.not_dead(connection, selection.ids or ())
+        undone = dead_jobs.being_undone(connection, selection) if verb == "retry" else []
+        check(connection)
     if others:
         raise DrainError(f"not dead: {', '.join(map(str, others))}; nothing was done")
+    if undone and (selection.ids or len(undone) == count):
+        raise DrainError(f"{undone[0]}; nothing was done")
+    for line in undone:
+        click.echo(line, err=True)
     if not count:
         raise DrainError("no dead job matches; see `drain list dead`")
     if not yes:
         click.confirm(f"{verb} {formatting.count(count, 'dead job')}?", abort=True)
         # Leave out jobs that died after the question.
         selection = replace(selection, died_by=asked_at)
-    with database(settings) as connection:
+    with database(settings) as connection, connection.transaction():
         done = act(connection, selection)
+        left = replace(selection, died_by=asked_at)
+        why = dead_jobs.why_left(connection, left, verb) if done < count else ""
+        if why and (selection.ids or not done):
+            raise DrainError(f"{why}; nothing was done")
     click.echo(f"{verb}: {formatting.count(done, 'job')}")
+    if why and not undone:
+        click.echo(f"left {formatting.count(count - done, 'job')}: {why}", err=True)
 
 
 def show_groups(groups: Sequence[Group], now: datetime) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, nullcontext
 
 import click
@@ -44,8 +44,13 @@ def explain_job(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 def show_explanation(found: Explanation) -> None:
     """Print what a job waits for."""
+    show_lines(_lines(found))
+
+
+def show_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Print titles and texts, folded."""
     console = Console(highlight=False, markup=False)
-    for title, text in _lines(found):
+    for title, text in lines:
         folded = textwrap.wrap(visible(text), max(console.width - _TITLE, 20), break_on_hyphens=False)
         for number, line in enumerate(folded):
             console.print(f"{title if number == 0 else '':{_TITLE}}{line}", soft_wrap=True)
@@ -54,7 +59,7 @@ def show_explanation(found: Explanation) -> None:
 def _lines(found: Explanation) -> Iterator[tuple[str, str]]:
     finding = found.finding
     yield "job", f"{found.id}{_name(found)}"
-    yield "state", f"{found.state}: {finding.cause}"
+    yield "state", found.state if finding.cause == found.state else f"{found.state}: {finding.cause}"
     yield "why", finding.why
     if finding.since is not None:
         yield "since", f"{clock(finding.since)}, {relative(finding.since, found.now)}"

@@ -14,7 +14,7 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs.progress import fields_of
-from drain.read import dependencies, queries
+from drain.read import dependencies, membership, queries
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
@@ -32,7 +32,8 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
     """List jobs by STATE, latest first: staged, blocked, inflight, finished or dead.
 
     A blocked job is a staged one that waits for others to finish. A job in flight is queued (in Redis), running,
-    retrying (after a failure), deferred (by the job) or stalled (its worker is gone; it will be delivered again).
+    retrying (after a failure), deferred (by the job), parked (waits for an event, or sleeps) or stalled (its worker is
+    gone; it will be delivered again).
     Terminals of 120 columns also show tags and arguments.
 
     \b
@@ -62,6 +63,8 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     with database(settings) as connection:
         job = queries.job(connection, job_id)
         job |= dependencies.read(connection, job_id).as_json()
+        if place := membership.find(connection, job_id):
+            job["flow"] = place._asdict() | {"words": place.words}
         now = queries.now(connection)
     job |= {"state": "blocked"} if queries.is_blocked(job) else {}
     print_job(job | _progress(settings, job), now, as_json=as_json)

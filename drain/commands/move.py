@@ -113,7 +113,7 @@ def _as_json(moved: int, left: Counted | None, *, dry_run: bool) -> str:
 def _parts(counted: Counted, change: Change) -> tuple[Counted, Counted | None]:
     stays = counted._replace(staged=0)
     if change.reaches_deliveries:
-        stays = stays._replace(delivered=0, retrying=0)
+        stays = stays._replace(delivered=0, retrying=0, parked=0)
     changes_ = Counted(*(number - left for number, left in zip(counted, stays, strict=True)))
     return changes_, stays if sum(stays) else None
 

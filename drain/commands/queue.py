@@ -237,7 +237,7 @@ def apply_file(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as
     drain queue apply queues.toml --dry-run
     drain queue apply queues.toml --prune
     """  # noqa: D301
-    wanted = _read(file)
+    wanted = declared.of_file(file, declared.read)
     for rules in wanted.values():
         rules.require_tracked(settings.forward_queues)
     with database(settings) as connection, connection.transaction():
@@ -255,15 +255,6 @@ def apply_file(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as
     kept = sorted(present.keys() - wanted.keys())
     if kept and not prune:
         click.echo(f"not in the file, unchanged: {', '.join(kept)} (--prune removes their rules)", err=True)
-
-
-def _read(file: Path) -> dict[str, Rules]:
-    try:
-        return declared.read(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(file))}: not UTF-8 text") from None
-    except ConfigError as error:
-        raise ConfigError(f"{visible(str(file))}: {error}") from None
 
 
 for command in (pause, resume, apply_file):

@@ -17,7 +17,7 @@ from drain.config import Settings
 from drain.errors import ConfigError, PortTakenError
 from drain.formatting import count
 from drain.service.hysteresis import HealthOptions
-from drain.terminal.commandline import Port, settings_options, trace_option, verbose_option
+from drain.terminal.commandline import Port, queue_file_option, settings_options, trace_option, verbose_option
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
@@ -80,6 +80,7 @@ _log = logging.getLogger(__name__)
     metavar="MODULES",
     help="Modules with @drain.on_unhealthy and @drain.on_recovery hooks, comma-separated.",
 )
+@queue_file_option
 @trace_option
 @health_options
 @queue_grace_option
@@ -96,6 +97,7 @@ def run(
     trace: bool,
     health: HealthOptions,
     verbose: bool,
+    queue_file: Path | None,
 ) -> None:
     """Drain committed jobs into Redis. Start two or more: one leads, the others stand by.
 
@@ -117,6 +119,7 @@ def run(
         keep_days=keep_days,
         trace=trace,
         health_options=health,
+        queue_file=queue_file,
     )
     if once:
         click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")

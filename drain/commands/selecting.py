@@ -11,12 +11,14 @@ import psycopg
 from drain.commands.database import hint_at_unknown
 from drain.database.postgres import Connection
 from drain.formatting import count
+from drain.jobs.editing import Edit
 from drain.read import queries
 from drain.tables import cancellations
 from drain.tables.changes import Counted
 from drain.tables.selections import Selection, slices
 from drain.terminal.commandline import JOB_ID, F, wrapped
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # A count may read millions of rows.
@@ -56,6 +58,24 @@ def selection_options(command: F) -> F:
         *JOB_OPTIONS,
     )
     return wrapped(command, with_selection, options)
+
+
+def edit_options(command: F) -> F:
+    """Add options that give an `Edit`, or None."""
+
+    def with_edit(*, args: str | None, kwargs: str | None, **given: Any) -> Any:
+        for option, text in (("--args", args), ("--kwargs", kwargs)):
+            # From an unset variable of the shell, which must not keep the old arguments.
+            if text is not None and not text.strip():
+                raise click.UsageError(f"{option} is empty; leave it out to keep the job's own")
+        edit = Edit(args or "", kwargs or "")
+        return command(edit=None if edit.is_empty else edit, **given)
+
+    options = (
+        click.option("--kwargs", metavar="JSON", help="New keyword arguments, an object."),
+        click.option("--args", metavar="JSON", help="New positional arguments, an array."),
+    )
+    return wrapped(command, with_edit, options)
 
 
 def missing_ids(connection: Connection, selection: Selection) -> set[int]:
@@ -112,13 +132,14 @@ def in_slices(
     """
     done = 0
     for part in slices(connection, table, selection):
-        found = _repeated(act, part)
+        found = repeated(act, part)
         yield from found
         done += len(found)
         progress(f"{verb}: {count(done, 'job')}")
 
 
-def _repeated(act: Callable[[Selection], list[T]], part: Selection) -> list[T]:
+def repeated(act: Callable[[S], T], part: S) -> T:
+    """Act again, up to a bound, after a conflict with another transaction."""
     for _ in range(_TRIES - 1):
         try:
             return act(part)

@@ -8,8 +8,7 @@ import click
 
 from drain.commands.database import database
 from drain.config import Settings
-from drain.database import roles
-from drain.database import schema as versions
+from drain.database import roles, schema as versions
 from drain.database.grants import DEFAULT_NAMES, TITLES
 from drain.terminal.commandline import F, setting_option, settings_options
 

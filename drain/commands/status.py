@@ -47,10 +47,11 @@ def status(
 ) -> None:
     """Show jobs by state, the leader, and the workers of each queue.
 
-    Staged jobs wait in PostgreSQL. In flight, a job is queued (waits for a worker), running, or retrying (waits for its
-    next attempt). It ends up completed or dead. Workers are shown as free/all, or "none" if jobs wait but no worker is
-    alive. A queue is stalled if its jobs have waited for a minute while none finished. Due jobs held by a pause, a
-    limit, a rate limit or a full list are counted below the table. Exit code 3: Redis is unavailable.
+    Staged jobs wait in PostgreSQL. In flight, a job is queued (waits for a worker), running, retrying (waits for its
+    next attempt), or parked (waits for an event, or sleeps). It ends up completed or dead. Workers are shown as
+    free/all, or "none" if jobs wait but no worker is alive. A queue is stalled if its jobs have waited for a minute
+    while none finished. Due jobs held by a pause, a limit, a rate limit or a full list are counted below the table.
+    Exit code 3: Redis is unavailable.
 
     \b
     drain status

@@ -4,7 +4,7 @@
     enqueuer      `drain run`: drains, redelivers, truncates
     worker        `drain work` and `rq worker`: claims, records outcomes
     operator      `drain queue`: edits queue rules, pauses and resumes
-    inspection    `drain status`, `list`, `show` and `audit`: read-only
+    inspection    `drain status`, `list`, `show`, `audit` and `stats`: read-only
 
 All else is the owner's: `drain init`, `dead retry`, `dead discard`, bulk commands. Daily partitions are read through
 finished_jobs and need no grants.
@@ -44,8 +44,15 @@ _CLAIM = (
 
 _STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
 _AFTER = "drain_after(bigint[], bigint[], text[])"
+_JOIN = "drain_join(bigint, bigint[], text[])"
+_CALLBACK = "drain_callback(bigint, bigint, text)"
+_EMIT = "drain_emit(text, jsonb)"
 _FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
 _RECORD_STEP = "drain_record_step(bigint, bigint, bigint, text, text, json, double precision)"
+_RECORD_UNDOABLE = (
+    "drain_record_undoable_step(bigint, bigint, bigint, text, text, json, double precision, jsonb)"
+)
+_RECORD_UNDO = "drain_record_undo(bigint, bigint, bigint, text, text, json, double precision, bigint, text)"
 
 
 class Grant(NamedTuple):
@@ -72,6 +79,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "FUNCTION",
         ),
         Grant("Let jobs wait for others, as the owner.", "EXECUTE", _AFTER, "FUNCTION"),
+        Grant("Make a flow, as the owner ...", "EXECUTE", "drain_flow(jsonb)", "FUNCTION"),
+        Grant("... add jobs to it ...", "EXECUTE", _JOIN, "FUNCTION"),
+        Grant("... run a job when it ends ...", "EXECUTE", _CALLBACK, "FUNCTION"),
+        Grant("... find its nodes ...", "EXECUTE", "drain_node(bigint, text)", "FUNCTION"),
+        Grant("... and count its members.", "EXECUTE", "drain_flow_progress(bigint)", "FUNCTION"),
+        Grant("Emit events for waiting jobs, as the owner.", "EXECUTE", _EMIT, "FUNCTION"),
         Grant("Stage from any language ...", "EXECUTE", "drain_stage(text, jsonb, jsonb)", "FUNCTION"),
         Grant("... through a function that validates.", "EXECUTE", _STAGE_OF, "FUNCTION"),
         Grant(
@@ -132,7 +145,13 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT, DELETE, UPDATE (on_failure, state, awaited_id, changed_xid)",
             "job_edges",
         ),
-        Grant("Delete the steps of deleted jobs.", "DELETE, SELECT (job_id)", "job_steps"),
+        Grant(
+            "Record the outcomes of waits, and delete the steps of deleted jobs.",
+            "INSERT (job_id, name, result, seconds, fencing_token), DELETE, SELECT (job_id, name, undone_by)",
+            "job_steps",
+        ),
+        Grant("End waits, and delete old events.", "SELECT, DELETE", "job_waits, job_events"),
+        Grant("Measure and delete flows.", "DELETE, SELECT (id, name, staged_at, undone_by)", "flows"),
         Grant("Count refused outcomes.", "SELECT (number)", "stale_finishes"),
         Grant("Follow rules and pauses.", "SELECT", "queues, queue_pauses"),
         Grant("Record why a queue's rules can't be applied.", "UPDATE (error)", "queues"),
@@ -148,12 +167,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             f"INSERT ({STAGED_BY_APPLICATIONS}, staged_by)",
             "staged_jobs",
         ),
-        Grant(
-            "Create daily partitions, as the owner.",
-            "EXECUTE",
-            "drain_make_days(integer)",
-            "FUNCTION",
-        ),
+        Grant("Create daily partitions, as the owner.", "EXECUTE", "drain_make_days(integer)", "FUNCTION"),
         Grant(
             "Drop days beyond --keep-days, as the owner; never today or yesterday.",
             "EXECUTE",
@@ -180,8 +194,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "finished_jobs",
         ),
         Grant(
-            "Read results of predecessors.", "SELECT (child_id, parent_id, awaited_id, state)", "job_edges"
+            "Read results of predecessors ...",
+            "SELECT (child_id, parent_id, awaited_id, state, on_failure, node)",
+            "job_edges",
         ),
+        Grant("... and a job's flow.", "SELECT (id, on_success, on_complete, on_dead, undone_by)", "flows"),
         Grant(
             "Bury jobs, and check for burials and cancellations.",
             "INSERT, SELECT (id, queue, fencing_token, salt, reason)",
@@ -190,9 +207,18 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("Record stale outcomes.", "INSERT", "stale_finishes"),
         Grant("Record results of steps ...", "EXECUTE", _RECORD_STEP, "FUNCTION"),
         Grant(
-            "... for later attempts.",
-            "INSERT (job_id, name, result, seconds, fencing_token), SELECT (job_id, name, result)",
+            "... for later attempts, and for the job that undoes them.",
+            "INSERT (job_id, name, result, seconds, fencing_token), "
+            "SELECT (job_id, name, result, recorded_at, undo, undone_by)",
             "job_steps",
+        ),
+        Grant("Record steps with an undo, as the owner, ...", "EXECUTE", _RECORD_UNDOABLE, "FUNCTION"),
+        Grant("... and undone ones.", "EXECUTE", _RECORD_UNDO, "FUNCTION"),
+        Grant(
+            "Let jobs wait for events, or sleep.",
+            "SELECT, INSERT (job_id, name, event, deadline, staged_by, fencing_token), "
+            "UPDATE (name, event, deadline, staged_by, fencing_token, began_at, wait_xid)",
+            "job_waits",
         ),
         Grant(
             "Confirm that a cancelled attempt has ended.",
@@ -233,11 +259,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, matured_at, starts_at)",
             "staged_jobs",
         ),
-        Grant(
-            "List queues, to detect misspelt ones.",
-            "SELECT",
-            "staged_jobs_ready, staged_jobs_scheduled",
-        ),
+        Grant("List queues, to detect misspelt ones.", "SELECT", "staged_jobs_ready, staged_jobs_scheduled"),
         Grant(
             "Cancel and move jobs in flight.",
             "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, next_run_at)",
@@ -263,14 +285,10 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
             "stale_finishes, cancelled_claims, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, "
-            "idempotency_keys, job_steps, job_edges",
+            "idempotency_keys, job_steps, job_edges, flows, job_waits, job_events",
         ),
-        Grant(
-            "Read a job's state and result.",
-            "EXECUTE",
-            "drain_job_state(bigint)",
-            "FUNCTION",
-        ),
+        Grant("Read a job's state and result.", "EXECUTE", "drain_job_state(bigint)", "FUNCTION"),
+        Grant("Count a flow's members.", "EXECUTE", "drain_flow_progress(bigint)", "FUNCTION"),
         Grant(
             "Read the last numbers of sequences.",
             "SELECT",

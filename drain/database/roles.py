@@ -119,7 +119,7 @@ WITH staged AS (
     FROM pg_catalog.unnest(ARRAY['inflight_jobs', 'dead_jobs', 'stale_finishes', 'bulk_runs', 'drain_state',
          'drain_schema', 'drain_last_delivery', 'drain_pushed_up_to', 'queues', 'queue_pauses', 'crons',
         'idempotency_keys', 'cancelled_claims', 'job_steps',
-        'job_edges']) AS ours (name)
+        'job_edges', 'flows', 'job_waits', 'job_events']) AS ours (name)
     UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('staged_jobs')
     UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('finished_jobs')
 ), found AS (

@@ -13,7 +13,7 @@ from drain.database import locks, names, postgres
 from drain.database.postgres import Connection
 from drain.errors import SchemaError
 
-VERSION = 8
+VERSION = 9
 
 _LONGEST_SECONDS = 300
 

@@ -17,6 +17,7 @@ First the process, then a job's path:
     cursor       start of a lane's scan
     unblocker    jobs whose predecessors have ended
     comparison   edges compared with the ends of jobs
+    matcher      waits of jobs that events or deadlines end
     mover        rows to `inflight_jobs`, to Redis alone, or to `dead_jobs`
     forwarding   rows to Redis alone
     deliveries   delivery numbers, watermark, known queues
@@ -34,8 +35,9 @@ First the process, then a job's path:
     chores          base class of the periodic work below
     ticker          jobs of schedules
     retention       old days of `finished_jobs`
-    housekeeping    partitions, unique keys, expired keys, past steps and edges, idle queues
+    housekeeping    partitions, unique keys, expired keys, rows of past jobs, old events, idle queues
     gauges          metrics that only a leader can measure
+    objectives      finished and late flows with an SLO
     waits           waiting time of each queue's oldest job
     waiting_jobs    waiting jobs by queue and cause
     extensions      measurements and answers from other packages

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 
@@ -27,10 +28,14 @@ from drain.enqueuer.housekeeping import (
     ExpiredKeys,
     PartitionTruncator,
     PastEdges,
+    PastEvents,
+    PastFlows,
     PastQueues,
     PastSteps,
+    PastWaits,
     ReturnedJobs,
 )
+from drain.enqueuer.objectives import FlowObjectives
 from drain.enqueuer.retention import Retention
 from drain.enqueuer.term import Term
 from drain.enqueuer.thin_queues import ThinQueues
@@ -63,6 +68,7 @@ class Daemon:
     Args:
         take_over: UUID of an abandoned installation.
         keep_days: Past days of finished jobs to keep; 0 drops none.
+        queue_file: Declares the flows to measure.
 
     Attributes:
         refused: Jobs refused in `run_once`: another database feeds the queue, or its key is not a list.
@@ -78,6 +84,7 @@ class Daemon:
         keep_days: int = 0,
         trace: bool = False,
         health_options: HealthOptions | None = None,
+        queue_file: Path | None = None,
     ) -> None:
         self.settings = settings
         self.refused = 0
@@ -88,7 +95,8 @@ class Daemon:
         self._stop = threading.Event()
         self._health = health.Health(health_options)
         self._extensions = Extensions(settings)
-        self._gauges = Gauges(self.redis, self._extensions)
+        self._flow_objectives = FlowObjectives(queue_file)
+        self._gauges = Gauges(self.redis, self._extensions, self._flow_objectives)
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
 
     def stop(self) -> None:
@@ -201,6 +209,7 @@ class Daemon:
             alive=self._health.alive,
             traces=self._traces,
             thin_queues=ThinQueues(self.redis, self.settings.thin_queues, self.settings.whole_queues),
+            flow_objectives=self._flow_objectives,
         )
 
     def _term(self, enqueuer: Enqueuer) -> Term:
@@ -224,6 +233,9 @@ def _chores(enqueuer: Enqueuer, keep_days: int) -> list[Chore]:
         ExpiredKeys(connection),
         PastSteps(connection),
         PastEdges(connection),
+        PastFlows(connection),
+        PastWaits(connection),
+        PastEvents(connection),
         PastQueues(enqueuer),
     ]
     return [*chores, Retention(connection, keep_days)] if keep_days else chores

@@ -20,7 +20,9 @@ from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.batches import Batches
 from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.due_rows import DueRows
+from drain.enqueuer.matcher import Matcher
 from drain.enqueuer.mover import Mover
+from drain.enqueuer.objectives import FlowObjectives
 from drain.enqueuer.pusher import Pusher
 from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.unblocker import Unblocker
@@ -71,6 +73,7 @@ class Enqueuer:
         alive: Callable[[], None] = lambda: None,
         traces: Traces | None = None,
         thin_queues: ThinQueues | None = None,
+        flow_objectives: FlowObjectives | None = None,
     ) -> None:
         connection.execute("; ".join(SESSION))
         connection.cursor_factory = TransactionCursor
@@ -85,7 +88,8 @@ class Enqueuer:
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
         self._pusher = Pusher(redis, deliveries, traces)
         self.thin_queues = thin_queues or ThinQueues(redis)
-        self._unblocker = Unblocker(connection, alive)
+        self._unblocker = Unblocker(connection, alive, flow_objectives)
+        self.matcher = Matcher(connection)
         self._forwarded = 0
 
     def __enter__(self) -> Self:
@@ -133,6 +137,7 @@ class Enqueuer:
         # A look for the first edges would wait for the pushing thread: 5 ms, measured.
         if not waits and self._unblock() and not batch.size:
             return self.run_once()
+        self.matcher.run_once()
         self._forwarded += len(batch.forwarded)
         if batch.moved:
             self.admission.moved(batch.moved)
@@ -168,8 +173,8 @@ class Enqueuer:
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
     def look(self) -> bool:
-        """See `Admission.look_when_due` and `Unblocker.run_once`."""
-        return self.admission.look_when_due() or self._unblocker.run_once()
+        """See `Admission.look_when_due`, `Unblocker.run_once` and `Matcher.run_once`."""
+        return self.admission.look_when_due() or self._unblocker.run_once() or self.matcher.run_once()
 
     @property
     def may_leave_some(self) -> bool:
@@ -179,8 +184,9 @@ class Enqueuer:
 
     @property
     def next_look_at(self) -> float:
-        """See `Admission.next_look_at` and `Unblocker.next_look_at`."""
-        return min(self.admission.next_look_at, self._unblocker.next_look_at)
+        """See `Admission.next_look_at`, `Unblocker.next_look_at` and `Matcher.next_look_at`."""
+        looks = self.admission.next_look_at, self._unblocker.next_look_at, self.matcher.next_look_at
+        return min(looks)
 
     @property
     def delivered(self) -> int:

@@ -9,11 +9,12 @@ from drain import metrics
 from drain.database.postgres import Connection
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.extensions import Extensions
+from drain.enqueuer.objectives import FlowObjectives
 from drain.enqueuer.optional_gauge import OptionalGauge
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
-from drain.read import system, table_stats, tags
+from drain.read import system, table_stats, tags, unfinished_flows
 from drain.service.versions import versions
 from drain.tables import lanes
 from drain.wire import Producer
@@ -34,7 +35,12 @@ _COUNT_UP_TO = 100_000
 class Gauges:
     """A queue seen once keeps its gauges."""
 
-    def __init__(self, redis: Producer, extensions: Extensions | None = None) -> None:
+    def __init__(
+        self,
+        redis: Producer,
+        extensions: Extensions | None = None,
+        flow_objectives: FlowObjectives | None = None,
+    ) -> None:
         self._redis = redis
         self._pacer = Pacer(_PAUSE_SECONDS)
         self._queues: set[str] = set()
@@ -43,6 +49,7 @@ class Gauges:
         self._extensions = extensions
         self._server = ServerGauges()
         self._tags = TagGauges()
+        self._flows = FlowGauges(flow_objectives or FlowObjectives())
         metrics.BUILD_INFO.labels(*versions(), "").set(1)
 
     def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
@@ -55,6 +62,7 @@ class Gauges:
         self._pacer.ran_for(monotonic() - began)
         self._server.run_once(enqueuer.connection)
         self._tags.run_once(enqueuer.connection, self._queues)
+        self._flows.run_once(enqueuer.connection)
         return True
 
     def begin(self, connection: Connection) -> None:
@@ -78,6 +86,7 @@ class Gauges:
             gauge.clear()
         self._server.clear()
         self._tags.clear()
+        self._flows.clear()
         if self._extensions is not None:
             self._extensions.clear()
 
@@ -140,6 +149,41 @@ class TagGauges:
             metrics.TAG_WAITING.remove(tag)
             metrics.TAG_WAIT.remove(tag)
         self._shown = shown
+
+
+class FlowGauges:
+    """Unfinished and late flows, and waits that should have ended."""
+
+    def __init__(self, objectives: FlowObjectives) -> None:
+        self._objectives = objectives
+        self._gauges = (
+            OptionalGauge("drain_flows", self._count),
+            OptionalGauge("drain_late_flows", objectives.look),
+            OptionalGauge("drain_overdue_wait_seconds", self._measure_overdue),
+        )
+
+    def run_once(self, connection: Connection) -> None:
+        """Run due measurements."""
+        for gauge in self._gauges:
+            gauge.run_once(connection)
+
+    def clear(self) -> None:
+        """Remove or zero the gauges."""
+        self._objectives.forget()
+        metrics.FLOWS.clear()
+        for gauge in (metrics.FAILING_FLOW, metrics.OVERDUE_WAIT):
+            gauge.set(0)
+
+    @staticmethod
+    def _count(connection: Connection) -> None:
+        found = unfinished_flows.count(connection)
+        for state, number in found.states.items():
+            metrics.FLOWS.labels(state).set(number)
+        metrics.FAILING_FLOW.set(found.failing_seconds)
+
+    @staticmethod
+    def _measure_overdue(connection: Connection) -> None:
+        metrics.OVERDUE_WAIT.set(unfinished_flows.overdue_seconds(connection))
 
 
 class ServerGauges:

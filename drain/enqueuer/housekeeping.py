@@ -1,4 +1,4 @@
-"""Small chores: partitions, unique keys, expired keys, past steps and edges, idle queues."""
+"""Small chores: partitions, unique keys, expired keys, rows of past jobs, old events, idle queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.admission import uniqueness
 from drain.database.postgres import Connection
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import finished, gone, idempotency, staged
+from drain.tables import finished, gone, idempotency, staged, waits
 
 # About 7,000 rows: stepping over as many dead ones takes 0.7 ms.
 _LARGER_THAN_BYTES = 1024 * 1024
@@ -120,6 +120,35 @@ class PastEdges(PastRows):
     statement = gone.DELETE_EDGES
     refused_text = "edges of deleted jobs are not deleted"
     refused_event = "edges_not_deleted"
+
+
+class PastFlows(PastRows):
+    """Deletes flows whose end is deleted."""
+
+    statement = gone.DELETE_FLOWS
+    refused_text = "flows without an end are not deleted"
+    refused_event = "flows_not_deleted"
+
+
+class PastWaits(PastRows):
+    """Deletes the waits of finished and deleted jobs."""
+
+    statement = gone.DELETE_WAITS
+    refused_text = "waits of finished jobs are not deleted"
+    refused_event = "waits_not_deleted"
+
+
+class PastEvents(Chore):
+    """Deletes old events; counts them."""
+
+    pause_seconds = 60.0
+    goes_on = True
+    in_use = (errors.LockNotAvailable, errors.QueryCanceled)
+    refused_text = "old events are not deleted"
+    refused_event = "events_not_deleted"
+
+    def _work(self) -> int:
+        return waits.delete_old_events(self._connection, _MOST_KEYS)
 
 
 class PastQueues(Chore):

@@ -74,10 +74,10 @@ def prune(connection: Connection, keep_days: int, patience: float = PATIENCE_SEC
     while True:
         try:
             dropped = finished.drop_old_day(connection, keep_days)
-        except errors.LockNotAvailable:
+        except errors.LockNotAvailable as error:
             if monotonic() > deadline:
                 raise DrainError(
-                    "finished_jobs is in use by another transaction: the other days were not dropped; run this again"
+                    f"{finished.why_kept(error)}: the other days were not dropped; run this again"
                 ) from None
             sleep(_PAUSE_SECONDS)
             continue

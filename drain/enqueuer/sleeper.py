@@ -60,11 +60,12 @@ class Sleeper:
     def _drain_when_notified(self, until: float) -> None:
         """Run a batch now and per notification, while each takes all."""
         enqueuer = self._enqueuer
+        enqueuer.matcher.expect_events()
         while not self._is_busy():
             # Rows committed between the last batch and the lock did not notify.
             moved = enqueuer.run_once()
             enqueuer.wait_for_push()
-            if moved and enqueuer.may_leave_some:
+            if enqueuer.matcher.has_resumed or (moved and enqueuer.may_leave_some):
                 return
             if moved:
                 self._wait_briefly(until)
@@ -90,6 +91,7 @@ class Sleeper:
         notified = leader.wait_for_notify(self._enqueuer.connection, seconds)
         if notified:
             self._enqueuer.admission.expect_arrivals()
+            self._enqueuer.matcher.expect_events()
         return notified
 
     def _wait(self, until: float) -> bool:

@@ -66,7 +66,8 @@ class Term:
         """Drain, then do other due work; return how many jobs moved."""
         self._health.alive()
         moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due, looks_again=False)
-        if monotonic() >= self._redeliver_at:
+        if not self._nothing_is_due():
+            self._enqueuer.matcher.redelivered()
             moved += self._redelivery.run_once(_RETRIES_SECONDS)
             self._health.report_failing(self._redelivery.failing_queues)
             for chore in self._chores:
@@ -81,6 +82,7 @@ class Term:
         """Do all due work; return how many jobs went to Redis."""
         redelivered = self._redelivery.recover()
         self._enqueuer.unblock_all()
+        self._enqueuer.matcher.run_all()
         self._enqueuer.drain(keep_on=self._health.is_alive)
         redelivered += self._redelivery.run_once()
         for chore in self._chores:
@@ -98,4 +100,7 @@ class Term:
         log.info("now the leader", extra={"event": "leading"})
 
     def _nothing_else_is_due(self) -> bool:
-        return not self._stop.is_set() and monotonic() < self._redeliver_at
+        return not self._stop.is_set() and self._nothing_is_due()
+
+    def _nothing_is_due(self) -> bool:
+        return monotonic() < self._redeliver_at and not self._enqueuer.matcher.has_resumed

@@ -16,11 +16,18 @@
     async_executors  the same, awaited
     staging          `stage` and `stage_many`
     async_staging    `astage` and `astage_many`
+    conversations    statements that stage a batch or flow
+    markers          the job that ends a flow
+    batches          `batch` and `abatch`
+    graphs           `Flow`
+    flow_progress    `flow_progress`
+    events           `emit` and `aemit`
     idempotency      jobs staged once per key
     timetable        ticks of a cron line
     schedules        `schedule`, `unschedule`, `@job(cron=...)`
     results          `state`, `result` and `aresult`
     cancelling       `cancel`
+    editing          retries of dead jobs with other arguments
     progress         `progress`
 
 Staging never commits or rolls back. Invalid jobs are refused before anything is sent.

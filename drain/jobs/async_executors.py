@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.database.qualified import qualified
-from drain.errors import ConnectableError
+from drain.errors import ConnectableError, StageError
 from drain.jobs import executors
 
 if TYPE_CHECKING:
@@ -80,9 +81,28 @@ async def _insert_with_psycopg(
     return [number for number, _ in rows]
 
 
+async def require_transaction(connection: AsyncConnectable) -> None:
+    """Raise StageError if each statement would commit on its own."""
+    driver = _of_psycopg(connection)
+    if driver is not None:
+        commits = driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE
+    elif _is_of_asyncpg(connection):
+        commits = not connection.is_in_transaction()  # type: ignore[union-attr]
+    else:
+        await _of_sqlalchemy(connection).run_sync(executors.require_transaction)
+        return
+    if commits:
+        raise StageError(executors.NO_TRANSACTION)
+
+
 async def _execute_with_sqlalchemy(
     connection: Any, statement: str, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
+    driver: AsyncConnection = _of_sqlalchemy(connection)
+    return await driver.run_sync(executors.execute, statement, parameters)
+
+
+def _of_sqlalchemy(connection: Any) -> Any:
     # Such a connection implies the import.
     if "sqlalchemy.ext.asyncio" in sys.modules:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -90,7 +110,7 @@ async def _execute_with_sqlalchemy(
         if isinstance(connection, async_scoped_session):
             connection = connection()
         if isinstance(connection, AsyncSession | AsyncConnection):
-            return await connection.run_sync(executors.execute, statement, parameters)
+            return connection
     hint = "; use drain.stage on it" if executors.is_one(connection) else ""
     raise ConnectableError(
         f"cannot work asynchronously on a {type(connection).__name__}{hint}; pass a SQLAlchemy AsyncSession or "

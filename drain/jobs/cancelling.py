@@ -59,7 +59,8 @@ def cancel(
 
     Waiting jobs move to `dead_jobs`; `drain dead retry` revives them. Running jobs are fenced off: they cannot finish,
     their `transaction()` is rolled back, and from the next heartbeat `current_job().cancelled` is true and they get a
-    `JobCancelledError`. Commit soon: workers that claim or finish these jobs wait.
+    `JobCancelledError`. Commit soon: workers that claim or finish these jobs wait. Only `ids` and `job` cancel a
+    blocked `drain.undo`.
 
     Args:
         connection: As for `stage`. Under repeatable read or serializable, jobs moved since the snapshot raise a
@@ -82,6 +83,7 @@ def cancel(
         None if job is None else _text("job", name_and_options(job)[0]),
         _text("tag", tag),
         _text("key", str(key) if type(key) is int else key),
+        leaves_undos=True,
     )
     if not selection.parameters():
         raise SelectionError("name the jobs to cancel: ids, queue, job, tag or key")

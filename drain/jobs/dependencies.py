@@ -12,10 +12,30 @@ from drain.errors import StageError
 from drain.jobs.keys import computed
 from drain.jobs.values import LARGEST_ID, name_of_type
 
-OnFailure: TypeAlias = Literal["cancel", "run", "hold"]
+OnFailure: TypeAlias = Literal["cancel", "run", "hold", "only"]
 
-_CHOICES = ("cancel", "run", "hold")
+_CHOICES = ("cancel", "run", "hold", "only")
 NO_EDGES = "[]"
+_write = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Identified:
+    """Batch or flow: stands for its id in `after=` and `flow=`."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOfJob(Identified):
+    """Batch or flow of a running job.
+
+    Attributes:
+        id: Id of the batch or flow.
+        node: Name of the running member; None in a batch, and of a callback.
+    """
+
+    id: int
+    node: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +43,26 @@ class After:
     """Predecessor in `after=`, with its own `on_failure`.
 
     Attributes:
-        job_id: Id that `drain.stage` returned.
+        job_id: Id that `drain.stage` returned, a batch or flow, or in a flow the name of a node.
         on_failure: If the predecessor dies, "cancel" the waiting job, "run" it, or "hold" it until the predecessor has
-            been retried and finishes.
+            been retried and finishes. With "only", the job runs only if the predecessor dies.
 
     Raises:
         StageError: An invalid id or choice.
     """
 
-    job_id: int
+    job_id: int | str | Identified
     on_failure: OnFailure = "cancel"
 
     def __post_init__(self) -> None:
-        _check_id(self.job_id)
+        if not isinstance(self.job_id, str):
+            as_id("after", self.job_id)
         _check_choice(self.on_failure)
 
 
-Given: TypeAlias = "int | After | Iterable[int | After]"
+Given: TypeAlias = "int | str | Identified | After | Iterable[int | str | Identified | After]"
+# Choices by id, or by name of a node of the same flow.
+Edges: TypeAlias = "dict[int | str, str]"
 AfterFunction: TypeAlias = "Callable[..., Given | None]"
 AfterOption: TypeAlias = "Given | AfterFunction"
 
@@ -50,20 +73,32 @@ class Predecessors:
     def __init__(self, given: AfterOption, on_failure: OnFailure) -> None:
         self._on_failure = on_failure
         self._function = given if callable(given) else None
-        self._edges = NO_EDGES if callable(given) else _edges(given, on_failure)
+        self._edges: Edges = {} if callable(given) else _edges(given, on_failure)
 
     @property
     def may_exist(self) -> bool:
         """False if no job of the call waits."""
-        return self._function is not None or self._edges != NO_EDGES
+        return self._function is not None or bool(self._edges)
 
-    def edges(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return JSON for `drain_after`, `[[id, on_failure], ...]`, or raise StageError."""
+    def edges(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Edges:
+        """Return the choices by id or node, or raise StageError."""
         if self._function is None:
             return self._edges
         function = self._function
         found = computed("after", lambda *a, **k: reusable(function(*a, **k)), args, kwargs)
-        return NO_EDGES if found is None else _edges(found, self._on_failure)
+        return {} if found is None else _edges(found, self._on_failure)
+
+    def ids(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return JSON for `drain_after`, `[[id, on_failure], ...]`, or raise StageError, also for names of nodes."""
+        edges = self.edges(args, kwargs)
+        for each in edges:
+            if isinstance(each, str):
+                as_id("after", each)
+        return as_json(edges)
+
+    def ids_and_nodes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return JSON as `ids`, with names for nodes of the job's flow."""
+        return as_json(self.edges(args, kwargs))
 
 
 def of_call(
@@ -103,13 +138,34 @@ def check_registered(after: object, cron: str | None) -> None:
         raise ValueError("a job with a cron line cannot wait for others: remove after, or cron")
 
 
-def _edges(given: object, on_failure: OnFailure) -> str:
-    choices: dict[int, str] = {}
+def as_json(edges: Edges) -> str:
+    """Encode edges as `[[id, on_failure], ...]`."""
+    return _write(list(edges.items())) if edges else NO_EDGES
+
+
+def as_id(option: str, given: object) -> int:
+    """Convert an id, or an object that has one."""
+    found: Any = given.id if isinstance(given, Identified) else given
+    # True is an int, but a mistake here.
+    if isinstance(found, bool) or not hasattr(found, "__index__"):
+        raise StageError(
+            f"{option} takes the ids that stage() returned, which are whole numbers, not a {name_of_type(found)}"
+        )
+    if not 1 <= operator.index(found) <= LARGEST_ID:
+        raise StageError(
+            f"{option} takes the ids that stage() returned, from 1 to {LARGEST_ID}, not {found!r:.40}"
+        )
+    return operator.index(found)
+
+
+def _edges(given: object, on_failure: OnFailure) -> Edges:
+    choices: Edges = {}
     for each in _listed(given):
         found = each if isinstance(each, After) else After(each, on_failure)
-        if choices.setdefault(operator.index(found.job_id), found.on_failure) != found.on_failure:
-            raise StageError(f"after has job {found.job_id} twice, with different on_failure: give it once")
-    return json.dumps(list(choices.items()), separators=(",", ":"))
+        name = found.job_id if isinstance(found.job_id, str) else as_id("after", found.job_id)
+        if choices.setdefault(name, found.on_failure) != found.on_failure:
+            raise StageError(f"after has job {name} twice, with different on_failure: give it once")
+    return choices
 
 
 def _listed(given: object) -> Iterable[Any]:
@@ -118,21 +174,9 @@ def _listed(given: object) -> Iterable[Any]:
     return (given,)
 
 
-def _check_id(job_id: object) -> None:
-    # True is an int, but a mistake here.
-    if isinstance(job_id, bool) or not hasattr(job_id, "__index__"):
-        raise StageError(
-            f"after takes the ids that stage() returned, which are whole numbers, not a {name_of_type(job_id)}"
-        )
-    if not 1 <= operator.index(job_id) <= LARGEST_ID:
-        raise StageError(
-            f"after takes the ids that stage() returned, from 1 to {LARGEST_ID}, not {job_id!r:.40}"
-        )
-
-
 def _check_choice(on_failure: object) -> None:
-    if not isinstance(on_failure, str) or on_failure not in _CHOICES:
-        raise StageError(f"on_failure must be 'cancel', 'run' or 'hold', not {on_failure!r:.100}")
+    if on_failure not in _CHOICES:
+        raise StageError(f"on_failure must be 'cancel', 'run', 'hold' or 'only', not {on_failure!r:.100}")
 
 
 def _refuse_job(after: object) -> None:

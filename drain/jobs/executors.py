@@ -18,7 +18,7 @@ from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.database.qualified import qualified
-from drain.errors import ConnectableError, SchemaError
+from drain.errors import ConnectableError, SchemaError, StageError
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -42,6 +42,10 @@ Connectable: TypeAlias = (
     "| DjangoConnection"
 )
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+NO_TRANSACTION = (
+    "a batch or flow needs one transaction, and this connection is in autocommit mode: open one, such as "
+    "`with connection.transaction():`, in Django `atomic()`"
+)
 _TRIES = 5
 # Row moved to another partition, deadlock.
 _IN_THE_WAY = {"40001", "40P01"}
@@ -82,7 +86,7 @@ def needing_tables() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _sqlstate(error) not in _MISSING:
+        if sqlstate(error) not in _MISSING:
             raise
         raise SchemaError(
             "the connection finds no job-drain tables: run `drain init`, or name their schema in DRAIN_SCHEMA "
@@ -98,6 +102,17 @@ def is_one(connection: Any) -> bool:
         return False
 
 
+def require_transaction(connection: Connectable) -> None:
+    """Raise StageError if each statement would commit on its own."""
+    driver = _of_psycopg(connection)
+    if driver is not None:
+        commits = driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE
+    else:
+        commits = getattr(_of_sqlalchemy(connection).connection.dbapi_connection, "autocommit", False) is True
+    if commits:
+        raise StageError(NO_TRANSACTION)
+
+
 def together(connection: Connectable, block: Callable[[], T]) -> T:
     """Call a function behind a savepoint.
 
@@ -107,7 +122,7 @@ def together(connection: Connectable, block: Callable[[], T]) -> T:
         try:
             return _behind_savepoint(connection, block)
         except Exception as error:
-            if _sqlstate(error) not in _IN_THE_WAY:
+            if sqlstate(error) not in _IN_THE_WAY:
                 raise
     return _behind_savepoint(connection, block)
 
@@ -124,7 +139,8 @@ def _behind_savepoint(connection: Connectable, block: Callable[[], T]) -> T:
         return block()
 
 
-def _sqlstate(error: Exception) -> str | None:
+def sqlstate(error: Exception) -> str | None:
+    """Return the code of a driver's error."""
     # SQLAlchemy wraps errors; psycopg2 names the code `pgcode`.
     cause = getattr(error, "orig", None) or error
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

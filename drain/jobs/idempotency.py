@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from drain.errors import IdempotencyConflictError
+from drain.errors import IdempotencyConflictError, StageError
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs.values import as_key, as_seconds
 from drain.tables import idempotency
@@ -18,11 +18,27 @@ _LONGEST_PERIOD = timedelta(days=3650)
 _JSON = frozenset({"job_args", "job_kwargs", "context", "after"})
 
 
+def check(key: str | None, period: timedelta | None) -> None:
+    """Raise StageError for a period without a key."""
+    if key is None and period is not None:
+        raise StageError("idempotency_period needs an idempotency_key")
+
+
 def statement(key: str, period: timedelta | None, columns: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Build the statement that stages a job once per key; see `check_answer`."""
+    seconds = _seconds(DEFAULT_PERIOD if period is None else period)
     text = as_key("idempotency_key", key)
-    seconds = as_seconds("idempotency_period", DEFAULT_PERIOD if period is None else period, _LONGEST_PERIOD)
-    return idempotency.STAGE_ONCE, {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}
+    return idempotency.STAGE_ONCE, {"idempotency_key": text, "seconds": seconds, "job": as_object(columns)}
+
+
+def options(key: str | None, period: timedelta | None) -> dict[str, Any]:
+    """Validate a flow's options, or raise StageError."""
+    check(key, period)
+    return {"idempotency_key": as_key("idempotency_key", key), "idempotency_period": _seconds(period)}
+
+
+def _seconds(period: timedelta | None) -> float | None:
+    return as_seconds("idempotency_period", period, _LONGEST_PERIOD)
 
 
 def check_answer(key: str, number: int) -> None:
@@ -39,7 +55,8 @@ def check_answer(key: str, number: int) -> None:
         )
 
 
-def _object(columns: Mapping[str, Any]) -> str:
+def as_object(columns: Mapping[str, Any]) -> str:
+    """Encode a job's columns as a JSON object."""
     members = (f'"{name}":{_value(name, value)}' for name, value in columns.items())
     return f"{{{','.join(members)}}}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from drain.formatting import duration, seconds, visible
 
@@ -12,7 +13,7 @@ RUN_BUCKETS: tuple[float, ...] = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
     *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
 )
-# Wait times, in seconds. An SLO names one: shares are exact only at bucket bounds.
+# Wait times and times of flows, in seconds. An SLO names one: shares are exact only at bucket bounds.
 WAIT_BUCKETS: tuple[float, ...] = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0),
     *(20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0),
@@ -21,13 +22,15 @@ WAIT_BUCKETS: tuple[float, ...] = (
 TARGETS = WAIT_BUCKETS
 # Below it, no rate of failures burns the budget fast.
 _SMALLEST_PERCENT = 50.0
-_FORM = "an SLO is written as '99% start within 5s'"
-_OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+start\s+within\s+(\S.*?)\s*")
+# Jobs start, flows finish.
+Verb: TypeAlias = Literal["start", "finish"]
+_EXAMPLES: dict[Verb, str] = {"start": "99% start within 5s", "finish": "99% finish within 10m"}
+_OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+(start|finish)\s+within\s+(\S.*?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Share of jobs that start within a time of being due, such as `99% start within 5s`.
+    """Share of jobs that start within a time of being due, or of flows that finish within a time of being staged.
 
     Attributes:
         percent: At least 50 and below 100.
@@ -36,6 +39,7 @@ class Objective:
 
     percent: float
     seconds: float
+    verb: Verb = "start"
 
     def __post_init__(self) -> None:
         if not _SMALLEST_PERCENT <= self.percent < 100:
@@ -49,21 +53,22 @@ class Objective:
             )
 
     @classmethod
-    def parse(cls, text: object) -> Objective:
+    def parse(cls, text: object, verb: Verb = "start") -> Objective:
         """Parse a text, with times such as `250ms` or `2m`; ValueError if invalid."""
         match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
-        if match is None:
-            raise ValueError(f"{_FORM}, not as {visible(repr(text))[:60]}")
-        return cls(float(match[1]), _seconds(match[2]))
+        form = f"an SLO is written as '{_EXAMPLES[verb]}'"
+        if match is None or match[2] != verb:
+            raise ValueError(f"{form}, not as {visible(repr(text))[:60]}")
+        return cls(float(match[1]), _seconds(match[3], form), verb)
 
     @property
     def budget(self) -> float:
-        """Fraction that may start later."""
+        """Fraction that may be later."""
         # In binary, 1 - 0.99 is not 0.01.
         return round((100 - self.percent) / 100, 7)
 
     def __str__(self) -> str:
-        return f"{self.percent:g}% start within {_time(self.seconds)}"
+        return f"{self.percent:g}% {self.verb} within {_time(self.seconds)}"
 
 
 def check(text: object) -> None:
@@ -72,14 +77,14 @@ def check(text: object) -> None:
         Objective.parse(text)
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, form: str) -> float:
     milliseconds = re.fullmatch("([0-9]{1,9})ms", text)
     if milliseconds:
         return int(milliseconds[1]) / 1000
     try:
         return seconds(text)
     except ValueError as error:
-        raise ValueError(f"{_FORM}: {error}, not as '{visible(text)[:40]}'") from None
+        raise ValueError(f"{form}: {error}, not as '{visible(text)[:40]}'") from None
 
 
 def _time(value: float) -> str:

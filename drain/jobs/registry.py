@@ -15,8 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
-from drain.jobs import dependencies
-from drain.jobs import options as job_options
+from drain.jobs import dependencies, options as job_options
 from drain.jobs.dependencies import AfterFunction
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import DEFAULT_QUEUE, ErrorClasses, JobOptions, dotted_name
@@ -66,6 +65,8 @@ class Job(Stager[P], Generic[P, R]):
 
 
 _jobs: dict[str, Job[..., Any]] = {}
+# Our own: neither listed nor staged by applications.
+_own: dict[str, Job[..., Any]] = {}
 _DEFAULT_OPTIONS = JobOptions()
 
 
@@ -244,9 +245,19 @@ def _place_in(module: str, trace: TracebackType | None) -> str | None:
     return place
 
 
+def own(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a job of job-drain."""
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        _own[name] = Job(function, name, _DEFAULT_OPTIONS)
+        return function
+
+    return register
+
+
 def find(name: str) -> Job[..., Any] | None:
-    """Find a registered job."""
-    return _jobs.get(name)
+    """Find a registered job, or one of job-drain."""
+    return _own.get(name) or _jobs.get(name)
 
 
 def find_to_stage(name: str) -> Job[..., Any] | None:

@@ -34,7 +34,8 @@ class JobState:
         job_name: Name it was staged under.
         queue: Queue name.
         state: `blocked` (waits for other jobs), `waiting`, `scheduled` (also after `Defer`), `running`, `retrying`,
-            `finished`, `superseded` (by a job of its unique key), `dead`, `cancelled` or `expired`.
+            `parked` (waits for an event, or sleeps), `finished`, `superseded` (by a job of its unique key), `dead`,
+            `cancelled` or `expired`.
         attempts: Attempts so far.
         staged_at: Start of the transaction that staged it.
         started_at: Claim of the latest attempt; None before, or if dead.

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias, Unpack, cast
 
 from drain import hooks
 from drain.errors import StageError
-from drain.jobs import dependencies, idempotency, values
-from drain.jobs import options as job_options
+from drain.jobs import dependencies, idempotency, options as job_options, values
 from drain.jobs.dependencies import Predecessors
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.options import DEFAULT_QUEUE, JobOptions, RegisteredJob, name_and_options
@@ -21,6 +20,7 @@ from drain.tables.columns import BLOCKED_UNTIL
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 Arguments: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 _Check: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], None]
+_EdgesOf: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str]
 
 # Few round trips, and JSON arrays that PostgreSQL accepts.
 _ROWS_PER_STATEMENT = 10_000
@@ -53,29 +53,20 @@ def insert_one(
     check_names("stage()", options)
     key = options.pop("idempotency_key", None)
     period = options.pop("idempotency_period", None)
-    if hooks.stage_hooks:
-        name, _ = name_and_options(job)
-        options["context"] = hooks.staging(name, args, kwargs or {}, options.get("context"))
-    predecessors = _predecessors(options, name_and_options(job)[1])
-    columns = row(job, args, kwargs, **cast(ManyOptions, options))
-    edges = predecessors.edges(args, kwargs or {}) if predecessors is not None else dependencies.NO_EDGES
-    if edges != dependencies.NO_EDGES:
-        return _dependent(columns, edges, key, period)
+    idempotency.check(key, period)
+    member = _member(options)
+    edges_of = _edges(options, name_and_options(job)[1], is_member=bool(member))
+    columns = staged_row(job, args, kwargs, **cast(ManyOptions, options))
+    edges = edges_of(args, kwargs or {}) if edges_of is not None else dependencies.NO_EDGES
+    is_dependent = bool(member) or edges != dependencies.NO_EDGES
     if key is not None:
-        return Insert(*idempotency.statement(key, period, columns), idempotency_key=key)
-    if period is not None:
-        raise StageError("idempotency_period needs an idempotency_key")
-    return Insert(inserts.insert_one(tuple(columns)), columns)
-
-
-def _dependent(columns: dict[str, Any], edges: str, key: str | None, period: timedelta | None) -> Insert:
-    if key is not None:
-        return Insert(*idempotency.statement(key, period, columns | {"after": edges}), idempotency_key=key)
-    if period is not None:
-        raise StageError("idempotency_period needs an idempotency_key")
+        given = {**columns, **member, "after": edges} if is_dependent else columns
+        return Insert(*idempotency.statement(key, period, given), idempotency_key=key)
+    if not is_dependent:
+        return Insert(inserts.insert_one(tuple(columns)), columns)
     arguments = f"[[{columns.pop('job_args')},{columns.pop('job_kwargs')},{edges}]]"
-    statement = inserts.insert_dependent(tuple(columns), own_keys=False)
-    return Insert(statement, columns | {inserts.ARGUMENTS: arguments})
+    statement = inserts.insert_dependent(tuple(columns), own_keys=False, joins=bool(member))
+    return Insert(statement, {**columns, **member, inserts.ARGUMENTS: arguments})
 
 
 def insert_many(
@@ -85,7 +76,8 @@ def insert_many(
     check_names("stage_many()", options)
     refuse_for_many(options)
     name, registered = name_and_options(job)
-    predecessors = _predecessors(options, registered)
+    member = _member(options)
+    edges_of = _edges(options, registered, is_member=bool(member))
     keys = _keys(options, registered)
     if hooks.stage_hooks:
         options["context"] = hooks.staging(name, None, None, options.get("context"))
@@ -96,12 +88,14 @@ def insert_many(
     if not isinstance(arguments, Iterable):
         kind = values.name_of_type(arguments)
         raise StageError(f"the arguments of many jobs must be a list, not a {kind}")
-    build = inserts.insert_many if predecessors is None else inserts.insert_dependent
-    statement = build(tuple(columns), own_keys=own_keys)
+    if edges_of is None:
+        statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
+    else:
+        statement = inserts.insert_dependent(tuple(columns), own_keys=own_keys, joins=bool(member))
     check = _check_of(job, name, registered)
     own = keys if own_keys else None
-    for block in _blocks(_element(check, given, own, predecessors) for given in arguments):
-        yield Insert(statement, {**columns, inserts.ARGUMENTS: f"[{','.join(block)}]"})
+    for block in _blocks(_element(check, given, own, edges_of) for given in arguments):
+        yield Insert(statement, {**columns, **member, inserts.ARGUMENTS: f"[{','.join(block)}]"})
 
 
 def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = False) -> hooks.Production:
@@ -109,6 +103,16 @@ def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = Fa
     name, registered = name_and_options(job)
     default = DEFAULT_QUEUE if registered is None else registered.queue
     return hooks.Production(name, options.get("queue") or default, many=many)
+
+
+def staged_row(
+    job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, /, **options: Unpack[ManyOptions]
+) -> dict[str, Any]:
+    """As `row`, with the context that hooks add."""
+    if hooks.stage_hooks:
+        name, _ = name_and_options(job)
+        options["context"] = hooks.staging(name, args, kwargs or {}, options.get("context"))
+    return row(job, args, kwargs, **options)
 
 
 def row(
@@ -128,11 +132,21 @@ def _check_of(job: Job, name: str, registered: JobOptions | None) -> _Check | No
     return None if found is None else found.check_arguments
 
 
+def check_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check a job's arguments as `stage` does; raises StageError."""
+    _arguments(_check_of(name, name, None), args, kwargs)
+
+
 def _arguments(check: _Check | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
     texts = values.as_arguments(args, kwargs)
     if check is not None:
         check(args, kwargs)
     return texts
+
+
+def is_full(elements: int, characters: int) -> bool:
+    """Return whether a statement's JSON array should get no more elements."""
+    return elements >= _ROWS_PER_STATEMENT or characters > _CHARACTERS_PER_STATEMENT
 
 
 def _blocks(elements: Iterable[str]) -> Iterator[list[str]]:
@@ -141,28 +155,47 @@ def _blocks(elements: Iterable[str]) -> Iterator[list[str]]:
     for element in elements:
         block.append(element)
         size += len(element)
-        if len(block) == _ROWS_PER_STATEMENT or size > _CHARACTERS_PER_STATEMENT:
+        if is_full(len(block), size):
             yield block
             block, size = [], 0
     if block:
         yield block
 
 
-def _element(
-    check: _Check | None, given: Arguments, keys: Keys | None, predecessors: Predecessors | None
-) -> str:
+def _element(check: _Check | None, given: Arguments, keys: Keys | None, edges_of: _EdgesOf | None) -> str:
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
     parts = list(_arguments(check, args, kwargs))
     if keys is not None:
         parts.append(values.as_json("keys", keys.columns(args, kwargs)))
-    if predecessors is not None:
-        parts.append(predecessors.edges(args, kwargs))
+    if edges_of is not None:
+        parts.append(edges_of(args, kwargs))
     return f"[{','.join(parts)}]"
 
 
-def _predecessors(options: StageOptions | ManyOptions, registered: JobOptions | None) -> Predecessors | None:
+def predecessors(options: StageOptions | ManyOptions, registered: JobOptions | None) -> Predecessors | None:
+    """Take the predecessors out of the options of a call."""
     default = None if registered is None else registered.after
     return dependencies.of_call(options.pop("after", None), options.pop("on_failure", None), default)
+
+
+def _edges(
+    options: StageOptions | ManyOptions, registered: JobOptions | None, *, is_member: bool
+) -> _EdgesOf | None:
+    found = predecessors(options, registered)
+    if found is None:
+        return (lambda _args, _kwargs: dependencies.NO_EDGES) if is_member else None
+    return found.ids_and_nodes if is_member else found.ids
+
+
+def _member(options: StageOptions | ManyOptions) -> dict[str, Any]:
+    """Take the parameters of `drain_join` out of the options of a call; none without a flow."""
+    given = cast(StageOptions, options)
+    flow, node = given.pop("flow", None), given.pop("node", None)
+    if flow is None:
+        if node is not None:
+            raise StageError("node is a job's name in a flow: give flow=, too")
+        return {}
+    return {"flow": dependencies.as_id("flow", flow), "node": values.as_key("node", node)}
 
 
 def _keys(options: ManyOptions, registered: JobOptions | None) -> Keys | None:

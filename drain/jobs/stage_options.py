@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from drain.errors import StageError
-from drain.jobs.dependencies import AfterOption, OnFailure
+from drain.jobs.dependencies import AfterOption, Identified, OnFailure
 from drain.jobs.keys import KeyOption
 
 
@@ -29,11 +29,13 @@ class ManyOptions(TypedDict, total=False):
     quiet: timedelta | None
     after: AfterOption | None
     on_failure: OnFailure | None
+    flow: int | Identified | None
 
 
 class StageOptions(ManyOptions, total=False):
     """Options of `drain.stage`."""
 
+    node: str | None
     idempotency_key: str | None
     idempotency_period: timedelta | None
 
@@ -52,6 +54,6 @@ def names() -> list[str]:
 
 def refuse_for_many(given: Mapping[str, Any]) -> None:
     """Raise StageError for options of a single job."""
-    for name in ("idempotency_key", "idempotency_period"):
+    for name in ("node", "idempotency_key", "idempotency_period"):
         if given.get(name) is not None:
             raise StageError(f"{name} is an option for one job, not for many")

@@ -52,7 +52,9 @@ def stage(
         after: Jobs that must finish first: an id that `stage` returned, a `drain.After`, a list of these, or a function
             of the job's arguments that returns such values or None. An empty list: none.
         on_failure: If one of them dies, "cancel" this job (default), "run" it, or "hold" it until the dead one has been
-            retried and finishes.
+            retried and finishes. "only": run it if one dies, and supersede it if one finishes.
+        flow: Unfinished batch or flow that the job joins, or its id. `after` then also takes names of its nodes.
+        node: The job's name in the flow: up to 255 characters.
         idempotency_key: Return the existing job if this role staged one with this key. Waits for an open transaction
             with the same key; under repeatable read, retry on the serialization failure that follows.
         idempotency_period: Retention of a new idempotency key; a week by default.
@@ -64,7 +66,8 @@ def stage(
         StageError: Invalid job. Nothing was sent; the transaction is unchanged.
         IdempotencyConflictError: The key's job has another name or other arguments. The transaction is unchanged.
         SchemaError: The tables are missing. The transaction is aborted.
-        The driver's own IntegrityError: A CHECK of the schema, named in the error; or a job of `after` is unknown.
+        The driver's own errors: A CHECK of the schema, named in the error; a job of `after` is unknown; or the flow has
+            ended, or has such a node.
     """
     if not hooks.producers:
         return _stage(connection, job, args, kwargs, options)

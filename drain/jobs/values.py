@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
@@ -21,12 +22,17 @@ LARGEST_INTEGER = 2**31 - 1
 LARGEST_ID = 2**63 - 1
 # As in the schema.
 LONGEST_KEY = 255
+LONGEST_DESCRIPTION = 4096
 # json.dumps() would build an encoder per value, for 2 µs.
 _write = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
 ).encode
 # An escaped NUL, not an escaped backslash before u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+# As in the schema.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BRACKETS = re.compile(r"[][{}]")
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 # Surrogates.
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -102,12 +108,43 @@ def as_queue(queue: str | None) -> str | None:
     return queue
 
 
+def as_undo(*, undo: bool | str) -> bool | str | None:
+    """Require True or the queue of the job that undoes a flow; return None for False."""
+    return (undo or None) if isinstance(undo, bool) else as_queue(undo)
+
+
 def as_key(name: str, text: str | None) -> str | None:
     """Require a valid key."""
     text = as_text(name, text)
     if text is not None and not 1 <= len(text) <= LONGEST_KEY:
         found = f"{len(text)} characters" if text else "an empty one"
         raise StageError(f"{name} must be a string of 1 to {LONGEST_KEY} characters, not {found}")
+    return text
+
+
+def as_name(name: str, text: str) -> str:
+    """Require a valid key, which cannot be None."""
+    found = as_key(name, text)
+    if found is None:
+        raise StageError(f"{name} must be a string, not None")
+    return found
+
+
+def as_description(text: str | None) -> str | None:
+    """Require a text that a flow can have as its description."""
+    text = as_text("description", text)
+    if text is not None and len(text) > LONGEST_DESCRIPTION:
+        raise StageError(
+            f"description must have at most {LONGEST_DESCRIPTION:,} characters, not {len(text):,}"
+        )
+    return text
+
+
+def as_event(event: str) -> str:
+    """Require a valid name of an event."""
+    text = as_name("the name of an event", event)
+    if _CONTROL.search(text):
+        raise StageError(f"the name of an event must not contain control characters: {event!a:.100}")
     return text
 
 
@@ -147,6 +184,14 @@ def as_json(part: str, value: Any) -> str:
             f"the {part} cannot be written as JSON ({error}); "
             "pass numbers, strings, lists and dicts, and ids instead of objects"
         ) from None
+
+
+def is_deeper(text: str, levels: int) -> bool:
+    """Return whether lists and objects in JSON are nested more than some levels deep."""
+    if text.count("[") + text.count("{") <= levels:
+        return False
+    brackets = _BRACKETS.findall(_TEXTS.sub("", text))
+    return max(accumulate(1 if each in "[{" else -1 for each in brackets), default=0) > levels
 
 
 def name_of_type(value: object) -> str:

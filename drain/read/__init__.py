@@ -7,6 +7,11 @@
     waiting_by_cause  waiting jobs by cause
     states            jobs by state
     dependencies      predecessors and successors of one job
+    flows             flows, their members and states
+    membership        the flow that a job belongs to
+    unfinished_flows  unfinished flows by state, bounded
+    flow_forecast     when a flow ends
+    flow_graphs       order and critical path of a flow's nodes
     claimed           claimed jobs, longest first
     queue             numbers of one queue: overdue, stalled, unattended …
     queues            numbers of all queues

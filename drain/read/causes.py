@@ -33,6 +33,7 @@ CAUSES: Mapping[str, str] = {
     "due": "due",
     "queued": "queued",
     "retrying": "retrying",
+    "parked": "parked",
     "scheduled": "scheduled",
     "blocked": "blocked",
 }

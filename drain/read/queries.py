@@ -24,7 +24,7 @@ from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import UnknownJobError
 from drain.tables import lanes
-from drain.tables.columns import BLOCKED_UNTIL, DUE, IS_BLOCKED
+from drain.tables.columns import BLOCKED_UNTIL, DUE, IS_BLOCKED, PARKED_UNTIL
 from drain.tables.heads import heads
 
 # Representable in every time zone.
@@ -75,6 +75,8 @@ STATES = tuple(_LATEST)
 _STEPS = sql.SQL(
     "SELECT name, seconds, recorded_at, result, fencing_token FROM job_steps WHERE job_id = %(id)s ORDER BY recorded_at"
 )
+# Not `Wait.read`, which Django's cursors refuse.
+_WAIT = sql.SQL("SELECT name, event, deadline, began_at FROM job_waits WHERE job_id = %(id)s")
 
 
 def jobs(
@@ -104,7 +106,13 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
         statement = sql.SQL("SELECT * FROM {table} WHERE id = %(id)s").format(table=sql.Identifier(table))
         for row in _objects(connection, statement, {"id": job_id}):
             steps = _objects(connection, _STEPS, {"id": job_id})
-            return {"state": state, **row, **({"steps": steps} if steps else {})}
+            wait = _objects(connection, _WAIT, {"id": job_id})
+            return {
+                "state": state,
+                **row,
+                **({"steps": steps} if steps else {}),
+                **({"wait": wait[0]} if wait else {}),
+            }
     raise UnknownJobError(
         f"no job has the id {job_id}: it was never staged, or was rolled back, forwarded, discarded or archived"
     )
@@ -126,6 +134,8 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
 
     Stalled means an expired lease: the worker died or hung, and the job will be redelivered.
     """
+    if job["next_run_at"] == PARKED_UNTIL:
+        return "parked"
     if job["next_run_at"] is not None:
         has_failed = job["failed_at"] and (not job["claimed_at"] or job["failed_at"] >= job["claimed_at"])
         return "retrying" if has_failed else "deferred"

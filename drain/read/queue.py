@@ -27,8 +27,8 @@ TROUBLES: Mapping[str, str] = {
 _PARTS = {
     "staged": ("ready", "scheduled", "blocked"),
     "overdue": ("ready",),
-    "inflight": ("queued", "running", "retrying"),
-    "waits": tuple(set(CAUSES) - {"scheduled", "blocked", "retrying"}),
+    "inflight": ("queued", "running", "retrying", "parked"),
+    "waits": tuple(set(CAUSES) - {"scheduled", "blocked", "retrying", "parked"}),
 }
 
 
@@ -43,6 +43,7 @@ class Queue:
         queued: Delivered jobs, and those of dead workers.
         running: Claimed jobs with a live lease.
         retrying: Jobs awaiting their next attempt.
+        parked: Jobs that wait for an event, or sleep.
         waiting: By cause (`causes.CAUSES`).
         estimates: Extrapolated states and causes.
         ready_seconds: Age of the oldest due staged job.
@@ -60,6 +61,7 @@ class Queue:
     queued: int = 0
     running: int = 0
     retrying: int = 0
+    parked: int = 0
     dead: int = 0
     waiting: dict[str, int] = field(default_factory=dict)
     estimates: set[str] = field(default_factory=set)
@@ -87,7 +89,7 @@ class Queue:
     @property
     def inflight(self) -> int:
         """Drained, unfinished jobs."""
-        return self.queued + self.running + self.retrying
+        return self.queued + self.running + self.retrying + self.parked
 
     @property
     def jobs(self) -> int:

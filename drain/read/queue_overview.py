@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, finite
+from drain.tables.columns import DELIVERED, DUE, HAS_RUN, LANE_KIND, LANE_QUEUE, finite
 from drain.tables.heads import heads
 
 MOST_QUEUES = 200
@@ -41,14 +41,14 @@ _LATENCY = f"""
 SELECT count(*), percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY wait) FILTER (WHERE fencing_token = 1),
     percentile_cont(%(shares)s::float8[]) WITHIN GROUP (ORDER BY run)
 FROM pg_catalog.unnest(%(queues)s::text[]) AS wanted (queue), LATERAL (
-    SELECT fencing_token, superseded_by,
+    SELECT fencing_token, {HAS_RUN} AS has_run,
         greatest(0, date_part('epoch', {finite("finished_at")} - {finite("claimed_at")})) AS run,
         greatest(0, date_part('epoch', {finite("claimed_at")} - {finite("greatest(scheduled_at, staged_at)")})) AS wait,
         isfinite(finished_at) AND isfinite(claimed_at) AS is_possible
     FROM finished_jobs WHERE finished_jobs.queue = wanted.queue
         AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     ORDER BY finished_at DESC LIMIT %(up_to)s::bigint) AS job
-WHERE superseded_by IS NULL AND is_possible
+WHERE has_run AND is_possible
 """
 LATENCY_SECONDS = 3600
 _LATENCY_OF = 5_000

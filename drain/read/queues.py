@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from drain.database.postgres import Connection
 from drain.read import states, waiting_by_cause
 from drain.read.queue import RATE_SECONDS, Queue
-from drain.tables import lanes, pauses, waiting
-from drain.tables import rules as ruled
+from drain.tables import lanes, pauses, rules as ruled, waiting
 from drain.tables.columns import DELIVERED, LAPSED, RUNNING, finite
 from drain.tables.heads import heads
 from drain.tables.waiting import WAITS_SINCE

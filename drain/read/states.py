@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import IS_BLOCKED, QUEUED, RETRYING, RUNNING
+from drain.tables.columns import IS_BLOCKED, PARKED, QUEUED, RETRYING, RUNNING
 
 # Pages of 8 KiB read per table, each with ten to a few hundred rows.
 PAGES = 200
@@ -23,7 +23,7 @@ _STATES = {
         "blocked": IS_BLOCKED,
         "ready": "scheduled_at <= now()",
     },
-    "inflight_jobs": {"running": RUNNING, "retrying": RETRYING, "queued": QUEUED},
+    "inflight_jobs": {"running": RUNNING, "retrying": RETRYING, "parked": PARKED, "queued": QUEUED},
     "dead_jobs": {"dead": "true"},
 }
 

@@ -31,7 +31,7 @@ SELECT count(*) FROM (
     SELECT DISTINCT job_name, reason, last_error ->> 'type'::text AS type FROM (
         SELECT job_name, reason, last_error FROM dead_jobs LIMIT %s) AS some_of_them) AS found
 """
-_SUMMED = ("ready", "scheduled", "blocked", "queued", "running", "retrying", "dead")
+_SUMMED = ("ready", "scheduled", "blocked", "queued", "running", "retrying", "parked", "dead")
 
 
 class Section(Protocol):
@@ -94,6 +94,7 @@ class System:
             "queued",
             "running",
             "retrying",
+            "parked",
             "dead",
         )
         return {

@@ -49,7 +49,7 @@ WITH leader AS (
         UNION ALL
         (SELECT queue, key, {CLAIMS_OF_FINISHED}, claimed_at FROM finished_jobs AS job
          WHERE job.queue = known.queue AND finished_at > now() - make_interval(secs => known.window)
-             AND (superseded_by IS NULL OR {CLAIMS_OF_FINISHED} > 0)
+             AND {CLAIMS_OF_FINISHED} > 0
          ORDER BY finished_at DESC LIMIT {_MOST})) AS job
 ), taken AS (
     SELECT bucket.*, CASE WHEN of_key THEN key END AS whose, greatest(at, since) AS begun_at,

@@ -11,10 +11,18 @@ from typing import TypeAlias
 
 from drain.database.postgres import Connection
 from drain.read.causes import CAUSES, Standing, cause_of, read_standings
-from drain.tables import lanes
-from drain.tables import pauses as paused
-from drain.tables import rules as ruled
-from drain.tables.columns import BLOCKED_AT, DELIVERED, DUE, IS_BLOCKED, LANE_KIND, LANE_QUEUE, LAPSED
+from drain.tables import lanes, pauses as paused, rules as ruled
+from drain.tables.columns import (
+    BLOCKED_AT,
+    DELIVERED,
+    DUE,
+    IS_BLOCKED,
+    LANE_KIND,
+    LANE_QUEUE,
+    LAPSED,
+    PARKED,
+    PARKED_AT,
+)
 from drain.tables.heads import heads
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.waiting import NEXT_ATTEMPTS
@@ -26,6 +34,7 @@ CAUSES_OF = {
     "ready": ("paused", "limited", "rate", "list_full", "due"),
     "queued": ("queued",),
     "retrying": ("retrying", "called_back"),
+    "parked": ("parked",),
 }
 Waiting: TypeAlias = dict[str, int]
 
@@ -67,11 +76,14 @@ FROM (SELECT queue FROM (SELECT queue FROM heads LIMIT %(most)s::bigint) AS firs
 WHERE rows.number > 0
 """
 _WAITING = f"""{NEXT_ATTEMPTS}
-SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
+SELECT heads.queue, rows.number, rows.held, parked.number FROM heads, LATERAL (
     SELECT count(*) AS number, count(*) FILTER (WHERE due AND {{is_paused}}) AS held FROM (
         SELECT queue, job_name, key, next_run_at <= now() AS due FROM inflight_jobs AS waiting
-        WHERE next_run_at IS NOT NULL AND waiting.queue = heads.queue
-        ORDER BY queue, next_run_at LIMIT %(up_to)s::bigint) AS job) AS rows
+        WHERE next_run_at < {PARKED_AT} AND waiting.queue = heads.queue
+        ORDER BY queue, next_run_at LIMIT %(up_to)s::bigint) AS job) AS rows, LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM inflight_jobs AS waiting WHERE {PARKED} AND waiting.queue = heads.queue
+        LIMIT %(up_to)s::bigint) AS job) AS parked
 """
 
 
@@ -98,8 +110,9 @@ def count_waiting(
         _add(found[queue], "queued", number, up_to)
     for queue, number in connection.execute(_LAPSED.encode(), {"up_to": up_to}):
         _add(found[queue], "queued", number, up_to)
-    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
+    for queue, number, held, parked in _count_retries(connection, up_to, is_paused=bool(pauses)):
         _add(found[queue], "retrying", number - held, up_to)
+        _add(found[queue], "parked", parked, up_to)
         _add(found[queue], "called_back", held, up_to)
     due = lanes.count_due(connection, up_to, most=most, named=named or ())
     rules = ruled.read_of(connection, due)
@@ -134,7 +147,9 @@ def _add(waiting: Waiting, cause: str, number: int, up_to: int) -> None:
         waiting[cause] = total
 
 
-def _count_retries(connection: Connection, up_to: int, *, is_paused: bool) -> Iterable[tuple[str, int, int]]:
+def _count_retries(
+    connection: Connection, up_to: int, *, is_paused: bool
+) -> Iterable[tuple[str, int, int, int]]:
     statement = _WAITING.format(is_paused=IS_PAUSED if is_paused else "false")
     return connection.execute(statement.encode(), {"up_to": up_to}).fetchall()
 

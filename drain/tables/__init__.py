@@ -5,9 +5,10 @@ The table of a row is its state; a move is one DELETE and INSERT statement. In t
     columns          column lists and index conditions
     heads            first rows of queues, by loose index scans
     inserts          applications insert
-    staged           bulk inserts; due rows move in flight
+    staged           bulk inserts; due rows move in flight; blocked jobs become due
     lanes            due rows by queue and kind
     bulk             runs that stage millions of jobs
+    bulk_flows       their jobs as members of a flow
     unique           waiting jobs that give way to others
     idempotency      keys under which a job is staged once
     claims           jobs claimed by workers
@@ -17,7 +18,8 @@ The table of a row is its state; a move is one DELETE and INSERT statement. In t
     finishes         claimed jobs finished
     async_finishes   the same for async jobs
     steps            results of steps
-    predecessors     results of the jobs that a job waited for
+    predecessors     results of the jobs that a job waited for, and its flow
+    flows            batches and flows
     failures         the form of last_error
     outcomes         claimed jobs retried, deferred, interrupted or buried
     keyed            due rows of queues with rules
@@ -28,7 +30,10 @@ The table of a row is its state; a move is one DELETE and INSERT statement. In t
     cancellations    waiting or running jobs cancelled
     changes          waiting jobs moved or rescheduled
     dead             dead jobs revived or discarded
+    edge_looks       new edges, and ended jobs that others wait for
     edges            edges between jobs, met or changed
+    waits            jobs that wait for events or sleep, and the events
+    flow_pauses      flows paused and resumed
     gone             rows about deleted jobs
     crons            schedules
     leader_progress  who leads, and how far

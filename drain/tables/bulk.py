@@ -15,11 +15,12 @@ from psycopg.sql import SQL, Identifier
 from drain.database import locks
 from drain.database.postgres import Connection
 from drain.errors import StageError
-from drain.tables import staged
+from drain.tables import bulk_flows, staged
+from drain.tables.bulk_flows import NewFlow
 
 _SHOWN_CHARACTERS = 200
 _CANCEL_SECONDS = 5.0
-_FIND = "SELECT rows, plan, position, committed_at IS NOT NULL FROM bulk_runs WHERE run_id = %s"
+_FIND = "SELECT rows, plan, position, committed_at IS NOT NULL, flow FROM bulk_runs WHERE run_id = %s"
 # Ids of runs that staged nothing may be reused.
 _BEGIN = """
 INSERT INTO bulk_runs (run_id, rows, plan, committed_at) VALUES (%s, 0, %s, NULL) ON CONFLICT (run_id) DO UPDATE
@@ -27,7 +28,7 @@ SET plan = excluded.plan, begun_at = excluded.begun_at, committed_at = NULL WHER
 """
 _FORGET = "DELETE FROM bulk_runs WHERE run_id = %s AND rows = 0 AND committed_at IS NULL"
 _NOTE = """
-UPDATE bulk_runs SET rows = rows + %(rows)s, position = %(position)s,
+UPDATE bulk_runs SET rows = rows + %(rows)s, position = %(position)s, flow = %(flow)s,
     committed_at = CASE WHEN %(position)s::text IS NULL THEN clock_timestamp() END
 WHERE run_id = %(run)s AND rows = %(before)s AND committed_at IS NULL
 """
@@ -35,12 +36,13 @@ _COPY = SQL("COPY {table} ({columns}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')")
 
 
 class Noted(NamedTuple):
-    """Note on a run, with the `position` to continue from, if any."""
+    """Note on a run, with the `position` to continue from and the id of its flow, if any."""
 
     rows: int
     plan: str | None
     position: str | None
     is_complete: bool
+    flow: int | None = None
 
 
 def find(connection: Connection, run_id: str) -> Noted | None:
@@ -68,12 +70,13 @@ def forget(connection: Connection, run_id: str) -> None:
 
 
 class Copying:
-    """COPY in progress; `position` is where to continue after the commit."""
+    """COPY in progress; `position` is where to continue after the commit, `flow` the id of the new flow, if any."""
 
     def __init__(self, connection: Connection, copy: Copy) -> None:
         self._connection = connection
         self.rows = 0
         self.position: str | None = None
+        self.flow: int | None = None
         self._copy = copy
 
     def write(self, chunk: bytes, rows: int) -> None:
@@ -95,6 +98,7 @@ def staging(
     *,
     before: int = 0,
     rows_per_second: float | None = None,
+    flow: NewFlow | None = None,
 ) -> Iterator[Copying]:
     """Stage and note the block's copied rows, in one transaction.
 
@@ -103,6 +107,7 @@ def staging(
         names: CSV columns; those with defaults must not be null.
         before: Jobs staged earlier by the run.
         rows_per_second: Rate of coming due after the commit; None for at once.
+        flow: Makes the rows, if any, members of a new flow; see `bulk_flows.stage`.
 
     Raises:
         StageError: A row breaks a rule, or the run was staged elsewhere; nothing is staged.
@@ -111,7 +116,14 @@ def staging(
         staged.announce_bulk(connection)
         # Due times count from the commit, unknown before the last row.
         waits = rows_per_second is not None or not {"scheduled_at", "quiet_seconds"}.isdisjoint(names)
-        table = staged.put_aside(connection, names) if waits else "staged_jobs"
+        is_aside = waits or flow is not None
+        table = (
+            staged.put_aside(connection, [name for name in names if name not in bulk_flows.GRAPH])
+            if is_aside
+            else "staged_jobs"
+        )
+        if bulk_flows.NODE in names:
+            bulk_flows.name_rows(connection)
         columns = SQL(", ").join(map(Identifier, names))
         into = SQL(".").join(map(Identifier, table.split(".")))
         with (
@@ -120,9 +132,14 @@ def staging(
         ):
             copying = Copying(connection, copy)
             yield copying
-        if waits:
+        if flow is not None:
+            # Without rows, the run counts as not staged, and can be repeated.
+            if copying.rows:
+                copying.flow = bulk_flows.stage(connection, names, flow, rows_per_second=rows_per_second)
+        elif waits:
             staged.insert_put_aside(connection, names, rows_per_second=rows_per_second)
-        noted = {"run": run_id, "before": before, "rows": copying.rows, "position": copying.position}
+        noted = {"run": run_id, "before": before, "rows": copying.rows}
+        noted |= {"position": copying.position, "flow": copying.flow}
         if not connection.execute(_NOTE, noted).rowcount:
             raise StageError(f"another program has just staged run {run_id!r}; nothing was staged here")
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import BLOCKED_AT, DELIVERED, IS_BLOCKED, IS_CLAIMED, RETRYING
+from drain.tables.columns import BLOCKED_AT, DELIVERED, IS_BLOCKED, IS_CLAIMED, PARKED, RETRYING
 from drain.tables.selections import Selection
 
 
@@ -33,13 +33,14 @@ class Counted(NamedTuple):
     staged: int
     delivered: int
     retrying: int
+    parked: int
     running: int
 
 
 _COUNT = f"""
 SELECT (SELECT count(*) FROM staged_jobs WHERE {{rows}}),
     count(*) FILTER (WHERE {DELIVERED}), count(*) FILTER (WHERE {RETRYING}),
-    count(*) FILTER (WHERE {IS_CLAIMED})
+    count(*) FILTER (WHERE {PARKED}), count(*) FILTER (WHERE {IS_CLAIMED})
 FROM inflight_jobs WHERE {{rows}}
 """
 

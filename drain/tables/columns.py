@@ -28,8 +28,19 @@ _KEPT = (
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
+# Not superseded, nor a marker.
+HAS_RUN = "superseded_by IS NULL AND attempts > 0"
 # Of a job that gave way.
 SUPERSEDED = f"{_KEPT}, finished_at, attempts, superseded_by"
+
+# A job with predecessors, until the enqueuer has seen them finish: never due.
+BLOCKED_UNTIL = datetime(9999, 12, 29, tzinfo=UTC)
+BLOCKED_AT = "'9999-12-29Z'::timestamptz"
+IS_BLOCKED = f"scheduled_at = {BLOCKED_AT}"
+# A blocked job's time, as if nothing had blocked it.
+START_IF_BLOCKED = f"CASE WHEN {IS_BLOCKED} THEN coalesce(starts_at, staged_at) ELSE scheduled_at END"
+# Job that ends a flow: the leader finishes it itself.
+MARKER = "drain.jobs.markers.end_of_flow"
 
 
 def _kept_but(values: Mapping[str, str]) -> str:
@@ -40,23 +51,21 @@ def _kept_but(values: Mapping[str, str]) -> str:
 _IN_FLIGHT = {"claimed_at": "coalesce(claimed_at, now())", "fencing_token": "fencing_token + 1"}
 SUPERSEDED_IN_FLIGHT = f"{_kept_but(_IN_FLIGHT)}, now(), attempts"
 _STAGED = {
+    "scheduled_at": START_IF_BLOCKED,
     "moved_at": "now()",
     "claimed_at": "now()",
     "last_error": "NULL::jsonb",
-    "fencing_token": "fencing_token + 1",
 }
-SUPERSEDED_STAGED = f"{_kept_but(_STAGED)}, now(), 0"
+SUPERSEDED_STAGED = f"{_kept_but(_STAGED | {'fencing_token': 'fencing_token + 1'})}, now(), 0"
+# Of a marker, which no worker claims.
+FINISHED_STAGED = f"{_kept_but(_STAGED)}, now(), NULL::text, 0"
 
 # Condition of the index `staged_jobs_in_lanes`; true in `staged_jobs_ready`.
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
 LANE_QUEUE = 'queue COLLATE "C"'
 LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
-# A job with predecessors, until the enqueuer has seen them finish: never due.
-BLOCKED_UNTIL = datetime(9999, 12, 29, tzinfo=UTC)
-BLOCKED_AT = "'9999-12-29Z'::timestamptz"
-IS_BLOCKED = f"scheduled_at = {BLOCKED_AT}"
-# A blocked job's time, as if nothing had blocked it.
-START_IF_BLOCKED = f"CASE WHEN {IS_BLOCKED} THEN coalesce(starts_at, staged_at) ELSE scheduled_at END"
+# `next_run_at` of a job that waits for an event, or sleeps: never due.
+PARKED_UNTIL, PARKED_AT = BLOCKED_UNTIL, BLOCKED_AT
 # Condition of the index `job_edges_waiting`.
 CHILD_WAITS = "state = 'waiting' AND child_id > 0"
 # Conditions of `inflight_jobs` indexes.
@@ -66,7 +75,8 @@ DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 RUNNING = "lease_expires_at > now()"
 QUEUED = "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE"
 LAPSED = "lease_expires_at <= now()"
-RETRYING = "next_run_at IS NOT NULL AND lease_expires_at IS NULL"
+PARKED = f"next_run_at = {PARKED_AT}"
+RETRYING = f"next_run_at < {PARKED_AT} AND lease_expires_at IS NULL"
 # As `queries.inflight_state` names them: part of the retrying and of the queued ones.
 DEFERRED = f"{RETRYING} AND (failed_at IS NULL OR failed_at < claimed_at)"
 STALLED = f"next_run_at IS NULL AND {LAPSED}"

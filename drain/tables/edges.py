@@ -6,111 +6,15 @@ The child of an edge waits for its parent, or for the job that superseded the pa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, TypeAlias
 
-from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, id_array, these_rows
+from drain.database.postgres import Connection
+from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, MARKER, id_array, these_rows
 
 # Scalar, as in `dead`: EXISTS may be planned as a hash of a whole table.
 _IS_BLOCKED = f"""coalesce(
     (SELECT true FROM staged_jobs_scheduled AS job WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE LIMIT 1),
     false)"""
-
-
-class Snapshot(NamedTuple):
-    """Snapshot of a look: a later one sees more of the transactions `running` and of those from `xmax` on."""
-
-    xmax: str
-    running: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse PostgreSQL's text, xmin:xmax:running."""
-        _, xmax, running = text.split(":")
-        return cls(xmax, f"{{{running}}}")
-
-
-class Findings(NamedTuple):
-    """Result of a look.
-
-    Attributes:
-        waits: Some edge waits.
-        children: Those of new or changed edges that may not wait any more.
-        finished: Awaited jobs that finished.
-        ended: Awaited jobs that died or were superseded.
-        died: Children that died.
-    """
-
-    snapshot: Snapshot
-    waits: bool
-    children: Sequence[int] = ()
-    finished: Sequence[int] = ()
-    ended: Sequence[int] = ()
-    died: Sequence[int] = ()
-
-
-_WAITS = f"EXISTS (SELECT FROM job_edges WHERE {CHILD_WAITS})"
-FIRST_LOOK = f"SELECT pg_current_snapshot()::text, {_WAITS}"
-
-
-# A restored database has transactions from the future.
-_LATER = """
-SELECT {columns} FROM {table}
-WHERE {xid} >= %(xmax)s::xid8 AND {xid} < pg_snapshot_xmax(pg_current_snapshot()) AND {condition}"""
-# OFFSET keeps it a look-up for each, even in a table that is believed empty.
-_RAN = """
-SELECT ended.* FROM pg_catalog.unnest(%(running)s::xid8[]) AS ran (xid), LATERAL (
-    SELECT {columns} FROM {table} WHERE {xid} = ran.xid AND {condition} OFFSET 0) AS ended"""
-
-
-def _new(columns: str, table: str, xid: str, condition: str = "true") -> str:
-    """Build a query of the rows that the last look did not see, by index, whatever its oldest transaction."""
-    return " UNION ALL ".join(
-        part.format(columns=columns, table=table, xid=xid, condition=condition) for part in (_LATER, _RAN)
-    )
-
-
-# Of more, only the comparison asks for the ends, page by page.
-_MOST_ASKED = 1000
-_NEW_EDGES = f"""
-fresh AS MATERIALIZED ({_new("child_id, awaited_id", "job_edges", "changed_xid", "state = 'waiting'")})"""
-# Unless the child is blocked and the awaited job unfinished: a later look finds its end.
-_NEW_CHILDREN = f"""
-ARRAY (SELECT DISTINCT child_id FROM fresh WHERE (SELECT count(*) FROM fresh) > {_MOST_ASKED}
-    OR (SELECT true FROM staged_jobs_scheduled WHERE id = child_id AND ({IS_BLOCKED}) IS TRUE) IS NULL
-    OR coalesce((SELECT true FROM staged_jobs WHERE id = awaited_id LIMIT 1),
-        (SELECT true FROM inflight_jobs WHERE id = awaited_id)) IS NULL)"""
-LOOK_FOR_EDGES = f"WITH {_NEW_EDGES} SELECT pg_current_snapshot()::text, {_WAITS}, {_NEW_CHILDREN}"
-_IS_AWAITED = "(SELECT true FROM job_edges WHERE awaited_id = id AND state = 'waiting' LIMIT 1)"
-# Once: while a session holds an old snapshot, it steps over all edges met since.
-_SOME_WAIT = "(SELECT waits FROM edge)"
-LOOK = f"""
-WITH {_NEW_EDGES}, edge AS MATERIALIZED (
-    SELECT {_WAITS} AS waits
-), done AS MATERIALIZED (
-    SELECT * FROM ({_new("id, superseded_by", "finished_jobs", "finished_xid", _SOME_WAIT)}) AS new
-), dead AS MATERIALIZED (
-    SELECT * FROM ({_new("id", "dead_jobs", "died_xid", _SOME_WAIT)}) AS new
-)
-SELECT pg_current_snapshot()::text, {_SOME_WAIT}, {_NEW_CHILDREN},
-    ARRAY (SELECT id FROM done WHERE superseded_by IS NULL AND {_IS_AWAITED}),
-    ARRAY (SELECT id FROM done WHERE superseded_by IS NOT NULL AND {_IS_AWAITED}
-        UNION ALL SELECT id FROM dead WHERE {_IS_AWAITED}),
-    ARRAY (SELECT id FROM dead
-        WHERE (SELECT true FROM job_edges WHERE child_id = id AND {CHILD_WAITS} LIMIT 1))
-"""
-
-
-def look(connection: Connection, last: Findings | None) -> Findings:
-    """Find what transactions have ended since the last look; without one, only take the snapshot."""
-    if last is None:
-        text, waits = fetch_one(connection, FIRST_LOOK)
-        return Findings(Snapshot.parse(text), waits)
-    # If none waited, only new edges matter, and these are compared with the tables.
-    statement = LOOK if last.waits else LOOK_FOR_EDGES
-    # Planning takes ten times as long as the look.
-    (row,) = connection.execute(statement, last.snapshot._asdict(), prepare=True).fetchall()
-    return Findings(Snapshot.parse(row[0]), *row[1:])
 
 
 class Edge(NamedTuple):
@@ -126,40 +30,128 @@ class Edge(NamedTuple):
     on_failure: str
     version: int | None
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Child, parent and awaited job."""
+        return self.child, self.parent, self.awaited
 
-_EDGE = f"""child_id, parent_id, awaited_id, on_failure, (
+
+class Page(NamedTuple):
+    """Edges read.
+
+    Attributes:
+        number: All edges read.
+        last: Place of the last one.
+        released: Children that wait for fewer jobs now, which are locked.
+        edges: Those to compare.
+    """
+
+    number: int
+    last: tuple[int, int, int]
+    released: Sequence[int]
+    edges: list[Edge]
+
+
+# Edges that a page meets: of finished jobs, or all, since all its jobs are known to have finished.
+Meets: TypeAlias = Literal["none", "finished", "all"]
+_VERSION = f"""(
     SELECT job.xmin::text::bigint FROM staged_jobs_scheduled AS job
     WHERE job.id = edge.child_id AND ({IS_BLOCKED}) IS TRUE)"""
-_PAGE = f"""
-SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
-    SELECT * FROM job_edges
-    WHERE {{column}} = given.id AND {{waits}} AND (child_id, parent_id)
+_EDGE = f"child_id, parent_id, awaited_id, on_failure, {_VERSION}"
+_OF_IDS = """
+SELECT edge.* FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS given (id, number), LATERAL (
+    SELECT ctid AS place, child_id, parent_id, awaited_id, on_failure FROM job_edges
+    WHERE {column} = given.id AND {waits} AND (child_id, parent_id)
         > (CASE number WHEN 1 THEN %(child)s::bigint ELSE 0 END, CASE number WHEN 1 THEN %(parent)s::bigint ELSE 0 END)
     ORDER BY child_id, parent_id LIMIT %(most)s) AS edge
 LIMIT %(most)s
 """
-PAGE_OF_AWAITED = _PAGE.format(column="awaited_id", waits="state = 'waiting'")
-PAGE_OF_CHILDREN = _PAGE.format(column="child_id", waits=CHILD_WAITS)
-PAGE_OF_ALL = f"""
-SELECT {_EDGE} FROM job_edges AS edge
+_OF_ALL = f"""
+SELECT ctid AS place, child_id, parent_id, awaited_id, on_failure FROM job_edges
 WHERE {CHILD_WAITS} AND (child_id, parent_id) > (%(child)s::bigint, %(parent)s::bigint)
 ORDER BY child_id, parent_id LIMIT %(most)s
 """
+# Meets the edges of finished jobs, and returns the last and those that neither wait nor are met: a row costs the leader
+# 10 us. Many edges share a job, so each job is looked up once. A child retried since the snapshot is another row, and a
+# finish is final, so `held` compares no versions.
+_PAGE = f"""
+WITH page AS MATERIALIZED ({{edges}}), ended AS MATERIALIZED (
+    SELECT awaited_id FROM (SELECT DISTINCT awaited_id FROM page) AS given
+    WHERE CASE %(meets)s::text WHEN 'all' THEN true ELSE coalesce(
+        (SELECT true FROM staged_jobs AS job WHERE job.id = awaited_id LIMIT 1),
+        (SELECT true FROM inflight_jobs AS job WHERE job.id = awaited_id)) IS NULL END
+), finished AS MATERIALIZED (
+    SELECT awaited_id FROM ended WHERE CASE %(meets)s::text WHEN 'all' THEN true WHEN 'finished'
+        THEN (SELECT superseded_by IS NULL FROM finished_jobs AS job WHERE job.id = awaited_id LIMIT 1) END
+), blocked AS MATERIALIZED (
+    SELECT child_id FROM (SELECT DISTINCT child_id FROM page) AS edge WHERE {_IS_BLOCKED}
+), over AS MATERIALIZED (
+    SELECT place, child_id FROM page
+    WHERE on_failure <> 'only' AND (awaited_id IN (SELECT awaited_id FROM finished)) IS TRUE
+), held AS MATERIALIZED (
+    SELECT id FROM staged_jobs_scheduled
+    WHERE id = ANY (ARRAY (SELECT child_id FROM over)) AND ({IS_BLOCKED}) IS TRUE
+    FOR UPDATE SKIP LOCKED
+), met AS (
+    UPDATE job_edges SET state = 'met', changed_xid = pg_current_xact_id()
+    WHERE ctid = ANY (ARRAY (SELECT place FROM over WHERE (child_id IN (SELECT id FROM held)) IS TRUE))
+)
+SELECT {_EDGE}, number, is_done, CASE WHEN is_last THEN ARRAY (SELECT id FROM held) END FROM (
+    SELECT *, number = (SELECT count(*) FROM page) AS is_last,
+        CASE WHEN (awaited_id IN (SELECT awaited_id FROM ended)) IS TRUE
+        THEN (place IN (SELECT place FROM over)) IS TRUE AND (child_id IN (SELECT id FROM held)) IS TRUE
+        ELSE (child_id IN (SELECT child_id FROM blocked)) IS TRUE END AS is_done
+    FROM (SELECT *, row_number() OVER () AS number FROM page) AS numbered) AS edge
+WHERE is_last OR NOT is_done
+"""
+PAGE_OF_AWAITED = _PAGE.format(edges=_OF_IDS.format(column="awaited_id", waits="state = 'waiting'"))
+PAGE_OF_CHILDREN = _PAGE.format(edges=_OF_IDS.format(column="child_id", waits=CHILD_WAITS))
+PAGE_OF_ALL = _PAGE.format(edges=_OF_ALL)
 
 
 def read_page(
-    connection: Connection, statement: str, ids: Sequence[int], after: tuple[int, int], most: int
-) -> list[Edge]:
-    """Read waiting edges.
+    connection: Connection,
+    statement: str,
+    ids: Sequence[int],
+    after: tuple[int, int],
+    most: int,
+    *,
+    meets: Meets,
+) -> Page | None:
+    """Read up to `most` waiting edges, and note which are met; None if no edge is left.
 
     Args:
         statement: One of the three.
         ids: The awaited jobs or the children.
         after: Child and parent of the last edge read, of the first id or of all.
     """
-    child, parent = after
-    parameters = {"ids": id_array(ids), "child": child, "parent": parent, "most": most}
-    return [Edge._make(row) for row in connection.execute(statement, parameters)]
+    parameters = {"ids": id_array(ids), "child": after[0], "parent": after[1], "most": most, "meets": meets}
+    rows = connection.execute(statement, parameters).fetchall()
+    if not rows:
+        return None
+    *last, number, _, released = rows[-1]
+    edges = [Edge._make(row[:-3]) for row in rows if not row[-2]]
+    return Page(number, Edge._make(last).place, released, edges)
+
+
+MOST_ALARMED = 1000
+ALARMED = f"""
+SELECT {_EDGE} FROM pg_catalog.unnest(%(ids)s::bigint[]) AS given (id), LATERAL (
+    SELECT * FROM job_edges
+    WHERE awaited_id = given.id AND awaited_id IS NOT NULL AND state = 'waiting' AND on_failure = 'only'
+        AND (SELECT true FROM staged_jobs_scheduled AS job WHERE job.id = given.id AND (job_name = '{MARKER}') IS TRUE)
+    OFFSET 0) AS edge
+LIMIT {MOST_ALARMED}
+"""
+
+
+def alarmed(connection: Connection, ids: Iterable[int]) -> list[Edge]:
+    """Read the waiting edges, up to `MOST_ALARMED`, of children that run once a flow has a dead member.
+
+    Args:
+        ids: Jobs that are held by a dead one; only markers count.
+    """
+    return [Edge._make(row) for row in connection.execute(ALARMED, {"ids": id_array(ids)})]
 
 
 OUTCOMES = """
@@ -231,16 +223,15 @@ def _arrays(edges: Sequence[Edge]) -> dict[str, str]:
 
 
 MOST_IDLE = 1000
-# If a retry has blocked a child again since, changed_xid differs.
+# If a retry has blocked a child again since, the locked version is one that the update's snapshot does not see.
 IDLE = f"""
 WITH seen AS MATERIALIZED (
-    SELECT child_id, parent_id, changed_xid FROM job_edges AS edge
+    SELECT child_id, parent_id FROM job_edges AS edge
     WHERE child_id = ANY (%(ids)s::bigint[]) AND {CHILD_WAITS} AND NOT {_IS_BLOCKED} LIMIT %(most)s
 ), locked AS MATERIALIZED (
     SELECT edge.ctid FROM seen, LATERAL (
         SELECT ctid FROM job_edges
-        WHERE child_id = seen.child_id AND parent_id = seen.parent_id AND changed_xid = seen.changed_xid
-            AND state = 'waiting'
+        WHERE child_id = seen.child_id AND parent_id = seen.parent_id AND state = 'waiting'
         FOR UPDATE SKIP LOCKED) AS edge
 )
 UPDATE job_edges SET state = 'idle' WHERE ctid = ANY (ARRAY (SELECT ctid FROM locked)) RETURNING child_id

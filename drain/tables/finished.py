@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from psycopg import Rollback
+from psycopg import Rollback, errors
 
 from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
@@ -28,6 +28,9 @@ _CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s::regclass)"
 _CHECKSUM_OF_LATE = "SELECT counted, checksum FROM drain_checksum_of_late(%s::date)"
 _MAY_BE_LATE = f"SELECT pg_relation_size('{OTHER}'::regclass) > 0"
 _SIZE = "SELECT pg_table_size(%s::regclass)"
+_RELATED = """
+SELECT count(*), coalesce(sum(pg_column_size(kept)), 0) FROM {table} AS kept WHERE {where}
+"""
 _DROP_DAY = "SELECT drain_drop_day(%s::regclass, %s::bigint, %s::numeric)"
 _DROP_OLD_DAY = "SELECT day, jobs FROM drain_drop_old_day(%s::integer)"
 _JOBS_OF_DAY = """
@@ -129,6 +132,13 @@ def size(connection: Connection, day: Day) -> int:
     return int(found)
 
 
+def measure(connection: Connection, table: str, where: str) -> tuple[int, int]:
+    """Return the rows of a table about a day's jobs, and their bytes, in the open snapshot."""
+    statement = _RELATED.format(table=table, where=where)
+    rows, size = connection.execute(statement.encode()).fetchall()[0]
+    return int(rows), int(size)
+
+
 def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
     """Drop a day, or its rows in `OTHER`; False if they differ from `expected`.
 
@@ -154,6 +164,13 @@ def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
     """
     day, jobs = fetch_one(connection, _DROP_OLD_DAY, (keep,))
     return None if day is None else Dropped(day, int(jobs))
+
+
+def why_kept(error: errors.LockNotAvailable) -> str:
+    """Explain why a day was not dropped."""
+    # Only the schema's own errors have a hint.
+    own = error.diag.message_hint and error.diag.message_primary
+    return own or "finished_jobs is in use by another transaction"
 
 
 def count_jobs(connection: Connection, day: Day) -> int:

@@ -1,4 +1,7 @@
-"""Finishes: claimed jobs move to `finished_jobs`, one or many, or in the job's own transaction."""
+"""Finishes: claimed jobs move to `finished_jobs`, one or many, or in the job's own transaction.
+
+A finish changes no other job: the leader finds it by `finished_xid`, and unblocks the jobs that wait for it.
+"""
 
 from __future__ import annotations
 

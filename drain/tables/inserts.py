@@ -26,6 +26,18 @@ _TYPES = {
     "timeout_seconds": "integer",
     "quiet_seconds": "double precision",
 }
+_FLOW = "CAST(%(flow)s AS bigint)"
+_JOINED = (
+    f"joined AS MATERIALIZED (SELECT drain_join({_FLOW}, pg_catalog.array_agg(id), "
+    "pg_catalog.array_agg(CAST(%(node)s AS text))) FROM numbered), "
+)
+# An id, or the name of a node.
+_PARENT = (
+    f"CASE jsonb_typeof(pair -> 0) WHEN 'string' THEN drain_node({_FLOW}, pair ->> 0) "
+    "ELSE CAST(pair ->> 0 AS bigint) END"
+)
+_ELEMENTS = f"jsonb_array_elements(CAST(%({ARGUMENTS})s AS jsonb)) WITH ORDINALITY AS given (item, position)"
+_WAITS = "item -> -1 <> CAST('[]' AS jsonb)"
 
 
 @lru_cache(maxsize=500)
@@ -48,30 +60,33 @@ def insert_many(columns: tuple[str, ...], *, own_keys: bool) -> str:
 
 
 @lru_cache(maxsize=500)
-def insert_dependent(columns: tuple[str, ...], *, own_keys: bool) -> str:
+def insert_dependent(columns: tuple[str, ...], *, own_keys: bool, joins: bool = False) -> str:
     """Build as `insert_many`, for elements that end in predecessors: `[[id, on_failure], ...]`.
 
     One statement, so that autocommit commits no job without its edges. `drain_after` sees the new rows: a volatile
     function has its own snapshots, and the aggregates have read all rows.
+
+    Args:
+        columns: Constants.
+        own_keys: Elements have a third item, the row's own keys.
+        joins: The jobs become members of a `flow`, perhaps as its `node`.
     """
     values = _values_of_elements(columns, own_keys=own_keys)
     start = values.get("scheduled_at")
     values["scheduled_at"] = f"CASE WHEN {_WAITS} THEN {BLOCKED_AT} ELSE {start or 'now()'} END"
     if start is not None:
         values["starts_at"] = f"CASE WHEN {_WAITS} THEN {start} END"
+    first, parent = ("joined, ", _PARENT) if joins else ("", "CAST(pair ->> 0 AS bigint)")
     return (
         f"WITH given AS MATERIALIZED (SELECT item, position FROM {_ELEMENTS}), "
         f"staged AS ({_insert(values)} FROM given ORDER BY position RETURNING id), "
         "numbered AS (SELECT id, row_number() OVER (ORDER BY id) AS position FROM staged), "
+        f"{_JOINED if joins else ''}"
         "dependent AS MATERIALIZED (SELECT drain_after(pg_catalog.array_agg(numbered.id), "
-        "pg_catalog.array_agg(CAST(pair ->> 0 AS bigint)), pg_catalog.array_agg(pair ->> 1)) "
-        "FROM numbered JOIN given USING (position), jsonb_array_elements(item -> -1) AS edge (pair)) "
-        "SELECT pg_catalog.unnest(ARRAY (SELECT id FROM numbered, dependent ORDER BY id))"
+        f"pg_catalog.array_agg({parent}), pg_catalog.array_agg(pair ->> 1)) "
+        f"FROM {first}numbered JOIN given USING (position), jsonb_array_elements(item -> -1) AS edge (pair)) "
+        f"SELECT pg_catalog.unnest(ARRAY (SELECT id FROM {first}numbered, dependent ORDER BY id))"
     )
-
-
-_ELEMENTS = f"jsonb_array_elements(CAST(%({ARGUMENTS})s AS jsonb)) WITH ORDINALITY AS given (item, position)"
-_WAITS = "item -> -1 <> CAST('[]' AS jsonb)"
 
 
 def _insert(values: Mapping[str, str]) -> str:

@@ -53,7 +53,7 @@ BEGUN = f"""
 WITH ended AS (
     SELECT key, {CLAIMS_OF_FINISHED} AS claims, greatest(moved_at, claimed_at) AS begun_at, finished_at
     FROM finished_jobs
-    WHERE queue = %(queue)s AND (superseded_by IS NULL OR {CLAIMS_OF_FINISHED} > 0)
+    WHERE queue = %(queue)s AND {CLAIMS_OF_FINISHED} > 0
         AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     ORDER BY finished_at DESC LIMIT %(limit)s
 ), begun AS (

@@ -8,15 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from drain.database.postgres import Connection
-from drain.tables.columns import id_array
+from drain.tables.columns import IS_BLOCKED, MARKER, id_array
+from drain.tables.flow_pauses import GATE
+from drain.tables.steps import UNDO
 
 # Jobs per transaction, to keep locks short.
 SLICE = 10_000
+# No job of a flow needs to be in the queue of its end.
+NO_MARKER = f"job_name NOT IN ('{MARKER}', '{GATE}')"
+
+# It has the queue and the tag of the job that it undoes if that is cancelled.
+NO_IDLE_UNDO = f"NOT (job_name = '{UNDO}' AND {IS_BLOCKED})"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Jobs that match all criteria; a slice has a `whole`."""
+    """Jobs that match all criteria; `queue` leaves the ends of flows. A slice has a `whole`.
+
+    Attributes:
+        leaves_undos: Without the jobs that undo others if these die, unless given by id or name.
+    """
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -24,6 +35,7 @@ class Selection:
     tag: str | None = None
     key: str | None = None
     whole: Selection | None = None
+    leaves_undos: bool = False
 
     @property
     def condition(self) -> str:
@@ -39,6 +51,10 @@ class Selection:
 
     def _condition(self, ids: str | None) -> str:
         conditions = [f"{name} = CAST(%({name})s AS text)" for name in self._texts()]
+        conditions += [NO_MARKER] if self.queue is not None else []
+        whole = self.whole or self
+        if self.leaves_undos and whole.ids is None and self.job_name is None:
+            conditions.append(NO_IDLE_UNDO)
         return " AND ".join([f"id = ANY (CAST(%({ids})s AS bigint[]))", *conditions] if ids else conditions)
 
     def parameters(self) -> dict[str, Any]:

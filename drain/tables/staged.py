@@ -10,7 +10,16 @@ from psycopg.sql import Identifier
 from drain.database import locks
 from drain.database.cursor import execute_and_commit
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import CHILD_WAITS, IS_BLOCKED, JOB, id_array
+from drain.tables.columns import (
+    BLOCKED_AT,
+    CHILD_WAITS,
+    FINISHED,
+    FINISHED_STAGED,
+    IS_BLOCKED,
+    JOB,
+    MARKER,
+    id_array,
+)
 from drain.tables.leader_progress import RECORD_PROGRESS
 
 # `(priority, id)`, the order in a lane.
@@ -38,19 +47,32 @@ def mature_these(connection: Connection, ids: Iterable[int]) -> None:
 
 
 # Without the index of times, which blocked jobs share; and not EXISTS, which may be planned as a hash of all edges.
+# Jobs end in about the order of their ids, so the last edge waits longest, and the search steps over no met ones.
 UNBLOCK = f"""
-UPDATE staged_jobs
-SET scheduled_at = greatest(starts_at, now()), matured_at = CASE WHEN starts_at > now() THEN NULL ELSE now() END
-WHERE id = ANY (ARRAY (
-    SELECT id FROM staged_jobs_scheduled WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED}
-        AND (SELECT true FROM job_edges WHERE child_id = id AND {CHILD_WAITS} LIMIT 1) IS NULL) IS TRUE))
-RETURNING id
+WITH free AS MATERIALIZED (
+    SELECT id, job_name = '{MARKER}' AS is_marker FROM staged_jobs_scheduled
+    WHERE id = ANY (%s::bigint[]) AND ({IS_BLOCKED}
+        AND (SELECT true FROM job_edges WHERE child_id = id AND {CHILD_WAITS} ORDER BY parent_id DESC LIMIT 1) IS NULL)
+        IS TRUE
+), ended AS (
+    DELETE FROM staged_jobs_scheduled WHERE id = ANY (ARRAY (SELECT id FROM free WHERE is_marker)) RETURNING *
+), finished AS (
+    INSERT INTO finished_jobs ({FINISHED}) SELECT {FINISHED_STAGED} FROM ended
+), unblocked AS (
+    UPDATE staged_jobs
+    SET scheduled_at = greatest(starts_at, now()), matured_at = CASE WHEN starts_at > now() THEN NULL ELSE now() END
+    WHERE id = ANY (ARRAY (SELECT id FROM free WHERE NOT is_marker))
+)
+SELECT id, is_marker FROM free
 """
 
 
-def unblock(connection: Connection, ids: Iterable[int]) -> list[int]:
-    """Schedule the jobs that wait for no other any more; the caller has locked them. Return which."""
-    return [id_ for (id_,) in connection.execute(UNBLOCK, (id_array(ids),))]
+def unblock(connection: Connection, ids: Iterable[int]) -> dict[int, bool]:
+    """Schedule the jobs that wait for no other any more, and finish markers. Map each to whether it is a marker.
+
+    The caller has locked them.
+    """
+    return dict(connection.execute(UNBLOCK, (id_array(ids),)).fetchall())
 
 
 class DueJob(NamedTuple):
@@ -197,9 +219,9 @@ def truncate_idle(connection: Connection, larger_than: int) -> int:
 
 
 IF_NULL = {"job_args": "[]", "job_kwargs": "{}", "queue": "default", "priority": 0}
-_ASIDE = "pg_temp.drain_bulk"
+ASIDE = "pg_temp.drain_bulk"
 _PUT_ASIDE = (
-    f"CREATE TEMPORARY TABLE {_ASIDE} ON COMMIT DROP AS SELECT {{names}} FROM staged_jobs WITH NO DATA"
+    f"CREATE TEMPORARY TABLE {ASIDE} ON COMMIT DROP AS SELECT {{names}} FROM staged_jobs WITH NO DATA"
 )
 _DUE = "coalesce({scheduled_at}, now()) + make_interval(secs => coalesce({quiet_seconds}, 0))"
 # From the statement's start: copying may have taken hours.
@@ -213,18 +235,26 @@ def put_aside(connection: Connection, names: Sequence[str]) -> str:
     """Create a temporary table; return its name."""
     columns = ", ".join(Identifier(name).as_string() for name in names)
     connection.execute(_PUT_ASIDE.format(names=columns).encode())
-    return _ASIDE
+    return ASIDE
 
 
 def insert_put_aside(
     connection: Connection, names: Sequence[str], *, rows_per_second: float | None = None
 ) -> None:
     """Stage the temporary table's rows, in its transaction."""
+    connection.execute(put_aside_insert(names, rows_per_second).encode(), {"rate": rows_per_second})
+
+
+def put_aside_insert(
+    names: Sequence[str], rows_per_second: float | None, *, blocked: str = "false", source: str = ASIDE
+) -> str:
+    """Build an INSERT of the temporary table's rows; those that are `blocked` wait for others."""
     values = {name: Identifier(name).as_string() for name in names}
     given = {name: values.get(name, "NULL") for name in ("scheduled_at", "quiet_seconds")}
     due = _DUE.format(**given)
-    values["scheduled_at"] = due if rows_per_second is None else _SPREAD.format(due=due)
-    statement = (
-        f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {_ASIDE}"
-    )
-    connection.execute(statement.encode(), {"rate": rows_per_second})
+    due = due if rows_per_second is None else _SPREAD.format(due=due)
+    if blocked != "false":
+        values["starts_at"] = f"CASE WHEN {blocked} THEN {due} END"
+        due = f"CASE WHEN {blocked} THEN {BLOCKED_AT} ELSE {due} END"
+    values["scheduled_at"] = due
+    return f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {source}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import IS_BLOCKED, id_array
+from drain.tables.columns import IS_BLOCKED, PARKED_AT, id_array
 
 
 def _earlier(*columns: str) -> str:
@@ -17,16 +17,21 @@ def _earlier(*columns: str) -> str:
 _SCHEDULED = f"scheduled_at = scheduled_at - CASE WHEN {IS_BLOCKED} THEN '0' ELSE %(by)s::interval END"
 # Columns move together, so rows stay in their partitions.
 _STAGED = f"{_earlier('staged_at', 'matured_at', 'expires_at', 'starts_at')}, {_SCHEDULED}"
-_IN_FLIGHT = _earlier(
+_MOVED = _earlier(
     *("staged_at", "scheduled_at", "expires_at", "moved_at"),
-    *("claimed_at", "lease_expires_at", "next_run_at", "failed_at"),
+    *("claimed_at", "lease_expires_at", "failed_at"),
 )
+# A waiting job stays so.
+_IN_FLIGHT = f"""{_MOVED},
+    next_run_at = next_run_at - CASE WHEN next_run_at = {PARKED_AT} THEN '0' ELSE %(by)s::interval END"""
 _CRONS = _earlier("next_tick_at", "last_tick_at", "changed_at")
 SHIFT = f"""
 WITH staged AS (
     UPDATE staged_jobs SET {_STAGED}
 ), in_flight AS (
     UPDATE inflight_jobs SET {_IN_FLIGHT}
+), waits AS (
+    UPDATE job_waits SET {_earlier("began_at", "deadline")}
 )
 UPDATE crons SET {_CRONS}
 """

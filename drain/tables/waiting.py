@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import BLOCKED_AT, DELIVERED, finite
+from drain.tables.columns import BLOCKED_AT, DELIVERED, HAS_RUN, finite
 from drain.tables.heads import heads
 
 # Suggests a broken target or code.
@@ -39,7 +39,7 @@ SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failure
         ORDER BY failed.failed_at LIMIT %(failures)s) AS latest)
 FROM heads, LATERAL (
     SELECT CASE WHEN max(finished_at) IS NOT NULL THEN {finite("max(finished_at)")} END AS at FROM finished_jobs
-    WHERE queue = heads.queue AND superseded_by IS NULL) AS last_finish
+    WHERE queue = heads.queue AND {HAS_RUN}) AS last_finish
 """
 NEXT_SCHEDULED = f"""
 SELECT least(

@@ -7,6 +7,7 @@
     fitted_table    a table fitted to the terminal
     job_table       one line per job
     job_details     one job and its earlier deaths
+    flow_view       flows, and one as a tree or graph
     status_report   the whole system at a glance
     top_view        queues and running jobs, full screen
     keyboard        single keys

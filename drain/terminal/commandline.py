@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -94,6 +95,14 @@ class _JobId(click.IntRange):
 JOB_ID = _JobId(0, 2**63 - 1)
 
 
+queue_file_option = click.option(
+    "--queue-file",
+    type=click.Path(path_type=Path),
+    envvar="DRAIN_QUEUE_FILE",
+    show_envvar=True,
+    metavar="FILE",
+    help="TOML file with SLOs, as for `drain queue apply`.",
+)
 trace_option = click.option(
     "--trace",
     is_flag=True,

@@ -20,7 +20,7 @@ from drain.terminal.values import WORDS_OF_STATES, as_text, json_default
 
 # Shown elsewhere, or meaningless to people; --json has them.
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid", "died_xid"})
-_TITLES = {"waits_for": "waits for", "waited_for_by": "waited for by"}
+_TITLES = {"waits_for": "waits for", "waited_for_by": "waited for by", "undone_by": "undone by"}
 _GAP = 2
 _RESULT_CHARACTERS = 500
 
@@ -94,6 +94,16 @@ def _other(job: dict[str, Any]) -> str:
     return f"job {job['id']}{replaced}, {WORDS_OF_STATES.get(job['state'], job['state'])}{on_failure}"
 
 
+def _flow(found: dict[str, Any], _now: datetime) -> list[str]:
+    return [visible(found["words"])]
+
+
+def _undo(undo: dict[str, Any], _now: datetime) -> list[str]:
+    """Format `job 7, dead: failed 3 times; last: OSError: no answer`."""
+    why = f": {undo['explanation']}" if undo["explanation"] else ""
+    return [visible(f"job {undo['id']}, {WORDS_OF_STATES.get(undo['state'], undo['state'])}{why}")]
+
+
 def _others(found: dict[str, Any], _now: datetime) -> list[str]:
     left = found["count"] - len(found["jobs"])
     return [*map(_other, found["jobs"]), *([f"and {left:,} more"] if left else [])]
@@ -117,8 +127,10 @@ def _progress(progress: dict[str, Any], now: datetime) -> list[str]:
 
 _PARTS: Mapping[str, Callable[[dict[str, Any], datetime], list[str]]] = {
     "progress": _progress,
+    "flow": _flow,
     "waits_for": _others,
     "waited_for_by": _others,
+    "undone_by": _undo,
 }
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from drain.formatting import duration, relative, visible
 from drain.read import queries
-from drain.tables.columns import BLOCKED_UNTIL
+from drain.tables.columns import BLOCKED_UNTIL, PARKED_UNTIL
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.terminal.values import as_text
 
@@ -66,7 +66,7 @@ def _since(job: Job, now: datetime) -> str:
 
 def _next_try(job: Job, now: datetime) -> str:
     at = job["next_run_at"]
-    return "" if at is None else relative(max(at, now), now)
+    return "" if at in (None, PARKED_UNTIL) else relative(max(at, now), now)
 
 
 def _worker(job: Job, _now: datetime) -> str:

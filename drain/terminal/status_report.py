@@ -15,7 +15,10 @@ from drain.read.system import System
 
 # Causes that apply even if workers are free.
 _HELD = ("paused", "called_back", "limited", "rate", "list_full")
-_COLUMNS = ("staged", "scheduled", "blocked", "overdue", "queued", "running", "retrying", "dead")
+_COLUMNS = ("staged", "scheduled", "blocked", "overdue", "queued", "running", "retrying", "parked", "dead")
+_IN_FLIGHT = ("queued", "running", "retrying", "parked")
+# Columns and totals without numbers are left out.
+_RARE = ("blocked", "parked")
 _NARROW = tuple(name for name in _COLUMNS if name not in ("scheduled", "blocked", "overdue"))
 # Wider than any table; width kept for queue names.
 _WIDEST = 10_000
@@ -46,7 +49,8 @@ def status_view(result: System, width: int) -> RenderableType:
 
 
 def _totals(result: System) -> list[Text]:
-    in_flight = ", ".join(f"{_total(result, state)} {state}" for state in ("queued", "running", "retrying"))
+    states = [state for state in _IN_FLIGHT if state not in _RARE or result.total(state)]
+    in_flight = ", ".join(f"{_total(result, state)} {state}" for state in states)
     about = "~" if result.finished_is_estimate else ""
     due, dead, overdue = result.ready_seconds, result.total("dead"), result.total("overdue")
     return [
@@ -86,8 +90,7 @@ def _table(result: System, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
     columns = _COLUMNS if wide else _NARROW
-    if not result.total("blocked"):
-        columns = tuple(name for name in columns if name != "blocked")
+    columns = tuple(name for name in columns if name not in _RARE or result.total(name))
     for column in ("workers", *columns):
         table.add_column(column, justify="right", no_wrap=wide, overflow="fold")
     if wide:

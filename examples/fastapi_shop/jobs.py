@@ -2,12 +2,12 @@
 
 import json
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
 from sqlalchemy import update
 
-from drain import Dead, async_transaction, current_job, job, transaction
+from drain import Dead, EventTimeoutError, async_transaction, async_wait_for, current_job, job, transaction
 from fastapi_shop import bank
 from fastapi_shop.tables import Order, Payment
 
@@ -53,6 +53,19 @@ def send_receipt(order_id: int) -> None:
         order, payment = session.get_one(Order, order_id), session.get_one(Payment, order_id)
         log.info("to %s: %.2f paid, reference %s", order.email, order.cents / 100, payment.reference)
         payment.receipt_sent = True
+
+
+@job(queue="payments")
+async def refund(order_id: int) -> None:
+    """Give the money back, if a colleague approves it within three days."""
+    try:
+        approval = await async_wait_for(f"refund:{order_id}", timeout=timedelta(days=3))
+    except EventTimeoutError:
+        return
+    if approval["approved"]:
+        async with async_transaction() as session:
+            order = await session.get_one(Order, order_id, with_for_update=True)
+            order.state = "refunded"
 
 
 @job(cron="0 0 * * *", result="keep")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncSession
 
 import drain
-from fastapi_shop.jobs import Charge, Paid, take_payment
+from fastapi_shop.jobs import Charge, Paid, refund, take_payment
 from fastapi_shop.tables import Order, opened
 
 
@@ -43,6 +43,13 @@ class OrderView(BaseModel):
     id: int
     state: str
     payment: PaymentView | None
+
+
+class Approval(BaseModel):
+    """Colleague's answer to a refund."""
+
+    approved: bool
+    by: str
 
 
 @asynccontextmanager
@@ -83,7 +90,7 @@ async def show(order_id: int, session: Session, wait: Annotated[float, Query(ge=
     if order is None or order.payment_job is None:
         raise HTTPException(404, "no such order")
     result = None
-    # No job any more: it has finished so long ago that its day was dropped.
+    # A job that finished long ago is unknown: its day has been dropped.
     with suppress(drain.ResultError, drain.UnknownJobError):
         result = await drain.aresult(session, order.payment_job, timeout=wait)
     job = await drain.astate(session, order.payment_job)
@@ -92,10 +99,24 @@ async def show(order_id: int, session: Session, wait: Annotated[float, Query(ge=
     return OrderView(id=order.id, state=order.state, payment=payment)
 
 
+@app.post("/orders/{order_id}/refund", status_code=202)
+async def ask_for_refund(order_id: int, session: Session) -> None:
+    """Commit the job that waits for the approval of a refund."""
+    async with session.begin():
+        await refund.astage(session, order_id)
+
+
+@app.post("/orders/{order_id}/refund/approval", status_code=202)
+async def answer_refund(order_id: int, approval: Approval, session: Session) -> None:
+    """Commit a colleague's click."""
+    async with session.begin():
+        await drain.aemit(session, f"refund:{order_id}", approval.model_dump())
+
+
 async def _view(job: drain.JobState, result: Paid | None) -> PaymentView:
     progress = None
     if job.state == "running":
-        # While Redis is away nobody sees progress, and the page has all the rest.
+        # Without Redis, the page lacks only the progress.
         with suppress(drain.DrainError):
             reported = await asyncio.to_thread(drain.progress, job.id)
             progress = None if reported is None else reported.text

@@ -16,8 +16,7 @@ import click
 
 from drain.errors import ConfigError
 from drain.formatting import count, duration, visible
-from drain.pipeline import archive as work
-from drain.pipeline import follow as following
+from drain.pipeline import archive as work, follow as following
 from drain.pipeline.closing import Closer
 from drain.pipeline.commands.options import Runtime, spark_options
 from drain.pipeline.session import BRIEF

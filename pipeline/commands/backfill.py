@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from drain import formatting
+from drain.errors import StageError
 from drain.formatting import visible
-from drain.pipeline import backfill as work
-from drain.pipeline import datasources, runs, sources
+from drain.jobs.dependencies import OnFailure
+from drain.pipeline import backfill as work, datasources, runs, sources
 from drain.pipeline.commands.options import Runtime, pairs, spark_options
+from drain.pipeline.flows import new_flow
 from drain.pipeline.rejects import Rejects
 from drain.pipeline.runs import Limits
 from drain.pipeline.session import SMALL
@@ -22,6 +24,11 @@ from drain.terminal.commandline import FiniteRange, as_json_option, settings_opt
 
 if TYPE_CHECKING:
     from drain.config import Settings
+    from drain.tables.bulk_flows import NewFlow
+
+_CALLBACK = "'JOB [ARGS]'"
+_CALLBACKS = {"on_success", "on_complete", "on_dead"}
+_OF_FLOW = ("description", *_CALLBACKS, "node", "after", "on_failure")
 
 
 @click.command(short_help="Stage a job for each row of a table, file or query.")
@@ -61,6 +68,18 @@ if TYPE_CHECKING:
 )
 @click.option("--tag", help="Tag of the jobs.")
 @click.option("--where", help="Spark SQL condition on the rows.")
+@click.option("--flow", metavar="NAME", help="Name of a flow that all jobs are members of.")
+@click.option("--description", metavar="TEXT", help="With --flow: text for operators.")
+@click.option("--on-success", metavar=_CALLBACK, help="With --flow: job after all have finished.")
+@click.option("--on-complete", metavar=_CALLBACK, help="With --flow: job after all have finished or died.")
+@click.option("--on-dead", metavar=_CALLBACK, help="With --flow: job after the first has died.")
+@click.option("--node", metavar="COLUMN", help="With --flow: column of the nodes' names.")
+@click.option("--after", metavar="COLUMN", help="With --node: column of the names that a node waits for.")
+@click.option(
+    "--on-failure",
+    type=click.Choice(get_args(OnFailure)),
+    help="With --after: effect of a predecessor's death; cancel by default.",
+)
 @click.option("--run-id", help="Id of the run; generated and printed by default.")
 @click.option(
     "--max-rows-per-second",
@@ -152,8 +171,9 @@ def backfill(
     drain backfill 'sql:SELECT id, author FROM documents' --job shop.index \\
         --args id --kwargs user=author --queue bulk
     drain backfill s3://lake/documents --job shop.index --args id \\
-        --max-rows-per-second 500
+        --flow reindex --on-success 'shop.publish ["documents"]'
     """  # noqa: D301
+    given["flow"] = _flow(given)
     if given["run_id"] is None:
         given["run_id"] = runs.new_run_id("backfill")
     if given["where"] is not None and not given["where"].strip():
@@ -204,11 +224,38 @@ def backfill(
     if as_json:
         click.echo(json.dumps(vars(result)))
         return
-    jobs = formatting.count(result.jobs, "job")
+    jobs = formatting.count(result.jobs, "job") + ("" if result.flow is None else f" as flow {result.flow}")
     if result.before:
         click.echo(f"run {result.run_id} had already staged its {jobs}; nothing was staged")
     else:
         click.echo(f"run {result.run_id} has staged {jobs} in {formatting.duration(result.seconds)}")
+
+
+def _flow(given: dict[str, Any]) -> NewFlow | None:
+    """Take the options of a flow."""
+    name = given["flow"]
+    of_flow = {option: value for option in _OF_FLOW if (value := given.pop(option)) is not None}
+    if name is None:
+        if of_flow:
+            raise click.UsageError("callbacks, --description, --node, --after and --on-failure need --flow")
+        return None
+    if given["commit_every"] is not None:
+        raise click.UsageError("a flow is staged in one commit: leave out --flow or --commit-every")
+    for option in _CALLBACKS & of_flow.keys():
+        of_flow[option] = _callback(option, of_flow[option])
+    try:
+        return new_flow(name, queue=given["queue"], priority=given["priority"], tag=given["tag"], **of_flow)
+    except StageError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _callback(option: str, text: str) -> tuple[str, Any]:
+    name, _, args = text.strip().partition(" ")
+    try:
+        return name, json.loads(args or "[]")
+    except (ValueError, RecursionError):
+        option = f"--{option.replace('_', '-')}"
+        raise click.UsageError(f"{option} must be a job, and perhaps a JSON array: {text!r:.99}") from None
 
 
 def _names(text: str) -> list[str]:

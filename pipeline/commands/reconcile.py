@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drain import formatting
-from drain.pipeline import reconcile as work
-from drain.pipeline import runs, sources
+from drain.pipeline import reconcile as work, runs, sources
 from drain.pipeline.commands.options import Runtime, pairs, spark_options
 from drain.pipeline.comparison import DELETED, DIFFERENT
 from drain.pipeline.sides import Columns, Pair

@@ -9,8 +9,7 @@ import click
 
 from drain import formatting
 from drain.formatting import visible
-from drain.pipeline import replay as work
-from drain.pipeline import runs
+from drain.pipeline import replay as work, runs
 from drain.pipeline.commands.options import Runtime, spark_options
 from drain.pipeline.session import SMALL
 from drain.terminal import progress

@@ -132,9 +132,12 @@ def _table(shown: tables.Table, width: int) -> Table:
     # Then seven durations and a name fit into 80 characters.
     rows = [[*row[:texts], *(cell.replace(" ", "") for cell in row[texts:])] for row in shown.rows]
     columns = dict(zip(shown.columns, zip(*rows, strict=True), strict=True))
-    if "job" in columns:
-        others = sum(max(map(len, (name, *cells))) + _GAP for name, cells in columns.items() if name != "job")
-        columns["job"] = tuple(_end(name, width - others) for name in columns["job"])
+    for long in ("job", "node", "flow"):
+        if long in columns:
+            others = sum(
+                max(map(len, (name, *cells))) + _GAP for name, cells in columns.items() if name != long
+            )
+            columns[long] = tuple(_end(text, width - others) for text in columns[long])
     table = Table(
         box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0), collapse_padding=True
     )

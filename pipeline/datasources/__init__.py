@@ -19,7 +19,7 @@ The modules, from the bottom:
     snapshot_holder  the process that holds a snapshot for readers
     tables           job tables, read in parallel by ranges of blocks
     transactions     finished jobs in transaction order
-    archived         the archive's files
+    archived         the archive's files, of jobs or other tables
     query            the rows of any SELECT
 """
 
@@ -39,7 +39,16 @@ def register(spark: SparkSession) -> None:
     """Register the data sources; safe to repeat."""
     from drain.pipeline.datasources.archived import ArchivedJobs
     from drain.pipeline.datasources.query import PostgresQuery
-    from drain.pipeline.datasources.tables import DeadJobs, FinishedJobs, InflightJobs, StagedJobs
+    from drain.pipeline.datasources.tables import (
+        DeadJobs,
+        FinishedJobs,
+        Flows,
+        InflightJobs,
+        JobEdges,
+        JobSteps,
+        StagedJobs,
+    )
 
-    for source in (StagedJobs, InflightJobs, FinishedJobs, DeadJobs, PostgresQuery, ArchivedJobs):
+    jobs = (StagedJobs, InflightJobs, FinishedJobs, DeadJobs)
+    for source in (*jobs, JobSteps, JobEdges, Flows, PostgresQuery, ArchivedJobs):
         spark.dataSource.register(source)

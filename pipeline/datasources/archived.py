@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from drain.pipeline.datasources import columns
-from drain.pipeline.lake.files import Archive, File
+from drain.pipeline.lake.files import JOBS, Archive, File
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,8 @@ _BATCH_ROWS = 32_768
 class ArchivedJobs(DataSource):
     """Data source for an archive's files.
 
-    Options: `path`; `columns`, separated by commas; `files`, the fields of each `File`, as JSON.
+    Options: `path`; `table`, finished_jobs by default; `columns`, separated by commas; `files`, the fields of each
+    `File`, as JSON.
     """
 
     @classmethod
@@ -35,7 +36,8 @@ class ArchivedJobs(DataSource):
 
     def schema(self) -> str:
         """Describe the chosen columns."""
-        return columns.spark_schema(columns.ARCHIVED, self.options["columns"].split(","))
+        kinds = columns.ARCHIVED[self.options.get("table", JOBS)]
+        return columns.spark_schema(kinds, self.options["columns"].split(","))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read the files."""
@@ -51,6 +53,7 @@ class _Share(InputPartition):
 class _Reader(DataSourceReader):
     def __init__(self, options: MutableMapping[str, str], names: list[str]) -> None:
         self._path = options["path"]
+        self._table = options.get("table", JOBS)
         self._files = [File(*fields) for fields in json.loads(options["files"])]
         self._names = names
 
@@ -68,8 +71,9 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Share):
             return
-        schema = columns.arrow_schema({name: columns.ARCHIVED[name] for name in self._names})
-        archive = Archive(self._path)
+        kinds = columns.ARCHIVED[self._table]
+        schema = columns.arrow_schema({name: kinds[name] for name in self._names})
+        archive = Archive(self._path, self._table)
         with archive.explained():
             for file in partition.files:
                 for batch in archive.batches(file, self._names, rows=_BATCH_ROWS):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
-from drain.pipeline.lake.files import DATE
-from drain.tables import columns
+from drain.pipeline.lake.files import DATE, JOBS
+from drain.tables import bulk_flows, columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,11 +79,50 @@ TABLES = {
         "salt": "bigint",
         "died_xid": "bigint",
     },
+    "job_steps": {
+        "job_id": "bigint",
+        "name": "string",
+        "result": "json",
+        "seconds": "double",
+        "fencing_token": "bigint",
+        "recorded_at": "timestamp",
+        "undo": "json",
+        "undone_by": "bigint",
+    },
+    "job_edges": {
+        "child_id": "bigint",
+        "parent_id": "bigint",
+        "awaited_id": "bigint",
+        "on_failure": "string",
+        "state": "string",
+        "changed_xid": "bigint",
+        "node": "string",
+    },
+    "flows": {
+        "id": "bigint",
+        "name": "string",
+        "description": "string",
+        "on_success": "bigint",
+        "on_complete": "bigint",
+        "on_dead": "bigint",
+        "undone_by": "bigint",
+        "expires_at": "timestamp",
+        "staged_at": "timestamp",
+        "staged_by": "string",
+    },
 }
-
-ARCHIVED = TABLES["finished_jobs"] | {DATE: "string"}
+# Archived tables, with the keys of their rows; the first column of the others is the finished job's id.
+KEYS = {
+    JOBS: ("id",),
+    "job_steps": ("job_id", "name"),
+    "job_edges": ("child_id", "parent_id"),
+    "flows": ("id",),
+}
+ARCHIVED = {table: TABLES[table] | {DATE: "string"} for table in KEYS}
 
 STAGEABLE = {name: TABLES["staged_jobs"][name] for name in columns.STAGEABLE.split(", ")}
+# Of a flow's nodes.
+_GRAPH = {bulk_flows.NODE: "string", bulk_flows.AFTER: "json"}
 
 _ACCEPTED = {
     "string": ("string",),
@@ -137,9 +176,9 @@ def chosen(table: str, text: str | None) -> list[str]:
     return names
 
 
-def stageable(schema: StructType) -> list[str]:
+def stageable(schema: StructType, *, in_graph: bool = False) -> list[str]:
     """Check the columns to stage, and return their names."""
-    kinds = STAGEABLE
+    kinds = STAGEABLE | _GRAPH if in_graph else STAGEABLE
     if "job_name" not in schema.names:
         raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")
     for field in schema.fields:

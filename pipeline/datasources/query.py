@@ -13,8 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from drain.errors import ConfigError, DrainError
-from drain.pipeline.datasources import adbc, snapshot
-from drain.pipeline.datasources import options as given_options
+from drain.pipeline.datasources import adbc, options as given_options, snapshot
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection

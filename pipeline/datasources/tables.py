@@ -12,8 +12,15 @@ from pyspark.sql.types import StructType
 
 from drain.database import postgres
 from drain.errors import ConfigError
-from drain.pipeline.datasources import adbc, columns, conditions, options, snapshot, transactions
-from drain.pipeline.datasources import options as given_options
+from drain.pipeline.datasources import (
+    adbc,
+    columns,
+    conditions,
+    options,
+    options as given_options,
+    snapshot,
+    transactions,
+)
 
 _TABLE = "finished_jobs"
 # Defaults of `max_rows`, `max_connections` and `snapshot_seconds`.
@@ -29,7 +36,8 @@ _UNUSED_SECONDS = 60.0
 _BLOCKS_PER_TASK = 2048
 
 _LEAVES = """
-SELECT leaf::text, pg_relation_size(leaf) / current_setting('block_size')::bigint FROM (
+SELECT leaf::text, pg_relation_size(leaf) / current_setting('block_size')::bigint,
+    has_table_privilege(leaf::oid, 'SELECT') FROM (
     SELECT coalesce(tree.relid, main.oid)::regclass AS leaf
     FROM pg_class AS main LEFT JOIN pg_partition_tree(main.oid) AS tree ON true
     WHERE main.oid = %s::regclass AND coalesce(tree.isleaf, true)) AS leaves
@@ -43,6 +51,8 @@ class JobTable(DataSource):
     Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (separated by commas; all by default), `where`
     (in Postgres' SQL), `max_connections` (8), `snapshot` (an exported one's name; by default one is exported and held
     while it is read), `snapshot_seconds` (60: how long one without a reader is held), `pushdown` (`false`).
+
+    A role without rights on the table's partitions, such as `drain_inspection`, reads over one connection.
 
     With `pushdown`, Spark's filters on ids, names, queues and times reach Postgres too, if
     `spark.sql.python.filterPushdown.enabled` is on. Then use each DataFrame for one query only: once queried with a
@@ -97,6 +107,24 @@ class DeadJobs(JobTable):
     table = "dead_jobs"
 
 
+class JobSteps(JobTable):
+    """Data source for `job_steps`."""
+
+    table = "job_steps"
+
+
+class JobEdges(JobTable):
+    """Data source for `job_edges`."""
+
+    table = "job_edges"
+
+
+class Flows(JobTable):
+    """Data source for `flows`."""
+
+    table = "flows"
+
+
 class FinishedJobs(JobTable):
     """Data source for `finished_jobs`; also a stream, see `FinishedJobsStream`."""
 
@@ -108,11 +136,11 @@ class FinishedJobs(JobTable):
 
 
 class Blocks(NamedTuple):
-    """Blocks of a leaf partition: `first` <= number < `end`."""
+    """Blocks of a leaf partition: `first` <= number < `end`; None for the whole table."""
 
     leaf: str
     first: int
-    end: int
+    end: int | None
 
 
 class Share(InputPartition):
@@ -144,7 +172,11 @@ class JobTableReader(DataSourceReader):
         connection = postgres.connect(self._database_url, "drain spark")
         with connection, postgres.reachable(self._database_url):
             leaves = connection.execute(_LEAVES, [self._table]).fetchall()
-        return [Share(name, blocks) for blocks in _shares(leaves, self._connections)]
+        # Rights on a table do not include its partitions.
+        if not all(may_read for *_, may_read in leaves):
+            return [Share(name, [Blocks(self._table, 0, None)])]
+        blocks = ((leaf, number) for leaf, number, _ in leaves)
+        return [Share(name, share) for share in _shares(blocks, self._connections)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read matching rows of these blocks."""
@@ -157,11 +189,11 @@ class JobTableReader(DataSourceReader):
                 yield from adbc.batches(connection, self._statement(block), schema)
 
     def _statement(self, block: Blocks) -> str:
+        selected = f"SELECT {columns.select_list(self._table, self._names)} FROM"
+        if block.end is None:
+            return f"{selected} {block.leaf} WHERE {' AND '.join(['true', *self._conditions])}"
         within = f"ctid >= '({block.first},0)' AND ctid < '({block.end},0)'"
-        return (
-            f"SELECT {columns.select_list(self._table, self._names)} FROM ONLY {block.leaf} "
-            f"WHERE {' AND '.join([within, *self._conditions])}"
-        )
+        return f"{selected} ONLY {block.leaf} WHERE {' AND '.join([within, *self._conditions])}"
 
 
 class FilteringReader(JobTableReader):

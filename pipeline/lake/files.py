@@ -3,6 +3,7 @@
     finished_date=2026-11-20/whole-000001-1-2-….parquet   the day, in two files
     finished_date=2026-11-20/added-000002-1-1-….parquet   rows that came later
     finished_date=2026-11-21/hour-13-700-900.parquet      rows of transactions 701 to 900, around 13:00
+    job_steps/finished_date=2026-11-20/whole-….parquet    steps of the day's jobs; so for job_edges and flows
 
 Names say which files a file replaces, so a reader that lists a day during a replacement sees each row once. A day's
 complete `whole` set replaces lower numbers and all hours; an hour's file replaces those whose transactions it covers.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 DATE = "finished_date"
+JOBS = "finished_jobs"
 QUEUE = "queue"
 # Suffix of hidden, incomplete files.
 UNFINISHED = ".new"
@@ -84,14 +86,15 @@ class File:
 
 
 class Archive:
-    """Opened directory; see `stores.opened`."""
+    """Opened directory of a table, by default of jobs; see `stores.opened`."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, table: str = JOBS) -> None:
         if not place:
             raise ConfigError("the path of the archive is empty")
         self.place = place
         self.system, root = stores.opened(place)
-        self.root = root.rstrip("/")
+        self.table = table
+        self.root = root.rstrip("/") if table == JOBS else f"{root.rstrip('/')}/{table}"
 
     @property
     def is_local(self) -> bool:

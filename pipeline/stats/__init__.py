@@ -3,6 +3,7 @@
     question   selection of jobs and periods
     measures   finished jobs, in one pass of Spark
     counts     all other jobs, in Postgres
+    flows      flows by name, and their nodes
     report     results as plain values
     as_json    results as JSON
     words      formats of numbers

@@ -13,8 +13,12 @@
                          `waiting_p50`, `waiting_p95`, `processing_p95`, each with `this` (the last seven days),
                          `last` and `change_percent`, or null; null if the report covers less
 `errors`                 most frequent errors of dead jobs: `text`, `jobs`, `job_names`, `last_seen`
+`flows`                  by `name`, empty for batches: flows `finished`, `unfinished` and `cancelled`, their `members`
+                         and `dead` members, and `duration`; empty if jobs are selected
+`slowest_nodes`          `flow`, `node` and `processing`, by its p95
 
-`waiting` and `processing` are null, or seconds: `jobs` (their number), `avg`, `min`, `max`, `p50`, `p90`, `p95`, `p99`.
+`waiting`, `processing` and `duration` are null, or seconds: `jobs` (their number, or that of flows), `avg`, `min`,
+`max`, `p50`, `p90`, `p95`, `p99`.
 Times are ISO 8601 in UTC.
 """
 
@@ -41,6 +45,8 @@ def as_json(report: Report, top: int) -> dict[str, Any]:
         "slowest": [_name(job) for job in report.slowest(top)],
         "most_failing": [_name(job) for job in report.most_failing(top)],
         "weeks": [_weeks(weeks) for weeks in report.weeks] if report.covers_weeks else None,
+        "flows": [asdict(flows) for flows in report.flows],
+        "slowest_nodes": [asdict(node) for node in report.nodes[:top]],
         "errors": [asdict(error) | {"last_seen": _utc(error.last_seen)} for error in report.errors],
     }
 

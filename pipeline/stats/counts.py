@@ -10,9 +10,15 @@ from typing import NamedTuple
 from drain.database.postgres import Connection
 from drain.pipeline.stats.question import WEEK, Question
 from drain.pipeline.stats.report import CANCELLED, Error
+from drain.tables.selections import NO_IDLE_UNDO, NO_MARKER
 
-_CHOSEN = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(job)s::text IS NULL OR job_name = %(job)s)"
-_STAGED = f"SELECT queue, job_name, count(*) FROM staged_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
+_CHOSEN = (
+    f"{NO_MARKER} AND (%(queue)s::text IS NULL OR queue = %(queue)s) "
+    "AND (%(job)s::text IS NULL OR job_name = %(job)s)"
+)
+_STAGED = f"""
+SELECT queue, job_name, count(*) FROM staged_jobs WHERE {_CHOSEN} AND {NO_IDLE_UNDO} GROUP BY queue, job_name
+"""
 _INFLIGHT = f"SELECT queue, job_name, count(*) FROM inflight_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
 _ERRORS = 10
 _LINE = r"\S[^\n]*"

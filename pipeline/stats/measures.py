@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from drain.database.postgres import fetch_one
 from drain.pipeline import history
 from drain.pipeline.failures import explained
-from drain.pipeline.stats import counts
+from drain.pipeline.stats import counts, flows
 from drain.pipeline.stats.counts import ALL, Key, Unfinished
 from drain.pipeline.stats.question import WEEK, Question
 from drain.pipeline.stats.report import PERCENTILES, Ended, Finished, Group, Period, Report, Times, Weeks
 from drain.tables import finished
+from drain.tables.selections import NO_MARKER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -38,7 +39,7 @@ SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS 
     CASE WHEN fencing_token = 1 AND history IS NULL
         THEN greatest(unix_micros(claimed_at) - unix_micros(greatest(staged_at, scheduled_at)), 0) END AS waited,
     greatest(unix_micros(finished_at) - unix_micros(claimed_at), 0) AS ran
-FROM {rows} WHERE superseded_by IS NULL
+FROM {rows} WHERE superseded_by IS NULL AND {no_marker}
 """
 # Counts by name, period, week and bucket, with each job twice, and some hundred buckets per name and period. Times get
 # a microsecond, since 0 has no logarithm.
@@ -101,8 +102,10 @@ def measure(
             since=begin.date() if begin else None,
         )
         measured = _measured(spark, rows, question.period, now).collect()
+        by_name, nodes = flows.measure(spark, instant, question, now, archive)
         dropped_before, _ = finished.dropped_up_to(instant.connection)
-    return replace(_report(measured, unfinished, question, now), dropped_before=dropped_before)
+    report = _report(measured, unfinished, question, now)
+    return replace(report, flows=by_name, nodes=nodes, dropped_before=dropped_before)
 
 
 def _measured(spark: SparkSession, rows: DataFrame, period: timedelta, now: datetime) -> DataFrame:
@@ -110,6 +113,7 @@ def _measured(spark: SparkSession, rows: DataFrame, period: timedelta, now: date
         period=period // timedelta(seconds=1),
         now=(now - _EPOCH) // timedelta(microseconds=1),
         week=WEEK // timedelta(microseconds=1),
+        no_marker=NO_MARKER,
         rows="{rows}",
     )
     timed = spark.sql(statement, rows=rows)

@@ -160,6 +160,28 @@ class Error:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Flows:
+    """Flows of one name, empty for batches and flows without one; `members` counts those of all, `dead` ones too."""
+
+    name: str
+    finished: int
+    unfinished: int
+    cancelled: int
+    members: int
+    dead: int
+    duration: Times | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """Processing times of a node, in all flows of a name."""
+
+    flow: str
+    node: str
+    processing: Times
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """Report of statistics.
 
@@ -170,6 +192,8 @@ class Report:
         periods: Those with a job that ended, earliest first.
         details: Counts by period, queue and name, without times.
         weeks: All queues, then each, the busiest first.
+        flows: By name, most frequent first.
+        nodes: Slowest first, by p95.
         dropped_before: Day before which finished jobs were dropped unarchived.
     """
 
@@ -182,6 +206,8 @@ class Report:
     details: list[Period]
     weeks: list[Weeks] = field(default_factory=list)
     errors: list[Error] = field(default_factory=list)
+    flows: list[Flows] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
     dropped_before: date | None = None
 
     @property

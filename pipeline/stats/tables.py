@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from drain import formatting
 from drain.formatting import visible
-from drain.pipeline.stats.report import Ended, Finished, Group, Period, Report, Times, Weeks
+from drain.pipeline.stats.report import (
+    Ended,
+    Finished,
+    Flows,
+    Group,
+    Node,
+    Period,
+    Report,
+    Times,
+    Weeks,
+)
 from drain.pipeline.stats.words import changed, count, count_or_dash, period_start, seconds, share, whole
 
 _NAMES = 3
@@ -47,6 +57,8 @@ def tables(report: Report, *, top: int, periods: int) -> list[Table]:
         _periods(report.per, report.periods, periods),
         _slowest(report.slowest(top)),
         _failing(report.most_failing(top), list(report.total.dead)),
+        _flows(report.flows[:top]),
+        _nodes(report.nodes[:top]),
     ]
     return [table for table in all_of_them if table.rows]
 
@@ -184,6 +196,32 @@ def _failing(jobs: Sequence[Group], reasons: Sequence[str]) -> Table:
         for job in jobs
     ]
     return Table("Most failing jobs", columns, rows)
+
+
+def _flows(flows: Sequence[Flows]) -> Table:
+    columns = ("flow", "completed", "unfinished", "cancelled", "members", "dead", "p50", "p95", "max")
+    rows = [
+        [
+            visible(one.name) or "–",
+            *(count_or_dash(number) for number in (one.finished, one.unfinished, one.cancelled)),
+            *(count_or_dash(number) for number in (one.members, one.dead)),
+            *(seconds(getattr(one.duration, name, None)) for name in ("p50", "p95", "max")),
+        ]
+        for one in flows
+    ]
+    return Table("Flows", columns, rows, texts=1)
+
+
+def _nodes(nodes: Sequence[Node]) -> Table:
+    columns = ("flow", "node", "completed", "p50", "p95", "max")
+    rows = [
+        [
+            *(visible(one.flow) or "–", visible(one.node), count(one.processing.jobs)),
+            *(seconds(getattr(one.processing, name)) for name in ("p50", "p95", "max")),
+        ]
+        for one in nodes
+    ]
+    return Table("Slowest nodes", columns, rows)
 
 
 def _name(job: Ended) -> list[str]:

@@ -10,8 +10,11 @@ In the order of a job's path:
     log_fields        the running job in its log records
     transaction       `transaction()`: writes and finish in one commit
     steps             `step()` and `step_transaction()`: results kept for later attempts
-    step_options      retries within the attempt, and timeouts of async steps
-    predecessors      results of the jobs that it waited for
+    step_options      retries within the attempt, timeouts of async steps, and undos
+    undoing           the job that undoes the steps of a dead one
+    related           its predecessors and its flow
+    predecessors      reads of both
+    waits             `wait_for()` and `sleep()`, also for `async def` jobs
     finish_guard      rules of every such transaction
     loading           imports of SQLAlchemy, by one thread at a time
     session           the SQLAlchemy session of that transaction

@@ -56,7 +56,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         try:
             if step is not None:
                 done = await async_finishes.commit_under_fence(
-                    self, claim, steps.record_or_fail(self), steps.record_parameters(claim, step)
+                    self, claim, steps.record_or_fail(self, step), steps.record_parameters(claim, step)
                 )
             else:
                 done = attempt.finished = await async_finishes.finish_and_commit(

@@ -14,13 +14,13 @@ import psycopg
 from drain.database import postgres
 from drain.errors import UnavailableError
 from drain.tables import steps
-from drain.tables.steps import Step
+from drain.tables.steps import Recorded, Step
 from drain.workers.context.async_connection_cache import bare
 from drain.workers.context.async_transaction import require_greenlet
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
 from drain.workers.context.loading import load
-from drain.workers.context.step_options import async_retried, with_options
+from drain.workers.context.step_options import async_retried, was, with_options
 from drain.workers.context.steps import PAUSE_SECONDS, begun, checked, may_have_some, steps_of, unfit
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ async def async_step(
 ) -> Any:
     """As `step`, for an `async def` function; steps may run at the same time."""
     attempt, name = current_attempt(), checked(name)
-    if (kept := await _find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := await find(attempt, name, function)) is None:
+        with begun(attempt, name, function) as ran:
             call = partial(_ended, function, *args, **kwargs)
             kept = ran(await async_retried(attempt, name, function, call))
             await _record(attempt, kept)
@@ -57,8 +57,8 @@ async def async_step_transaction(
     load("drain.workers.context.async_session")
     from drain.workers.context.async_session import commit_with_the_finish, driver_of_session, session_of
 
-    if (kept := await _find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := await find(attempt, name, function)) is None:
+        with begun(attempt, name, function) as ran:
 
             async def write() -> Step:
                 async with session_of(attempt.database_url) as session:
@@ -83,8 +83,8 @@ async def async_psycopg_step_transaction(
 ) -> Any:
     """As `psycopg_step_transaction`, for an `async def` function, which gets an AsyncConnection."""
     attempt, name = current_attempt(), checked(name)
-    if (kept := await _find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := await find(attempt, name, function)) is None:
+        with begun(attempt, name, function) as ran:
 
             async def write() -> Step:
                 async with bare(attempt.database_url) as connection:
@@ -97,11 +97,12 @@ async def async_psycopg_step_transaction(
     return json.loads(kept.result)
 
 
-async def _find(attempt: Attempt, name: str) -> Step | None:
+async def find(attempt: Attempt, name: str, function: Callable[..., Any] | None = None) -> Step | None:
+    """See `steps.find`."""
     steps = steps_of(attempt, name)
     if steps.needs_reading(name, may_have_some=may_have_some(attempt)):
         steps.kept = await _read(attempt, waits=bool(steps.doubtful))
-    return steps.take(name)
+    return steps.take(name, was(function))
 
 
 async def _ended(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -110,11 +111,9 @@ async def _ended(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     return await value if inspect.isawaitable(value) else value
 
 
-async def _read(attempt: Attempt, *, waits: bool) -> dict[str, str]:
+async def _read(attempt: Attempt, *, waits: bool) -> dict[str, Recorded]:
     async with bare(attempt.database_url) as connection:
-        if waits:
-            await steps.wait_async(connection, attempt.claim)
-        kept = await steps.read_async(connection, attempt.claim)
+        kept = await steps.read_async(connection, attempt.claim, waits=waits)
         await connection.rollback()
     return kept
 

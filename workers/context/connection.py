@@ -37,7 +37,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         try:
             if step is not None:
                 done = finishes.commit_under_fence(
-                    self, claim, steps.record_or_fail(self), steps.record_parameters(claim, step)
+                    self, claim, steps.record_or_fail(self, step), steps.record_parameters(claim, step)
                 )
             else:
                 done = attempt.finished = finishes.finish_and_commit(

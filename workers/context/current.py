@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from datetime import datetime
 from typing import Any
 from uuid import uuid5
 
 from drain.jobs import registry
+from drain.jobs.dependencies import FlowOfJob
 from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
+from drain.tables.steps import Undoable
 from drain.workers.context import reporter
-from drain.workers.context.loading import load
 from drain.workers.context.recorded_steps import Steps
+from drain.workers.context.related import RelatedJobs
 from drain.workers.context.report import MOST, Report, checked
 from drain.workers.context.written_result import written
 from drain.workers.errors import NoCurrentJobError, UnfitResultError
@@ -21,8 +24,7 @@ from drain.workers.lease.interruption import Interruption, Watcher
 from drain.workers.lease.lease import Lease
 
 _DEFAULT_OPTIONS = JobOptions()
-# Loaded by name: its connections import this module.
-_PREDECESSORS = "drain.workers.context.predecessors"
+_NOTHING: Mapping[str, Undoable] = {}
 
 
 class Attempt:
@@ -39,7 +41,9 @@ class Attempt:
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
         steps: Its steps, once it has called one.
-        results: JSON of its predecessors' results by id, once read.
+        results: JSON of its predecessors' results by id or node, once read.
+        flow: Its batch or flow, once read.
+        undoes: The steps that its own steps undo, by name.
     """
 
     __slots__ = (
@@ -53,7 +57,18 @@ class Attempt:
             "job",
             "lease",
         ),
-        *("_current", "has_ended", "late_result", "options", "progress", "result", "results", "steps"),
+        *(
+            "_current",
+            "flow",
+            "has_ended",
+            "late_result",
+            "options",
+            "progress",
+            "result",
+            "results",
+            "steps",
+            "undoes",
+        ),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -68,7 +83,9 @@ class Attempt:
         self.late_result: str | None = None
         self.progress: Report | None = None
         self.steps: Steps | None = None
-        self.results: dict[int, str] | None = None
+        self.results: dict[int | str, str] | None = None
+        self.flow: FlowOfJob | None = None
+        self.undoes = _NOTHING
         self._current: CurrentJob | None = None
 
     @property
@@ -88,7 +105,7 @@ class Attempt:
             self.late_result = written(self.claim.id, value)
 
 
-class CurrentJob:
+class CurrentJob(RelatedJobs):
     """Running job.
 
     Attributes:
@@ -103,6 +120,7 @@ class CurrentJob:
         *("_attempt", "attempt", "context", "fencing_token", "id", "max_attempts"),
         *("name", "queue", "tag"),
     )
+    _attempt: Attempt
 
     def __init__(self, attempt: Attempt) -> None:
         claim = attempt.claim
@@ -183,20 +201,6 @@ class CurrentJob:
     def kwargs(self) -> dict[str, Any]:
         """Keyword arguments as staged, in a new dictionary."""
         return dict(json.loads(self._attempt.claim.job_kwargs))
-
-    @property
-    def results(self) -> dict[int, Any]:
-        """Results of the jobs given as `after`, by id: those that finished and were registered with `result="keep"`.
-
-        The first use reads them in one round trip. In `async def` jobs, await `aresults()`.
-        """
-        found: dict[int, Any] = load(_PREDECESSORS).results(self._attempt)
-        return found
-
-    async def aresults(self) -> dict[int, Any]:
-        """Return `results` without blocking the event loop."""
-        found: dict[int, Any] = await load(_PREDECESSORS).aresults(self._attempt)
-        return found
 
     @property
     def finished(self) -> bool:

@@ -1,10 +1,12 @@
-"""Results of a running job's predecessors, read once per attempt."""
+"""Results of a running job's predecessors, and its flow, read once per attempt."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from drain.errors import StageError
+from drain.jobs.dependencies import FlowOfJob
 from drain.tables import predecessors
 from drain.workers.context import async_connection_cache, connection_cache
 
@@ -12,8 +14,8 @@ if TYPE_CHECKING:
     from drain.workers.context.current import Attempt
 
 
-def results(attempt: Attempt) -> dict[int, Any]:
-    """Return new results by id."""
+def results(attempt: Attempt) -> dict[int | str, Any]:
+    """Return new results by id or node."""
     if attempt.results is None:
         with connection_cache.bare(attempt.database_url) as connection:
             attempt.results = predecessors.read_results(connection, attempt.claim.id)
@@ -21,7 +23,7 @@ def results(attempt: Attempt) -> dict[int, Any]:
     return _parsed(attempt.results)
 
 
-async def aresults(attempt: Attempt) -> dict[int, Any]:
+async def aresults(attempt: Attempt) -> dict[int | str, Any]:
     """See `results`."""
     if attempt.results is None:
         async with async_connection_cache.bare(attempt.database_url) as connection:
@@ -30,5 +32,30 @@ async def aresults(attempt: Attempt) -> dict[int, Any]:
     return _parsed(attempt.results)
 
 
-def _parsed(texts: dict[int, str]) -> dict[int, Any]:
-    return {job_id: json.loads(text) for job_id, text in texts.items()}
+def flow(attempt: Attempt) -> FlowOfJob:
+    """Return the job's flow, or raise StageError."""
+    if attempt.flow is None:
+        with connection_cache.bare(attempt.database_url) as connection:
+            attempt.flow = _flow(attempt, predecessors.read_flow(connection, attempt.claim.id))
+            connection.rollback()
+    return attempt.flow
+
+
+async def aflow(attempt: Attempt) -> FlowOfJob:
+    """See `flow`."""
+    if attempt.flow is None:
+        async with async_connection_cache.bare(attempt.database_url) as connection:
+            attempt.flow = _flow(attempt, await predecessors.read_flow_async(connection, attempt.claim.id))
+            await connection.rollback()
+    return attempt.flow
+
+
+def _flow(attempt: Attempt, found: tuple[int, str | None] | None) -> FlowOfJob:
+    if found is None:
+        claim = attempt.claim
+        raise StageError(f"job {claim.id} ({claim.job_name}) is not in a batch or flow: stage without flow=")
+    return FlowOfJob(*found)
+
+
+def _parsed(texts: dict[int | str, str]) -> dict[int | str, Any]:
+    return {name: json.loads(text) for name, text in texts.items()}

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import threading
 
-from drain.tables.steps import Step
-from drain.workers.errors import StepError
+from drain.jobs.values import LONGEST_KEY
+from drain.tables.steps import Recorded, Step
+from drain.workers.errors import Parked, StepError
+
+
+def fitting(name: str) -> str:
+    """Return a step's name, or a hash of one that is too long."""
+    if len(name) <= LONGEST_KEY:
+        return name
+    # Jobs without steps do not need it.
+    from hashlib import sha256
+
+    return sha256(name.encode()).hexdigest()
 
 
 class Steps:
@@ -16,14 +27,18 @@ class Steps:
         used: Names used in this attempt.
         running: Names of steps whose function or commit has not ended.
         doubtful: Names of steps that may have been recorded although they raised.
+        sleeps: Number of sleeps without a name.
+        wait: The first one that was raised to end the attempt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: dict[str, Recorded] | None = None) -> None:
         self.lock = threading.Lock()
-        self.kept: dict[str, str] | None = None
+        self.kept = kept
         self.used: set[str] = set()
         self.running: set[str] = set()
         self.doubtful: set[str] = set()
+        self.sleeps = 0
+        self.wait: Parked | None = None
 
     def needs_reading(self, name: str, *, may_have_some: bool) -> bool:
         """Return False if there is nothing more to know of a step."""
@@ -33,12 +48,20 @@ class Steps:
             self.kept = {}
         return self.kept is None
 
-    def take(self, name: str) -> Step | None:
-        """Return a recorded step, or raise StepError if its name is used twice."""
+    def take(self, name: str, was: str | None) -> Step | None:
+        """Return a recorded step, or raise StepError if its name is used twice.
+
+        Args:
+            was: Its name in earlier versions of the code.
+        """
         with self.lock:
             if name in self.used:
                 raise StepError(
                     f"two steps of a job are named {name!r}: give each its own name, such as {name + ' 2'!r}"
                 )
             self.used.add(name)
-        return Step(name, self.kept[name], 0.0) if self.kept and name in self.kept else None
+            for known in (name, was):
+                if known is not None and self.kept and (recorded := self.kept.get(known)):
+                    self.used.add(known)
+                    return Step(name, recorded.result, 0.0)
+        return None

@@ -1,19 +1,23 @@
-"""Options of steps: retries within the attempt, and a timeout for each try of an async one."""
+"""Options of steps: retries within the attempt, timeouts, undos and former names."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
+import json
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from drain.errors import StageError
 from drain.formatting import duration, visible
-from drain.jobs.options import backoff_seconds
+from drain.jobs.options import backoff_seconds, dotted_name
+from drain.jobs.values import as_key
 from drain.workers.context.current import Attempt
 from drain.workers.context.lent_connections import lender
 from drain.workers.errors import INTERRUPTIONS, Defer, RateLimited, Retry, TransactionError
@@ -26,7 +30,7 @@ F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 _MOST_RETRIES = 100
 _LONGEST_WAIT_SECONDS = 60.0
 _LONGEST_TIMEOUT_SECONDS = 24 * 3600.0
-# Between looks whether the job is interrupted: outside the main thread nothing ends a sleep.
+# Between checks for an interruption: outside the main thread, nothing ends a sleep.
 _NAP_SECONDS = 0.1
 # They decide the job's outcome, or no retry can help.
 _FINAL = (*INTERRUPTIONS, Defer, RateLimited, Retry, TransactionError)
@@ -41,17 +45,26 @@ class WithOptions(Generic[F_co]):
         raise NotImplementedError
 
     def options(
-        self, *, retries: int = 0, backoff: float | timedelta = 1.0, timeout: float | timedelta | None = None
+        self,
+        *,
+        retries: int = 0,
+        backoff: float | timedelta = 1.0,
+        timeout: float | timedelta | None = None,
+        undo: Callable[..., Any] | None = None,
+        was: str | None = None,
     ) -> F_co:
-        """Return the step function with retries within the attempt.
+        """Return the step function with these options.
 
         Args:
-            retries: Calls after the first one raised, up to 100.
-            backoff: Before the first retry, up to a minute. Doubles up to a minute, with jitter.
-            timeout: Of each call, up to a day; only of async steps.
+            retries: Further calls after an error, within the attempt, up to 100.
+            backoff: Delay before the first retry. Doubles with each one, up to a minute, with jitter.
+            timeout: Time limit of each call, up to a day; async steps only.
+            undo: Module-level function to call with the step's result if the job dies. It runs as a step of the same
+                kind: if the step's function gets a session or connection, so does the undo, as its first argument.
+            was: The step's name in earlier versions of the code. Jobs that have recorded it skip the step.
 
         Raises:
-            ValueError: An option is not valid.
+            ValueError: Invalid option.
         """
         raise NotImplementedError
 
@@ -62,6 +75,8 @@ class _Tried(NamedTuple):
     function: Callable[..., Any]
     retries: int
     backoff_seconds: float
+    undo: dict[str, str]
+    was: str | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -71,7 +86,12 @@ def with_options(step: F) -> WithOptions[F]:
     """Give a step function its `options`."""
 
     def options(
-        *, retries: int = 0, backoff: float | timedelta = 1.0, timeout: float | timedelta | None = None
+        *,
+        retries: int = 0,
+        backoff: float | timedelta = 1.0,
+        timeout: float | timedelta | None = None,
+        undo: Callable[..., Any] | None = None,
+        was: str | None = None,
     ) -> Any:
         if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= _MOST_RETRIES:
             raise ValueError(
@@ -84,14 +104,45 @@ def with_options(step: F) -> WithOptions[F]:
         if limit is not None and not inspect.iscoroutinefunction(step):
             raise ValueError("only an async step can have a timeout: threads cannot be interrupted in time")
 
+        try:
+            how, old_name = {} if undo is None else _undo(step, undo), as_key("was", was)
+        except (StageError, ImportError) as error:
+            raise ValueError(f"option of a step: {error}") from None
+
         def call(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             timed = function if limit is None else partial(_timed, name, limit, function)
-            return step(name, _Tried(timed, retries, wait), *args, **kwargs)
+            return step(name, _Tried(timed, retries, wait, how, old_name), *args, **kwargs)
 
         return call
 
     cast(Any, step).options = options
     return cast(WithOptions[F], step)
+
+
+def _undo(step: Callable[..., Any], undo: Callable[..., Any]) -> dict[str, str]:
+    if inspect.iscoroutinefunction(undo) and not inspect.iscoroutinefunction(step):
+        raise ValueError("only an async step can have an `async def` as its undo")
+    path = dotted_name(undo)
+    if not callable(imported(path)):
+        raise StageError(f"{path} has no name that a worker could import; use a module-level function")
+    return {"call": path, "as": step.__name__}
+
+
+def imported(path: str) -> Any:
+    """Import an object by its dotted name; None if its module lacks it."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name, None)
+
+
+def undo_of(function: Callable[..., Any], named: Mapping[str, str]) -> str | None:
+    """Return the undo of a step with this function as JSON, or None."""
+    undo = function.undo if isinstance(function, _Tried) else None
+    return json.dumps({**undo, **named}) if undo else None
+
+
+def was(function: Callable[..., Any] | None) -> str | None:
+    """Return the former name of a step with this function."""
+    return function.was if isinstance(function, _Tried) else None
 
 
 async def _timed(

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
@@ -21,17 +21,17 @@ import psycopg
 from drain.database import postgres
 from drain.errors import StageError, UnavailableError
 from drain.failpoints import FailurePoint, failpoint
-from drain.formatting import visible
-from drain.jobs.values import as_key
+from drain.formatting import duration, visible
+from drain.jobs.values import as_name
 from drain.tables import steps
-from drain.tables.steps import Step
+from drain.tables.steps import Recorded, Step
 from drain.workers.context.connection_cache import bare, driver_of
 from drain.workers.context.current import Attempt, current_attempt
 from drain.workers.context.finish_guard import recording
 from drain.workers.context.lent_connections import lender
 from drain.workers.context.loading import load
-from drain.workers.context.recorded_steps import Steps
-from drain.workers.context.step_options import retried, with_options
+from drain.workers.context.recorded_steps import Steps, fitting
+from drain.workers.context.step_options import retried, undo_of, was, with_options
 from drain.workers.context.written_result import written
 from drain.workers.errors import StepError, TransactionError, UnfitResultError
 
@@ -49,8 +49,8 @@ PAUSE_SECONDS = 0.25
 def step(name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     """Call a function once, and keep its result for later attempts of the job.
 
-    For effects outside the database, such as a payment: a worker that dies between the call and the commit of its
-    result repeats the call in the next attempt. Pass an idempotency key, such as `current_job().key` and the name.
+    For effects outside the database, such as a payment. If the worker dies between the call and the commit of its
+    result, the next attempt calls again: pass an idempotency key, such as `current_job().key` and the name.
 
     `step.options(retries=3)("charge", charge, 42)` calls it again within the attempt if it raises.
 
@@ -71,8 +71,8 @@ def step(name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kw
         TransactionError: The job's `transaction()` is open or has committed, or the job has ended.
     """
     attempt, name = current_attempt(), checked(name)
-    if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := find(attempt, name, function)) is None:
+        with begun(attempt, name, function) as ran:
             kept = ran(retried(attempt, name, function, partial(function, *args, **kwargs)))
             _record(attempt, kept)
     return json.loads(kept.result)
@@ -103,8 +103,8 @@ def step_transaction(
     from drain.workers.context.session import session_of
 
     attempt, name = current_attempt(), checked(name)
-    if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := find(attempt, name, function)) is None:
+        with begun(attempt, name, function) as ran:
 
             def write() -> Step:
                 with session_of(attempt.database_url) as session:
@@ -129,8 +129,8 @@ def psycopg_step_transaction(
 ) -> Any:
     """As `step_transaction`, with a psycopg connection, which must not be kept."""
     attempt, name = current_attempt(), checked(name)
-    if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := find(attempt, name, function)) is None:
+        with begun(attempt, name, function) as ran:
 
             def write() -> Step:
                 with bare(attempt.database_url) as connection:
@@ -147,13 +147,16 @@ _creating = threading.Lock()
 
 
 def checked(name: str) -> str:
-    """Return the plain string of a step's name, or raise StepError."""
+    """Return the plain string of a step's name, within that of the undo that calls it, or raise StepError."""
     try:
-        plain = as_key("the name of a step", name)
+        plain = as_name("the name of a step", name)
     except StageError as error:
         raise StepError(str(error)) from None
-    if plain is None:
-        raise StepError("a step needs a name")
+    attempt = current_attempt()
+    for undo in attempt.undoes:
+        if attempt.steps is not None and undo in attempt.steps.running:
+            # Two undos may have steps with the same name.
+            return fitting(f"{undo}: {plain}")
     return plain
 
 
@@ -179,16 +182,18 @@ def may_have_some(attempt: Attempt) -> bool:
     return attempt.claim.fencing_token > 1 or lender.get() is not None
 
 
-def find(attempt: Attempt, name: str) -> Step | None:
+def find(attempt: Attempt, name: str, function: Callable[..., Any] | None = None) -> Step | None:
     """Return the step if it has been recorded; note that its name is used."""
     steps = steps_of(attempt, name)
     if steps.needs_reading(name, may_have_some=may_have_some(attempt)):
         steps.kept = _read(attempt, waits=bool(steps.doubtful))
-    return steps.take(name)
+    return steps.take(name, was(function))
 
 
 @contextmanager
-def begun(attempt: Attempt, name: str) -> Iterator[Callable[[Any], Step]]:
+def begun(
+    attempt: Attempt, name: str, function: Callable[..., Any], **named: str
+) -> Iterator[Callable[[Any], Step]]:
     """Yield a function from the step's value to the step to record; if the block raises, the job may try again."""
     began = monotonic()
     steps = attempt.steps
@@ -201,7 +206,8 @@ def begun(attempt: Attempt, name: str) -> Iterator[Callable[[Any], Step]]:
             raise StepError(
                 f"the function of step {name!r} is `async def`: await async_step() or its transactions"
             )
-        done = Step(name, written(attempt.claim.id, value, name), monotonic() - began)
+        result, undo = written(attempt.claim.id, value, name), undo_of(function, named)
+        done = Step(name, result, monotonic() - began, undo, attempt.undoes.get(name))
         _refuse_late(attempt, name)
         failpoint(FailurePoint.STEP_RAN)
         # From here on it may be recorded, even if the answer is lost.
@@ -219,14 +225,29 @@ def begun(attempt: Attempt, name: str) -> Iterator[Callable[[Any], Step]]:
     failpoint(FailurePoint.STEP_RECORDED)
 
 
+def may_have_forgotten(attempt: Attempt) -> bool:
+    """Return True if a job that calls no steps may have called some in an earlier attempt, with other code."""
+    return attempt.steps is None and attempt.claim.fencing_token > 1 and lender.get() is None
+
+
+def find_forgotten(attempt: Attempt) -> None:
+    """Read the steps that earlier attempts recorded, for `warn_of_unused`; do nothing if PostgreSQL is unavailable."""
+    with suppress(psycopg.Error, UnavailableError):
+        if kept := _read(attempt, waits=False):
+            attempt.steps = Steps(kept)
+
+
 def warn_of_unused(attempt: Attempt) -> None:
     """Warn if a job finishes without steps that earlier attempts recorded."""
     steps = attempt.steps
     if steps is None or not steps.kept or not (unused := steps.kept.keys() - steps.used):
         return
-    names = ", ".join(repr(visible(name)) for name in sorted(unused))
+    names = ", ".join(
+        f"{visible(name)!r} ({duration(steps.kept[name].seconds_ago)} old)" for name in sorted(unused)
+    )
     log.warning(
-        "job %d (%s) finished without its recorded steps %s: if they were renamed, they ran again",
+        "job %d (%s) finished without its recorded steps %s: if the code renamed them, they ran again; "
+        'options(was="the old name") prevents that',
         attempt.claim.id,
         visible(attempt.claim.job_name),
         names,
@@ -234,11 +255,9 @@ def warn_of_unused(attempt: Attempt) -> None:
     )
 
 
-def _read(attempt: Attempt, *, waits: bool) -> dict[str, str]:
+def _read(attempt: Attempt, *, waits: bool) -> dict[str, Recorded]:
     with bare(attempt.database_url) as connection:
-        if waits:
-            steps.wait(connection, attempt.claim)
-        kept = steps.read(connection, attempt.claim)
+        kept = steps.read(connection, attempt.claim, waits=waits)
         connection.rollback()
     return kept
 

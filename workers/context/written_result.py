@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from drain.errors import StageError
@@ -12,8 +11,6 @@ from drain.workers.errors import UnfitResultError
 # Bytes of JSON, and nesting, which PostgreSQL bounds by its stack.
 MOST_BYTES = 65_536
 _DEEPEST = 500
-_BRACKETS = re.compile(r"[][{}]")
-_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def written(job_id: int, value: Any, step: str = "") -> str:
@@ -29,19 +26,8 @@ def written(job_id: int, value: Any, step: str = "") -> str:
             f"the {what} is too large: {size} bytes of JSON, and {MOST_BYTES} at most are kept; "
             "store it elsewhere and return its location"
         )
-    if _is_deep(text):
+    if values.is_deeper(text, _DEEPEST):
         raise UnfitResultError(
             f"the {what} has lists or objects within each other, more than {_DEEPEST} deep"
         )
     return text
-
-
-def _is_deep(text: str) -> bool:
-    if text.count("[") + text.count("{") <= _DEEPEST:
-        return False
-    depth = 0
-    for bracket in _BRACKETS.findall(_TEXTS.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > _DEEPEST:
-            return True
-    return False

@@ -14,12 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import drain.workers.context.undoing  # noqa: F401  (registers our own job)
 from drain.formatting import visible
 from drain.jobs import registry
 from drain.jobs.annotations import ArgumentsError
 from drain.jobs.options import JobOptions
 from drain.workers.context.current import Attempt, begin, current_attempt, end
-from drain.workers.context.steps import warn_of_unused
+from drain.workers.context.steps import find_forgotten, may_have_forgotten, warn_of_unused
 from drain.workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -27,6 +28,7 @@ from drain.workers.errors import (
     JobTimeoutError,
     LeaseLostError,
     NotRegisteredError,
+    Parked,
     RateLimited,
     Retry,
     TransactionError,
@@ -51,6 +53,7 @@ from drain.workers.execution.outcome import (
     Outcome,
     Slowed,
     Unreadable,
+    Waiting,
     describe,
 )
 
@@ -86,6 +89,8 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
     finally:
         end(token)
     leave_if_forked(pid)
+    if may_have_forgotten(attempt):
+        find_forgotten(attempt)
     return concluded(attempt, FINISHED)
 
 
@@ -110,6 +115,8 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
         result = FINISHED
     finally:
         interruption.stop()
+    if result is FINISHED and may_have_forgotten(attempt):
+        await asyncio.to_thread(find_forgotten, attempt)
     return concluded(attempt, result)
 
 
@@ -148,6 +155,10 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     """Return the outcome after the job's transaction, if any."""
     # Ends progress reports.
     attempt.has_ended = True
+    wait = None if attempt.steps is None or attempt.finished else attempt.steps.wait
+    if wait is not None and isinstance(result, Finished):
+        # The job caught it, as asyncio.gather(return_exceptions=True) does.
+        return Waiting(wait.name, wait.event, wait.when)
     if attempt.steps is not None and (attempt.finished or isinstance(result, Finished)):
         warn_of_unused(attempt)
     if attempt.finished:
@@ -168,7 +179,9 @@ def _call(call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, af
     calling.call_here(call, attempt)
 
 
-def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
+def outcome_of(  # noqa: PLR0911  (one return for each outcome)
+    error: BaseException, call: Call, *, stopped: bool = False
+) -> Outcome:
     """Return the outcome of a call that raised; `stopped` if interrupted by a stopping worker."""
     # isinstance() may run code of the exception.
     kind = type(error)
@@ -176,6 +189,8 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
     if kind is TypeError and _is_of_the_call(error):
         misfit = _misfit(call, error)
         return Failed(describe(misfit), options, misfit)
+    if (wait := _wait_in(error)) is not None:
+        return Waiting(wait.name, wait.event, wait.when)
     if issubclass(kind, (Defer, RateLimited)):
         return _deferred(error, options)
     if issubclass(kind, Dead):
@@ -186,6 +201,17 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
     if stopped and not issubclass(kind, JobTimeoutError):
         return Interrupted(describe(error), options, error)
     return _failed(error, options)
+
+
+def _wait_in(error: BaseException) -> Parked | None:
+    """Return the wait that ended the attempt, or the first of those in an asyncio.TaskGroup."""
+    kind: type[BaseException] = type(error)
+    if issubclass(kind, Parked):
+        return error  # type: ignore[return-value]
+    if not issubclass(kind, BaseExceptionGroup):
+        return None
+    waits = [_wait_in(each) for each in error.exceptions]  # type: ignore[attr-defined]
+    return waits[0] if all(waits) else None
 
 
 def is_last(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from drain.formatting import count, duration, visible
 from drain.jobs.options import JobOptions, backoff_seconds
-from drain.tables import finishes, outcomes
+from drain.tables import finishes, outcomes, waits
 from drain.tables.claims import Claim
 from drain.workers.execution.death import Death
 from drain.workers.execution.outcome import (
@@ -25,6 +25,7 @@ from drain.workers.execution.outcome import (
     Recorded,
     Slowed,
     Unreadable,
+    Waiting,
 )
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Decision:
     stale_outcome: str = ""
 
 
-def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one return for each outcome)
+def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: C901, PLR0911  (one return for each outcome)
     """Decide by an attempt's outcome."""
     match result:
         case AlreadyFinished(rest):
@@ -110,6 +111,9 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
             )
         case Deferred(when):
             return Decision(DEFERRED, outcomes.defer, {"when": when}, stale_outcome=DEFERRED)
+        case Waiting(name, event, when):
+            wait = {"name": name, "event": event, "when": when}
+            return Decision(DEFERRED, waits.park, wait, stale_outcome=DEFERRED)
         case GaveUp(error, cause):
             return _bury(claim, "gave up", result.reason or _NO_REASON, error, cause=cause)
         case Unreadable(explanation):

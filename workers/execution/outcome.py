@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from drain.jobs.options import JobOptions
-from drain.workers.errors import CommitUndoneError, UnfitResultError
+from drain.workers.errors import CommitUndoneError, StepError, UnfitResultError
 
 # Characters: a row read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
@@ -64,6 +64,15 @@ class Deferred:
 @dataclass(frozen=True, slots=True)
 class Slowed(Deferred):
     """Deferred, and its key paused until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The function waits for an event or sleeps; see `Parked`."""
+
+    name: str
+    event: str | None
+    when: float | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +140,18 @@ class Recorded:
     error: str | None = None
 
 
-Outcome = AlreadyFinished | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable
+Outcome = (
+    AlreadyFinished
+    | Recorded
+    | Finished
+    | Failed
+    | Deferred
+    | Waiting
+    | GaveUp
+    | Lost
+    | Interrupted
+    | Unreadable
+)
 
 
 FINISHED = Finished()
@@ -166,6 +186,10 @@ def in_ascii(result: Outcome) -> Outcome:
             return GaveUp(describe(UnfitResultError(_NOT_ENCODED)))
         case AlreadyFinished(rest):
             return replace(result, rest=in_ascii(rest))
+        case Waiting(name):
+            return GaveUp(
+                describe(StepError(f"wait {name!a}: the encoding of the database lacks a character"))
+            )
     return result
 
 

@@ -57,7 +57,7 @@ class Claimer:
         failpoint(FailurePoint.POPPED)
         asked_at = monotonic()
         # A job delivered here twice runs once.
-        known = self._inbox.claimed
+        known = dict(self._inbox.claimed)
         ours = {each.job_id: each for each in popped if each.job_id is not None and each.job_id not in known}
         try:
             won = self._ask(ours) if ours else {}
@@ -77,7 +77,10 @@ class Claimer:
                 self._inbox.plain.add(self._inbox.add_pending(each, waits_since))
             elif claim is not None and ours[claim.id] is each:
                 items.append(self._add(claim, each, asked_at, waits_since))
-            elif each.job_id in left and ours.get(each.job_id) is each:
+            elif (each.job_id in left and ours.get(each.job_id) is each) or (
+                # Its wait ended before this process forgot the attempt: claimed again when it runs.
+                each.job_id in known and known[each.job_id].lease.ending
+            ):
                 items.append(self._inbox.add_pending(each, waits_since))
             else:
                 refused.append(each)
@@ -153,6 +156,10 @@ class Claimer:
                     for item in items
                     if isinstance(item, PendingJob) or item.claim.id in released
                 ]
+            )
+            # Those of cancelled jobs, and of jobs claimed elsewhere since.
+            self._consumer.clear_unless_awaited(
+                [item.rq_id for item in claimed if item.claim.id not in released]
             )
         except UnavailableError as error:
             text = "%d jobs could not be given back, and will be redelivered: %s"

@@ -13,8 +13,7 @@ from drain.config import Settings
 from drain.contrib.check.reading import look
 from drain.contrib.check.thresholds import Figure, Finding, Level, Threshold, Thresholds, Verdict
 from drain.errors import DrainError
-from drain.formatting import seconds as seconds_of
-from drain.formatting import visible
+from drain.formatting import seconds as seconds_of, visible
 from drain.terminal.commandline import FiniteRange, settings_options
 
 # Nagios cuts output at 4 kB.
@@ -135,6 +134,14 @@ class _Command(click.Command):
     help="Level for queues whose recent attempts all failed.",
 )
 @click.option(
+    "--max-failed-flows",
+    type=_Threshold(is_time=False),
+    default="0,",
+    show_default=True,
+    metavar="[WARNING,]CRITICAL",
+    help="Maximum number of failed flows.",
+)
+@click.option(
     "--timeout",
     type=FiniteRange(0.1, 3600),
     default=10.0,
@@ -152,13 +159,14 @@ def check(
     unattended: str,
     stalled: str,
     failing: str,
+    max_failed_flows: Threshold,
     timeout: float,
 ) -> None:
     """Check health once, and print one line.
 
-    Exit codes: 0 OK; 1 WARNING; 2 CRITICAL: a threshold is exceeded, there is no leader, a store is unavailable, or
-    the schema version differs; 3 UNKNOWN: wrong usage, settings or rights. The inspection role suffices. Without a
-    Redis URL, workers are not checked.
+    Exit codes: 0 OK; 1 WARNING; 2 CRITICAL: a threshold is exceeded, there is no leader, a wait is overdue by a
+    minute, a store is unavailable, or the schema version differs; 3 UNKNOWN: wrong usage, settings or rights. The
+    inspection role suffices. Without a Redis URL, workers are not checked.
 
     A threshold is CRITICAL or WARNING,CRITICAL; either may be empty.
 
@@ -167,7 +175,8 @@ def check(
     drain check --for json --timeout 5 | jq .level
     """  # noqa: D301
     thresholds = Thresholds(
-        *(max_lag, max_wait, max_dead, _LEVELS[unattended], _LEVELS[failing], _LEVELS[stalled])
+        *(max_lag, max_wait, max_dead, _LEVELS[unattended], _LEVELS[failing], _LEVELS[stalled]),
+        failed_flows=max_failed_flows,
     )
     _report(look(settings, thresholds, timeout), form)
 

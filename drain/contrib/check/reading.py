@@ -15,8 +15,10 @@ from drain.config import Settings
 from drain.contrib.check.thresholds import Finding, Level, Thresholds, Verdict, judge
 from drain.database import postgres, schema
 from drain.errors import ConfigError, DrainError, SchemaError, UnavailableError
-from drain.read import capacity, queries, system
+from drain.read import capacity, queries, system, unfinished_flows
+from drain.read.snapshots import snapshot
 from drain.read.system import System
+from drain.read.unfinished_flows import UnfinishedFlows
 from drain.wire import Producer
 from drain.wire.workers import Worker
 
@@ -52,9 +54,9 @@ def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
     """Check both stores within `seconds`; without a Redis URL, workers are not judged."""
     ends = monotonic() + seconds
     try:
-        found = _Answer(lambda: _ask_postgres(settings, _OF_POSTGRES * seconds)).within(
-            _OF_POSTGRES * seconds
-        )
+        found, flows, overdue_seconds = _Answer(
+            lambda: _ask_postgres(settings, _OF_POSTGRES * seconds)
+        ).within(_OF_POSTGRES * seconds)
     except TimeoutError:
         text = f"PostgreSQL did not answer within {_OF_POSTGRES * seconds:g} s"
         return Verdict([Finding("postgres", Level.CRITICAL, text)])
@@ -71,7 +73,7 @@ def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
             more.append(Finding("redis", Level.CRITICAL, str(error)))
         else:
             capacity.add_workers(found.queues, crews)
-    verdict = judge(found, thresholds)
+    verdict = judge(found, thresholds, flows.states["failed"], overdue_seconds)
     return replace(verdict, findings=[*more, *verdict.findings])
 
 
@@ -88,7 +90,7 @@ def _finding_of(error: DrainError | psycopg.Error) -> Finding:
     return Finding("postgres", Level.UNKNOWN, f"PostgreSQL refused: {str(error).partition(chr(10))[0]}")
 
 
-def _ask_postgres(settings: Settings, seconds: float) -> System:
+def _ask_postgres(settings: Settings, seconds: float) -> tuple[System, UnfinishedFlows, float]:
     connection = postgres.connect(settings.database_url, "drain check")
     with (
         closing(connection),
@@ -98,7 +100,9 @@ def _ask_postgres(settings: Settings, seconds: float) -> System:
         bound = max(1, int(seconds))
         postgres.limit_session(connection, statement_seconds=bound, lock_seconds=bound)
         schema.check(connection)
-        return system.read(queries.with_lenient_values(connection))
+        found = system.read(queries.with_lenient_values(connection))
+        with snapshot(connection):
+            return found, unfinished_flows.count(connection), unfinished_flows.overdue_seconds(connection)
 
 
 def _ask_redis(settings: Settings, queues: list[str]) -> dict[str, list[Worker]]:

@@ -46,6 +46,10 @@ class Threshold:
         return Level.OK
 
 
+# The leader ends a wait within a second.
+_OVERDUE = Threshold(None, 60)
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """Thresholds of a check.
@@ -56,6 +60,7 @@ class Thresholds:
         unattended: Level for queues with waiting jobs and no worker.
         failing: Level for queues whose latest attempts all failed.
         stalled: Level for queues with waiting jobs and none finished for a minute.
+        failed_flows: Flows whose members are all dead, or wait for dead ones.
     """
 
     lag: Threshold = Threshold(30, 120)
@@ -64,6 +69,7 @@ class Thresholds:
     unattended: Level = Level.CRITICAL
     failing: Level = Level.WARNING
     stalled: Level = Level.WARNING
+    failed_flows: Threshold = Threshold(0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,8 @@ class Finding:
     """Something wrong.
 
     Attributes:
-        name: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held", "postgres", "redis",
-            "schema" or "rights".
+        name: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held", "failed_flows",
+            "overdue_wait", "postgres", "redis", "schema" or "rights".
     """
 
     name: str
@@ -103,10 +109,27 @@ class Verdict:
         return worst([finding.level for finding in self.findings])
 
 
-def judge(system: System, thresholds: Thresholds) -> Verdict:
-    """Judge a system."""
-    findings = sorted(_findings(system, thresholds), key=lambda found: -_WORST_LAST.index(found.level))
-    return Verdict(findings, list(_figures(system, thresholds)))
+def judge(
+    system: System, thresholds: Thresholds, failed_flows: int = 0, overdue_seconds: float = 0.0
+) -> Verdict:
+    """Judge a system, its failed flows, and the wait that is overdue for longest."""
+    unsorted = [*_findings(system, thresholds), *_flow_findings(thresholds, failed_flows, overdue_seconds)]
+    findings = sorted(unsorted, key=lambda found: -_WORST_LAST.index(found.level))
+    figures = [
+        *_figures(system, thresholds),
+        Figure("failed_flows", failed_flows, "", thresholds.failed_flows),
+        Figure("overdue_wait", overdue_seconds, "s", _OVERDUE),
+    ]
+    return Verdict(findings, figures)
+
+
+def _flow_findings(thresholds: Thresholds, failed_flows: int, overdue_seconds: float) -> Iterator[Finding]:
+    if level := thresholds.failed_flows.level(failed_flows):
+        yield Finding("failed_flows", level, count(failed_flows, "failed flow"))
+    if level := _OVERDUE.level(overdue_seconds):
+        yield Finding(
+            "overdue_wait", level, f"the leader has not ended a wait for {duration(overdue_seconds)}"
+        )
 
 
 def _findings(system: System, thresholds: Thresholds) -> Iterator[Finding]:

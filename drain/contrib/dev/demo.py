@@ -52,8 +52,7 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
     drain drill --all
     """  # noqa: D301
     _find_examples()
-    from drills.catalogue import DRILLS
-    from drills.catalogue import main as run_drills
+    from drills.catalogue import DRILLS, main as run_drills
 
     if everything and name:
         raise click.UsageError("either name one drill or --all, not both")

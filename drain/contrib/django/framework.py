@@ -36,9 +36,11 @@ elif find_spec("django_tasks") is not None:
         TaskResult,
         TaskResultStatus,
     )
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
-    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.exceptions import (
+        InvalidTaskBackendError as InvalidTaskBackend,
+        InvalidTaskError as InvalidTask,
+        TaskResultDoesNotExist,
+    )
     from django_tasks.utils import normalize_json
 else:
     raise ConfigError("tasks need Django 6, or before it the package django-tasks: pip install django-tasks")

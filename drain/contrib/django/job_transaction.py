@@ -63,8 +63,8 @@ def step_transaction(
 ) -> Any:
     """See `drain.contrib.django.step_transaction`."""
     attempt, name = current_attempt(), checked(name)
-    if (kept := find(attempt, name)) is None:
-        with begun(attempt, name) as ran:
+    if (kept := find(attempt, name, function)) is None:
+        with begun(attempt, name, function, using=using) as ran:
 
             def write() -> Step:
                 with _atomic(attempt, using) as block:
@@ -246,7 +246,7 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
 
 
 def _record(connection: Any, attempt: Attempt, step: Step) -> None:
-    _execute(connection, attempt, steps.RECORD, steps.record_parameters(attempt.claim, step), step)
+    _execute(connection, attempt, steps.record(step), steps.record_parameters(attempt.claim, step), step)
 
 
 def _execute(

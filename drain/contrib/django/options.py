@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS
-from django.db import connections as databases
+from django.db import DEFAULT_DB_ALIAS, connections as databases
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.contrib.django.framework import InvalidTaskBackend

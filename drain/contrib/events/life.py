@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from drain.tables.columns import BLOCKED_UNTIL
+from drain.tables.columns import BLOCKED_UNTIL, PARKED_UNTIL
 from drain.tables.failures import earlier_errors, is_interruption, seconds_of, summary_of, time_of
 
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
@@ -79,7 +79,12 @@ def life(row: Mapping[str, Any]) -> list[Event]:
 
 def now_waiting(row: Mapping[str, Any], event: str, now: datetime) -> Event:
     """Return an event whose time no row keeps."""
-    return _event(row, event, now, is_exact=False, until=row.get("next_run_at"))
+    return _event(row, event, now, is_exact=False, until=_until(row))
+
+
+def _until(row: Mapping[str, Any]) -> datetime | None:
+    at: datetime | None = row.get("next_run_at")
+    return None if at == PARKED_UNTIL else at
 
 
 def _event(row: Mapping[str, Any], event: str, at: datetime, **more: Any) -> Event:
@@ -88,13 +93,13 @@ def _event(row: Mapping[str, Any], event: str, at: datetime, **more: Any) -> Eve
 
 
 def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
-    # A job that gave way while staged was neither moved nor claimed.
-    has_run = not (row.get("superseded_by") and not row["attempts"])
+    # A job that gave way while staged, or marks the end of a flow, was neither moved nor claimed.
+    has_run = row.get("attempts") or not row.get("finished_at")
     later = row["scheduled_at"] if row["staged_at"] < row["scheduled_at"] != BLOCKED_UNTIL else None
     yield _event(row, "staged", row["staged_at"], until=later)
     yield from _former_deaths(row)
     moved_at = row.get("moved_at")
-    if moved_at and not (row.get("superseded_by") and moved_at == row["finished_at"]):
+    if moved_at and moved_at != row.get("finished_at"):
         yield _event(row, "moved", moved_at)
     attempt = row.get("attempts", 0) + bool(row.get("batched"))
     if row.get("claimed_at") and has_run:
@@ -163,7 +168,7 @@ def _failure(row: Mapping[str, Any], error: object, attempt: int) -> Event | Non
         attempt=number if event == "failed" and number > 0 else None,
         worker=error.get("worker"),
         error=summary_of(error),
-        until=row.get("next_run_at"),
+        until=_until(row),
         seconds=seconds_of(error),
     )
 

@@ -15,8 +15,7 @@ import click
 from drain.commands.database import database
 from drain.commands.selecting import JOB_OPTIONS
 from drain.config import Settings
-from drain.contrib.rehearsal import past
-from drain.contrib.rehearsal import report as rehearsal_report
+from drain.contrib.rehearsal import past, report as rehearsal_report
 from drain.errors import DrainError
 from drain.formatting import count
 from drain.tables import dead as dead_tables

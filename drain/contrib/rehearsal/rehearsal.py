@@ -26,6 +26,7 @@ from drain.workers.execution.outcome import (
     GaveUp,
     Outcome,
     Unreadable,
+    Waiting,
 )
 
 
@@ -85,7 +86,7 @@ def _claim(job: PastJob, session: GuardedSession, timeout: float | None) -> Clai
 def _end(outcome: Outcome, seconds: float, result: str | None) -> End:
     if isinstance(outcome, AlreadyFinished | Finished):
         return End("returned", seconds=seconds, result=result)
-    if isinstance(outcome, Deferred):
+    if isinstance(outcome, Deferred | Waiting):
         return End("deferred", seconds=seconds)
     if isinstance(outcome, Failed | GaveUp):
         return End("raised", outcome.error["type"], outcome.error["message"], seconds)

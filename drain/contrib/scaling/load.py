@@ -12,9 +12,8 @@ from drain.read import queries, waiting_by_cause
 from drain.read.causes import MOST
 from drain.read.snapshots import snapshot
 from drain.read.waiting_by_cause import Waiting
-from drain.tables import pauses
-from drain.tables import rules as ruled
-from drain.tables.columns import DELIVERED, DUE, IS_CLAIMED, LANE_KIND, LANE_QUEUE, finite
+from drain.tables import pauses, rules as ruled
+from drain.tables.columns import DELIVERED, DUE, HAS_RUN, IS_CLAIMED, LANE_KIND, LANE_QUEUE, finite
 from drain.tables.lanes import KINDS
 from drain.tables.rules import RulesRow
 
@@ -26,7 +25,7 @@ _NEWEST = 100
 _FINISHED = f"""
 WITH latest AS (
     SELECT known.queue, job.* FROM pg_catalog.unnest(%(queues)s::text[]) AS known (queue), LATERAL (
-        SELECT finished_by, claimed_at, finished_at, greatest(scheduled_at, staged_at) AS due_at, superseded_by
+        SELECT finished_by, claimed_at, finished_at, greatest(scheduled_at, staged_at) AS due_at, {HAS_RUN} AS has_run
         FROM finished_jobs AS job
         WHERE job.queue = known.queue AND job.finished_at > now() - interval '1 day'
             AND isfinite(job.finished_at) AND isfinite(job.claimed_at)
@@ -35,7 +34,7 @@ WITH latest AS (
     SELECT *, max(finished_at) OVER (
         PARTITION BY queue, finished_by ORDER BY claimed_at, finished_at
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS busy_until
-    FROM latest WHERE superseded_by IS NULL
+    FROM latest WHERE has_run
 )
 SELECT queue, count(*), count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)),
     extract(epoch FROM now() - min(finished_at))::float8,
@@ -156,7 +155,9 @@ def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
 
 def _most_arrivals(waiting: Waiting) -> float:
     numbers = [
-        number for cause, number in waiting.items() if cause not in ("scheduled", "blocked", "retrying")
+        number
+        for cause, number in waiting.items()
+        if cause not in ("scheduled", "blocked", "retrying", "parked")
     ]
     # A count at its bound says nothing.
     return inf if max(numbers, default=0) >= MOST else sum(numbers) / WINDOW_SECONDS

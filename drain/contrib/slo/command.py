@@ -18,7 +18,7 @@ from drain.contrib.slo.compliance import lately
 from drain.contrib.slo.declared import Slo, declared
 from drain.errors import ConfigError
 from drain.formatting import count, visible
-from drain.terminal.commandline import F, as_json_option, settings_options, wrapped
+from drain.terminal.commandline import F, as_json_option, queue_file_option, settings_options, wrapped
 
 _NO_SLO = 'no SLOs; declare one with @job(slo="99% start within 5s"), or slo = "..." in the file of `drain queue apply`'
 
@@ -28,22 +28,12 @@ def slo() -> None:
     """List service level objectives (SLOs) and write their Prometheus alerts.
 
     An SLO is the share of jobs that should start in time: @job(slo="99% start within 5s"), or slo = "99% start within
-    5s" for a queue in the file of `drain queue apply`.
+    5s" for a queue in the file of `drain queue apply`. For flows, it is the share that should finish in time.
 
     \b
     drain slo list --jobs shop.jobs --queue-file queues.toml
     drain slo rules --jobs shop.jobs --output slo.yml
     """  # noqa: D301
-
-
-queue_file_option = click.option(
-    "--queue-file",
-    type=click.Path(path_type=Path),
-    envvar="DRAIN_QUEUE_FILE",
-    show_envvar=True,
-    metavar="FILE",
-    help="TOML file with queue SLOs, as for `drain queue apply`.",
-)
 
 
 def declaring_options(command: F) -> F:
@@ -76,16 +66,7 @@ def read_slos(jobs: str | None, queue_file: Path | None) -> list[Slo]:
         # As `drain work` does.
         sys.path.insert(0, str(Path.cwd()))
         registry.load(modules)
-    return declared(_of_file(queue_file) if queue_file else {})
-
-
-def _of_file(path: Path) -> dict[str, Any]:
-    try:
-        return dict(file_of_rules.objectives(path.read_text(encoding="utf-8")))
-    except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(path))}: not UTF-8 text") from None
-    except ConfigError as error:
-        raise ConfigError(f"{visible(str(path))}: {error}") from None
+    return declared(file_of_rules.of_file(queue_file, file_of_rules.objectives) if queue_file else None)
 
 
 @slo.command("rules", short_help="Write Prometheus recording rules and alerts.")
@@ -100,8 +81,8 @@ def write_rules(*, slos: Sequence[Slo], output: Path | None) -> None:
     """Write Prometheus recording rules and alerts, without a database.
 
     Each SLO has two burn-rate alerts: critical (14.4 times the budget over 1 h and 5 min) and warning (6 times over 6 h
-    and 30 min). Each queue also has an alert for jobs that wait while none starts. Prometheus must scrape `drain work`
-    and `drain run`.
+    and 30 min). Each queue also has an alert for jobs that wait while none starts, and each flow name has one for late
+    flows while none finishes. Prometheus must scrape `drain work`, and `drain run` with the same --queue-file.
 
     \b
     drain slo rules --jobs shop.jobs --queue-file queues.toml --output slo.yml
@@ -128,7 +109,8 @@ def list_slos(settings: Settings, *, slos: Sequence[Slo], as_json: bool) -> None
     """List SLOs with the compliance and burn rate of the last hour.
 
     Counts each queue's latest 10,000 jobs that completed at their first attempt, and waiting jobs that are already
-    late. A burn rate of 1 spends exactly the budget.
+    late. Of each name's latest 10,000 flows, counts those that finished or became late. A burn rate of 1 spends exactly
+    the budget.
 
     \b
     drain slo list --jobs shop.jobs --queue-file queues.toml

@@ -1,7 +1,7 @@
 """Recent compliance, from the tables.
 
 Counts the latest jobs finished within an hour, and late waiting jobs. Jobs with several attempts do not count: the
-table has only the last one's start.
+table has only the last one's start. A flow counts at its end, or once its time is over.
 """
 
 from __future__ import annotations
@@ -39,15 +39,37 @@ SELECT count(*) FROM (
 WHERE since < clock_timestamp() - make_interval(secs => %(seconds)s::float8)
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s::text)
 """
+# Cancelled flows count only if they were late.
+_FLOWS = f"""
+SELECT count(finished_at), count(*) FILTER (WHERE finished_at <= late_at), count(*) FILTER (WHERE finished_at IS NULL)
+FROM (
+    SELECT late_at,
+        (SELECT finished_at FROM finished_jobs AS job WHERE job.id = flow.id LIMIT 1) AS finished_at,
+        (SELECT died_at FROM dead_jobs AS job WHERE job.id = flow.id) AS died_at
+    FROM (
+        SELECT id, staged_at + make_interval(secs => %(seconds)s::float8) AS late_at FROM flows
+        WHERE name = %(name)s::text ORDER BY id DESC LIMIT {MOST}) AS flow
+    WHERE late_at > now() - interval '1 hour') AS flow
+WHERE CASE WHEN finished_at <= late_at THEN finished_at > now() - interval '1 hour'
+    ELSE late_at < clock_timestamp() AND (died_at <= late_at) IS NOT TRUE END
+"""
 
 
 class Lately(NamedTuple):
-    """Jobs of the last hour, bounded: `started` with one attempt, those in time, and waiting late."""
+    """Jobs of the last hour, bounded: `started` with one attempt, those in time, and waiting late.
+
+    For flows: those that finished (`started`), those in time, and late unfinished ones (`waiting`).
+    """
 
     slo: Slo
     started: int
     met: int
     waiting: int
+
+    @property
+    def unit(self) -> str:
+        """Word for what counts."""
+        return "flow" if self.slo.kind == "flow" else "job"
 
     @property
     def share(self) -> float | None:
@@ -63,7 +85,10 @@ class Lately(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Convert to JSON types."""
-        counted = {"started": self.started, "met": self.met, "waiting_late": self.waiting}
+        started, waiting = (
+            ("finished", "unfinished_late") if self.slo.kind == "flow" else ("started", "waiting_late")
+        )
+        counted = {started: self.started, "met": self.met, waiting: self.waiting}
         return self.slo.as_json() | counted | {"share_percent": self.share, "burn_rate": self.burn}
 
 
@@ -76,6 +101,9 @@ def lately(connection: Connection, slos: Sequence[Slo]) -> list[Lately]:
 
 
 def _count(connection: Connection, slo: Slo) -> Lately:
+    if slo.kind == "flow":
+        found = fetch_one(connection, _FLOWS, {"name": slo.name, "seconds": slo.objective.seconds})
+        return Lately(slo, *map(int, found))
     parameters = {"queue": slo.queue, "job_name": slo.job_name, "seconds": slo.objective.seconds}
     started, met = fetch_one(connection, _FINISHED, parameters)
     (waiting,) = fetch_one(connection, _WAITING, parameters)

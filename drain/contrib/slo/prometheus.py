@@ -19,8 +19,9 @@ _STEP = "  "
 _RUNBOOK = "docs/operations/slo.md"
 # Late jobs required in the longer window, so that one at night does not page.
 _FEWEST_LATE = 3
-# Time without a start before a separate alert.
+# Time without a start, or without the end of a flow, before a separate alert.
 _STANDSTILL = "5m"
+_STANDSTILL_OF_FLOWS = "1h"
 
 
 class _Alert(NamedTuple):
@@ -82,10 +83,16 @@ def _group(slo: Slo) -> Value:
             _record("drain_slo_burn_rate", _burn_rate(slo, window), labels | {"window": window})
             for window in (alert.short, alert.long)
         )
-        rules.append(_record("drain_slo_late_jobs", _late(slo, alert.long), labels | {"window": alert.long}))
-    rules += (_alert(slo, alert) for alert in _ALERTS)
+        rules.append(
+            _record(
+                "drain_slo_late_jobs", _late(slo, "increase", alert.long), labels | {"window": alert.long}
+            )
+        )
+    rules += (_burns(slo, alert) for alert in _ALERTS)
     if slo.kind == "queue":
-        rules.append(_standstill(slo))
+        rules.append(_nothing_starts(slo))
+    elif slo.kind == "flow":
+        rules.append(_nothing_finishes(slo))
     return {"name": f"drain-slo-{slo.kind}-{slo.name}", "rules": rules}
 
 
@@ -94,23 +101,38 @@ def _record(name: str, expression: str, labels: dict[str, str]) -> Value:
 
 
 def _burn_rate(slo: Slo, window: str) -> str:
-    met, all_jobs = _sum(slo, "rate", window, within=True), _sum(slo, "rate", window)
+    met = _met(slo, "rate", window)
+    all_jobs = f"{met} + {_late(slo, 'rate', window)}" if slo.kind == "flow" else _count(slo, "rate", window)
     return f"(1 - {met} / ({all_jobs} > 0)) / {slo.objective.budget:.7g}"
 
 
-def _late(slo: Slo, window: str) -> str:
-    return f"{_sum(slo, 'increase', window)} - {_sum(slo, 'increase', window, within=True)}"
+def _late(slo: Slo, function: str, window: str) -> str:
+    if slo.kind == "flow":
+        # A failed flow may never end, and so never be in the histogram.
+        return _sum(slo, function, window, "drain_late_flows_total")
+    return f"{_count(slo, function, window)} - {_met(slo, function, window)}"
 
 
-def _sum(slo: Slo, function: str, window: str, *, within: bool = False) -> str:
-    name = f"drain_work_wait_seconds_{'bucket' if within else 'count'}"
+def _count(slo: Slo, function: str, window: str) -> str:
+    return _sum(slo, function, window, f"{_histogram(slo)}_count")
+
+
+def _met(slo: Slo, function: str, window: str) -> str:
     # Bucket labels are Python floats, as `prometheus_client` writes them.
-    of_bucket = f",le='{float(slo.objective.seconds)!r}'" if within else ""
-    label = "queue" if slo.kind == "queue" else "job_name"
-    return f"sum({function}({name}{{{label}={_quoted(slo.name)}{of_bucket}}}[{window}]))"
+    of_bucket = f",le='{float(slo.objective.seconds)!r}'"
+    return _sum(slo, function, window, f"{_histogram(slo)}_bucket", of_bucket)
 
 
-def _alert(slo: Slo, alert: _Alert) -> Value:
+def _histogram(slo: Slo) -> str:
+    return "drain_flow_seconds" if slo.kind == "flow" else "drain_work_wait_seconds"
+
+
+def _sum(slo: Slo, function: str, window: str, name: str, more: str = "") -> str:
+    label = "job_name" if slo.kind == "job" else slo.kind
+    return f"sum({function}({name}{{{label}={_quoted(slo.name)}{more}}}[{window}]))"
+
+
+def _burns(slo: Slo, alert: _Alert) -> Value:
     threshold = alert.threshold(slo.objective.budget)
     of = f"kind={_quoted(slo.kind)},slo={_quoted(slo.name)}"
     conditions = [
@@ -118,35 +140,63 @@ def _alert(slo: Slo, alert: _Alert) -> Value:
         f"drain_slo_burn_rate{{{of},window='{alert.short}'}} > {threshold:g}",
         f"drain_slo_late_jobs{{{of},window='{alert.long}'}} > {_FEWEST_LATE - 0.5:g}",
     ]
-    return {
-        "alert": alert.name,
-        "expr": " and on (kind, slo) ".join(conditions),
-        "labels": {"severity": alert.severity, "kind": slo.kind, "slo": slo.name},
-        "annotations": {
-            "summary": f"{_subject(slo)} spends {alert.words}",
-            "description": f"{_subject(slo)}: {slo.objective}. It burns "
-            "{{ $value | humanize }} times as fast as its budget allows.",
-            "runbook_url": f"{_RUNBOOK}#{alert.name.lower()}",
-        },
-    }
+    return _alert(
+        slo,
+        alert.name,
+        " and on (kind, slo) ".join(conditions),
+        f"{_subject(slo)} spends {alert.words}",
+        "It burns {{ $value | humanize }} times as fast as its budget allows.",
+        severity=alert.severity,
+    )
 
 
-def _standstill(slo: Slo) -> Value:
+def _nothing_starts(slo: Slo) -> Value:
     """Alert on jobs that never start, which no histogram shows."""
     queue = _quoted(slo.name)
-    started = f"{_sum(slo, 'increase', _STANDSTILL)} > 0"
+    started = f"{_count(slo, 'increase', _STANDSTILL)} > 0"
     paused = f"sum(drain_waiting_jobs{{queue={queue},cause='paused'}}) > 0"
-    return {
-        "alert": "DrainSLONothingStarts",
-        "expr": f"max(drain_wait_seconds{{queue={queue}}}) > {slo.objective.seconds:g} unless on () {started} "
+    return _alert(
+        slo,
+        "DrainSLONothingStarts",
+        f"max(drain_wait_seconds{{queue={queue}}}) > {slo.objective.seconds:g} unless on () {started} "
         f"unless on () {paused}",
-        "for": _STANDSTILL,
-        "labels": {"severity": "critical", "kind": slo.kind, "slo": slo.name},
+        f"Jobs in {_subject(slo)} are waiting, and none has started for {_STANDSTILL}",
+        "Its oldest job has waited for {{ $value | humanizeDuration }}.",
+        pending=_STANDSTILL,
+    )
+
+
+def _nothing_finishes(slo: Slo) -> Value:
+    """Alert on one late flow, which is too few for a burn rate."""
+    late = f"{_late(slo, 'increase', _STANDSTILL_OF_FLOWS)} > 0"
+    return _alert(
+        slo,
+        "DrainSLONothingFinishes",
+        f"{late} unless on () {_count(slo, 'increase', _STANDSTILL_OF_FLOWS)} > 0",
+        f"{_subject(slo)} is late, and none has finished for {_STANDSTILL_OF_FLOWS}",
+        "Late within this time: {{ $value | humanize }}.",
+    )
+
+
+def _alert(
+    slo: Slo,
+    name: str,
+    expression: str,
+    summary: str,
+    details: str,
+    *,
+    severity: str = "critical",
+    pending: str = "",
+) -> Value:
+    return {
+        "alert": name,
+        "expr": expression,
+        **({"for": pending} if pending else {}),
+        "labels": {"severity": severity, "kind": slo.kind, "slo": slo.name},
         "annotations": {
-            "summary": f"Jobs in {_subject(slo)} are waiting, and none has started for {_STANDSTILL}",
-            "description": f"{_subject(slo)}: {slo.objective}. Its oldest job has waited for "
-            "{{ $value | humanizeDuration }}.",
-            "runbook_url": f"{_RUNBOOK}#drainslonothingstarts",
+            "summary": summary,
+            "description": f"{_subject(slo)}: {slo.objective}. {details}",
+            "runbook_url": f"{_RUNBOOK}#{name.lower()}",
         },
     }
 

@@ -29,11 +29,12 @@ def texts(found: Sequence[Lately]) -> Iterator[Text]:
 def _words(each: Lately) -> str:
     share, burn = each.share, each.burn
     if share is None or burn is None:
-        return "no job in the last hour"
-    jobs = count(each.started + each.waiting, "job")
+        return f"no {each.unit} in the last hour"
+    jobs = count(each.started + each.waiting, each.unit)
     # Never 100 % while a job is late.
     shown = f"{min(share, 99.999):.3f}".rstrip("0").rstrip(".") if share < 100 else "100"
-    late = f" ({each.waiting:,} still waiting)" if each.waiting else ""
+    state = "unfinished" if each.slo.kind == "flow" else "still waiting"
+    late = f" ({each.waiting:,} {state})" if each.waiting else ""
     return f"{shown}% of {jobs}{late} in the last hour, burn {figure(burn)}"
 
 

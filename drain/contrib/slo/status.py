@@ -10,10 +10,10 @@ import click
 from rich.text import Text
 
 from drain.commands.status import SECTIONS
-from drain.contrib.slo.command import queue_file_option, read_slos
+from drain.contrib.slo.command import read_slos
 from drain.contrib.slo.compliance import Lately, lately
 from drain.contrib.slo.report import texts
-from drain.terminal.commandline import add_to
+from drain.terminal.commandline import add_to, queue_file_option
 
 
 class _Section:

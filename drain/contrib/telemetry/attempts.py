@@ -22,7 +22,7 @@ def carrier(context: str | None, *names: str) -> dict[str, str]:
 def meaning(error: BaseException) -> str:
     """Classify an exception."""
     errors = _errors()
-    if isinstance(error, (errors.Defer, errors.RateLimited)):
+    if isinstance(error, (errors.Defer, errors.Parked, errors.RateLimited)):
         return DEFERRED
     if isinstance(error, (errors.WorkerStoppedError, errors.JobCancelledError)):
         return INTERRUPTED

@@ -11,6 +11,7 @@ from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.batches import Batches
 from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.due_rows import DueRows
+from drain.enqueuer.matcher import Matcher
 from drain.enqueuer.mover import Mover
 from drain.enqueuer.unblocker import Unblocker
 from drain.tables import leader_progress, pauses, redeliveries, waiting
@@ -27,7 +28,7 @@ class NoRedis:
 
 
 def deliver(connection: LeaderConnection) -> None:
-    """Do a leader's work once: rules, pauses, unique keys, predecessors, expiry, due rows, due retries."""
+    """Do a leader's work once: rules, pauses, unique keys, predecessors, waits, expiry, due rows, due retries."""
     redis = cast(Producer, NoRedis())
     call_back(connection)
     deliveries = Deliveries(connection, leader_progress.progress(connection))
@@ -36,6 +37,7 @@ def deliver(connection: LeaderConnection) -> None:
     due_rows = DueRows(connection, size, _alive, admission)
     mover = Mover(connection, redis, deliveries, forward_queues=frozenset(), alive=_alive)
     Unblocker(connection).run_all()
+    Matcher(connection).run_all()
     batches = Batches(connection, due_rows, mover, deliveries, size=size, alive=_alive)
     while True:
         admission.look_when_due()

@@ -14,7 +14,7 @@ from drain.database.postgres import Connection
 from drain.formatting import count
 from drain.jobs import values
 from drain.jobs.options import RegisteredJob, name_and_options
-from drain.tables.columns import DELIVERED, IS_BLOCKED
+from drain.tables.columns import DELIVERED, IS_BLOCKED, MARKER, PARKED
 
 Job = str | Callable[..., Any] | RegisteredJob
 
@@ -29,8 +29,8 @@ class StagedJob:
 
     Attributes:
         args, kwargs: Arguments from JSON: a tuple is a list.
-        state: "waiting" if due, "scheduled" for later, "blocked" by other jobs, "retrying" between attempts, "running"
-            in the job itself.
+        state: "waiting" if due, "scheduled" for later, "blocked" by other jobs, "retrying" between attempts, "parked"
+            by an event or a sleep, "running" in the job itself.
         run_at: Earliest time to run, if nothing blocks it.
         last_error: Type, message and traceback of the last failure, if any.
     """
@@ -54,7 +54,11 @@ class StagedJob:
 
     def __str__(self) -> str:
         keys = f", key {self.key}" if self.key is not None else ""
-        when = "" if self.state in ("waiting", "blocked") else f" until {self.run_at:%Y-%m-%d %H:%M:%S %Z}"
+        when = (
+            ""
+            if self.state in ("waiting", "blocked", "parked")
+            else f" until {self.run_at:%Y-%m-%d %H:%M:%S %Z}"
+        )
         call = f"{self.job_name}({_call(self.args, self.kwargs)})"
         return f"job {self.id}: {call}, queue {self.queue}{keys}, {self.state}{when}"
 
@@ -68,11 +72,11 @@ def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 _READ_STAGED = f"""
 SELECT *, CASE WHEN {IS_BLOCKED} THEN 'blocked' WHEN scheduled_at > clock_timestamp() THEN 'scheduled'
     ELSE 'waiting' END AS state
-FROM staged_jobs
+FROM staged_jobs WHERE job_name <> '{MARKER}'
 """
-_READ_IN_FLIGHT = """
+_READ_IN_FLIGHT = f"""
 SELECT *, CASE WHEN lease_expires_at IS NOT NULL THEN 'running' WHEN next_run_at IS NULL THEN 'waiting'
-    ELSE 'retrying' END AS state
+    WHEN {PARKED} THEN 'parked' ELSE 'retrying' END AS state
 FROM inflight_jobs
 """
 

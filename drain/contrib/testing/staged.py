@@ -51,7 +51,7 @@ class Staged:
         self._given = connection
 
     def all(self, job: Job | None = None) -> list[StagedJob]:
-        """List the waiting jobs, staged, scheduled or between two attempts, in order of staging.
+        """List the waiting jobs: staged, scheduled, blocked, parked or between attempts, in order of staging.
 
         Args:
             job: Name, function, or Django task; None for all.
@@ -155,9 +155,9 @@ class Staged:
     def advance(self, by: timedelta | None = None, **units: float) -> None:
         """Let time pass, as by `advance(days=7)`; `run` then finds the jobs that have come due.
 
-        Scheduled jobs, retries, pauses and `expires_at` come nearer, and each tick of a schedule stages a job: of
-        `drain.schedule`, and of `@job(cron=...)` in imported modules. The clocks of Python and the database stay: a
-        time that your code computes is seen from now.
+        Scheduled jobs, retries, sleeps, timeouts, pauses and `expires_at` come nearer, and each tick of a schedule
+        stages a job: of `drain.schedule`, and of `@job(cron=...)` in imported modules. The clocks of Python and the
+        database stay: a time that your code computes is seen from now.
 
         Args:
             units: Instead of `by`: days, hours, minutes, seconds, as for a timedelta.

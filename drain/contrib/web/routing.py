@@ -18,6 +18,7 @@ Show = Callable[[View], Mapping[str, Any] | Response]
 # Links at the top: route and words. Routes that do not exist are left out.
 NAVIGATION = (
     ("overview", "Overview"),
+    ("flows", "Flows"),
     ("dead", "Failures"),
     ("cron", "Schedules"),
     ("workers", "Workers"),
@@ -25,17 +26,27 @@ NAVIGATION = (
     ("statistics", "Statistics"),
 )
 # Keys after `g`.
-SHORTCUTS = {"overview": "o", "dead": "f", "cron": "s", "workers": "w", "bulk": "b", "statistics": "t"}
+SHORTCUTS = {
+    "overview": "o",
+    "flows": "l",
+    "dead": "f",
+    "cron": "s",
+    "workers": "w",
+    "bulk": "b",
+    "statistics": "t",
+}
 # States of jobs, in the words of the glossary.
 STATES = {
     "staged": "Waiting",
     "waiting": "Waiting",
     "scheduled": "Scheduled",
     "blocked": "Blocked",
+    "paused": "Paused",
     "queued": "Queued",
     "running": "Running",
     "retrying": "Retrying",
     "deferred": "Deferred",
+    "parked": "Parked",
     "called_back": "Called back",
     "stalled": "Stalled",
     "finished": "Completed",

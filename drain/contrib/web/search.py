@@ -20,7 +20,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.read.queries import TABLES
 from drain.tables import lanes
-from drain.tables.columns import DEFERRED, DUE, IS_BLOCKED, QUEUED, RETRYING, RUNNING, STALLED
+from drain.tables.columns import DEFERRED, DUE, IS_BLOCKED, PARKED, QUEUED, RETRYING, RUNNING, STALLED
 from drain.tables.heads import heads
 
 # Newest rows per table searched for a part of a text.
@@ -67,6 +67,7 @@ STATES = {
     "stalled": ("inflight", f"({STALLED})"),
     "retrying": ("inflight", f"({RETRYING})"),
     "deferred": ("inflight", f"({DEFERRED})"),
+    "parked": ("inflight", f"({PARKED})"),
     "completed": ("finished", "superseded_by IS NULL"),
     "superseded": ("finished", "superseded_by IS NOT NULL"),
     "dead": ("dead", "true"),

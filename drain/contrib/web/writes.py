@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _CONFIRMED = "confirmed"
 _SECRET = "secret"  # noqa: S105
+# Arguments may be confidential; the job's history has them.
+_NOT_LOGGED = (_SECRET, "args", "kwargs")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) 
             return respond(request, "question.html", {"question": question, "fields": kept})
     with view.site.sessions.writing() as connection:
         done = act(Write(connection, form, view, who))
-    said = {key: text[:200] for key, text in form.as_dict().items() if key != _SECRET}
+    said = {key: text[:200] for key, text in form.as_dict().items() if key not in _NOT_LOGGED}
     details = {"action": name, "who": who, "given": {**view.params, **said}, **done.fields}
     log.info("%s: %s by %s", name, done.text, who, extra={"event": "web_write", **details})
     if done.template:

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from drain.errors import UnknownJobError
 from drain.formatting import clock, count, relative
-from drain.read import dependencies, queries
+from drain.read import dependencies, flows, queries
 from drain.read.dependencies import Predecessor
 from drain.read.explain import obstacles
 from drain.read.explain.estimates import none
 from drain.read.explain.explanation import Explanation, Finding
 from drain.read.explain.situation import Situation
+from drain.tables.flow_pauses import GATE
 
 # Jobs followed from a blocked job to the one that holds it, and predecessors looked at of each.
 LONGEST_CHAIN = 1_000
@@ -43,7 +44,9 @@ def explain(situation: Situation, explain_other: Callable[[Situation], Explanati
         explain_other: Explains the job that holds it.
     """
     chain = _follow(situation)
-    if chain is None:
+    if chain is None and situation.job["job_name"] == GATE:
+        finding = _of_gate(situation, int(situation.job["id"]))
+    elif chain is None:
         why = "it is blocked, but waits for no job: see `drain audit`"
         finding = Finding("blocked", why, situation.job["staged_at"], none("it waits for nothing"))
     elif chain.root.has_ended and (no_leader := obstacles.no_leader(situation)):
@@ -103,13 +106,15 @@ def _of_root(
     if root.state == "blocked":
         why = f"the chain is circular, broken, or longer than {LONGEST_CHAIN:,} jobs"
         return why, "the start of its chain is unknown", {}
+    if root.state == "paused":
+        return _of_gate(situation, job_id).why, "waits for `drain flow resume`", {"holder_cause": "paused"}
     if root.holds:
-        why = (
-            f"retry it with `drain dead retry {job_id}`, or discard it, which cancels the jobs that it holds"
-        )
-        return why, f"depends on a retry of job {job_id}", {}
+        undo = dependencies.undoing(situation.connection, job_id)
+        first = f"it is undone by {undo}; " if undo else f"retry it with `drain dead retry {job_id}`, or "
+        why = f"{first}discard it, which cancels the jobs that it holds"
+        return why, f"depends on a {'discard' if undo else 'retry'} of job {job_id}", {}
     if root.has_ended:
-        releases = root.state in ("finished", "superseded") or root.on_failure == "run"
+        releases = root.state in ("finished", "superseded") or root.on_failure in ("run", "only")
         why = "the leader is about to " + (
             "unblock the jobs that wait for it" if releases else "cancel the jobs that wait for it"
         )
@@ -120,6 +125,14 @@ def _of_root(
     except UnknownJobError:
         return "it is about to end", estimate, {}
     return found.finding.why, estimate, {"holder_cause": found.finding.cause}
+
+
+def _of_gate(situation: Situation, gate_id: int) -> Finding:
+    flow_id = flows.of_gate(situation.connection, gate_id)
+    why = f"flow {flow_id} is paused: start it again with `drain flow resume {flow_id}`"
+    return Finding(
+        "paused", why, situation.job["staged_at"], none("waits for `drain flow resume`"), {"flow": flow_id}
+    )
 
 
 def _named(predecessor: Predecessor) -> str:

@@ -7,6 +7,7 @@ from drain.read import dependencies
 from drain.read.explain.estimates import none
 from drain.read.explain.explanation import Explanation, Finding
 from drain.read.explain.situation import Situation
+from drain.tables.columns import MARKER
 
 _OVER = none("the job has ended")
 
@@ -21,7 +22,8 @@ def explain_finished(situation: Situation) -> Explanation:
     else:
         attempts = count(job["attempts"], "attempt")
         worker = job["finished_by"] or "an unknown worker"
-        why = f"{worker} completed it in {attempts}"
+        is_end = job["job_name"] == MARKER and not job["attempts"]
+        why = "all members completed" if is_end else f"{worker} completed it in {attempts}"
         finding = Finding(
             "finished", why, since, _OVER, {"worker": job["finished_by"], "attempts": job["attempts"]}
         )
@@ -34,11 +36,14 @@ def explain_dead(situation: Situation) -> Explanation:
     cause = "cancelled" if job["reason"] == "cancelled" else "dead"
     reason, explanation = job["reason"], job["explanation"]
     what = explanation if reason in explanation else f"{reason}: {explanation}"
-    idle = [
-        each for each in dependencies.read(situation.connection, job["id"]).predecessors if each.edge != "met"
-    ]
+    others = dependencies.read(situation.connection, job["id"])
+    idle = [each for each in others.predecessors if each.edge != "met"]
     then = f"stages it again, to wait for job {idle[0].awaited_id}" if idle else "runs it again"
-    why = f"{what}; `drain dead retry {job['id']}` {then}"
+    why = (
+        f"{what}; undone by {others.undo}"
+        if others.undo
+        else f"{what}; `drain dead retry {job['id']}` {then}"
+    )
     details = {"reason": reason, "attempts": job["attempts"]}
     finding = Finding(cause, why, job["died_at"], _OVER, details)
     return situation.explanation("dead", finding)

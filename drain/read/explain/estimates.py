@@ -11,14 +11,16 @@ from drain.read.causes import MOST
 from drain.read.explain.explanation import Estimate
 from drain.read.explain.places import number
 from drain.read.explain.situation import Situation
+from drain.tables.columns import HAS_RUN
 
 _MINUTES = 10
 _MOST_FINISHED = 1000
 # Finished jobs that suffice to measure the speed.
 _ENOUGH = 10
 _FINISHED = f"""
-SELECT begun_at, finished_at, superseded_by IS NULL AND (%(key)s::text IS NULL OR key = %(key)s::text) FROM (
-    SELECT CASE WHEN attempts > 1 THEN claimed_at ELSE moved_at END AS begun_at, finished_at, key, superseded_by
+SELECT begun_at, finished_at, has_run AND (%(key)s::text IS NULL OR key = %(key)s::text) FROM (
+    SELECT CASE WHEN attempts > 1 THEN claimed_at ELSE moved_at END AS begun_at, finished_at, key,
+        {HAS_RUN} AS has_run
     FROM finished_jobs WHERE queue = %(queue)s AND finished_at > now() - interval '{_MINUTES} minutes'
     ORDER BY finished_at DESC LIMIT {_MOST_FINISHED}) AS latest
 ORDER BY begun_at

@@ -21,11 +21,12 @@ CAUSES: Mapping[str, str] = {
     "scheduled": "it is due later",
     "retry_at": "it failed, and its next attempt is due later",
     "deferred": "it deferred itself, or its worker stopped",
+    "parked": "it waits for an event, or sleeps",
     "no_leader": "no `drain run` is leading",
     "redis_away": "Redis is unavailable",
     "other_database": "the queue in this Redis belongs to another database",
     "suspended": "`rq suspend` has paused all workers",
-    "paused": "its queue, job name or key is paused",
+    "paused": "its queue, job name, key or flow is paused",
     "held": "the leader cannot apply the queue's rules",
     "expired": "its `expires_at` has passed: it will not run",
     "quiet": "its `quiet` time has not passed",
@@ -73,8 +74,8 @@ class Explanation:
     """Explanation of one job.
 
     Attributes:
-        state: `unknown`, `blocked`, `staged`, `queued`, `running`, `retrying`, `deferred`, `called_back` by a pause,
-            `stalled`, `finished` or `dead`.
+        state: `unknown`, `blocked`, `staged`, `queued`, `running`, `retrying`, `deferred`, `parked`, `called_back` by
+            a pause, `stalled`, `finished` or `dead`.
         now: The database's clock.
         also: Notes on unknown facts.
     """

@@ -14,6 +14,7 @@ from drain.read.explain.places import number, retries_before
 from drain.read.explain.rates import rate
 from drain.read.explain.situation import Situation
 from drain.tables import waiting
+from drain.tables.waits import Wait
 
 # After this, the leader considers an unlisted delivery lost.
 _LOST_AFTER_SECONDS = 15.0
@@ -35,6 +36,7 @@ def explain(situation: Situation) -> Explanation:
             ),
             _delivered,
         ),
+        "parked": ((_parked,), _due_again),
     }.get(state, ((_not_yet, *_OUTAGES, obstacles.paused, _failing, *_RULES), _due_again))
     found = next((finding for cause in causes if (finding := cause(situation))), None)
     if state == "deferred" and situation.job["claimed_at"] is None:
@@ -76,6 +78,22 @@ def _not_yet(situation: Situation) -> Finding | None:
     because = f" ({visible(str(error['type']))})" if error.get("type") else ""
     why = f"it failed{because}; next attempt at {when}"
     return Finding("retry_at", why, job["failed_at"], estimate, details)
+
+
+def _parked(situation: Situation) -> Finding | None:
+    wait = Wait.read(situation.connection, situation.job["id"])
+    if wait is None:
+        return None
+    until = "" if wait.deadline is None else f" until {clock(wait.deadline)}"
+    why = f"it waits for event {visible(wait.event)}{until}" if wait.event else f"it sleeps{until}"
+    if wait.deadline is None:
+        estimate = estimates.none("depends on when the event is emitted")
+    else:
+        left = max(0.0, (wait.deadline - situation.now).total_seconds())
+        estimate = estimates.in_(
+            left, "at its timeout, or earlier" if wait.event else "at the end of its sleep"
+        )
+    return Finding("parked", why, wait.began_at, estimate, wait._asdict())
 
 
 def _failing(situation: Situation) -> Finding | None:

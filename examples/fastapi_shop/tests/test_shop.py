@@ -2,7 +2,7 @@
 
 import pytest
 from fastapi_shop import bank
-from fastapi_shop.jobs import close_day, send_receipt, take_payment
+from fastapi_shop.jobs import close_day, refund, send_receipt, take_payment
 from httpx import AsyncClient
 
 from drain.contrib.testing import Staged
@@ -30,6 +30,30 @@ async def test_an_order_is_paid_and_has_a_receipt(client: AsyncClient, staged: S
     assert seen["state"] == "paid"
     assert seen["payment"]["state"] == "finished"
     assert seen["payment"]["result"]["reference"].startswith("pay-")
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_refund_waits_for_a_colleague(client: AsyncClient, staged: Staged, *, approved: bool) -> None:
+    page = await place(client)
+    await staged.arun(check=True)
+    await client.post(f"{page}/refund")
+    assert [each.state for each in await staged.arun(refund)] == ["deferred"]
+    staged.advance(days=2)
+    assert await staged.arun(refund) == []
+
+    await client.post(f"{page}/refund/approval", json={"approved": approved, "by": "grace"})
+    assert [each.state for each in await staged.arun(refund, check=True)] == ["finished"]
+    assert (await client.get(page)).json()["state"] == ("refunded" if approved else "paid")
+
+
+async def test_a_refund_without_an_answer_ends_after_three_days(client: AsyncClient, staged: Staged) -> None:
+    page = await place(client)
+    await staged.arun(check=True)
+    await client.post(f"{page}/refund")
+    await staged.arun(refund)
+    staged.advance(days=3)
+    assert [each.state for each in await staged.arun(refund, check=True)] == ["finished"]
+    assert (await client.get(page)).json()["state"] == "paid"
 
 
 async def test_a_payment_waits_for_a_worker(client: AsyncClient) -> None:

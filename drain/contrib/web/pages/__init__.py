@@ -6,6 +6,7 @@ queue_writes  pause, resume and rules
 rule_effects  preview of changed rules
 undo          earlier rules, and schedules paused or resumed, from a notice
 job           one job: timeline, errors, retry, discard, cancel
+flow          flows: a list, and the graph of one
 dead          dead jobs in groups
 dead_action   progress of a bulk retry or discard
 search        jobs of all tables
@@ -28,6 +29,7 @@ from drain.contrib.web.pages import (
     dead,
     dead_action,
     design,
+    flow,
     job,
     login,
     overview,
@@ -46,6 +48,7 @@ ROUTES: list[Route] = [
     *queue_writes.ROUTES,
     *undo.ROUTES,
     *job.ROUTES,
+    *flow.ROUTES,
     *dead.ROUTES,
     *dead_action.ROUTES,
     *search.ROUTES,

@@ -172,18 +172,17 @@ def _discard(write: Write) -> Done:
 def _act(write: Write, chosen: _Chosen, verb: str, act: Act, what: str, **fields: Any) -> Done:
     fields |= {"ids": list(chosen.ids[:_LOGGED])}
     if not chosen.group or not chosen.ids:
-        return _done(write, chosen, act(write.connection, chosen.ids, 0), what, fields)
+        return _done(write, chosen, verb, act(write.connection, chosen.ids, 0), what, fields)
     actions = write.view.site.bulk_actions
     action = actions.start(verb, chosen.group, chosen.words, write.who, chosen.ids, act)
     text = f"{verb} of {len(chosen.ids):,} {chosen.words} started"
     return Done(text, write.view.url("dead_action", action=action.name), fields)
 
 
-def _done(write: Write, chosen: _Chosen, number: int, what: str, fields: dict[str, Any]) -> Done:
+def _done(write: Write, chosen: _Chosen, verb: str, number: int, what: str, fields: dict[str, Any]) -> Done:
     if not number:
-        raise DrainError(
-            "all of these jobs were retried or discarded since the page was loaded; nothing was done"
-        )
+        why = dead.why_left(write.connection, chosen.selection(chosen.ids), verb)
+        raise DrainError(f"{why}; nothing was done")
     others = len(chosen.ids) - number
     rest = f"; {count(others, 'other')} had moved on" if others else ""
     return Done(f"{count(number, 'job')} {what}{rest}", write.view.url("dead"), fields | {"jobs": number})

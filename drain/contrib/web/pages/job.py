@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.responses import PlainTextResponse, Response
 
@@ -17,13 +17,16 @@ from drain.contrib.web.writes import Done, Write, action
 from drain.database.postgres import Connection
 from drain.errors import DrainError, UnknownJobError
 from drain.jobs.cancelling import cancel
+from drain.jobs.editing import Edit, revive_edited
 from drain.jobs.progress import fields_of
-from drain.read import dependencies, queries
+from drain.read import dependencies, membership, queries
 from drain.read.dependencies import IF_IT_DIES, Dependencies
 from drain.read.explain import Explanation, explain
 from drain.read.explain.timeline import hops_of
+from drain.read.membership import Place
 from drain.read.queries import TABLES
 from drain.tables import dead
+from drain.tables.columns import PARKED_UNTIL
 from drain.tables.failures import earlier_errors, seconds_of, summary_of, title_of
 
 # Columns of a job's parts.
@@ -80,14 +83,16 @@ _STEPS = {
 }
 # Fields of an earlier death; other writers may leave some out.
 _OF_A_LIFE = ("reason", "attempts", "died_at", "explanation")
+_OF_AN_EDIT = ("edited_by", "edited_at", "job_args", "job_kwargs")
 _CANCELLABLE = ("staged", "inflight")
+_Look: TypeAlias = tuple[Explanation, dict[str, Any] | None, Dependencies, Place | None, bool, datetime]
 _AGAIN = "has died again since the page was loaded"
 
 
 def _show(view: View) -> Mapping[str, Any]:
     job_id = view.job_id()
     for _ in range(_LOOKS):
-        explanation, job, others, has_result, now = _look(view, job_id)
+        explanation, job, others, place, has_result, now = _look(view, job_id)
         if job is not None:
             noted, progress = _of_redis(view, job)
             return {
@@ -97,6 +102,7 @@ def _show(view: View) -> Mapping[str, Any]:
                 "state": _state(job, explanation, now),
                 "explanation": explanation,
                 "others": others,
+                "place": place,
                 "hops": hops_of(job, noted),
                 "steps": _STEPS,
                 "words_of_failures": IF_IT_DIES,
@@ -122,7 +128,7 @@ def _state(job: Mapping[str, Any], explanation: Explanation, now: datetime) -> s
     return explanation.state if job["state"] == "inflight" else str(job["state"])
 
 
-def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, Dependencies, bool, datetime]:
+def _look(view: View, job_id: int) -> _Look:
     # Probe Redis first: otherwise the explanation would wait for its timeout.
     view.site.redis.ask(lambda redis: redis.remembers())
     with view.reading() as connection:
@@ -132,7 +138,8 @@ def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, 
         # In Python, a null result and a missing one are both None.
         has_result = read(connection, job_id, "result") is not None
         others = dependencies.read(connection, job_id)
-        return explanation, _row(connection, job_id), others, has_result, now
+        place = membership.find(connection, job_id)
+        return explanation, _row(connection, job_id), others, place, has_result, now
 
 
 def _row(connection: Connection, job_id: int) -> dict[str, Any] | None:
@@ -162,7 +169,10 @@ def _facts(job: Mapping[str, Any]) -> dict[str, Any]:
     attempts = job.get("attempts")
     if attempts is not None:
         facts["Attempts"] = attempts + bool(job.get("batched"))
-    times = {title: job[name] for name, title in _TIMES.items() if job.get(name) is not None}
+    times = {title: job[name] for name, title in _TIMES.items() if job.get(name) not in (None, PARKED_UNTIL)}
+    if wait := job.get("wait"):
+        facts |= {"Waits for event": wait["event"]} if wait["event"] else {}
+        times |= {"Waits until": wait["deadline"]} if wait["deadline"] else {}
     return {"facts": facts, "times": times}
 
 
@@ -189,7 +199,12 @@ def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
             for error in earlier_errors(job.get("last_error"))
         ],
         "lives": [
-            (number, {name: life.get(name, "?") for name in _OF_A_LIFE}, shown_error(life.get("last_error")))
+            (
+                number,
+                {name: life.get(name, "?") for name in _OF_A_LIFE},
+                shown_error(life.get("last_error")),
+                shown({name: life.get(name) for name in _OF_AN_EDIT}).text if "edited_by" in life else "",
+            )
             for number, life in numbered
         ],
         "lives_left_out": max(0, len(lives) - _LIVES),
@@ -212,16 +227,31 @@ def _whole(view: View) -> Response:
 
 def _retry(write: Write) -> Done:
     job_id = write.view.job_id()
-    if not dead.revive(write.connection, dead.Selection((job_id,), died_by=write.form.seen_at())):
-        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id, _AGAIN)}; nothing was done")
-    return _done(write, job_id, "is staged again")
+    selection = dead.Selection((job_id,), died_by=write.form.seen_at())
+    edit = Edit(write.form.text("args"), write.form.text("kwargs"))
+    if edit.is_empty:
+        revived, what = dead.revive(write.connection, selection), "is staged again"
+    else:
+        revived = revive_edited(write.connection, selection, job_id, edit, edited_by=write.who)
+        what = "is staged again with other arguments"
+    if not revived:
+        raise _left(write, selection, "retry")
+    return _done(write, job_id, what)
 
 
 def _discard(write: Write) -> Done:
     job_id = write.view.job_id()
-    if not dead.discard(write.connection, dead.Selection((job_id,), died_by=write.form.seen_at())):
-        raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id, _AGAIN)}; nothing was done")
+    selection = dead.Selection((job_id,), died_by=write.form.seen_at())
+    if not dead.discard(write.connection, selection):
+        raise _left(write, selection, "discard")
     return Done(f"job {job_id} is discarded", write.view.url("dead"), {"jobs": 1})
+
+
+def _left(write: Write, selection: dead.Selection, verb: str) -> DrainError:
+    connection, job_id = write.connection, write.view.job_id()
+    if dead.count(connection, selection):
+        return DrainError(f"{dead.why_left(connection, selection, verb)}; nothing was done")
+    return DrainError(f"job {job_id} {_whereabouts(connection, job_id, _AGAIN)}; nothing was done")
 
 
 def _cancel(write: Write) -> Done:

@@ -201,6 +201,7 @@ def _measured(view: View) -> Mapping[str, Any]:
         "retrying": sum(glance.numbers.retrying for glance in glances),
         "scheduled": sum(glance.numbers.scheduled for glance in glances),
         "blocked": sum(glance.numbers.blocked for glance in glances),
+        "parked": sum(glance.numbers.parked for glance in glances),
         # Steps of a page just opened are still being counted.
         "is_counting": sum(each is None for each in completed) > STEPS / 2,
         "is_idle": not any(each.number for curve in series for each in curve.numbers if each),

@@ -19,8 +19,7 @@ from drain.contrib.web.routing import page
 from drain.contrib.web.views import View
 from drain.database.postgres import Connection
 from drain.read import causes, queue_overview
-from drain.tables import keyed, lanes
-from drain.tables import pauses as paused
+from drain.tables import keyed, lanes, pauses as paused
 from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
 from drain.tables.staged import START, DueJob
