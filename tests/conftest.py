@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from drain import health, hooks, metrics
 from drain.embedded.binaries import find_postgres, find_redis
 from drain.errors import EmbeddedError
+from drain.jobs import registry
 
 pytest_plugins = ["tests.layers", "tests.servers", "tests.fixtures"]
 
@@ -106,6 +107,16 @@ def no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         instrumentor = telemetry.DrainInstrumentor()
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
+
+
+@pytest.fixture(autouse=True)
+def no_job_is_left() -> Iterator[None]:
+    """Forget the jobs that a test defines in itself: their names and arguments would hold for later tests."""
+    before = set(registry._jobs)
+    yield
+    for name in registry._jobs.keys() - before:
+        if "<locals>" in getattr(registry._jobs[name], "__qualname__", ""):
+            del registry._jobs[name]
 
 
 @pytest.fixture(autouse=True)

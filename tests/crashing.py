@@ -1,6 +1,9 @@
 """`python -m tests.crashing POINT ONCE WORDS...`: `drain`, killed by SIGKILL at a crash point.
 
-Or an application: the only word is the name of a function, such as `package.module:function`.
+With `POINT:3`, when it comes there for the third time.
+
+Or an application: the only word is the name of a function, such as `package.module:function`. Or `rq`, if that is the
+first word.
 
 With all its processes, as if the machine had died; or, if ONCE names a file that is not there, the process alone that
 comes to the point first.
@@ -11,6 +14,9 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from itertools import count
+
+from rq.cli.cli import main as rq
 
 from drain import failpoints
 from drain.__main__ import main
@@ -18,9 +24,11 @@ from drain.failpoints import FailurePoint
 from drain.wire import producer
 
 
-def die_at(point: FailurePoint, once: str) -> None:
+def die_at(point: FailurePoint, once: str, number: int = 1) -> None:
+    times = count(1)
+
     def die(failpoint: FailurePoint) -> None:
-        if failpoint is not point:
+        if failpoint is not point or next(times) < number:
             return
         if not once:
             os.killpg(0, signal.SIGKILL)
@@ -34,9 +42,12 @@ def die_at(point: FailurePoint, once: str) -> None:
 if __name__ == "__main__":
     # A few jobs are pushed in several slices, as thousands are elsewhere.
     producer.JOBS_PER_CALL = 2
-    die_at(FailurePoint[sys.argv[1]], sys.argv[2])
+    name, _, time = sys.argv[1].partition(":")
+    die_at(FailurePoint[name], sys.argv[2], int(time or 1))
     module, is_application, function = sys.argv[3].partition(":")
     if is_application:
         getattr(importlib.import_module(module), function)()
+    elif module == "rq":
+        rq(sys.argv[4:])
     else:
         main(sys.argv[3:])

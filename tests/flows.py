@@ -31,12 +31,13 @@ WITH done AS (DELETE FROM inflight_jobs WHERE id = %s RETURNING *)
 INSERT INTO dead_jobs ({DEAD})
 SELECT {JOB}, attempts, last_error, 'failed', 'failed' FROM done
 """
-_STATE = """
-SELECT CASE WHEN scheduled_at = '9999-12-29Z' THEN 'blocked' WHEN matured_at IS NULL AND scheduled_at > now()
-    THEN 'scheduled' ELSE 'waiting' END FROM staged_jobs WHERE id = %(id)s
-UNION ALL SELECT 'in flight' FROM inflight_jobs WHERE id = %(id)s
-UNION ALL SELECT 'finished' FROM finished_jobs WHERE id = %(id)s
-UNION ALL SELECT reason FROM dead_jobs WHERE id = %(id)s
+_STATES = """
+SELECT id, found.state FROM unnest(%s::bigint[]) AS given (id), LATERAL (
+    SELECT CASE WHEN scheduled_at = '9999-12-29Z' THEN 'blocked' WHEN matured_at IS NULL AND scheduled_at > now()
+        THEN 'scheduled' ELSE 'waiting' END AS state FROM staged_jobs AS job WHERE job.id = given.id
+    UNION ALL SELECT 'in flight' FROM inflight_jobs AS job WHERE job.id = given.id
+    UNION ALL SELECT 'finished' FROM finished_jobs AS job WHERE job.id = given.id
+    UNION ALL SELECT reason FROM dead_jobs AS job WHERE job.id = given.id) AS found
 """
 
 
@@ -51,10 +52,28 @@ class Flows:
     def stage(
         self, *after: int | tuple[int, str], on: psycopg.Connection[Any] | None = None, **options: Any
     ) -> int:
-        """Stage a job that waits for these."""
-        given = {"after": after, **options} if after else options
+        """Stage a job that waits for these; `event` is the option "on"."""
+        given = {"on" if name == "event" else name: value for name, value in options.items()}
+        given |= {"after": after} if after else {}
         ((job_id,),) = (on or self.connection).execute(_STAGE, (json.dumps(given),)).fetchall()
         return int(job_id)
+
+    def flow(
+        self, *events: str, on: psycopg.Connection[Any] | None = None, **options: Any
+    ) -> tuple[int, ...]:
+        """Make a flow in one transaction; return its id, and those of its callbacks."""
+        if on is None:
+            with self.connection.transaction():
+                return self.flow(*events, on=self.connection, **options)
+        ((flow,),) = on.execute(
+            "SELECT id FROM drain_flow(%s::text::jsonb)", (json.dumps(options),)
+        ).fetchall()
+        return flow, *(self.stage(on=on, flow=flow, event=event) for event in events)
+
+    def progress(self, flow: int) -> tuple[Any, ...]:
+        """Return the counts of a flow's members, and its state."""
+        (row,) = self.connection.execute("SELECT * FROM drain_flow_progress(%s)", (flow,)).fetchall()
+        return row
 
     def move(self, *ids: int) -> None:
         """Move due jobs in flight."""
@@ -101,13 +120,15 @@ class Flows:
 
     def state(self, job_id: int) -> str:
         """Return where a job is."""
-        found = self.connection.execute(_STATE, {"id": job_id}).fetchall()
-        assert len(found) <= 1, f"job {job_id} is in several tables"
-        return found[0][0] if found else "absent"
+        (state,) = self.states(job_id)
+        return state
 
     def states(self, *ids: int) -> list[str]:
         """Return where jobs are."""
-        return [self.state(id_) for id_ in ids]
+        rows = self.connection.execute(_STATES, (sorted({*ids}),)).fetchall()
+        found: dict[int, str] = dict(rows)
+        assert len(found) == len(rows), f"a job is in several tables: {rows}"
+        return [found.get(id_, "absent") for id_ in ids]
 
     def explanation(self, job_id: int) -> str:
         """Return why a job is dead."""

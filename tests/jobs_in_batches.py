@@ -16,14 +16,18 @@ from sqlalchemy.orm import Session
 from drain.workers import (
     Dead,
     Defer,
+    EventTimeoutError,
     Retry,
     async_psycopg_transaction,
     async_step_transaction,
     async_transaction,
+    async_wait_for,
     current_job,
     job,
+    sleep as nap,
     step_transaction,
     transaction,
+    wait_for,
 )
 from tests.jobs_for_tests import _count, _leave, _wait_for, create_effects, effects, leave_effect
 
@@ -32,6 +36,7 @@ __all__ = ["_count", "_leave", "_wait_for", "create_effects", "effects", "leave_
 MODULE = "tests.jobs_in_batches"
 FOREVER_SECONDS = 600
 SOON = 0.01
+NAPS = 50
 
 _LEAVE = "INSERT INTO effects (label, worker) VALUES (:label, :worker)"
 _together = 0
@@ -75,6 +80,43 @@ def step_and_fail_once_isolated(label: str) -> None:
 @job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON, commit="grouped")
 def step_and_fail_once_grouped(label: str) -> None:
     step_and_fail_once.function(label)
+
+
+@job(max_attempts=1)
+def await_event(label: str) -> None:
+    """Leave the label and the payload of the event of this name."""
+    _leave(f"{label} {wait_for(label)}")
+
+
+@job(max_attempts=1)
+async def await_event_in_loop(label: str) -> None:
+    _leave(f"{label} {await async_wait_for(label)}")
+
+
+@job(max_attempts=1)
+def wait_for_seconds(seconds: int) -> None:
+    try:
+        wait_for("what never comes", timeout=seconds)
+    except EventTimeoutError:
+        _leave("too late")
+
+
+@job(max_attempts=1)
+def sleep_for_seconds(seconds: int) -> None:
+    nap(seconds)
+    _leave("woke")
+
+
+@job(max_attempts=1, isolated=True)
+def await_event_isolated(label: str) -> None:
+    await_event.function(label)
+
+
+@job(max_attempts=1)
+def nap_often(label: str) -> None:
+    for _ in range(NAPS):
+        nap(0)
+    _leave(label)
 
 
 @job(max_attempts=1)

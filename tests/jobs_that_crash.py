@@ -51,6 +51,12 @@ async def settle_in_async_steps(label: object) -> None:
     await workers.async_step_transaction("settle", leave)
 
 
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def settle_after_a_wait(label: object) -> None:
+    workers.sleep(0.01)
+    settle.function(label)
+
+
 def _effect(label: object) -> dict[str, object]:
     return {"label": label, "worker": os.getpid()}
 

@@ -18,12 +18,14 @@ from proof.flows.statements import (
     HOLD,
     IDLE,
     MET,
+    ONLY,
     RUN,
     STAGED,
     WAITING,
     Commands,
     Edge,
     Job,
+    dead_member,
     earlier_deaths,
     edges_of,
     find,
@@ -33,8 +35,9 @@ from proof.postgres import READ_COMMITTED, Rows, Seen, Statement, Writer, Xid
 
 # The leader's memory, as a row: the snapshot of its last look.
 MARK = ("the leader's memory", 1)
-# A ruling is a new state, "cancel", nothing, or this and another job's id.
+# A ruling is a new state, "cancel", "supersede", nothing, or this and another job's id.
 AWAIT = "await "
+SUPERSEDE = "supersede"
 XMIN = "look only at what ended below the oldest open transaction"
 XMIN_ALONE = "look again at all since the oldest open transaction"
 
@@ -63,20 +66,19 @@ def rule(rows: Rows, edge: Edge, broken: str = "") -> str:
     if place == FINISHED:
         if row.superseded_by and broken != "a superseded job has finished":
             return f"{AWAIT}{row.superseded_by}"
-        return MET
-    if place == DEAD:
-        if edge.on_failure == HOLD:
-            return MET if broken == "a dead job holds no one" else ""
-        return MET if edge.on_failure == RUN else CANCEL
-    if place is None:
-        return MET if edge.on_failure == RUN or broken == "a discarded job has finished" else CANCEL
-    return ""
+        return SUPERSEDE if edge.on_failure == ONLY and broken != "a finish is a death" else MET
+    if place == DEAD and edge.on_failure == HOLD:
+        return MET if broken == "a dead job holds no one" else ""
+    if place not in (DEAD, None):
+        return ""
+    runs = edge.on_failure in (RUN, ONLY) or (place is None and broken == "a discarded job has finished")
+    return MET if runs else CANCEL
 
 
 class Look:
-    """`drain.tables.edges.LOOK`: find what the last snapshot did not see, and remember this one.
+    """`drain.tables.edge_looks.LOOK`: find what the last snapshot did not see, and remember this one.
 
-    If no edge waited, `drain.tables.edges.LOOK_FOR_EDGES`, since no end matters then.
+    If no edge waited, `drain.tables.edge_looks.LOOK_FOR_EDGES`, since no end matters then.
 
     Looks that find nothing are a bounded fault.
     """
@@ -138,7 +140,7 @@ def nothing_is_left(rows: Rows) -> None:
             continue
         if not is_blocked(rows, at % 10):
             raise Violation(f"an edge waits, but job {at % 10} is not blocked")
-        if rule(rows, edge):
+        if rule(rows, edge) or (edge.on_failure == ONLY and dead_member(rows, edge.awaited)):
             raise Violation(f"job {at % 10} is stuck, although job {edge.awaited} has ended")
 
 
@@ -166,27 +168,33 @@ class Unblocker:
     def judge(self, page: Collection[int]) -> Act:
         """Judge the page's waiting edges, and keep what the snapshot has of them.
 
-        The code reads the edges by `drain.tables.edges.PAGE_OF_AWAITED` or `drain.tables.edges.PAGE_OF_CHILDREN`, then
-        the ends by `drain.tables.edges.OUTCOMES`; locked rows have not changed since the first of these snapshots.
+        The code reads the edges by `drain.tables.edges.PAGE_OF_AWAITED` or `drain.tables.edges.PAGE_OF_CHILDREN`. The
+        same statement locks the children of finished jobs, and meets their edges. Then the code reads the other ends by
+        `drain.tables.edges.OUTCOMES`; locked rows have not changed since the first of these snapshots. Then it reads
+        the edges to flows with a dead member, by `drain.tables.edges.ALARMED`.
+
+        Returns the rulings, and the edges of dead members by those that they alarm.
         """
 
         def judge(world: World, process: str) -> list[Any]:
             rows = world.database.read(process)
-            children = {at % 10 for at in page}
+            alarmed = {} if self.broken == "hear no death in a flow" else dict(_alarmed(rows, page))
+            edges = [*page, *(at for at in alarmed if at not in page)]
+            children = {at % 10 for at in edges}
             world.database.transactions[process].snapshot = {
                 (table, at): row
                 for (table, at), row in rows.items()
-                if (table == EDGES and at in page) or (table == STAGED and at in children)
+                if (table == EDGES and at in edges) or (table == STAGED and at in children)
             }
             rulings = []
-            for at in page:
+            for at in edges:
                 edge = rows.get((EDGES, at))
                 if edge and edge.state == WAITING:
                     if is_blocked(rows, at % 10):
-                        rulings.append((at, rule(rows, edge, self.broken)))
+                        rulings.append((at, MET if at in alarmed else rule(rows, edge, self.broken)))
                     elif self.broken != "edges of other jobs stay as they are":
                         rulings.append((at, IDLE))
-            return [tuple(rulings)]
+            return [(tuple(rulings), tuple(alarmed.items()))]
 
         return Act("snapshot of a page", judge)
 
@@ -233,11 +241,16 @@ class Unblocker:
         return Execute(Statement("change edges", EDGES, where, mark))
 
     def unblock(self, children: Collection[int]) -> Execute:
-        """Unblock jobs without a waiting edge."""
+        """Unblock jobs without a waiting edge, and finish the ends of flows."""
 
         def unblock(writer: Writer, child: int, row: Job) -> None:
             states = [edge.state for _, edge in edges_of(writer.snapshot, child)]
-            if WAITING not in states or self.broken == "unblock at the first met edge":
+            if WAITING in states and self.broken != "unblock at the first met edge":
+                return
+            if row.is_marker:
+                writer.delete(STAGED, child)
+                writer.insert(FINISHED, child, Job(writer.xid, deaths=row.deaths))
+            else:
                 writer.update(STAGED, child, row._replace(xid=None, is_blocked=False))
 
         where = lambda at, row, lapsed: at in children and row.is_blocked  # noqa: E731
@@ -253,11 +266,33 @@ class Unblocker:
         where = lambda at, row, lapsed: at in children and row.is_blocked  # noqa: E731
         return Execute(Statement("drain.tables.cancellations.CANCEL_BLOCKED", STAGED, where, bury))
 
+    def supersede(self, stands: Mapping[int, int]) -> Execute:
+        """Move blocked jobs to `finished_jobs`, each superseded by the job that finished."""
+
+        def finish(writer: Writer, child: int, row: Job) -> None:
+            writer.delete(STAGED, child)
+            writer.insert(FINISHED, child, Job(writer.xid, superseded_by=stands[child], deaths=row.deaths))
+
+        where = lambda at, row, lapsed: at in stands and row.is_blocked  # noqa: E731
+        return Execute(Statement("drain.tables.unique.SUPERSEDE_STAGED", STAGED, where, finish))
+
     def idle(self, children: Collection[int]) -> Execute:
-        """Let no edge of a cancelled job wait."""
+        """Let no edge of a cancelled or superseded job wait."""
         where = lambda at, row, lapsed: at % 10 in children and row.state == WAITING  # noqa: E731
         idle = lambda writer, at, row: writer.update(EDGES, at, row._replace(state=IDLE))  # noqa: E731
         return Execute(Statement("drain.tables.edges.IDLE", EDGES, where, idle))
+
+
+def _alarmed(rows: Rows, page: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield the edges to flows with a dead member of the page, and that one's edge."""
+    for cause in page:
+        edge = rows.get((EDGES, cause))
+        if not edge or (edge.state, edge.on_failure) != (WAITING, HOLD) or (DEAD, edge.awaited) not in rows:
+            continue
+        flow = rows.get((STAGED, cause % 10))
+        for at, other in edges_of(rows) if flow and flow.is_marker else ():
+            if (other.awaited, other.state, other.on_failure) == (cause % 10, WAITING, ONLY):
+                yield at, cause
 
 
 def _snapshot(writer: Writer) -> Rows:
@@ -301,29 +336,39 @@ def leader(statements: Unblocker) -> Program:
 def _settle(statements: Unblocker, page: Sequence[int]) -> Commands:
     """Settle a page in one transaction; return the edges to try again: those of locked jobs, or all if it fails."""
     yield Begin(READ_COMMITTED)
-    rulings = dict((yield statements.judge(page)))
+    judged, alarmed = yield statements.judge(page)
+    rulings, causes = dict(judged), dict(alarmed)
     children = {at % 10 for at, ruling in rulings.items() if ruling != IDLE}
     locked = (yield statements.lock(children)) if children else ()
     held = {at: ruling for at, ruling in rulings.items() if ruling == IDLE or at % 10 in locked}
-    changes = {at: ruling for at, ruling in held.items() if ruling not in ("", CANCEL)}
+    changes = {at: ruling for at, ruling in held.items() if ruling not in ("", CANCEL, SUPERSEDE)}
     if changes:
         yield statements.mark(changes)
     if statements.broken == "unblock in another transaction":
         yield Commit(is_durable=False)
         yield Begin(READ_COMMITTED)
-    if freed := {at % 10 for at, ruling in changes.items() if ruling == MET}:
+    doomed = {at % 10 for at, ruling in held.items() if ruling == CANCEL}
+    stands = {
+        at % 10: at // 10 for at, ruling in held.items() if ruling == SUPERSEDE and at % 10 not in doomed
+    }
+    if freed := {at % 10 for at, ruling in changes.items() if ruling == MET} - stands.keys():
         yield statements.unblock(freed)
-    if doomed := {at % 10 for at, ruling in held.items() if ruling == CANCEL}:
+    if doomed:
         yield statements.cancel(doomed)
-        if statements.broken != "edges of a cancelled job wait on":
-            yield statements.idle(doomed)
+    if stands:
+        yield statements.supersede(stands)
+    if (doomed or stands) and statements.broken != "edges of a cancelled job wait on":
+        yield statements.idle({*doomed, *stands})
     if statements.may_fail and (yield Act("execute", _may_fail)):
         yield Act("fail", _fail)
         yield RollBack()
         return () if statements.broken == "a failed page is forgotten" else tuple(rulings)
     yield Commit(is_durable=False)
-    is_forgetful = statements.broken == "locked jobs are forgotten"
-    return tuple(at for at in rulings if at not in held and not is_forgetful)
+    if statements.broken == "locked jobs are forgotten":
+        return ()
+    if statements.broken == "look at a locked callback alone":
+        causes = {}
+    return tuple(causes.get(at, at) for at in rulings if at not in held)
 
 
 def _may_fail(world: World, process: str) -> list[Any]:

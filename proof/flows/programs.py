@@ -53,6 +53,23 @@ def application(flows: Flows, child: int, parents: Mapping[int, str], *, decides
     return run
 
 
+def joiner(flows: Flows, flow: int, job: int) -> Program:
+    """Stage a job that joins a flow, unless that has ended."""
+
+    def run() -> Commands:
+        yield Begin(READ_COMMITTED)
+        if not (yield flows.lock_end(flow)) and flows.broken != "join a flow that has ended":
+            yield RollBack()
+            yield flows.give_up(job, "too late")
+            return
+        yield insert(STAGED, job, lambda writer: Job())
+        yield flows.join(flow, job)
+        yield flows.give_up(job, "joined")
+        yield Commit()
+
+    return run
+
+
 def predecessor(job: int) -> Program:
     """Stage a job whose id another transaction knows already."""
 

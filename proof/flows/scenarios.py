@@ -8,7 +8,7 @@ from typing import Any
 
 from proof.checker import Program, Scenario, Violation, World
 from proof.flows.leader import XMIN, XMIN_ALONE, Unblocker, leader
-from proof.flows.programs import application, bystander, ender, predecessor, user
+from proof.flows.programs import application, bystander, ender, joiner, predecessor, user
 from proof.flows.statements import (
     CANCEL,
     DEAD,
@@ -18,6 +18,7 @@ from proof.flows.statements import (
     INFLIGHT,
     MET,
     ONE,
+    ONLY,
     PLACES,
     REQUESTS,
     RUN,
@@ -28,6 +29,7 @@ from proof.flows.statements import (
     Job,
     edges_of,
     find,
+    is_blocked,
 )
 from proof.module import Module, Mutant
 from proof.postgres import Database, Rows, Xid
@@ -47,6 +49,12 @@ def has_failed(rows: Rows, edge: Edge) -> bool:
     return row is None or row.deaths > edge.deaths
 
 
+def _has_alarmed(rows: Rows, edge: Edge) -> bool:
+    """Return True if the awaited job, or a member of the awaited flow, has failed."""
+    members = [other for _, other in edges_of(rows, edge.awaited) if other.on_failure == HOLD]
+    return any(has_failed(rows, each) for each in (edge, *members))
+
+
 def met_in_time(world: World) -> None:
     """Require that an edge is met by a finish, or with `run` by a death, and that a released job waits for none."""
     rows = world.database.committed
@@ -54,10 +62,16 @@ def met_in_time(world: World) -> None:
         place, awaited = find(rows, edge.awaited)
         is_finished = place == FINISHED and not awaited.superseded_by
         may_run = edge.is_waived or (edge.on_failure == RUN and has_failed(rows, edge))
+        if edge.on_failure == ONLY:
+            is_finished, may_run = False, edge.is_waived or _has_alarmed(rows, edge)
         if edge.state == MET and not (is_finished or may_run):
             raise Violation(f"job {at % 10} waits no more for job {edge.awaited}, which has not finished")
         place, child = find(rows, at % 10)
-        if edge.state != MET and place in (STAGED, INFLIGHT, FINISHED) and not child.is_blocked:
+        is_unneeded = place == FINISHED and child.superseded_by
+        if is_unneeded and edge.on_failure == ONLY and find(rows, edge.awaited)[0] != FINISHED:
+            raise Violation(f"job {at % 10} gave way to job {edge.awaited}, which has not finished")
+        is_released = place in (STAGED, INFLIGHT, FINISHED) and not child.is_blocked and not is_unneeded
+        if edge.state != MET and is_released:
             raise Violation(f"job {at % 10} is released, although it waits for job {edge.awaited}")
 
 
@@ -102,7 +116,13 @@ def is_settled(world: World) -> bool:
 
 
 def _is_held(rows: Rows, child: int) -> bool:
-    return any(edge.on_failure == HOLD and (DEAD, edge.awaited) in rows for _, edge in edges_of(rows, child))
+    return any(
+        edge.on_failure in (HOLD, ONLY)
+        and (
+            (DEAD, edge.awaited) in rows or (is_blocked(rows, edge.awaited) and _is_held(rows, edge.awaited))
+        )
+        for _, edge in edges_of(rows, child)
+    )
 
 
 def flowing(
@@ -111,6 +131,8 @@ def flowing(
     runs: Mapping[int, str] = {},
     waits: Mapping[int, str] = {},
     stages: Mapping[int, str] = {},
+    flow: int = 0,
+    joins: int = 0,
     decides: bool = False,
     most: int = 9,
     elsewhere: str = "",
@@ -123,6 +145,7 @@ def flowing(
         runs: Where jobs that wait for none are at first.
         waits: Existing edges, and what follows from a death.
         stages: New edges of one job.
+        flow, joins: The job that ends a flow, and one that joins it.
         elsewhere: Another transaction.
         users: What users may do, and how often.
     """
@@ -130,6 +153,8 @@ def flowing(
     rows: dict[tuple[str, int], Any] = {(REQUESTS, ONE): ""}
     rows |= {(place, job): Job(Xid(1), deaths=1) if place == DEAD else Job() for job, place in runs.items()}
     rows |= {(STAGED, at % 10): Job(Xid(1), is_blocked=True) for at in waits}
+    if flow:
+        rows[STAGED, flow] = rows[STAGED, flow]._replace(is_marker=True)
     rows |= {(EDGES, at): Edge(Xid(1), at // 10, on_failure) for at, on_failure in waits.items()}
     programs: dict[str, Program] = {}
     children = {at % 10 for at in stages}
@@ -137,11 +162,14 @@ def flowing(
         rows[REQUESTS, child] = "new"
         parents = {at // 10: on_failure for at, on_failure in stages.items()}
         programs["application"] = application(flows, child, parents, decides=decides)
+    if joins:
+        rows[REQUESTS, joins] = "new"
+        programs["application"] = joiner(flows, flow, joins)
     if elsewhere == "a predecessor":
         programs["predecessor"] = predecessor(1)
     elif elsewhere:
         programs["elsewhere"] = bystander
-    awaited = {at // 10 for at in (*waits, *stages)} | set(runs)
+    awaited = {at // 10 for at in (*waits, *stages)} | set(runs) | ({joins} - {0})
     programs |= {f"worker {job}": ender(flows, job) for job in sorted(awaited)}
     programs |= {name: user(flows, name) for name in users}
     programs["leader"] = leader(Unblocker(broken, most, may_fail="error" in faults))
@@ -177,6 +205,11 @@ _DISCARD, _DISCARD_HELD = "a dead job is discarded", "a dead job that holds anot
 _RETRY, _AGAIN = "both jobs are retried", "a blocked job is cancelled and retried"
 _LOOK_UP, _SUPERSEDE, _TOUCH = "a job dies as another is staged", "a job gives way", "a blocked job is locked"
 _FAIL = "a page fails"
+_JOIN, _MEMBER = "a job joins a flow that ends", "a member of a flow dies"
+_BY, _CALLED = "a job stands by", "a callback of deaths is locked"
+# Job 1 ends the flow of job 2; job 3 joins, and 4 is the callback.
+_FLOW: Any = {"runs": {2: INFLIGHT}, "flow": 1}
+_DEATH: Any = {**_FLOW, "waits": {21: HOLD, 14: ONLY}, "death 2": 1}
 _CYCLE, _GOAL = "a job would give way to one that waits for it", "out of reach"
 _SCENARIOS = {
     _STAGED: partial(flowing, **_NEW, decides=True, vain=1, kill=1),
@@ -203,6 +236,11 @@ _SCENARIOS = {
     ),
     _CYCLE: partial(flowing, runs={1: STAGED}, waits={12: CANCEL, 23: CANCEL}, users={"supersede 1 3": 1}),
     _FAIL: partial(flowing, **_FIRST, waits={12: CANCEL}, error=1, vain=1),
+    _JOIN: partial(flowing, **_FLOW, waits={21: HOLD, 14: HOLD}, joins=3, vain=1, kill=1),
+    _MEMBER: partial(flowing, **_DEATH, users={"retry 2": 1}, vain=1, kill=1),
+    "a dead member of a flow is discarded": partial(flowing, **_DEATH, users={"discard 2": 1}, vain=1),
+    _CALLED: partial(flowing, **_DEATH, users={"touch 4": 1}),
+    _BY: partial(flowing, **_DIES, waits={12: ONLY, 23: CANCEL}, users={"retry 1": 1}, vain=1, kill=1),
     _TOUCH: partial(flowing, **_DIES, waits={12: CANCEL}, users={"touch 2": 1}),
 }
 _EARLY, _RELEASED, _STUCK = "which has not finished", "is released", "is stuck"
@@ -224,6 +262,11 @@ _MUTANTS = tuple(
         ("edges of a retried job are not new", _RETRY, _STUCK),
         ("locked jobs are forgotten", _TOUCH, _STUCK),
         ("a failed page is forgotten", _FAIL, _STUCK),
+        ("join without a lock", _JOIN, _RELEASED),
+        ("join a flow that has ended", _JOIN, _RELEASED),
+        ("hear no death in a flow", _MEMBER, _STUCK),
+        ("look at a locked callback alone", _CALLED, _STUCK),
+        ("a finish is a death", _BY, _EARLY),
         ("unblock in another transaction", _PAGES, _NO_EDGE),
         ("edges become idle although they changed", _AGAIN, _NO_EDGE),
         ("unblock at the first met edge", _TWO, _RELEASED),

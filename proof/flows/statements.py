@@ -16,7 +16,7 @@ EDGES, REQUESTS = "job_edges", "requests"
 # Row of `requests` that is always there.
 ONE = 0
 WAITING, MET, IDLE = "waiting", "met", "idle"
-CANCEL, RUN, HOLD = "cancel", "run", "hold"
+CANCEL, RUN, HOLD, ONLY = "cancel", "run", "hold", "only"
 
 
 class Job(NamedTuple):
@@ -24,11 +24,13 @@ class Job(NamedTuple):
 
     Attributes:
         xid: Transaction of the finish or death, or the one that inserted a blocked row.
+        is_marker: The end of a flow, which the leader finishes itself.
         deaths, was_cancelled: For the invariants; cancelled because of a job that it waits for.
     """
 
     xid: Xid | None = None
     is_blocked: bool = False
+    is_marker: bool = False
     superseded_by: int | None = None
     deaths: int = 0
     was_cancelled: bool = False
@@ -62,6 +64,14 @@ def edges_of(rows: Rows, child: int | None = None) -> Iterator[tuple[int, Edge]]
 def find(rows: Rows, job: int) -> tuple[str | None, Any]:
     """Return a job's table and row."""
     return next(((table, rows[table, job]) for table in PLACES if (table, job) in rows), (None, None))
+
+
+def dead_member(rows: Rows, flow: int) -> int | None:
+    """Return the edge of a dead member of a flow that has not ended."""
+    if not is_blocked(rows, flow) or not rows[STAGED, flow].is_marker:
+        return None
+    held = (at for at, edge in edges_of(rows, flow) if (edge.state, edge.on_failure) == (WAITING, HOLD))
+    return next((at for at in held if (DEAD, rows[EDGES, at].awaited) in rows), None)
 
 
 def is_blocked(rows: Rows, job: int) -> bool:
@@ -112,6 +122,19 @@ class Flows:
             return True
 
         return Execute(Statement("", STAGED, ids([child]), insert))
+
+    def lock_end(self, flow: int) -> Execute:
+        """Lock the end of a flow that has not ended, by `schema.sql: drain_join`; return it.
+
+        Others that join share the lock, but the leader waits for it.
+        """
+        where = lambda at, row, lapsed: at == flow and row.is_blocked  # noqa: E731
+        is_unlocked = self.broken == "join without a lock"
+        return Execute(Statement("", STAGED, where, lambda w, at, _: at, reads=is_unlocked))
+
+    def join(self, flow: int, job: int) -> Execute:
+        """Insert the edge of a new member."""
+        return insert(EDGES, edge_id(job, flow), lambda writer: Edge(writer.xid, job, HOLD))
 
     def _is_known(self, rows: Rows, parent: int) -> bool:
         place, _ = find(rows, parent)

@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 
 from proof.atoms import Claimed, Execute, Select, Started, ids
 from proof.checker import Violation, World
-from proof.delivery.statements import DEAD, FINISHED, INFLIGHT, LAST_DELIVERY, STAGED, Job
-from proof.delivery.statements import Statements as Delivery
+from proof.delivery.statements import (
+    DEAD,
+    FINISHED,
+    INFLIGHT,
+    LAST_DELIVERY,
+    STAGED,
+    Job,
+    Statements as Delivery,
+)
 from proof.postgres import Blocked, Rows, Statement, Writer, of_table
 
 CANCELLED, QUEUES = "cancelled_claims", "queues"

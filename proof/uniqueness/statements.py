@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 
 from proof.atoms import Execute, Select, ids
 from proof.checker import Violation, World
-from proof.delivery.statements import DEAD, FINISHED, INFLIGHT, LAST_DELIVERY, REQUESTS, STAGED
-from proof.delivery.statements import Statements as Delivery
+from proof.delivery.statements import (
+    DEAD,
+    FINISHED,
+    INFLIGHT,
+    LAST_DELIVERY,
+    REQUESTS,
+    STAGED,
+    Statements as Delivery,
+)
 from proof.postgres import Blocked, Rows, Statement, Writer, of_table
 
 # Added to a request that is staged again.

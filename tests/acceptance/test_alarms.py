@@ -32,6 +32,7 @@ from tests.helpers import (
     ids_in,
     impatient,
     leading,
+    query,
     wait_until,
 )
 
@@ -132,6 +133,38 @@ def test_an_unattended_queue_and_an_expired_job_raise_alarms(watched: Watched) -
     watched.fires("DrainExpiredJobs")
     watched.fires("DrainQueueWithoutWorkers")
     watched.fires("DrainQueueAboveHighWater")
+
+
+STUCK = """
+SELECT drain_stage('m.f', '[]', jsonb_build_object('flow', id, 'expires_at', now() - interval '1 day'))
+FROM drain_flow()
+"""
+OVERDUE = """
+WITH parked AS (
+    INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery,
+        next_run_at)
+    SELECT nextval('staged_jobs_id_seq'), 'm.f', '[]', '{}', 'default', 0, now(), now(), 1, '9999-12-29Z' RETURNING id
+)
+INSERT INTO job_waits (job_id, name, deadline, fencing_token)
+SELECT id, 'sleep 1', now() + interval '1 day', 1 FROM parked
+"""
+
+
+def test_a_stuck_flow_and_a_wait_that_the_leader_cannot_end_raise_alarms(watched: Watched) -> None:
+    wait_until(watched.is_quiet)
+    url = watched.servers.database_url
+    query(url, STUCK)
+    query(url, OVERDUE)
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT FROM inflight_jobs WHERE next_run_at > now() FOR UPDATE")
+        query(url, "UPDATE job_waits SET deadline = now()")
+
+        watched.fires("DrainFlowFailed")
+        watched.fires("DrainWaitOverdue")
+    query(url, "UPDATE dead_jobs SET died_at = died_at - interval '1 day'")
+
+    watched.fires("DrainFlowFailing")
+    wait_until(lambda: "DrainWaitOverdue" not in watched.prometheus.firing())
 
 
 def test_a_redis_outage_raises_an_alarm_until_it_ends(watched: Watched) -> None:

@@ -2,9 +2,10 @@
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import psycopg
 import pytest
 
 from drain import stage, stage_many
-from tests import jobs_for_tests as jobs
+from drain.database import schema
+from drain.embedded.postgres_server import CARELESS, EmbeddedPostgres
+from tests import jobs_for_tests as jobs, jobs_in_batches
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
+    disconnect,
     drain_command,
     effects,
     environment,
@@ -24,7 +28,9 @@ from tests.helpers import (
     query,
     wait_until,
 )
+from tests.worker_processes import Yard
 
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 AN_HOUR = 3600
 SOON = timedelta(seconds=1)
 HALF_AN_HOUR = timedelta(minutes=30)
@@ -139,6 +145,47 @@ def test_a_lease_holds_by_the_clock_of_the_database(database_url: str, redis_url
     assert row(database_url, "attempts, fencing_token", "finished_jobs", job_id) == (1, 1)
 
 
+@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed")
+def test_jobs_run_on_while_the_clock_of_the_database_jumps(
+    processes: None, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.NamedTemporaryFile("w", buffering=1))
+        Path(file.name).chmod(0o644)
+
+        def jump(seconds: int) -> None:
+            file.seek(0)
+            file.write(f"{seconds:+08}s\n")
+
+        jump(0)
+        monkeypatch.setenv("LD_PRELOAD", str(FAKETIME))
+        monkeypatch.setenv("FAKETIME_TIMESTAMP_FILE", file.name)
+        monkeypatch.setenv("FAKETIME_NO_CACHE", "1")
+        monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        server = stack.enter_context(EmbeddedPostgres(settings=CARELESS))
+        monkeypatch.delenv("LD_PRELOAD")
+        schema.install(server.url)
+        jobs.create_effects(server.url)
+        yard = Yard(server.url, redis_url)
+        stack.enter_context(leading(yard.env()))
+        stack.enter_context(yard.working())
+
+        both = jobs_in_batches.wait_for_seconds, jobs_in_batches.sleep_for_seconds
+        waits = [job_id for job in both for job_id in yard.stage(job, AN_HOUR)]
+        wait_until(lambda: query(server.url, "SELECT count(*) FROM job_waits") == [(2,)])
+        for seconds in (AN_HOUR // 2, -2 * AN_HOUR):
+            jump(seconds)
+            assert abs(now(server.url) - datetime.now(UTC) - timedelta(seconds=seconds)) < timedelta(
+                minutes=1
+            )
+            first = yard.stage(jobs_in_batches.fail_first, str(seconds))
+            yard.wait_for("finished_jobs", [*first, *yard.stage(jobs_in_batches.note, "after", after=first)])
+        assert query(server.url, "SELECT count(*) FROM job_waits") == [(2,)]
+        jump(AN_HOUR)
+        yard.wait_for("finished_jobs", waits)
+        disconnect()
+
+
 def test_processes_whose_clocks_are_two_hours_apart_run_every_job_once(
     database_url: str, redis_url: str
 ) -> None:
@@ -156,3 +203,21 @@ def test_processes_whose_clocks_are_two_hours_apart_run_every_job_once(
         wait_until(lambda: ids_in(database_url, "finished_jobs") == ids, seconds=PATIENCE_SECONDS)
 
     assert sorted(effects(database_url)) == labels
+
+
+def test_waits_end_by_the_clock_of_the_database(database_url: str, redis_url: str, offset: int) -> None:
+    jobs.create_effects(database_url)
+    env = environment_with_clock(database_url, redis_url, offset) | {"DRAIN_JOBS": jobs_in_batches.MODULE}
+    with psycopg.connect(database_url) as connection:
+        slept = stage(connection, jobs_in_batches.sleep_for_seconds, (1,))
+        timed_out = stage(connection, jobs_in_batches.wait_for_seconds, (1,))
+        heard = stage(connection, jobs_in_batches.await_event, ("a",))
+    with leading(env), drain_command("work", env=env):
+        wait_until(lambda: ids_in(database_url, "finished_jobs") == [slept, timed_out], PATIENCE_SECONDS)
+        query(database_url, "SELECT drain_emit('a', '1')")
+        wait_until(lambda: heard in ids_in(database_url, "finished_jobs"), PATIENCE_SECONDS)
+
+    for job_id in (slept, timed_out):
+        ((seconds,),) = query(database_url, "SELECT seconds FROM job_steps WHERE job_id = %s", job_id)
+        assert 1 <= seconds < AN_HOUR / 2
+    assert sorted(effects(database_url)) == ["a 1", "too late", "woke"]

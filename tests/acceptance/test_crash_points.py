@@ -77,6 +77,18 @@ class System:
         query(self.database_url, "UPDATE staged_jobs SET job_args = jsonb_build_array(id::text)")
         return ids
 
+    def stage_flow(self) -> list[int]:
+        """Stage a flow without members; return its id, and those of its callbacks for success and deaths."""
+        stage = "SELECT drain_stage(%s, '[]', %s)"
+        with postgres.connect(self.database_url, "test") as connection, connection.transaction():
+            ((flow,),) = connection.execute("SELECT id FROM drain_flow('{}')").fetchall()
+            ids = [flow]
+            for event in ("success", "dead"):
+                options = Jsonb({"flow": flow, "on": event})
+                ids += connection.execute(stage, [TRANSACTIONAL, options]).fetchall()[0]
+        query(self.database_url, "UPDATE staged_jobs SET job_args = jsonb_build_array(id::text)")
+        return ids
+
     def crash(self, point: FailurePoint, words: tuple[str, ...]) -> None:
         """Run the command until it kills itself at the point; fails if it never gets there."""
         result = self.run(point, "", words)
@@ -260,6 +272,7 @@ RULED = {
 TICKERS = (FailurePoint.TICKED, FailurePoint.TICKS_COMMITTED)
 UNBLOCKERS = (FailurePoint.JUDGED, FailurePoint.UNBLOCKED)
 STEPS, ASYNC_STEPS = (f"{jobs_that_crash.MODULE}.settle_in_{steps}" for steps in ("steps", "async_steps"))
+AFTER_A_WAIT = f"{jobs_that_crash.MODULE}.settle_after_a_wait"
 WORKERS = {
     FailurePoint.POPPED: TRANSACTIONAL,
     FailurePoint.CLAIMED: TRANSACTIONAL,
@@ -281,6 +294,7 @@ def test_every_crash_point_has_its_test() -> None:
         FailurePoint.STAGED_ONCE,
         FailurePoint.CANCELLED,
         FailurePoint.CHANGED,
+        FailurePoint.WAITS_ENDED,
     }
     assert {*ENQUEUERS, *RULED, *TICKERS, *UNBLOCKERS, *WORKERS, *others} == set(FailurePoint)
 
@@ -384,6 +398,35 @@ def test_an_enqueuer_killed_while_unblocking_jobs_unblocks_them_again(
     system.assert_sound()
 
 
+@pytest.mark.parametrize("point", UNBLOCKERS, ids=lambda point: point.name)
+def test_an_enqueuer_killed_while_a_flow_ends_ends_it_again(system: System, point: FailurePoint) -> None:
+    flow, success, dead = system.stage_flow()
+
+    system.crash(point, RUN)
+
+    assert not system.finished()
+    system.drain_once()
+    system.go_on()
+    assert system.finished() == {flow, success, dead}
+    assert system.effects() == Counter([success])
+    system.assert_sound()
+
+
+def test_the_successor_of_a_leader_killed_while_ending_waits_resumes_the_jobs(system: System) -> None:
+    ids = system.stage(job=AFTER_A_WAIT)
+    system.drain_once()
+    with drain_command(*WORK, env=system.env) as worker:
+        assert worker.wait(PATIENCE_SECONDS) == 0
+    assert not system.effects()
+
+    system.crash(FailurePoint.WAITS_ENDED, RUN)
+    system.go_on()
+
+    assert system.finished() == ids
+    assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
 @pytest.mark.parametrize("name", ["settle_async", "settle_async_by_psycopg", "settle_by_django"])
 @pytest.mark.parametrize(
     "point", [FailurePoint.WRITTEN, FailurePoint.FINISHED_AND_COMMITTED], ids=lambda point: point.name
@@ -411,6 +454,7 @@ def test_a_worker_killed_around_the_commit_of_its_job_writes_once(
     [
         *WORKERS.items(),
         *((point, ASYNC_STEPS) for point in (FailurePoint.STEP_RAN, FailurePoint.STEP_RECORDED)),
+        *((point, AFTER_A_WAIT) for point in (FailurePoint.RAN, FailurePoint.RECORDED)),
     ],
 )
 def test_a_killed_worker_loses_no_job_and_repeats_no_effect(

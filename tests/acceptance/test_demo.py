@@ -35,8 +35,11 @@ from programs import processes  # noqa: E402
 
 from drain.database.postgres import Connection  # noqa: E402
 from drain.errors import DrainError  # noqa: E402
-from tests.marked import marked, on_linux  # noqa: E402
-from tests.marked import processes as running  # noqa: E402
+from tests.marked import (  # noqa: E402
+    marked,
+    on_linux,
+    processes as running,
+)
 
 pytestmark = pytest.mark.embedded
 

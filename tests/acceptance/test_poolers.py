@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from drain import stage, stage_many
 from drain.__main__ import main
 from drain.config import Settings
-from drain.database import pooler as session
-from drain.database import postgres, schema
+from drain.database import pooler as session, postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, UnavailableError
 from drain.workers.entry import Worker

@@ -27,8 +27,7 @@ from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
 from drain.tables import claims, finishes
 from drain.tables.claims import Claim
-from drain.wire import Consumer
-from drain.wire import blocking_pop as waiter_module
+from drain.wire import Consumer, blocking_pop as waiter_module
 from drain.workers.entry import Worker
 from drain.workers.execution.rq_books import RQBooks
 from drain.workers.handover.journal import Journal

@@ -27,8 +27,7 @@ from redis import Redis
 from drain import stage
 from drain.embedded import EmbeddedPostgres, EmbeddedRedis
 from drain.embedded.binaries import POSTGRES
-from tests import jobs_for_tests
-from tests import jobs_of_all_kinds as jobs
+from tests import jobs_for_tests, jobs_of_all_kinds as jobs
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,

@@ -30,8 +30,8 @@ from tests.helpers import (
 )
 from tests.worker_processes import Yard, kill_worker
 
-# The last commit whose schema is version 7.
-OLD = "aa3c9085dbd4cf7968f2b825a3e3a9c0a7f50608"
+# The last commit whose schema is version 8.
+OLD = "1f8af8d714369d7427d17b850bdc4e31b6d7a2fe"
 RQ = "from rq.cli import main; main()"
 WHERE = """
 import cli, drain
@@ -84,7 +84,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of version 7, as it was committed."""
+    """The program of version 8, as it was committed."""
     try:
         archive = subprocess.run(
             ["git", "archive", "--format=tar", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
@@ -95,7 +95,7 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"the commit {OLD} is not to be had here, which needs git and a clone with its history "
             f"(git fetch --unshallow): {said.decode().strip()}"
         )
-    directory = tmp_path_factory.mktemp("version-7")
+    directory = tmp_path_factory.mktemp("version-8")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(directory, filter="data")
     return directory
@@ -107,7 +107,7 @@ def old(old_directory: Path, empty_database_url: str, redis_url: str) -> Program
     with program.start(program=WHERE) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
         version, *files = command.output.split()
-    assert version == "7"
+    assert version == "8"
     assert all(Path(file).is_relative_to(old_directory) for file in files)
     return program
 

@@ -10,7 +10,7 @@ from psycopg import errors
 
 from drain import StageError, stage
 from drain.enqueuer import unblocker
-from drain.tables import edges
+from drain.tables import edge_looks, edges, flow_pauses
 from tests.flows import Flows, flows
 from tests.helpers import PATIENCE_SECONDS, new_enqueuer, query, wait_until
 
@@ -257,8 +257,8 @@ def test_a_retry_that_commits_within_the_leaders_statement_stays_blocked(
     child = jobs.stage(jobs.stage())
     jobs.look()
     jobs.cancel(child)
-    held = "changed_xid, pg_advisory_xact_lock_shared(7) FROM job_edges AS edge"
-    monkeypatch.setattr(edges, "IDLE", edges.IDLE.replace("changed_xid FROM job_edges AS edge", held))
+    held = "parent_id, pg_advisory_xact_lock_shared(7) FROM job_edges AS edge"
+    monkeypatch.setattr(edges, "IDLE", edges.IDLE.replace("parent_id FROM job_edges AS edge", held))
     with jobs.open() as other, ThreadPoolExecutor(1) as thread:
         other.execute("SELECT pg_advisory_xact_lock(7)")
         changed = thread.submit(edges.idle, jobs.enqueuer.connection, [child])
@@ -269,6 +269,42 @@ def test_a_retry_that_commits_within_the_leaders_statement_stays_blocked(
         other.rollback()
         assert changed.result(PATIENCE_SECONDS) == set()
     assert (jobs.state(child), jobs.edges(child)) == ("blocked", ["waiting"])
+
+
+@pytest.mark.parametrize("how", ["retried", "paused"])
+def test_a_child_that_changes_within_the_statement_of_a_page_stays_blocked(
+    jobs: Flows, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The statement's snapshot has the finish, but not the change of the child that it then locks."""
+    other = jobs.stage()
+    (flow,) = jobs.flow()
+    parent = jobs.stage(flow=flow)
+    child = jobs.stage(parent, *([other] if how == "retried" else []), flow=flow)
+    jobs.look()
+    jobs.finish(parent)
+    waits = "child_id FROM pg_advisory_xact_lock_shared(7), page"
+    page = edges.PAGE_OF_AWAITED.replace("child_id FROM page\n    WHERE", f"{waits} WHERE")
+    monkeypatch.setattr(unblocker, "PAGE_OF_AWAITED", page)
+    with jobs.open() as holder, ThreadPoolExecutor(1) as thread:
+        holder.execute("SELECT pg_advisory_xact_lock(7)")
+        looked = thread.submit(jobs.look)
+        wait_until(lambda: query(jobs.url, "SELECT FROM pg_locks WHERE NOT granted"), PATIENCE_SECONDS)
+        if how == "retried":
+            jobs.cancel(child)
+            jobs.retry(child)
+        else:
+            assert flow_pauses.pause(jobs.connection, flow) == 1
+        holder.rollback()
+        looked.result(PATIENCE_SECONDS)
+    assert jobs.state(child) == "blocked"
+    jobs.look()
+    assert (jobs.state(child), sorted(jobs.edges(child))) == ("blocked", ["met", "waiting"])
+    if how == "retried":
+        jobs.finish(other)
+    else:
+        flow_pauses.resume(jobs.connection, flow)
+    jobs.look()
+    assert jobs.state(child) == "waiting"
 
 
 def test_edges_that_a_retry_holds_open_are_not_waited_for(jobs: Flows) -> None:
@@ -310,6 +346,20 @@ def test_a_child_that_another_session_has_locked_is_unblocked_later(
         other.rollback()
     jobs.look()
     assert jobs.state(child) == "waiting"
+
+
+def test_a_page_leaves_out_a_child_that_another_session_has_locked(jobs: Flows) -> None:
+    """Without a wait, which would end in smaller pages."""
+    child, free = jobs.stage(parent := jobs.stage()), jobs.stage(parent)
+    jobs.finish(parent)
+    leader = jobs.enqueuer.connection
+    leader.execute("SET lock_timeout = '50ms'")
+    with jobs.open() as other, leader.transaction(force_rollback=True):
+        other.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", (child,))
+        page = edges.read_page(leader, edges.PAGE_OF_AWAITED, [parent], (0, 0), 9, meets="all")
+        assert page
+        assert (page.released, [edge.child for edge in page.edges]) == ([free], [child])
+        other.rollback()
 
 
 def test_a_job_waits_for_its_earliest_start_after_its_predecessors(jobs: Flows) -> None:
@@ -371,6 +421,47 @@ def test_pages_leave_nothing_out(jobs: Flows, monkeypatch: pytest.MonkeyPatch, m
     assert set(jobs.states(*joins, *(child for fan in fans for child in fan))) == {"waiting"}
 
 
+def test_short_pages_are_compared_in_one_round(jobs: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = jobs.stage(parent := jobs.stage())
+    jobs.look()
+    jobs.finish(parent)
+    # The look finds the finished job, and the new edge.
+    late = jobs.stage(parent)
+    leader = jobs.enqueuer._unblocker
+    monkeypatch.setattr(unblocker, "_SECONDS", PATIENCE_SECONDS)
+    leader._looked_at = 0.0
+    leader.run_once()
+    assert (leader.has_more, *jobs.states(child, late)) == (False, "waiting", "waiting")
+
+
+def test_looks_stay_frequent_while_edges_come_and_go(jobs: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unblocker, "_IDLE_SECONDS", 100 * PATIENCE_SECONDS)
+    for look in (jobs.look, lambda: wait_until(jobs.enqueuer._unblocker.run_once)):
+        child = jobs.stage(parent := jobs.stage())
+        jobs.finish(parent)
+        look()
+        assert jobs.state(child) == "waiting"
+
+
+def test_an_end_does_not_wait_until_all_new_edges_are_compared(
+    jobs: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = jobs.stage(parent := jobs.stage())
+    new = [jobs.stage(jobs.stage()) for _ in range(20)]
+    jobs.look()
+    leader = jobs.enqueuer._unblocker
+    monkeypatch.setattr(unblocker, "_MOST", 1)
+    monkeypatch.setattr(unblocker, "_SECONDS", 0)
+    leader._most = 1
+    # As a look finds them once there are many.
+    leader._sources.append(unblocker._Source(edges.PAGE_OF_CHILDREN, new))
+    jobs.finish(parent)
+    for _ in range(4):
+        leader._looked_at = 0.0
+        leader.run_once()
+    assert (leader.has_more, jobs.state(child)) == (True, "waiting")
+
+
 def test_a_job_that_cannot_be_unblocked_holds_up_no_other(
     jobs: Flows, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -412,10 +503,10 @@ def test_no_look_reads_what_was_seen(jobs: Flows) -> None:
         jobs.look()
         seen = jobs.enqueuer._unblocker._last
         assert seen is not None
-        findings = edges.look(jobs.enqueuer.connection, seen)
+        findings = edge_looks.look(jobs.enqueuer.connection, seen)
         assert not [*findings.finished, *findings.children]
         jobs.finish(parent)
-        findings = edges.look(jobs.enqueuer.connection, seen)
+        findings = edge_looks.look(jobs.enqueuer.connection, seen)
         assert list(findings.finished) == [parent]
         jobs.look()
         assert jobs.state(child) == "waiting"
@@ -437,9 +528,13 @@ def test_edges_of_many_cancelled_jobs_become_idle_in_pages(
     dead, *others = [jobs.stage() for _ in range(5)]
     children = [jobs.stage(dead, *others) for _ in range(3)]
     jobs.die(dead)
-    jobs.look()
+
+    def are_idle() -> bool:
+        jobs.look()
+        return {state for child in children for state in jobs.edges(child)} == {"idle"}
+
+    wait_until(are_idle)
     assert set(jobs.states(*children)) == {"cancelled"}
-    assert {state for child in children for state in jobs.edges(child)} == {"idle"}
 
 
 def test_an_edge_locked_by_another_session_holds_up_no_other(jobs: Flows) -> None:
@@ -526,6 +621,6 @@ def test_rows_of_a_restored_database_are_not_read_at_each_look(jobs: Flows) -> N
     jobs.look()
     seen = jobs.enqueuer._unblocker._last
     assert seen is not None
-    assert not list(edges.look(jobs.enqueuer.connection, seen).finished)
+    assert not list(edge_looks.look(jobs.enqueuer.connection, seen).finished)
     jobs.look(walk=True)
     assert jobs.state(child) == "waiting"

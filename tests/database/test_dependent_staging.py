@@ -166,8 +166,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "zero": ({"after": [0]}, "from 1 to 9223372036854775807, not 0"),
     "negative": ({"after": -3}, "from 1 to 9223372036854775807, not -3"),
     "huge": ({"after": 10**400}, "from 1 to 9223372036854775807, not 1000"),
-    "choice": ({"after": 1, "on_failure": "retry"}, "'cancel', 'run' or 'hold', not 'retry'"),
-    "choice of no text": ({"after": 1, "on_failure": ["run"]}, "'cancel', 'run' or 'hold', not ['run']"),
+    "choice": ({"after": 1, "on_failure": "retry"}, "'cancel', 'run', 'hold' or 'only', not 'retry'"),
+    "choice of no text": (
+        {"after": 1, "on_failure": ["run"]},
+        "'cancel', 'run', 'hold' or 'only', not ['run']",
+    ),
     "choice alone": (
         {"on_failure": "run"},
         "on_failure needs jobs to wait for: give their ids as after=[...]",
@@ -200,7 +203,7 @@ def test_bad_options_are_one_clear_line_and_send_nothing(
 
 
 @pytest.mark.parametrize(
-    ("job_id", "on_failure"), [("1", "run"), (0, "run"), (True, "run"), (1, "retry"), (1, None)]
+    ("job_id", "on_failure"), [(b"1", "run"), (0, "run"), (True, "run"), (1, "retry"), (1, None)]
 )
 def test_a_bad_predecessor_is_refused_when_it_is_made(job_id: Any, on_failure: Any) -> None:
     with pytest.raises(StageError):

@@ -15,12 +15,14 @@ from rq import SimpleWorker
 from drain.__main__ import main
 from drain.admission.depths import SHORTEST
 from drain.database import postgres
+from drain.read import queries
 from drain.read.explain import CAUSES
 from drain.tables import claims, outcomes, staged
 from drain.tables.claims import Claim
 from drain.wire import Producer
 from tests.helpers import (
     NAMESPACE,
+    connected,
     environment,
     ids_in,
     new_enqueuer,
@@ -63,7 +65,8 @@ class System:
             CliRunner().invoke(main, ["explain", str(job_id)], env=self.env | env | {"COLUMNS": "80"}).stdout
         )
         assert max(map(len, text.splitlines())) <= 80
-        assert f": {found['cause']}\n" in text
+        state, cause = found["state"], found["cause"]
+        assert f"\nstate   {state if state == cause else f'{state}: {cause}'}\n" in text
         return found
 
     def cause(self, job_id: int) -> str:
@@ -118,6 +121,8 @@ class System:
         job_id = self.stage()
         with new_enqueuer(self.database_url, self.redis_url) as enqueuer:
             enqueuer.drain()
+        # PostgreSQL notices later that the session has ended.
+        wait_until(lambda: queries.leader(connected(self.database_url)) is None)
         return job_id
 
     def claim(self, job_id: int) -> Claim:

@@ -18,6 +18,8 @@ from drain.audit import audit
 from drain.config import Settings
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
+from drain.database.postgres import Connection
+from drain.database.qualified import within
 from drain.embedded import Services
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.leader import try_to_lead
@@ -34,9 +36,13 @@ from drain.tables import (
     outcomes,
     predecessors,
     staged,
+    steps,
     waiting,
 )
+from drain.tables.bulk_flows import NewFlow
+from drain.tables.claims import Claim
 from drain.tables.dead import Selection
+from drain.tables.steps import Step
 from drain.wire import Producer
 from tests import hostility
 from tests.databases import copy_of
@@ -140,6 +146,7 @@ def trap(connection: postgres.Connection) -> None:
         "dead_jobs",
         "staged_jobs_scheduled",
         "job_edges",
+        "job_events",
         "pg_class",
         "pg_inherits",
     )
@@ -312,19 +319,60 @@ def test_staging_jobs_that_wait_for_others_runs_no_hostile_overload(hostile_plac
     assert runs(hostile_place) == 0
 
 
-def test_exactly_five_functions_run_with_the_rights_of_their_owner(
-    armed: Place,
-) -> None:
+def test_emitting_an_event_runs_nothing_of_another_role(armed: Place) -> None:
+    query(armed.url, f"GRANT EXECUTE ON FUNCTION public.drain_emit(text, jsonb) TO {MALLORY}")
+    with armed.connected("mallory") as mallory:
+        trap(mallory)
+        for event, payload in ((None, "1"), ("", "1"), ("a\n", "1"), ("a", f'"{"x" * 65_536}"')):
+            with pytest.raises(psycopg.IntegrityError):
+                mallory.execute("SELECT public.drain_emit(%s, %s)", [event, payload])
+        mallory.execute("SELECT public.drain_emit('a'::pg_catalog.text)")
+    assert query(armed.url, "SELECT name, payload, emitted_by FROM job_events") == [("a", None, MALLORY)]
+    assert runs(armed) == 0
+
+
+def test_batches_and_flows_run_no_hostile_overload(hostile_place: Place) -> None:
+    flow = drain.Flow("docs", idempotency_key="once", deadline=timedelta(1), on_complete=("m.f", [1]))
+    flow.add("a", "m.f", unique_key="u", quiet=timedelta(1))
+    flow.add("b", "m.f", after=["a"], run_at=datetime.now(UTC))
+    with hostile_place.connected("application") as application, application.transaction():
+        with drain.batch(application, on_success="m.f", on_dead="m.f") as batch:
+            batch.stage("m.f", priority=1)
+            batch.stage_many("m.f", [(1,), (2,)], key=str)
+        found = flow.stage(application)
+        assert flow.stage(application).jobs == found.jobs
+        stage(application, "m.f", flow=found, node="c", after=["a", drain.After(batch, "run")])
+        progress = drain.flow_progress(application, found)
+    assert progress is not None
+    assert progress.total == 3
+    assert runs(hostile_place) == 0
+
+
+def test_only_these_functions_run_with_the_rights_of_their_owner(armed: Place) -> None:
     definers = query(
         armed.url,
         "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace "
         "ORDER BY proname",
     )
     closed = ["search_path=pg_catalog, pg_temp"]
-    after = ("drain_after", [*closed, "plan_cache_mode=force_generic_plan", "enable_seqscan=off"])
-    names = ("drain_drop_old_day", "drain_job_state", "drain_make_days")
-    once = ("drain_stage_once", [*closed, "quote_all_identifiers=off"])
-    assert definers == [after, *((name, closed) for name in names), once]
+    by_id = [*closed, "plan_cache_mode=force_generic_plan", "enable_seqscan=off"]
+    assert definers == [
+        ("drain_after", by_id),
+        ("drain_callback", by_id),
+        *(
+            (name, closed)
+            for name in ("drain_drop_old_day", "drain_emit", "drain_flow", "drain_flow_progress")
+        ),
+        ("drain_job_state", closed),
+        ("drain_join", by_id),
+        ("drain_make_days", closed),
+        ("drain_node", by_id),
+        *(
+            (name, [*closed, "enable_seqscan=off"])
+            for name in ("drain_record_undo", "drain_record_undoable_step")
+        ),
+        ("drain_stage_once", [*closed, "quote_all_identifiers=off"]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -485,6 +533,32 @@ def test_a_worker_runs_no_hostile_overload(hostile_place: Place) -> None:
     assert runs(place) == 0
 
 
+def test_recording_undoable_and_undone_steps_runs_no_hostile_overload(hostile_place: Place) -> None:
+    place = hostile_place
+    with place.connected("application") as application:
+        job_id = stage(application, "m.f")
+    with place.connected("enqueuer") as leader:
+        staged.move(leader, [job_id], 0)
+    with place.connected("worker") as worker:
+        _record(worker, job_id, Step("charge", "1", 0.1, '{"call": "m.undo", "as": "step"}'))
+    query(place.url, "UPDATE staged_jobs SET scheduled_at = now(), matured_at = now()")
+    with place.connected("enqueuer") as leader:
+        staged.move(leader, [job_id + 1], 0)
+    with place.connected("worker") as worker:
+        claim = _record(worker, job_id + 1, Step("charge", "1", 0.1, undoes=(job_id, "charge")))
+        assert steps.read_undoable(worker, claim, job_id) == []
+    assert query(place.url, "SELECT job_id FROM job_steps") == [(job_id + 1,)]
+    assert runs(place) == 0
+
+
+def _record(worker: Connection, job_id: int, step: Step) -> Claim:
+    claim = claims.claim(worker, job_id, worker="w", limits={})
+    assert claim is not None
+    statement = within(postgres.home_of(worker), steps.record(step))
+    assert worker.execute(statement, steps.record_parameters(claim, step)).fetchall() == [(True,)]
+    return claim
+
+
 def test_inspection_and_the_owner_run_no_hostile_overload(hostile_place: Place, redis_url: str) -> None:
     place = hostile_place
     with place.connected("application") as application:
@@ -545,6 +619,11 @@ def _do_all_that_owners_do(place: Place) -> None:
         for columns in ("job_name", "quiet_seconds"):
             with bulk.staging(owner, "run", [columns]) as copying:
                 copying.position = "later"
+        bulk.begin(owner, "flow", None)
+        flow = NewFlow(options={"name": "f"}, callbacks={"success": {"job_name": "m.f"}})
+        with bulk.staging(owner, "flow", ["job_name", "node", "after"], flow=flow) as copying:
+            copying.write(b'm.f,a,[]\nm.f,b,"[""a""]"\n', 2)
+        assert finished.measure(owner, "job_edges", "child_id > 0")[0] > 0
         bulk.forget(owner, "abandoned")
         assert bulk.find(owner, "run") == bulk.Noted(0, None, "later", is_complete=False)
 

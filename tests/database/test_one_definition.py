@@ -16,10 +16,11 @@ from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.read import queries, states, system
 from tests.helpers import query, stage_jobs
 
-NUMBERS = {"ready": 4, "scheduled": 2, "running": 3, "queued": 5, "retrying": 2, "dead": 1}
-WAITING = {"scheduled": 2, "list_full": 3, "due": 1, "queued": 5, "retrying": 2}
+NUMBERS = {"ready": 4, "scheduled": 2, "running": 3, "queued": 5, "retrying": 2, "parked": 2, "dead": 1}
+WAITING = {"scheduled": 2, "list_full": 3, "due": 1, "queued": 5, "retrying": 2, "parked": 2}
 METRIC = "drain_waiting_jobs"
-# Changes of rows in flight: three run, the workers of two have died, and two wait for their next attempt.
+# Changes of rows in flight: three run, the workers of two have died, two wait for their next attempt, two
+# for events.
 STATES = (
     (
         3,
@@ -30,13 +31,14 @@ STATES = (
         "claimed_at = now(), claimed_by = 'b', fencing_token = 1, lease_expires_at = now() - interval '1 min'",
     ),
     (2, "next_run_at = now() + interval '1 hour'"),
+    (2, "next_run_at = '9999-12-29Z'"),
     (3, "moved_at = now()"),
 )
 
 
 def put_a_job_of_each_kind(database_url: str) -> list[int]:
     """Put jobs in all states into the queue `mail`; returns the ids of those in flight."""
-    ids = stage_jobs(database_url, 10, queue="mail")
+    ids = stage_jobs(database_url, 12, queue="mail")
     query(
         database_url,
         "WITH moved AS (DELETE FROM staged_jobs RETURNING *) INSERT INTO inflight_jobs (id, job_name, job_args, "
@@ -91,12 +93,19 @@ def test_all_counters_agree_on_running_waiting_and_retrying_jobs(
         cause: REGISTRY.get_sample_value(METRIC, {"queue": "mail", "cause": cause}) for cause in WAITING
     } == WAITING
     assert lists == {"staged": mail.staged, "inflight": mail.inflight, "dead": mail.dead}
-    assert of_each == {"running": 3, "stalled": 2, "queued": 3, "deferred": 2}
+    assert of_each == {"running": 3, "stalled": 2, "queued": 3, "deferred": 2, "parked": 2}
+    answered = query(database_url, "SELECT state FROM inflight_jobs AS job, drain_job_state(job.id)")
+    assert Counter(state for (state,) in answered) == {
+        "running": 5,
+        "waiting": 3,
+        "scheduled": 2,
+        "parked": 2,
+    }
 
     env = {"DRAIN_DATABASE_URL": database_url}
     status: dict[str, Any] = json.loads(CliRunner().invoke(main, ["status", "--json"], env=env).stdout)
     of_mail = status["queues"]["mail"]
-    both = ("scheduled", "running", "queued", "retrying", "dead")
+    both = ("scheduled", "running", "queued", "retrying", "parked", "dead")
     assert {name: of_mail[name] for name in both} == {name: NUMBERS[name] for name in both}
     assert (of_mail["staged"], of_mail["waiting"], of_mail["estimates"]) == (mail.staged, WAITING, [])
     top = CliRunner().invoke(main, ["top"], env=env).stdout

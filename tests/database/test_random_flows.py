@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from drain.tables import edges
+from drain.tables import edge_looks
 from tests.flows import flows
 from tests.random_flows import try_graphs
 
@@ -23,7 +23,9 @@ def test_a_look_that_forgets_running_transactions_is_found(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        edges, "LOOK", edges.LOOK.replace("unnest(%(running)s::xid8[])", "unnest((%(running)s::xid8[])[2:1])")
+        edge_looks,
+        "LOOK",
+        edge_looks.LOOK.replace("unnest(%(running)s::xid8[])", "unnest((%(running)s::xid8[])[2:1])"),
     )
     with flows(database_url, redis_url) as jobs:
         assert try_graphs(jobs, graphs=60, seed=1)

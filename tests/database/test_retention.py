@@ -26,8 +26,9 @@ from drain.enqueuer.retention import Retention
 from drain.errors import ConfigError, DrainError
 from drain.pipeline import runs
 from drain.tables import finished
-from drain.tables.finished import Dropped
+from drain.tables.finished import Day, Dropped
 from tests.database.test_partitions import A_MOMENT_SECONDS, INSERT, noon, partition_of, where
+from tests.flows import flows
 from tests.helpers import NAMESPACE, query, wait_until
 from tests.hostility import OWNER, Place
 from tests.poolers import SmallPooler
@@ -331,3 +332,37 @@ def test_prune_asks_on_a_terminal(
         f"drop 3 days with 9 finished jobs, from {days[4]} to {days[2]}, permanently? [y/N]" in asked.output
     )
     assert kept(database_url, days) == left
+
+
+@pytest.mark.parametrize("how", ["drop_old_day", "remove_day"])
+def test_a_day_stays_until_the_jobs_that_wait_for_its_jobs_are_unblocked(
+    database_url: str, redis_url: str, connection: Connection, today: date, how: str
+) -> None:
+    """No leader has run since their predecessor finished."""
+    day = Day(partition_of(today - timedelta(days=2)), today - timedelta(days=2))
+    make(database_url, day.date)
+    with flows(database_url, redis_url) as jobs:
+        parent = jobs.stage()
+        child = jobs.stage(parent)
+        jobs.finish(parent)
+        query(database_url, "UPDATE finished_jobs SET finished_at = %s", noon(day.date))
+
+        def drop() -> object:
+            if how == "drop_old_day":
+                return finished.drop_old_day(connection, 1)
+            return finished.remove_day(connection, day, finished.checksum(connection, day))
+
+        with pytest.raises(
+            psycopg.errors.LockNotAvailable, match=f"jobs still wait for jobs of .*{day.partition}"
+        ):
+            drop()
+        if how == "drop_old_day":
+            why = "^jobs still wait for jobs of .*: the other days were not dropped; run this again"
+            with pytest.raises(DrainError, match=why):
+                list(retention.prune(connection, 1, patience=0.0))
+        jobs.look()
+        jobs.look()
+        assert jobs.state(child) == "waiting"
+        assert drop()
+        jobs.look(walk=True)
+        assert jobs.states(parent, child) == ["absent", "waiting"]

@@ -58,7 +58,7 @@ def test_a_job_that_sets_the_search_path_reads_results_of_its_predecessors(
     shop: Workshop, block: Block, local: str
 ) -> None:
     query(shop.database_url, "CREATE SCHEMA elsewhere")
-    found: list[dict[int, object]] = []
+    found: list[object] = []
     first = shop.delivered(lambda: 42, name="first", result="keep")
 
     def act() -> None:

@@ -12,8 +12,7 @@ from redis import Redis
 
 from drain.admission import arrivals
 from drain.database import locks, postgres
-from drain.enqueuer import cursor, leader, sleeper
-from drain.enqueuer import lanes as lane_groups
+from drain.enqueuer import cursor, lanes as lane_groups, leader, sleeper
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.sleeper import Sleeper
 from drain.tables import lanes

@@ -25,7 +25,7 @@ OPTIONS = [
     "timeout_seconds",
 ]
 OPTIONS += ["context", "key", "unique_key", "keep", "quiet", "idempotency_key", "idempotency_period"]
-OPTIONS += ["after", "on_failure"]
+OPTIONS += ["after", "on_failure", "flow", "node", "on"]
 
 
 def stage(url: str, name: str | None = "m.f", args: Any = None, **options: Any) -> int:
@@ -42,7 +42,7 @@ def row(url: str, job_id: int) -> dict[str, Any]:
 
 
 def test_the_options_match_those_of_stage() -> None:
-    assert set(OPTIONS) - {"version"} == set(names())
+    assert set(OPTIONS) - {"version", "on"} == set(names())
 
 
 def test_a_name_alone_is_enough(database_url: str) -> None:

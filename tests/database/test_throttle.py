@@ -79,6 +79,18 @@ def test_the_runs_own_jobs_never_pause_it(connection: psycopg.Connection, report
     assert reported == []
 
 
+def test_ends_of_flows_and_superseded_jobs_never_pause_a_run(
+    connection: psycopg.Connection, reported: list[str]
+) -> None:
+    act = Throttle(connection, Run(run_id="run"), reported.append)
+    connection.execute(FINISHED, {"priority": 0, "jobs": 10, "delay": 30})
+    connection.execute(
+        "UPDATE finished_jobs SET attempts = id % 2, superseded_by = CASE WHEN id % 2 = 1 THEN 11 END"
+    )
+    act.pause(10, 1.0)
+    assert reported == []
+
+
 def test_a_rate_is_kept_between_two_commits(
     connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,7 @@ from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.lanes import PATIENT_KINDS
 from drain.read import system
-from drain.tables import bulk as bulk_run
-from drain.tables import lanes, staged
+from drain.tables import bulk as bulk_run, lanes, staged
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.process.test_truncation import pages_read
 

@@ -13,8 +13,7 @@ from drain.enqueuer.enqueuer import SESSION
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.read.causes import read_standings
 from drain.read.waiting_by_cause import count_waiting
-from drain.tables import pauses
-from drain.tables import rules as ruled
+from drain.tables import pauses, rules as ruled
 from drain.tables.pauses import Pauses
 from tests.database.test_explain import System
 from tests.helpers import new_enqueuer

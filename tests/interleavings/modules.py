@@ -15,8 +15,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from redis import Redis
-from redis import utils as redis_utils
+from redis import Redis, utils as redis_utils
 
 from drain import queues, stage
 from drain.admission import admission, arrivals, hints, keyed_queue, ordering, retries, streams

@@ -261,8 +261,8 @@ MUTANTS = (
     Mutant(
         "count no attempt of a job that gave way while it waited for the next one",
         "drain/tables/running.py",
-        "(superseded_by IS NULL OR {CLAIMS_OF_FINISHED} > 0)",
-        "superseded_by IS NULL",
+        "queue = %(queue)s AND {CLAIMS_OF_FINISHED} > 0",
+        "queue = %(queue)s AND superseded_by IS NULL",
         ("test_limits.py::test_attempts_of_later_cancelled_or_superseded_jobs_count",),
     ),
     Mutant(

@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(
         "check once per row whether the leader sleeps",
         "schema.sql",
-        "    FOR EACH STATEMENT\n",
-        "    FOR EACH ROW\n",
+        "AFTER INSERT ON staged_jobs\n    FOR EACH STATEMENT\n",
+        "AFTER INSERT ON staged_jobs\n    FOR EACH ROW\n",
         ("test_staging.py::test_a_multi_row_statement_checks_once_whether_the_enqueuer_sleeps",),
     ),
     Mutant(
@@ -175,7 +175,7 @@ MUTANTS = (
         "schema.sql",
         "    RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$\n",
         "    RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off AS $$\n",
-        ("test_hostile_roles.py::test_exactly_five_functions_run_with_the_rights_of_their_owner",),
+        ("test_hostile_roles.py::test_only_these_functions_run_with_the_rights_of_their_owner",),
     ),
     Mutant(
         "install over a function of another role",

@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+_FLOWS = "test_undo_of_flows.py"
+
 MUTANTS = (
     Mutant(
         "retry a job that has failed on its last attempt",
@@ -134,10 +136,101 @@ MUTANTS = (
         ("test_steps.py::test_a_step_of_a_repeated_token_is_refused",),
     ),
     Mutant(
+        "undo a job twice at repeatable read",
+        "schema.sql",
+        "CREATE UNIQUE INDEX IF NOT EXISTS job_steps_undone",
+        "CREATE INDEX IF NOT EXISTS job_steps_undone",
+        ("test_undo.py::test_two_steps_at_repeatable_read_stage_one_undo_job",),
+    ),
+    Mutant(
+        "keep the step that was undone",
+        "schema.sql",
+        "WHERE job_id = undone AND name = undone_step\n",
+        "WHERE job_id = undone AND undone_by IS NOT NULL AND name = undone_step\n",
+        ("test_undo.py::test_an_undo_outside_is_not_repeated_once_recorded",),
+    ),
+    Mutant(
+        "undo for any job",
+        "schema.sql",
+        "AND undone_by IS NOT NULL) = job THEN",
+        "AND undone_by IS NOT NULL) > 0 THEN",
+        ("test_undo.py::test_only_its_own_job_undoes_a_step",),
+    ),
+    Mutant(
+        "undo in the order of the steps",
+        "drain/tables/steps.py",
+        "ORDER BY at DESC, is_first, job_id DESC, name DESC",
+        "ORDER BY at, is_first, job_id DESC, name DESC",
+        ("test_undo.py::test_the_steps_of_a_dead_job_are_undone_in_reverse",),
+    ),
+    Mutant(
+        "retry a job that is being undone",
+        "drain/tables/dead.py",
+        "ELSE coalesce({_UNFINISHED}) IS NULL AND (undo",
+        "ELSE (undo",
+        ("test_undo.py::test_a_job_that_is_being_undone_cannot_be_retried",),
+    ),
+    Mutant(
+        "let the leader run the undo of a job that was retried since",
+        "drain/tables/dead.py",
+        "UPDATE staged_jobs_scheduled SET starts_at = starts_at WHERE ctid =",
+        "UPDATE staged_jobs_scheduled SET starts_at = starts_at WHERE false AND ctid =",
+        ("test_undo.py::test_the_leader_looks_again_after_a_retry",),
+    ),
+    Mutant(
+        "retry a member whose death its flow has counted",
+        "drain/tables/dead.py",
+        "pg_catalog.bool_and(state <> 'met')",
+        "pg_catalog.bool_and(true)",
+        (f"{_FLOWS}::test_after_the_leader_looked_no_member_is_retried",),
+    ),
+    Mutant(
+        "retry a member by the edges of an old snapshot",
+        "drain/tables/dead.py",
+        'lock="FOR UPDATE"',
+        'lock=""',
+        (f"{_FLOWS}::test_a_retry_sees_the_edges_that_the_leader_met_since_its_snapshot",),
+    ),
+    Mutant(
+        "retry a member while its cancelled undo is retried",
+        "drain/tables/dead.py",
+        'undo_lock="FOR KEY SHARE SKIP LOCKED"',
+        'undo_lock=""',
+        (f"{_FLOWS}::test_a_member_and_its_cancelled_undo_are_not_both_retried_at_once",),
+    ),
+    Mutant(
+        "alarm the undo of a flow by a member that was retried since",
+        "drain/enqueuer/comparison.py",
+        'if ends[dead[edge.parent]] != "dead"',
+        "if False",
+        (f"{_FLOWS}::test_the_leader_looks_again_after_a_retry",),
+    ),
+    Mutant(
+        "undo a flow without the members that joined",
+        "schema.sql",
+        "array_remove(ARRAY[complete, undoing], NULL)",
+        "array_remove(ARRAY[complete], NULL)",
+        (f"{_FLOWS}::test_it_waits_for_all_members_also_those_that_join_after_a_death",),
+    ),
+    Mutant(
+        "forget the undo of a flow that was cancelled and retried",
+        "drain/tables/dead.py",
+        "WHERE edges.on_failure = 'only' AND edges.state = 'waiting'",
+        "WHERE false",
+        (f"{_FLOWS}::test_a_cancelled_undo_that_is_retried_after_the_death_runs",),
+    ),
+    Mutant(
+        "delete the steps of a discarded job before their undo",
+        "drain/tables/gone.py",
+        'column="job_id", unless=_IS_UNDONE',
+        'column="job_id", unless=""',
+        ("test_undo.py::test_a_job_discarded_before_the_leader_looked_is_undone",),
+    ),
+    Mutant(
         "commit a refused step",
         "drain/tables/steps.py",
-        "SELECT 1 / {_CALL}::integer",
-        "SELECT 1 + {_CALL}::integer",
+        "SELECT 1 / {_call(step)}::integer",
+        "SELECT 1 + {_call(step)}::integer",
         ("test_steps.py::test_a_step_of_a_claim_that_is_lost_is_refused",),
     ),
     Mutant(
@@ -178,8 +271,8 @@ MUTANTS = (
     Mutant(
         "delete the steps of dead jobs",
         "drain/tables/gone.py",
-        "            AND NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = looked.id)))",
-        "))",
+        "            AND NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = looked.id) {unless}))",
+        "{unless}))",
         ("test_steps.py::test_the_leader_deletes_the_steps_of_deleted_jobs_alone",),
     ),
     Mutant(

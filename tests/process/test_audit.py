@@ -28,8 +28,7 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import claims, finishes, outcomes, waiting
 from drain.tables.claims import Claim
 from drain.terminal import progress
-from drain.wire import Producer
-from drain.wire import queues as queues_module
+from drain.wire import Producer, queues as queues_module
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,

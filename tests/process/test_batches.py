@@ -10,8 +10,7 @@ import pytest
 from redis import Redis
 
 from drain.embedded import EmbeddedRedis
-from drain.tables import claims
-from drain.tables import dead as dead_jobs
+from drain.tables import claims, dead as dead_jobs
 from drain.tables.dead import Selection
 from tests import jobs_in_batches as jobs
 from tests.helpers import (

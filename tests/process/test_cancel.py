@@ -49,8 +49,7 @@ from tests.helpers import (
     wait_until,
 )
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
-from tests.process.test_cli import drain as command
-from tests.process.test_cli import one_line_of
+from tests.process.test_cli import drain as command, one_line_of
 from tests.worker_processes import Yard
 
 QUICK: dict[str, Any] = {"heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 2 * PATIENCE_SECONDS}

@@ -17,8 +17,7 @@ import pytest
 from drain import stage
 from drain.config import Settings
 from drain.database import postgres
-from drain.enqueuer import daemon as daemon_module
-from drain.enqueuer import leader, sleeper
+from drain.enqueuer import daemon as daemon_module, leader, sleeper
 from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
 from drain.tables import lanes

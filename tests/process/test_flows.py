@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 import drain
-from tests import jobs_in_batches as jobs
-from tests import jobs_with_results
+from tests import jobs_in_batches as jobs, jobs_with_results
 from tests.helpers import (
     PATIENCE_SECONDS,
     RQ_PATIENCE_SECONDS,

@@ -12,8 +12,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from drain import metrics, stage
-from drain.enqueuer import gauges as gauges_module
-from drain.enqueuer import optional_gauge
+from drain.enqueuer import gauges as gauges_module, optional_gauge
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.gauges import Gauges, ServerGauges, TagGauges
 from drain.enqueuer.optional_gauge import OptionalGauge
@@ -261,10 +260,15 @@ def test_a_standby_has_no_gauge_of_a_leader(leading: Enqueuer, database_url: str
     gauges.run_once(leading, Waits(leading, redelivery))
     assert value("drain_staged_jobs") == 1
     assert labels_of("drain_tag_waiting_jobs", "tag") == {"import"}
+    assert labels_of("drain_flows", "state") == {"running", "paused", "failing", "failed"}
 
     gauges.clear()
     assert [value(f"drain_{name}") for name in ("leader", "lag_seconds", "staged_jobs")] == [0, 0, 0]
-    for name, label in (("tag_waiting_jobs", "tag"), ("table_dead_rows", "table"), ("redis_depth", "queue")):
+    assert [value(f"drain_{name}_seconds") for name in ("failing_flow", "overdue_wait")] == [0, 0]
+    for name, label in (
+        *(("tag_waiting_jobs", "tag"), ("table_dead_rows", "table"), ("redis_depth", "queue")),
+        ("flows", "state"),
+    ):
         assert labels_of(f"drain_{name}", label) == set()
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import jobs_in_batches
-from tests import jobs_that_report as jobs
+from tests import jobs_in_batches, jobs_that_report as jobs
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,

@@ -329,7 +329,7 @@ def test_an_application_that_could_stage_may_give_keys_after_the_upgrade(old_url
             {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state"},
         ),
         ("EXECUTE ON FUNCTION drain_finish(bigint, bigint)", {"drain_finish", "drain_finish_with_result"}),
-        ("SELECT ON stale_finishes", {"drain_job_state"}),
+        ("SELECT ON stale_finishes", {"drain_job_state", "drain_flow_progress"}),
         ("SELECT ON dead_jobs", set()),
     ],
 )

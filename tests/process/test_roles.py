@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,9 +19,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from drain import metrics, schedule, stage, stage_many, workers
-from drain import result as result_of
-from drain import state as state_of
+from drain import emit, metrics, result as result_of, schedule, stage, stage_many, state as state_of, workers
 from drain.__main__ import main
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rate, Rules
@@ -32,18 +31,35 @@ from drain.database.roles import Installation
 from drain.embedded import EmbeddedPostgres, Services
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.gauges import Gauges
+from drain.enqueuer.housekeeping import PastFlows
+from drain.enqueuer.objectives import FlowObjectives
 from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.ticker import Ticker
+from drain.enqueuer.unblocker import Unblocker
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
 from drain.read import queries, system
-from drain.tables import bulk, claims, crons, dead, finished, finishes, lanes, leases, running, staged
+from drain.tables import (
+    bulk,
+    claims,
+    crons,
+    dead,
+    finished,
+    finishes,
+    lanes,
+    leases,
+    running,
+    staged,
+    steps,
+    waits,
+)
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from drain.workers.context.connection_cache import close_all
 from drain.workers.entry import Worker
 from drain.workers.errors import Dead, Defer, RateLimited
+from tests import jobs_with_undo
 from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
 from tests.inprocess_worker import NAME, Workshop, leave
@@ -52,10 +68,14 @@ NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
-    "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state", "drain_after"},
-    "worker": {"drain_finish", "drain_record_step"},
+    "application": {
+        *("drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state", "drain_after"),
+        "drain_emit",
+        *("drain_flow", "drain_join", "drain_callback", "drain_flow_progress", "drain_node"),
+    },
+    "worker": {"drain_finish", "drain_record_step", "drain_record_undoable_step", "drain_record_undo"},
     "operator": set[str](),
-    "inspection": {"drain_job_state"},
+    "inspection": {"drain_job_state", "drain_flow_progress"},
 }
 TABLES = (
     "staged_jobs",
@@ -70,6 +90,9 @@ TABLES = (
     "crons",
     "idempotency_keys",
     "job_edges",
+    "flows",
+    "job_waits",
+    "job_events",
 )
 MAY_NOT = {
     "application": [
@@ -105,8 +128,18 @@ MAY_NOT = {
         "INSERT INTO job_edges (child_id, parent_id, awaited_id) VALUES (2, 1, 1)",
         "UPDATE job_edges SET state = 'met'",
         "DELETE FROM job_edges",
+        "INSERT INTO flows (id, staged_by) VALUES (1, 'test_worker')",
+        "INSERT INTO job_events (name, payload, emitted_by) VALUES ('a', '1', 'test_worker')",
+        "DELETE FROM job_waits",
     ],
     "enqueuer": [
+        "SELECT description FROM flows",
+        "UPDATE flows SET on_dead = 1",
+        "INSERT INTO job_events (name, payload, emitted_by) VALUES ('a', '1', 'me')",
+        "INSERT INTO job_waits (job_id, name, event, fencing_token) VALUES (1, 'a', 'a', 1)",
+        "UPDATE job_waits SET event = 'a'",
+        "UPDATE job_steps SET result = '1'",
+        "SELECT result FROM job_steps",
         "INSERT INTO staged_jobs (job_name, history) VALUES ('m.f', '[]')",
         "INSERT INTO crons (name, job_name, cron) VALUES ('n', 'm.f', '* * * * *')",
         "UPDATE crons SET job_name = 'm.g'",
@@ -149,9 +182,14 @@ MAY_NOT = {
         "DELETE FROM finished_jobs",
         "SELECT job_args FROM dead_jobs",
         "DELETE FROM dead_jobs",
-        "SELECT on_failure FROM job_edges",
+        "SELECT changed_xid FROM job_edges",
+        "SELECT FROM job_events",
+        "INSERT INTO job_events (name, payload, emitted_by) VALUES ('a', '1', 'me')",
+        "DELETE FROM job_waits",
         "UPDATE job_edges SET state = 'met'",
         "DELETE FROM job_edges",
+        "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token, undo) VALUES (1, 'a', '1', 1, 1, '{}')",
+        "DELETE FROM job_steps",
         "DELETE FROM stale_finishes",
         "UPDATE drain_state SET leader = 'me'",
         "SELECT setval('drain_last_delivery', 1)",
@@ -172,6 +210,8 @@ MAY_NOT = {
         "SELECT job_args FROM dead_jobs",
         "SELECT job_args FROM finished_jobs",
         "DELETE FROM finished_jobs",
+        "SELECT FROM job_events",
+        "UPDATE job_waits SET event = 'a'",
         "SELECT FROM job_edges",
         "UPDATE job_edges SET state = 'met'",
         "DELETE FROM job_edges",
@@ -317,6 +357,51 @@ def test_an_enqueuer_changes_edges_and_a_worker_reads_results_of_predecessors(pl
         assert leader.execute("DELETE FROM job_edges").rowcount == 1
 
 
+def test_an_application_makes_flows_and_an_enqueuer_ends_them(place: Place) -> None:
+    count = "SELECT * FROM drain_flow_progress(%s)"
+    with place.connected("application") as application:
+        with application.transaction():
+            ((flow,),) = application.execute('SELECT id FROM drain_flow(\'{"name": "a"}\')').fetchall()
+            for event in ("success", "complete", "dead"):
+                given = Jsonb({"flow": flow, "on": event})
+                application.execute("SELECT drain_stage('m.f', '[]', %s)", [given])
+            given = Jsonb({"flow": flow, "node": "a", "run_in": 60})
+            application.execute("SELECT drain_stage('m.f', '[]', %s)", [given])
+        assert application.execute(count, [flow]).fetchall() == [(1, 0, 0, 1, "running")]
+    query(place.url, "DELETE FROM job_edges WHERE node = 'a'")
+    with place.connected("enqueuer") as leader:
+        Unblocker(leader).run_all()
+        assert PastFlows(leader).run_once() == 0
+    with place.connected("inspection") as reader:
+        assert reader.execute(count, [flow]).fetchall() == [(0, 0, 0, 0, "finished")]
+        assert reader.execute("SELECT name FROM flows").fetchall() == [("a",)]
+    assert query(place.url, "SELECT superseded_by FROM finished_jobs ORDER BY id") == [(None,), (flow,)]
+
+
+def test_a_worker_parks_a_job_an_application_emits_and_an_enqueuer_ends_the_wait(place: Place) -> None:
+    with place.connected("application") as application:
+        (job_id,) = stage_many(application, "m.f", [(1,)])
+    with place.connected("enqueuer") as leader:
+        staged.move(leader, [job_id], 0)
+    with place.connected("worker") as worker:
+        claim = claims.claim(worker, job_id, worker="w", limits={})
+        assert claim is not None
+        # Again under the same name too.
+        for _ in range(2):
+            assert waits.park(worker, claim, "a", "a", 60.0)
+            query(place.url, "UPDATE inflight_jobs SET next_run_at = NULL")
+        assert waits.park(worker, claim, "a", "a", None)
+    with place.connected("application") as application:
+        assert emit(application, "a") == 1
+    with place.connected("enqueuer") as leader:
+        assert waits.match(leader, None).resumed == 1
+        assert waits.match(leader, waits.match(leader, None).snapshot).found == 0
+        assert waits.delete_old_events(leader, 1) == 0
+    with place.connected("worker") as worker:
+        kept = steps.read(worker, claim)
+        assert {name: step.result for name, step in kept.items()} == {"a": '{"event": null}'}
+
+
 def test_an_enqueuer_settles_unique_keys_and_deletes_expired_idempotency_keys(
     place: Place, redis_url: str
 ) -> None:
@@ -392,10 +477,14 @@ def test_an_enqueuer_knows_how_long_jobs_wait(place: Place, redis_url: str) -> N
 
 
 def test_an_enqueuer_measures_everything_except_transactions_of_other_roles(
-    place: Place, redis_url: str, caplog: pytest.LogCaptureFixture
+    place: Place, redis_url: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    file = tmp_path / "queues.toml"
+    file.write_text('[flow.a]\nslo = "90% finish within 10m"', encoding="utf-8")
+    objectives = FlowObjectives(file)
     with new_enqueuer(place.url_of("enqueuer"), redis_url) as enqueuer:
-        gauges = Gauges(enqueuer.redis)
+        objectives.ended(enqueuer.connection, [1])
+        gauges = Gauges(enqueuer.redis, flow_objectives=objectives)
         gauges.run_once(enqueuer, Waits(enqueuer, Redelivery(enqueuer)))
         assert [record.getMessage() for record in caplog.records if "not measured" in record.msg] == []
         assert math.isnan(metrics.OLDEST_TRANSACTION._value.get())
@@ -460,6 +549,25 @@ def shop(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     with closing(Worker(Settings(database_url=place.url_of("worker")))) as worker:
         yield Workshop(place.url, worker)
     close_all()
+
+
+def test_a_dead_jobs_steps_are_undone_with_the_rights_of_its_roles(
+    shop: Workshop, place: Place, redis_url: str
+) -> None:
+    def act() -> None:
+        for name in ("reserve", "charge"):
+            workers.step_transaction.options(undo=jobs_with_undo.take_back)(name, jobs_with_undo.write, name)
+        raise workers.Dead
+
+    workers.job(name="tests.act")(act)
+    with place.connected("application") as application:
+        job_id = stage(application, "tests.act")
+    for each, word in ((job_id, "dead"), (job_id + 1, "finished")):
+        assert Daemon(enqueuer_of(place, redis_url)).run_once() == 1
+        assert shop.worker.execute(each) == word
+    assert shop.effects() == ["reserve", "charge", "undo charge", "undo reserve"]
+    assert shop.row(job_id + 1)["staged_by"] == shop.row(job_id)["staged_by"]
+    assert query(place.url, "SELECT DISTINCT job_id FROM job_steps") == [(job_id + 1,)]
 
 
 def test_a_dependent_pair_runs_with_the_rights_of_its_roles(
@@ -642,6 +750,33 @@ def test_an_operator_edits_rules_pauses_and_resumes(place: Place) -> None:
     ):
         result = drain(["queue", *words], env)
         assert result.exit_code == 0, (words, result.output)
+
+
+def test_inspection_reads_flows_and_an_operator_who_may_inspect_cancels_them(
+    place: Place, redis_url: str
+) -> None:
+    with place.connected("application") as application, application.transaction():
+        ((flow_id,),) = application.execute('SELECT id FROM drain_flow(\'{"name": "etl"}\')').fetchall()
+        for options in (f'{{"flow": {flow_id}, "on": "complete"}}', f'{{"flow": {flow_id}, "node": "a"}}'):
+            application.execute("SELECT drain_stage('m.f', '[]', %s::text::jsonb)", (options,))
+    env = {"DRAIN_DATABASE_URL": place.url_of("inspection"), "DRAIN_REDIS_URL": redis_url}
+    for words in (["list"], ["show", "etl"], ["explain", "etl"]):
+        result = drain(["flow", *words], env)
+        assert result.exit_code == 0, (words, result.output)
+    for words in (["cancel", "etl", "--yes"], ["pause", "etl"], ["resume", "etl"]):
+        result = drain(["flow", *words], env)
+        assert result.exit_code == 1
+        assert "`drain roles` prints the rights" in result.stderr
+    # Roles belong to the server.
+    query(place.url, "GRANT SELECT ON flows, job_edges, finished_jobs, dead_jobs TO test_operator")
+    env = {"DRAIN_DATABASE_URL": place.url_of("operator")}
+    for words in (["pause", "etl"], ["resume", "etl"]):
+        assert drain(["flow", *words], env).exit_code == 1
+    cancelled = drain(["flow", "cancel", "etl", "--yes"], env)
+    assert cancelled.stdout == f"cancelled: flow {flow_id} etl, 1 member\n", cancelled.output
+    assert len(ids_in(place.url, "dead_jobs")) == 3
+    for words in (["flow", "retry", str(flow_id)], ["dead", "retry", "--all"], ["dead", "discard", "--all"]):
+        assert "`drain roles` prints the rights" in drain([*words, "--yes"], env).stderr
 
 
 def test_inspection_sees_everything(place: Place, redis_url: str) -> None:

@@ -483,27 +483,39 @@ def test_an_effect_is_recorded_after_an_outage(
 def losing_answers(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Raise this after the first step's commit."""
     commits: list[bool] = []
-    commit = JobConnection.commit
+    commit, commit_async = JobConnection.commit, JobAsyncConnection.commit
 
-    def lose_first_answer(connection: Any) -> None:
-        is_step = connection.step is not None
-        commit(connection)
+    def lose(*, is_step: bool) -> None:
         if is_step and not commits:
             commits.append(True)
             raise error
 
+    def lose_first_answer(connection: Any) -> None:
+        is_step = connection.step is not None
+        commit(connection)
+        lose(is_step=is_step)
+
+    async def lose_first_answer_async(connection: Any) -> None:
+        is_step = connection.step is not None
+        await commit_async(connection)
+        lose(is_step=is_step)
+
     monkeypatch.setattr(JobConnection, "commit", lose_first_answer)
+    monkeypatch.setattr(JobAsyncConnection, "commit", lose_first_answer_async)
 
 
-def test_a_lost_answer_to_a_commit_is_no_second_step(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_a_lost_answer_to_a_commit_is_no_second_step(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
     losing_answers(monkeypatch, psycopg.OperationalError("the connection is lost"))
-    job_id = shop.delivered(lambda: outside("charge", "charged"))
+    job_id = shop.delivered(lambda: way("charge", "charged"))
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["charged"]
     assert recorded(shop) == [(job_id, "charge", "charged", 1)]
 
 
-@pytest.mark.parametrize("way", [outside, by_sqlalchemy, by_psycopg])
+@pytest.mark.parametrize("way", [*OUTSIDE, by_sqlalchemy, by_psycopg, by_async_sqlalchemy, by_async_psycopg])
 @pytest.mark.parametrize(
     "error", [psycopg.OperationalError("lost"), JobTimeoutError("late")], ids=["lost", "late"]
 )
@@ -685,10 +697,12 @@ def test_a_job_that_finishes_without_its_recorded_steps_warns(
 
     with caplog.at_level(logging.WARNING):
         job_id = shop.delivered(act)
-        assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
+        assert shop.work(job_id) == "retrying"
+        query(shop.database_url, "UPDATE job_steps SET recorded_at = now() - interval '1 hour'")
+        assert shop.work(job_id) == "finished"
     assert one_event(caplog, "steps_unused") == (
-        f"job {job_id} (tests.act) finished without its recorded steps 'charge': "
-        "if they were renamed, they ran again"
+        f"job {job_id} (tests.act) finished without its recorded steps 'charge' (1h old): "
+        'if the code renamed them, they ran again; options(was="the old name") prevents that'
     )
 
 
@@ -712,7 +726,8 @@ def test_a_dead_job_that_is_retried_resumes_after_its_steps(shop: Workshop) -> N
 def test_a_first_attempt_reads_no_steps(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
 
-    def read(_connection: object, claim: Claim) -> dict[str, str]:
+    def read(_connection: object, claim: Claim, *, waits: bool) -> dict[str, str]:
+        assert not waits
         reads.append(claim.id)
         return {}
 

@@ -23,8 +23,7 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.database import postgres
 from drain.embedded import Services
-from drain.read import queue as queue_numbers
-from drain.read import queues, system
+from drain.read import queue as queue_numbers, queues, system
 from drain.tables import claims, finishes
 from drain.tables.waiting import DUE_RETRIES
 from tests.helpers import (

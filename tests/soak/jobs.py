@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
-from time import sleep
+from time import sleep, time
 from typing import Any, ParamSpec
 
 from sqlalchemy import text
@@ -16,11 +17,22 @@ from drain import stage
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.jobs.registry import Job
-from drain.workers import Dead, Defer, current_job, job, step_transaction, transaction
+from drain.workers import (
+    Dead,
+    Defer,
+    EventTimeoutError,
+    current_job,
+    job,
+    sleep as nap,
+    step_transaction,
+    transaction,
+    wait_for,
+)
 
 LEASE_SECONDS = 2.0
 # The kinds that end in dead_jobs, on purpose.
 DOOMED = ("doomed", "hopeless")
+_EVENT_SECONDS, _EVENTS = 5, 8
 STEPS = ("reserve", "charge", "ship")
 
 _EFFECT = text("INSERT INTO effects (job_id, fencing_token) VALUES (:job_id, :token)")
@@ -120,6 +132,17 @@ def follow() -> None:
 
 
 @_job
+def awaited(event: str) -> None:
+    """Settle after an event, or without one, and a nap."""
+    with suppress(EventTimeoutError):
+        if wait_for(event, timeout=3) != event:
+            raise Dead("the payload of another event")
+    nap(0.1)
+    with transaction() as session:
+        _take_effect(session)
+
+
+@_job
 def doomed() -> None:
     """Give up at once."""
     raise Dead("on purpose")
@@ -131,7 +154,7 @@ def hopeless() -> None:
     raise RuntimeError("never")
 
 
-def options(kind: str, chance: random.Random) -> dict[str, Any]:
+def options(kind: str, chance: random.Random) -> dict[str, Any]:  # noqa: PLR0911
     """Arguments and options with which a job of this kind is staged."""
     match kind:
         case "flaky":
@@ -142,10 +165,17 @@ def options(kind: str, chance: random.Random) -> dict[str, Any]:
             return {"args": [chance.choice([0, 0, 0, 0.3])]}
         case "slow":
             return {"args": [chance.choice([0, 0.5, 2.5]), chance.choice([0, 0.5, 2.5])]}
+        case "awaited":
+            return {"args": [name_of_event(chance)]}
         case "hopeless":
             return {"max_attempts": 2}
         case _:
             return {}
+
+
+def name_of_event(chance: random.Random) -> str:
+    """One of a few names that are in use for some seconds."""
+    return f"{int(time()) // _EVENT_SECONDS}-{chance.randrange(_EVENTS)}"
 
 
 # By the name of the kind: the job, and how often it is chosen.
@@ -159,6 +189,7 @@ KINDS: dict[str, tuple[Job[..., None], float]] = {
     "slow": (slow, 5),
     "parent": (parent, 5),
     "follow": (follow, 8),
+    "awaited": (awaited, 5),
     "doomed": (doomed, 2),
     "hopeless": (hopeless, 2),
 }

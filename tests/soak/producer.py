@@ -20,12 +20,12 @@ from uuid import uuid4
 
 import psycopg
 
-from drain import stage
+from drain import emit, stage
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from tests.soak import tables
-from tests.soak.jobs import KINDS, options
+from tests.soak.jobs import KINDS, name_of_event, options
 
 # Rules of the first three come and go; those of the others stay.
 QUEUES = ("mail", "index", "bulk", "calls", "ordered")
@@ -70,10 +70,14 @@ def main(seed: int, journal: Path) -> None:
 
 def _transact(connection: Connection, chance: random.Random, told: TextIO) -> None:
     rolls_back = chance.random() < 0.15
+    # Before or after the jobs that wait for them.
+    events = [name_of_event(chance) for _ in range(2)]
     with connection.transaction(force_rollback=rolls_back):
         ids = [_stage_one(connection, chance) for _ in range(chance.randint(1, 4))]
         if chance.random() < 0.03:
             _schedule(connection, chance)
+        for event in events:
+            emit(connection, event, event)
         if chance.random() < 0.03:
             # Ids that were given out later are committed, drained and finished meanwhile.
             sleep(chance.uniform(0, _LONG_SECONDS))

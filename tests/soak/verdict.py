@@ -61,7 +61,9 @@ _QUESTIONS = {
     "took a step and did not record it so": """
         SELECT job_id FROM (
             (SELECT * FROM stepped EXCEPT SELECT job_id, name, fencing_token FROM job_steps)
-            UNION ALL (SELECT job_id, name, fencing_token FROM job_steps EXCEPT SELECT * FROM stepped)) AS apart
+            UNION ALL (SELECT job_id, name, fencing_token FROM job_steps
+                WHERE job_id IN (SELECT job_id FROM wanted WHERE kind = 'stepped')
+                EXCEPT SELECT * FROM stepped)) AS apart
     """,
     "finished without a step": """
         SELECT job_id FROM wanted WHERE kind = 'stepped' AND job_id IN (
@@ -85,6 +87,7 @@ _QUESTIONS = {
             < (SELECT max(number) FROM witness WHERE job_id = awaited_id AND change < 0)
     """,
     "still waits for a job": "SELECT child_id FROM job_edges WHERE state = 'waiting'",
+    "still waits for an event": "SELECT job_id FROM job_waits",
     "cancelled, and ended otherwise": """
         SELECT job_id FROM cancelled
         WHERE job_id NOT IN (SELECT id FROM dead_jobs WHERE reason = 'cancelled')

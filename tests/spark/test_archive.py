@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from drain.database import postgres
 from drain.errors import DrainError
-from drain.pipeline import archive as work
-from drain.pipeline import days, files, follow, history
+from drain.pipeline import archive as work, days, files, follow, history
 from drain.pipeline.commands.archive import archive as command
 from drain.pipeline.datasources.tables import FinishedJobsStream
 from drain.pipeline.lake import files as archives
@@ -523,7 +522,7 @@ def test_a_day_in_use_stays_and_the_next_one_is_archived(
         reader.execute(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE")
         result = archive()
     assert result.exit_code == 1
-    assert f"archived, but a transaction uses {name}" in result.output
+    assert f"archived, but {name} was not dropped: finished_jobs is in use" in result.output
     assert f"{YESTERDAY}  5 rows  archived, partition dropped" in result.output
     again = archive()
     assert (again.exit_code, in_files(path, YESTERDAY - timedelta(days=1))) == (0, [1, 2, 3, 4, 5])
@@ -626,7 +625,7 @@ def test_an_archiver_that_is_killed_is_completed_by_the_next_one(
     assert in_postgres(database_url) == 0
 
 
-def not_called(_: days.Order) -> days.Answer:
+def not_called(_: Sequence[days.Order]) -> list[days.Answer]:
     raise AssertionError
 
 
@@ -640,7 +639,8 @@ from drain.pipeline import archive, files
 from drain.pipeline.datasources import adbc, transactions
 from drain.pipeline.days import Answer, Comparison
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-def write(order):
+def write(orders):
+    (order,) = orders
     place = Archive(order.archive)
     before = [file.path for file in place.files(order.day)]
     with adbc.connect(order.database_url, "tests") as connection:
@@ -649,7 +649,7 @@ def write(order):
     written = [
         file for number, half in enumerate(halves) for file in files.write(place, order.day, f"x{{number}}", half)
     ]
-    return Answer(written, True, before, Comparison(100, 0, 0, 0))
+    return [Answer(written, True, before, Comparison(100, 0, 0, 0))]
 {patch}
 with archive.exclusive({database_url!r}) as lock:
     (day,) = finished.closed_days(lock)

@@ -20,8 +20,7 @@ import psycopg
 import pytest
 
 from drain.errors import DrainError
-from drain.pipeline import archive as work
-from drain.pipeline import closing, days, files, follow, hours
+from drain.pipeline import archive as work, closing, days, files, follow, hours
 from drain.pipeline.follow import Follower
 from tests.helpers import ROOT, query, wait_until
 from tests.spark.test_archive import (
@@ -274,6 +273,10 @@ def test_the_command_uses_spark_only_to_close_days(
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 50, YESTERDAY)
     finish(database_url, 51, 60, TODAY)
+    query(
+        database_url,
+        "INSERT INTO job_steps (job_id, name, result, seconds, fencing_token) VALUES (50, 'a', 'null', 1, 1)",
+    )
     words = ["archive", str(path), "--follow", "--json", "--keep-days", "0", "--master", "local[1]"]
     process = subprocess.Popen(
         [sys.executable, "-m", "drain", *words, "--nice", "0", "--conf", "spark.sql.shuffle.partitions=1"],
@@ -297,6 +300,7 @@ def test_the_command_uses_spark_only_to_close_days(
     assert sum(event["rows"] for event in events if event["event"] == "batch") == 60
     assert int(status.partition("VmHWM:")[2].split()[0]) < 300_000
     assert in_files(path, YESTERDAY) == list(range(1, 51))
+    assert len(list((path / "job_steps" / f"finished_date={YESTERDAY}").glob("whole-*.parquet"))) == 1
 
 
 def test_spark_ends_with_its_follower(database_url: str, path: Path) -> None:
@@ -304,7 +308,7 @@ def test_spark_ends_with_its_follower(database_url: str, path: Path) -> None:
     closer = closing.Closer({"master": "local[1]", "settings": {}, "verbose": False, "nice": 0})
     closer.end()
     with pytest.raises(DrainError, match="Spark was ended"):
-        closer(order)
+        closer([order])
     closer = closing.Closer({"master": "bogus", "settings": {}, "verbose": False, "nice": 0})
     with pytest.raises(DrainError, match="Spark did not start"):
-        closer(order)
+        closer([order])

@@ -1,7 +1,8 @@
 """Archives with files of every version of job-drain: `tests/archive_layouts` has a day of each layout, two rows a day.
 
 Each day was written with the columns of `finished_jobs` at its time, until 24 November with a directory for each queue.
-When a column is added, write a day of the new layout with `drain.pipeline.files.write` and `add_to_day`.
+When a column is added, write a day of the new layout with `drain.pipeline.files.write` and `add_to_day`. Steps,
+edges and flows have been archived since 29 November: their first layout is in the day of 20 November.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from drain.__main__ import main
 from drain.contrib.rehearsal import past
 from drain.errors import DrainError
 from drain.pipeline import files, history
+from drain.pipeline.archive import RELATED
+from drain.pipeline.datasources import columns
 from drain.pipeline.failures import explained
 from drain.pipeline.lake import files as archive
 from tests.helpers import environment
@@ -62,6 +65,19 @@ def test_spark_reads_all_layouts_together_and_absent_columns_are_null(spark: Spa
     assert [row.id for row in rows] == IDS
     for name, value in (("key", "acme"), ("result", "true"), ("staged_by", "shop")):
         assert [row[name] for row in rows] == [value if id_ >= first_with(name) else None for id_ in IDS]
+
+
+@pytest.mark.parametrize("table", RELATED)
+def test_the_other_tables_have_a_sample_of_every_layout_too(spark: SparkSession, table: str) -> None:
+    (*_, latest) = sorted((ARCHIVE / table).glob("finished_date=*/*.parquet"))
+    assert set(pq.ParquetFile(latest).schema_arrow.names) == columns.TABLES[table].keys()
+    names = list(columns.TABLES[table])
+    found = history.read(spark, str(ARCHIVE), names, table=table).orderBy(*columns.KEYS[table]).collect()
+    assert [row[0] for row in found] == {"job_steps": [9, 10], "job_edges": [10], "flows": [10]}[table]
+    # `None`s are those of the samples.
+    assert [name for name in names if found[0][name] is None] == (
+        ["on_complete", "on_dead", "expires_at"] if table == "flows" else []
+    )
 
 
 @pytest.mark.parametrize(

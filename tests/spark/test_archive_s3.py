@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from pyarrow.fs import S3FileSystem
 
 from drain.__main__ import main
-from drain.pipeline import archive as work
-from drain.pipeline import follow, hours
+from drain.pipeline import archive as work, follow, hours
 from drain.pipeline.lake import files as archive
 from tests.helpers import ROOT, environment, stage_jobs
 from tests.object_store import object_store
@@ -96,7 +95,7 @@ def test_days_are_archived_and_read_under_both_url_schemes(
         env=environment(database_url, redis_url, **variables),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -332,7 +332,7 @@ def many(database_url: str, tmp_path: Path) -> str:
 
 def until_it_copies(database_url: str) -> None:
     copying = "SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 0 AND datname = current_database()"
-    wait_until(lambda: query(database_url, copying), 120)
+    wait_until(lambda: query(database_url, copying), 300)
 
 
 def hurry(database_url: str) -> None:

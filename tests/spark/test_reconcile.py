@@ -28,8 +28,12 @@ from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqu
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from docsearch import application, index, store  # noqa: E402
-from docsearch import spark as docsearch_spark  # noqa: E402
+from docsearch import (  # noqa: E402
+    application,
+    index,
+    spark as docsearch_spark,
+    store,
+)
 from docsearch.corpus import Entry  # noqa: E402
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ import polars as pl
 import psycopg
 import pyarrow as pa
 import pytest
-from pyarrow import orc
-from pyarrow import parquet as pq
+from pyarrow import orc, parquet as pq
 
 from drain.errors import DrainError
 from drain.pipeline.failures import explained

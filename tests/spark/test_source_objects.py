@@ -13,8 +13,7 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from pyarrow import fs, orc
-from pyarrow import parquet as pq
+from pyarrow import fs, orc, parquet as pq
 
 from drain.__main__ import main
 from drain.errors import ConfigError, DrainError

@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from drain.errors import ConfigError
-from drain.pipeline.commands.stats import _show, about
+from drain.pipeline.commands.stats import _show, _table, about
 from drain.pipeline.stats import page, words
 from drain.pipeline.stats.as_json import as_json
 from drain.pipeline.stats.drawing import draw
 from drain.pipeline.stats.plots import Plot, Series
 from drain.pipeline.stats.question import Question, literal, parse_time
 from drain.pipeline.stats.report import Ended, Error, Finished, Group, Period, Report, Times, Weeks
+from drain.pipeline.stats.tables import Table
 from tests.chromium import chromium, overhang, severe_findings, tab
 
 
@@ -31,6 +34,26 @@ from tests.chromium import chromium, overhang, severe_findings, tab
 )
 def test_a_duration_uses_the_most_compact_unit(duration: float | None, text: str) -> None:
     assert words.seconds(duration) == text
+
+
+def test_long_names_of_flows_and_nodes_fit_into_a_terminal() -> None:
+    times = ["27.8 h", "27.8 h", "27.8 h"]
+    names = ["a flow " * 30, "a node " * 30]
+    for texts, columns, row in (
+        (1, ("flow", "completed", "unfinished", "cancelled", "members", "dead"), [names[0], *["1.23M"] * 5]),
+        (2, ("flow", "node", "completed"), [*names, "1.23M"]),
+    ):
+        console = Console(width=80, file=StringIO())
+        shown = Table("", (*columns, "p50", "p95", "max"), [[*row, *times]], texts=texts)
+        console.print(_table(shown, 80))
+        lines = cast(StringIO, console.file).getvalue().splitlines()
+        # A heading may take a second line.
+        assert len(lines) <= 3
+        assert max(map(len, lines)) <= 80
+        assert lines[-1].split()[-len(columns[texts:]) - 3 :] == [
+            *["1.23M"] * len(columns[texts:]),
+            *["27.8h"] * 3,
+        ]
 
 
 def test_a_share_is_a_percentage_and_a_tiny_one_is_not_zero() -> None:

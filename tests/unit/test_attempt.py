@@ -23,8 +23,7 @@ from drain.workers.context.current import Attempt
 from drain.workers.errors import JobTimeoutError, LeaseLostError
 from drain.workers.execution import alarm as alarms
 from drain.workers.execution.alarm import interruptible
-from drain.workers.execution.attempt import outcome_of, run_in_loop
-from drain.workers.execution.attempt import run as run_here
+from drain.workers.execution.attempt import outcome_of, run as run_here, run_in_loop
 from drain.workers.execution.calling import Call
 from drain.workers.execution.outcome import (
     Deferred,

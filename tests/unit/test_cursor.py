@@ -2,8 +2,7 @@
 
 import pytest
 
-from drain.enqueuer import cursor as cursor_module
-from drain.enqueuer import pacer as pacer_module
+from drain.enqueuer import cursor as cursor_module, pacer as pacer_module
 from drain.enqueuer.cursor import Scan, ScanCursor
 from drain.enqueuer.pacer import Pacer
 from drain.tables.staged import START, DueJob, Place

@@ -22,6 +22,7 @@ from drain import metrics
 from drain.__main__ import main
 from drain.config import VARIABLES, Settings
 from drain.contrib.scaling import leader as scaling
+from drain.enqueuer import objectives
 from drain.jobs.registry import job
 from tests.golden import PRINTED
 from tests.unit.test_printed import commands
@@ -119,7 +120,7 @@ def test_every_log_line_has_an_event() -> None:
 
 def all_metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, type and labels of each metric of the enqueuer."""
-    for metric in [*vars(metrics).values(), *vars(scaling).values()]:
+    for metric in [*vars(metrics).values(), *vars(scaling).values(), *vars(objectives).values()]:
         if isinstance(metric, Counter | Gauge | Histogram):
             yield next(iter(metric.describe())).name, type(metric).__name__.lower(), metric._labelnames
 

@@ -104,7 +104,8 @@ def test_a_job_interrupted_while_it_begins_leaves_a_working_heartbeat() -> None:
     held: Any = [Attempt(60)]
     heartbeat = Heartbeat("postgresql://nowhere", lambda: held)
     heartbeat._start()
-    for step in interrupted_at_each_step(lambda: heartbeat.wake_by(time.monotonic() + 1)):
+    # Later than the next attempt is due, however slow the machine: no attempt is behind this call.
+    for step in interrupted_at_each_step(lambda: heartbeat.wake_by(time.monotonic() + 30)):
         attempt = Attempt(0.01)
         held[:] = [attempt]
         threading.Thread(target=heartbeat.wake_by, args=(attempt.due_at,), daemon=True).start()

@@ -2,8 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from drain import wire
 from drain.__main__ import main

@@ -16,8 +16,14 @@ from drain.metrics import NOT_REGISTERED, OTHERS
 from drain.tables.claims import Claim
 from drain.workers.errors import Dead
 from drain.workers.execution.decision import DEAD, FINISHED, RETRYING, STALE
-from drain.workers.execution.outcome import FINISHED as RETURNED
-from drain.workers.execution.outcome import Failed, GaveUp, Interrupted, Unreadable, describe
+from drain.workers.execution.outcome import (
+    FINISHED as RETURNED,
+    Failed,
+    GaveUp,
+    Interrupted,
+    Unreadable,
+    describe,
+)
 from drain.workers.measures import memory
 from drain.workers.measures.memory import Measures
 from drain.workers.measures.worker_metrics import OWN_PAIRS, Meter, Run

@@ -5,11 +5,9 @@ from typing import Any, cast
 
 import pytest
 from docsearch.index import Hit
-from docsearch.report import Report as DemoReport
-from docsearch.report import Result as DemoResult
+from docsearch.report import Report as DemoReport, Result as DemoResult
 from docsearch.verdict import Verdict as DemoVerdict
-from drills.report import Report as DrillReport
-from drills.report import Result as DrillResult
+from drills.report import Report as DrillReport, Result as DrillResult
 from drills.verdict import Evidence, Verdict
 
 from drain.pipeline.archive import Archived
@@ -17,8 +15,7 @@ from drain.pipeline.backfill import Preview
 from drain.pipeline.commands.archive import _show as show_archived
 from drain.pipeline.commands.backfill import _show_preview
 from drain.pipeline.commands.reconcile import _show as show_differences
-from drain.pipeline.commands.stats import _show as show_stats
-from drain.pipeline.commands.stats import about
+from drain.pipeline.commands.stats import _show as show_stats, about
 from drain.pipeline.comparison import DELETED, DIFFERENT
 from drain.pipeline.copying import Step
 from drain.pipeline.stats.question import Question

@@ -179,6 +179,7 @@ def test_the_example_file_in_the_how_to_is_valid() -> None:
         ("[calls]\nrunning = 0", "queue calls: running must be a whole number"),
         ("['a b']\nrunning = 1", "'a b' is not a queue name"),
         ("[calls]\nrate = '1/s'\nrate = '2/s'", "it is not valid TOML"),
+        pytest.param(f"[calls]\nrunning = {'9' * 5000}", "it is not valid TOML", id="digits"),
     ],
 )
 def test_an_invalid_file_is_refused_on_one_line(text: str, complaint: str) -> None:

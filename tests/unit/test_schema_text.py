@@ -26,23 +26,32 @@ TABLES = {
     "cancelled_claims",
     "job_steps",
     "job_edges",
+    "flows",
+    "job_waits",
+    "job_events",
 } | PARTITIONS
 # Module below drain/tables/ -> the tables whose rows its statements change, take out, and put in. A row is changed and
 # taken out by the modules of its table alone; `staged_jobs` is where applications write.
 WRITES: dict[str, dict[str, set[str]]] = {
     "staged": {
         "UPDATE": {"staged_jobs", "job_edges"},
-        "DELETE FROM": {"staged_jobs_ready"},
-        "INSERT INTO": {"staged_jobs", "inflight_jobs", "dead_jobs"},
+        "DELETE FROM": {"staged_jobs_ready", "staged_jobs_scheduled"},
+        "INSERT INTO": {"staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs"},
     },
     "inserts": {"INSERT INTO": {"staged_jobs"}},
+    "flows": {"INSERT INTO": {"staged_jobs"}},
     "unique": {
         "UPDATE": {"staged_jobs", "inflight_jobs"},
         "DELETE FROM": {"staged_jobs", "inflight_jobs"},
         "INSERT INTO": {"finished_jobs"},
     },
     "edges": {"UPDATE": {"job_edges"}},
-    # From job_steps and job_edges.
+    "waits": {
+        "UPDATE": {"inflight_jobs"},
+        "INSERT INTO": {"job_waits", "job_steps"},
+        "DELETE FROM": {"job_waits", "job_events"},
+    },
+    # From job_steps, job_edges, flows and job_waits.
     "gone": {"DELETE FROM": {"{"}},
     "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
@@ -69,7 +78,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "changes": {"UPDATE": {"staged_jobs", "inflight_jobs"}},
     "dead": {
         "DELETE FROM": {"dead_jobs"},
-        "UPDATE": {"job_edges"},
+        "UPDATE": {"job_edges", "staged_jobs", "staged_jobs_scheduled"},
         "INSERT INTO": {"staged_jobs"},
     },
     "finished": {"UPDATE": {"finished_jobs"}, "DELETE FROM": {"finished_jobs_other"}},
@@ -88,11 +97,16 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "time_travel": {
         "UPDATE": {
             *("staged_jobs", "inflight_jobs", "finished_jobs"),
-            *("crons", "queue_pauses", "idempotency_keys"),
+            *("crons", "queue_pauses", "idempotency_keys", "job_waits"),
         },
     },
     "leader_progress": {"UPDATE": {"drain_state"}},
     "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
+    "flow_pauses": {
+        "UPDATE": {"staged_jobs", "job_edges"},
+        "DELETE FROM": {"staged_jobs", "dead_jobs"},
+        "INSERT INTO": {"staged_jobs", "job_edges"},
+    },
     "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},
 }
 OF_INFLIGHT_JOBS = {
@@ -105,6 +119,7 @@ OF_INFLIGHT_JOBS = {
     "cancellations",
     "changes",
     "time_travel",
+    "waits",
 }
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
@@ -152,10 +167,10 @@ def module_of_the_tables(path: Path) -> str | None:
 
 
 # The roles; the schema in which all the rest is made; a hint at what to do behind a pooler; the temporary table by
-# which a rehearsal cannot be committed, and that of bulk runs whose jobs are not due at once.
+# which a rehearsal cannot be committed, and those of bulk runs whose jobs are not due at once or members of a flow.
 ELSEWHERE = {
     *(("roles.py", "ROLE"), ("schema.py", "SCHEMA"), ("refusals.py", "ROLE"), ("session.py", "TABLE")),
-    ("staged.py", "TABLE"),
+    *(("staged.py", "TABLE"), ("bulk_flows.py", "TABLE"), ("bulk_flows.py", "INDEX")),
 }
 
 

@@ -5,8 +5,7 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from drain.jobs.timetable import Timetable, TimetableError, check_schedule
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 import sqlalchemy
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 from psycopg.conninfo import conninfo_to_dict
 
 from drain import urls

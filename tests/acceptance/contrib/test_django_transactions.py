@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import DataError, connection, connections
-from django.db import transaction as of_django
+from django.db import DataError, connection, connections, transaction as of_django
 from django.db.transaction import atomic
 
 import drain.contrib.django

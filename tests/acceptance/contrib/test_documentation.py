@@ -74,6 +74,7 @@ class Reader:
         self._patch.setitem(sys.modules, "page", self._page)
         self._helpers: dict[str, Callable[..., Any]] = {
             "outcome": self.outcome,
+            "ran": self.ran,
             "last_error": self.last_error,
             "rows": self.rows,
             "use_django": self.use_django,
@@ -164,6 +165,19 @@ class Reader:
     def outcome(self, job: Any, *args: Any) -> str:
         """Deliver one job, try it once; returns what the attempt came to."""
         return self.shop.work(self.shop.deliver(job, *args))
+
+    def ran(self) -> bool:
+        """Run all jobs to their end, and those that they let start."""
+        for _ in range(MOST_ATTEMPTS):
+            with new_enqueuer(self.shop.database_url, self._redis_url) as enqueuer:
+                enqueuer.unblock_all()
+                enqueuer.drain()
+            waiting = ids_in(self.shop.database_url, "inflight_jobs")
+            for job_id in waiting:
+                self.shop.work(job_id)
+            if not waiting:
+                return True
+        raise AssertionError(f"jobs {waiting} never end")
 
     def last_error(self, job: Any, *args: Any) -> str:
         """Deliver one job, try it once; returns the type of the exception."""

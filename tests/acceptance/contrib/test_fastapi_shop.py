@@ -43,7 +43,7 @@ def test_the_shops_own_suite_passes_and_cleans_up(env: dict[str, str], database_
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 passed" in done.stdout
+    assert "11 passed" in done.stdout
     assert query(database_url, "SELECT to_regclass('orders'), count(*) FROM finished_jobs") == [(None, 0)]
 
 

@@ -16,8 +16,7 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 
 from drain.contrib.plain.channel_worker import _is_alive
 from drain.workers.process.rq_commands import replace_at_birth
-from tests import jobs_in_batches as jobs
-from tests import plain_probes as probes
+from tests import jobs_in_batches as jobs, plain_probes as probes
 from tests.helpers import (
     DRAIN,
     NAMESPACE,

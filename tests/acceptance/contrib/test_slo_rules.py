@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.contrib.slo import prometheus
-from drain.contrib.slo import prometheus as yaml
+from drain.admission.declared import Objectives
+from drain.contrib.slo import prometheus, prometheus as yaml
 from drain.contrib.slo.declared import Slo, declared
 from drain.jobs import registry
 from drain.jobs.objectives import TARGETS, Objective
@@ -22,6 +22,7 @@ PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool on PATH")
 CALLS = Slo("queue", "calls", Objective(99, 5), "calls")
 SEND = Slo("job", "shop.jobs.send", Objective(99.9, 30), "mail")
+IMPORT = Slo("flow", "nightly import", Objective(99, 600, "finish"), None)
 HOSTILE = Slo("job", "a\"b'c\\d{{ $value }}\n#: x", Objective(90, 1), "mail")
 
 
@@ -30,6 +31,9 @@ def promtool(*args: str, cwd: Path) -> str:
     done = subprocess.run([PROMTOOL, *args], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+FLOW_ALERTS = ("DrainSLOBurnsFast", "DrainSLOBurnsSlowly", "DrainSLONothingFinishes")
 
 
 def series(name: str, labels: str, values: str) -> dict[str, str]:
@@ -49,7 +53,7 @@ def starts(
 def firing(tmp_path: Path, slo: Slo, given: Sequence[Any], at: str, alerts: Sequence[str]) -> None:
     """Let Prometheus evaluate an objective's rules on these series: these alerts fire at that time, and no other."""
     (tmp_path / "slo.yml").write_text(prometheus.rules([slo]), encoding="utf-8")
-    names = ("DrainSLOBurnsFast", "DrainSLOBurnsSlowly", "DrainSLONothingStarts")
+    names = ("DrainSLOBurnsFast", "DrainSLOBurnsSlowly", "DrainSLONothingStarts", "DrainSLONothingFinishes")
     severity = {"DrainSLOBurnsSlowly": "warning"}
     expected = [
         {
@@ -75,7 +79,9 @@ def firing(tmp_path: Path, slo: Slo, given: Sequence[Any], at: str, alerts: Sequ
 
 @needs_promtool
 def test_promtool_accepts_the_rules_whatever_the_names(tmp_path: Path) -> None:
-    (tmp_path / "slo.yml").write_text(prometheus.rules([CALLS, SEND, HOSTILE]), encoding="utf-8")
+    (tmp_path / "slo.yml").write_text(
+        prometheus.rules([CALLS, SEND, IMPORT, HOSTILE, HOSTILE._replace(kind="flow")]), encoding="utf-8"
+    )
     assert "SUCCESS" in promtool("check", "rules", "slo.yml", cwd=tmp_path)
 
 
@@ -151,6 +157,37 @@ def test_jobs_that_never_start_raise_an_alert(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, [waits, paused], "20m", [])
 
 
+def ends(in_time: str, late: str, finished: str, *, flow: str = "nightly import") -> list[Any]:
+    """Counters of flows, minute by minute: in time, late, and all that finished."""
+    labels = f'flow="{flow}",job="drain-run"'
+    return [
+        series("drain_flow_seconds_bucket", f'{labels},le="600.0"', in_time),
+        series("drain_late_flows_total", labels, late),
+        series("drain_flow_seconds_count", labels, finished),
+    ]
+
+
+@needs_promtool
+def test_half_the_flows_late_page_even_if_they_never_finish(tmp_path: Path) -> None:
+    given = ends("0+60x30 1830+30x30", "0x30 30+30x29", "0+60x30 1830+30x30")
+    firing(tmp_path, IMPORT, given, "60m", ["DrainSLOBurnsFast", "DrainSLOBurnsSlowly"])
+    firing(tmp_path, IMPORT, ends("0x60", "0+10x60", "0x60"), "60m", [*FLOW_ALERTS])
+
+
+@needs_promtool
+def test_flows_that_spend_exactly_their_error_budget_are_quiet(tmp_path: Path) -> None:
+    firing(tmp_path, IMPORT, ends("0+99x420", "0+1x420", "0+100x420"), "7h", [])
+    firing(tmp_path, IMPORT, ends("0x420", "0x420", "0x420"), "7h", [])
+    firing(tmp_path, IMPORT, ends("0x60", "0+10x60", "0x60", flow="another"), "60m", [])
+
+
+@needs_promtool
+def test_one_late_flow_raises_an_alert_unless_another_has_finished(tmp_path: Path) -> None:
+    firing(tmp_path, IMPORT, ends("5x90", "0x40 1x50", "5x90"), "60m", ["DrainSLONothingFinishes"])
+    firing(tmp_path, IMPORT, ends("5x90", "0x40 1x50", "5x50 6x40"), "60m", [])
+    firing(tmp_path, IMPORT, ends("5x90", "0x90", "5x90"), "60m", [])
+
+
 def test_each_allowed_threshold_matches_a_histogram_bucket() -> None:
     from prometheus_client.utils import floatToGoString
 
@@ -163,7 +200,8 @@ def test_objectives_come_from_jobs_and_from_the_file(monkeypatch: pytest.MonkeyP
     job(name="b", queue="mail", slo="99.9% start within 30s")(lambda: None)
     job(name="a")(lambda: None)
 
-    assert declared({"calls": Objective(99, 5)}) == [CALLS, Slo("job", "b", Objective(99.9, 30), "mail")]
+    of_file = Objectives({"calls": Objective(99, 5)}, {IMPORT.name: IMPORT.objective})
+    assert declared(of_file) == [CALLS, IMPORT, Slo("job", "b", Objective(99.9, 30), "mail")]
 
 
 def run(*args: str) -> Any:
@@ -172,12 +210,18 @@ def run(*args: str) -> Any:
 
 def test_the_command_writes_the_rules_to_standard_output_or_to_a_file(tmp_path: Path) -> None:
     file, output = tmp_path / "queues.toml", tmp_path / "slo.yml"
-    file.write_text('[calls]\nrunning = 5\nslo = "99% start within 5s"\n', encoding="utf-8")
+    text = """[calls]
+        running = 5
+        slo = "99% start within 5s"
+        [flow."nightly import"]
+        slo = "99% finish within 10m"
+        """
+    file.write_text(text, encoding="utf-8")
     printed = run("--queue-file", str(file))
-    assert (printed.exit_code, printed.stdout) == (0, prometheus.rules([CALLS]))
+    assert (printed.exit_code, printed.stdout) == (0, prometheus.rules([CALLS, IMPORT]))
     written = run("--queue-file", str(file), "--output", str(output))
     assert (written.exit_code, written.stdout) == (0, "")
-    assert output.read_text(encoding="utf-8") == prometheus.rules([CALLS])
+    assert output.read_text(encoding="utf-8") == printed.stdout
 
 
 @pytest.mark.parametrize(
@@ -185,6 +229,7 @@ def test_the_command_writes_the_rules_to_standard_output_or_to_a_file(tmp_path: 
     [
         (b"", 'no SLOs; declare one with @job(slo="99% start within 5s")'),
         (b'[calls]\nslo = "soon"', "queue calls: slo: an SLO is written as"),
+        (b'[flow.a]\nslo = "soon"', "flow a: slo: an SLO is written as"),
         (b"[calls", "it is not valid TOML"),
         (b"\xff", "not UTF-8 text"),
     ],

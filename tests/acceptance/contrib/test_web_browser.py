@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ MANY = 100_000
 PAGES = (
     *("/", "/queues/queue-00", "/queues/hostile", "/queues/hostile/keys", "/queues/queue-00/next", "/login"),
     *("/dead", "/cron", "/workers", "/workers/running", "/bulk", "/statistics", "/design"),
+    *("/flows", "/flows/nightly"),
     *("/search", "/search?q=queue:hostile", "/search?q=state:asleep", "/search?q=queue:none"),
 )
 WAYS = [(WIDE, False), (NARROW, True)]
@@ -42,6 +44,16 @@ def crowded(servers: Any, template: str) -> Iterator[str]:
     with _database(servers, template) as url, closing(postgres.connect(url, "crowd")) as connection:
         fill(connection, staged=MANY, inflight=MANY, finished=MANY, dead=MANY)
         fill_with_hostile_texts(connection)
+        with connection.transaction():
+            ((flow_id,),) = connection.execute(
+                'SELECT id FROM drain_flow(\'{"name": "nightly"}\')'
+            ).fetchall()
+            first = None
+            for node in ("fetch", "<script>window.hacked = true</script>", "load"):
+                options = json.dumps({"flow": flow_id, "node": node, "after": [first] if first else []})
+                ((first,),) = connection.execute(
+                    "SELECT drain_stage('m.f', '[]', %s::text::jsonb)", (options,)
+                ).fetchall()
         yield url
 
 
@@ -88,7 +100,16 @@ def test_untrusted_text_never_runs_as_a_script(
     browser: Browser, address: str, addresses_of_jobs: list[str]
 ) -> None:
     searches = [f"/search?{urlencode({'q': text})}" for text in HOSTILE]
-    lists = ["/", "/queues/hostile", "/dead", "/dead?queue=hostile", "/cron", "/workers"]
+    lists = [
+        "/",
+        "/queues/hostile",
+        "/dead",
+        "/dead?queue=hostile",
+        "/cron",
+        "/workers",
+        "/flows",
+        "/flows/nightly",
+    ]
     with tab(browser, address) as page:
         log_in(page)
         for path in [*lists, *searches, *addresses_of_jobs]:

@@ -15,7 +15,7 @@ def test_the_check_and_the_page_agree_with_the_status(database_url: str, redis_u
     with postgres.connect(database_url, "tests") as connection:
         found = system.read(connection)
     figures = {each.name: each.value for each in judge(found, Thresholds()).figures}
-    waits = sum(WAITING.values()) - WAITING["scheduled"] - WAITING["retrying"]
+    waits = sum(WAITING.values()) - WAITING["scheduled"] - WAITING["retrying"] - WAITING["parked"]
     expected = {name: NUMBERS[name] for name in ("running", "retrying", "dead")} | {"waiting": waits}
     assert {name: figures[name] for name in expected} == expected
     with visitor(database_url, redis_url) as browser:

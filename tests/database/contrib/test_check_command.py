@@ -14,6 +14,7 @@ from redis import Redis
 from rq import SimpleWorker
 
 from drain.__main__ import main
+from tests.flows import flows
 from tests.helpers import environment, new_enqueuer, query, stage_jobs
 from tests.hostility import Place
 from tests.proxy import proxied
@@ -117,6 +118,27 @@ def test_each_problem_has_its_own_level(
     assert text.startswith(
         "DRAIN CRITICAL - no worker for queue mail; all attempts are failing in queue mail | "
     )
+
+
+@pytest.mark.usefixtures("attended")
+def test_a_failed_flow_and_an_overdue_wait_are_reported(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    with flows(database_url, redis_url) as jobs:
+        query(database_url, "UPDATE drain_state SET leader = 'me', leader_since = now()")
+        jobs.look()
+        (flow,) = jobs.flow()
+        jobs.die(jobs.stage(flow=flow))
+        jobs.look()
+        quiet = ("--max-dead", ",")
+        assert found(env, *quiet) == (1, {"failed_flows": "warning"})
+        assert found(env, *quiet, "--max-failed-flows", "0") == (2, {"failed_flows": "critical"})
+        query(
+            database_url,
+            "INSERT INTO job_waits (job_id, name, deadline, fencing_token) VALUES (1, 'a', now() - interval '1 h', 1)",
+        )
+        text = check(env, *quiet, "--max-failed-flows", "1").stdout
+    assert text.startswith("DRAIN CRITICAL - the leader has not ended a wait for 1h | ")
 
 
 def test_a_database_of_another_version_and_one_without_a_schema_are_critical(

@@ -14,8 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from drain.contrib.rehearsal import command as rehearse_command
-from drain.contrib.rehearsal import isolated, session
+from drain.contrib.rehearsal import command as rehearse_command, isolated, session
 from drain.contrib.rehearsal.difference import ELSEWHERE
 from drain.contrib.rehearsal.past import End, PastJob
 from drain.contrib.rehearsal.rehearsal import rehearse as rehearse_one

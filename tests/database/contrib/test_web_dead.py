@@ -156,7 +156,7 @@ def test_a_job_that_died_again_after_the_form_was_shown_stays_dead(
     dies_again(database_url, *ids)
     refused = browser.post(f"/dead/{verb}", shown, of=page)
     assert refused.status_code == 400
-    assert "all of these jobs were retried or discarded since the page was loaded" in refused.text
+    assert "the jobs were retried or discarded in the meantime" in refused.text
     assert ids_in(database_url, "dead_jobs") == ids[:2]
 
 
@@ -391,7 +391,7 @@ def test_jobs_already_retried_or_discarded_are_skipped(database_url: str, browse
     assert "2 jobs staged again; 1 other had moved on" in browser.get(done.headers["location"])
     again = confirm(browser, "retry", question)
     assert again.status_code == 400
-    assert "all of these jobs were retried or discarded since the page was loaded" in again.text
+    assert "the jobs were retried or discarded in the meantime" in again.text
     assert ids_in(database_url, "staged_jobs") == ids[1:]
 
 

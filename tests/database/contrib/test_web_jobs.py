@@ -230,6 +230,23 @@ def test_a_dead_job_is_retried_once(
     assert vars(record)["given"]["job_id"] == str(job_id)
 
 
+def test_a_dead_job_is_retried_with_other_arguments(
+    database_url: str, browser: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "drain.contrib.web.writes")
+    (job_id,) = bury(database_url, job_args=["coffee"])
+    browser.log_in("Anna")
+    form = {"seen_at": "2100-01-01T00:00:00Z", "args": "[tea]", "kwargs": ""}
+    refused = browser.post(f"/jobs/{job_id}/retry", form, of="/dead")
+    assert (refused.status_code, "cannot be read as JSON" in refused.text) == (400, True)
+    answer = browser.post(f"/jobs/{job_id}/retry", form | {"args": '["tea"]'}, of="/dead")
+    assert f"job {job_id} is staged again with other arguments" in said(browser, answer)
+    ((args, death),) = query(database_url, "SELECT job_args, history -> -1 FROM staged_jobs")
+    assert (args, death["job_args"], death["edited_by"]) == (["tea"], ["coffee"], "Anna")
+    assert "coffee" in browser.get(f"/jobs/{job_id}").partition("Arguments before the edit of death 1")[2]
+    assert "tea" not in str([vars(record) for record in caplog.records])
+
+
 def test_only_one_of_many_simultaneous_retries_succeeds(database_url: str, browser: Visitor) -> None:
     (job_id,) = bury(database_url)
     browser.log_in()
@@ -308,6 +325,19 @@ def test_a_job_that_has_moved_on_meanwhile_is_left_unchanged(shop: Workshop) -> 
         table: ids_in(shop.database_url, table) for table in ("inflight_jobs", "finished_jobs", "dead_jobs")
     }
     assert tables == {"inflight_jobs": [retried], "finished_jobs": [finished], "dead_jobs": [dead_already]}
+
+
+def test_a_job_that_is_being_undone_is_not_retried(shop: Workshop) -> None:
+    (job_id,), (undo_id,) = bury(shop.database_url), bury(shop.database_url)
+    step = "INSERT INTO job_steps (job_id, undone_by, name, result, seconds, fencing_token) "
+    query(shop.database_url, step + "VALUES (%s, %s, 'a', '1', 1, 1)", job_id, undo_id)
+    with visitor(shop.database_url) as browser:
+        browser.log_in()
+        assert f"undone by job {undo_id} (dead): " in browser.get(f"/jobs/{job_id}")
+        answer = press(browser, "retry", job_id)
+    assert answer.status_code == 400
+    assert f"job {job_id} is being undone by job {undo_id}; retry it when that has finished" in answer.text
+    assert ids_in(shop.database_url, "dead_jobs") == [job_id, undo_id]
 
 
 def test_progress_of_a_running_job_is_shown_and_redis_is_not_needed(shop: Workshop, redis_url: str) -> None:

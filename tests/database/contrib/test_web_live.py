@@ -16,8 +16,7 @@ from drain.contrib.web.clients import Visitor
 from drain.contrib.web.live import FullError, Listener, Live, News
 from drain.contrib.web.pages import overview
 from tests.helpers import NAMESPACE, stage_jobs, wait_until
-from tests.web_pages import Visitor as Browser
-from tests.web_pages import away, browsing
+from tests.web_pages import Visitor as Browser, away, browsing
 
 READER = "drain web live"
 

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 
 from drain import cancel, stage, workers
 from drain.__main__ import main
-from drain.contrib.events import change_feed
-from drain.contrib.events import follower as following
+from drain.contrib.events import change_feed, follower as following
 from drain.contrib.events.follower import Follower
 from drain.contrib.events.life import Event
 from drain.database import postgres

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
+from drain import Flow
 from drain.__main__ import main
 from drain.contrib.slo import prometheus
 from drain.contrib.slo.compliance import Lately
@@ -17,8 +19,8 @@ from drain.jobs.objectives import Objective
 from drain.workers import job
 from tests import jobs_measured
 from tests.database.test_explain import System
-from tests.helpers import query
-from tests.process.test_work_metrics import measuring
+from tests.helpers import PATIENCE_SECONDS, drain_command, environment, free_port, query, wait_until
+from tests.process.test_work_metrics import measuring, scrape
 from tests.worker_processes import Yard
 
 # Jobs of a name that finished within the last minutes, and waited for so many seconds before.
@@ -28,6 +30,7 @@ INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, 
 SELECT nextval('staged_jobs_id_seq'), %s, '[]', '{}', 'mail', 0, due, due, due, due + make_interval(secs => %s), now(),
     %s, 1, %s FROM generate_series(1, %s), LATERAL (SELECT now() - interval '10 minutes' AS due) AS times
 """
+NIGHTLY = Slo("flow", "nightly import", Objective(90, 600, "finish"), None)
 FILE = '[mail]\nslo = "90% start within 5s"\n'
 
 
@@ -143,6 +146,125 @@ def test_the_status_has_objectives_only_where_they_are_declared(system: System, 
     assert json.loads(drain(system, "status", "--json").stdout)["slos"] == []
     status = json.loads(drain(system, "status", "--json", "--queue-file", str(file)).stdout)
     assert status["slos"] == listed(system, file)
+
+
+# By name, minutes since staging, and number of flows.
+FLOWS = """
+INSERT INTO flows (id, name, staged_at, staged_by)
+SELECT nextval('staged_jobs_id_seq'), %s, now() - make_interval(mins => %s), 'app' FROM generate_series(1, %s)
+RETURNING id
+"""
+ENDED = """
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
+    claimed_at, finished_at, attempts, fencing_token)
+SELECT id, 'end', '[]', '{}', 'mail', 0, staged_at, staged_at, ended.at, ended.at, ended.at, 0, 1
+FROM flows, LATERAL (SELECT now() - make_interval(mins => %s) AS at) AS ended WHERE id = ANY (%s::bigint[])
+"""
+CANCELLED = """
+INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, died_at, attempts,
+    reason, explanation)
+SELECT id, 'end', '[]', '{}', 'mail', 0, staged_at, staged_at, ended.at, 0, 'cancelled', ''
+FROM flows, LATERAL (SELECT now() - make_interval(mins => %s) AS at) AS ended WHERE id = ANY (%s::bigint[])
+"""
+FLOW_FILE = '[flow."nightly import"]\nslo = "90% finish within 10m"\n'
+
+
+def flows(
+    system: System,
+    count: int,
+    *,
+    staged: float,
+    ended: float | None = None,
+    statement: str = ENDED,
+    name: str = "nightly import",
+) -> None:
+    ids = [id_ for (id_,) in query(system.env["DRAIN_DATABASE_URL"], FLOWS, name, staged, count)]
+    if ended is not None:
+        query(system.env["DRAIN_DATABASE_URL"], statement, ended, ids)
+
+
+@pytest.fixture
+def flow_file(file: Path) -> Path:
+    file.write_text(FLOW_FILE, encoding="utf-8")
+    return file
+
+
+def test_a_flow_counts_at_its_end_or_once_its_time_is_over(system: System, flow_file: Path) -> None:
+    # In time; late; unfinished but not late; late, whether it runs, failed, or was undone or cancelled.
+    flows(system, 12, staged=20, ended=11)
+    flows(system, 1, staged=30, ended=5)
+    flows(system, 1, staged=9)
+    flows(system, 2, staged=11)
+    flows(system, 1, staged=30, ended=15, statement=CANCELLED)
+    # Cancelled in time; of another name; in time, late and forgotten over an hour ago.
+    flows(system, 1, staged=30, ended=25, statement=CANCELLED)
+    flows(system, 1, staged=30, name="another")
+    flows(system, 1, staged=69, ended=61)
+    flows(system, 1, staged=71, ended=5)
+    flows(system, 1, staged=71)
+    (found,) = listed(system, flow_file)
+    assert found == {
+        "kind": "flow",
+        "name": "nightly import",
+        "queue": None,
+        "slo": "90% finish within 10m",
+        "percent": 90,
+        "seconds": 600,
+        "finished": 13,
+        "met": 12,
+        "unfinished_late": 3,
+        "share_percent": 75,
+        "burn_rate": pytest.approx(2.5),
+    }
+
+
+def test_a_flows_objective_is_printed_like_a_queues(system: System, flow_file: Path) -> None:
+    for command in (["slo", "list"], ["status"]):
+        args = [*command, "--queue-file", str(flow_file)]
+        text = "slo flow nightly import: 90% finish within 10m; no flow in the last hour"
+        assert text in " ".join(drain(system, *args).stdout.split())
+    flows(system, 3, staged=20, ended=11)
+    flows(system, 1, staged=20)
+    for command in (["slo", "list"], ["status"]):
+        args = [*command, "--queue-file", str(flow_file)]
+        text = "90% finish within 10m; 75% of 4 flows (1 unfinished) in the last hour, burn 2.5"
+        assert text in " ".join(drain(system, *args).stdout.split())
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_generated_rules_query_series_that_the_leader_exports(
+    database_url: str, redis_url: str, flow_file: Path
+) -> None:
+    port = free_port()
+    args = ["run", "--metrics-port", str(port), "--queue-file", str(flow_file)]
+    asked = re.findall(r"(drain_\w+)\{(flow=[^}]*)\}\[", prometheus.rules([NIGHTLY]))
+    assert {name for name, _ in asked} == {
+        *("drain_flow_seconds_bucket", "drain_flow_seconds_count", "drain_late_flows_total")
+    }
+    with drain_command(*args, env=environment(database_url, redis_url)) as command:
+        wait_until(lambda: command.events("leading"), PATIENCE_SECONDS)
+        with psycopg.connect(database_url) as connection:
+            Flow("nightly import").stage(connection)
+        wait_until(
+            lambda: 'drain_flow_seconds_count{flow="nightly import"} 1.0' in scrape(port), PATIENCE_SECONDS
+        )
+        text = scrape(port)
+    for name, selector in asked:
+        value = 0 if name == "drain_late_flows_total" else 1
+        labels = re.sub("'([^']*)'", r'"\1"', selector)
+        assert f"\n{name}{{{labels}}} {value:.1f}\n" in text
+
+
+@pytest.mark.parametrize("text", ['[flow.a]\nslo = "soon"', None])
+def test_a_leader_does_not_start_with_an_invalid_or_missing_file(
+    system: System, file: Path, text: str | None
+) -> None:
+    file.unlink()
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(main, ["run", "--once", "--queue-file", str(file)], env=system.env)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert str(file) in result.stderr
 
 
 def test_an_empty_list_explains_how_to_declare_an_objective(system: System) -> None:

@@ -46,6 +46,8 @@ TABLES = (
     "crons",
     "queue_pauses",
     "stale_finishes",
+    "job_waits",
+    "job_events",
 )
 
 
@@ -366,6 +368,57 @@ def test_steps_are_savepoints_which_later_attempts_leave_out(
         staged.advance(timedelta(hours=1))
         assert states(staged.run()) == ["finished"]
     assert effects(connection) == ["session 1", "psycopg 1", "async session 1", "async psycopg 1"]
+
+
+def _take_back(inner: psycopg.Connection[Any], label: str) -> None:
+    inner.execute("INSERT INTO effects VALUES (%s)", (f"undo {label}",))
+
+
+def test_a_dead_jobs_steps_are_undone(connection: psycopg.Connection[Any], staged: Staged) -> None:
+    def write(inner: Any, label: str) -> str:
+        inner.execute("INSERT INTO effects VALUES (%s)", (label,))
+        return label
+
+    @job(max_attempts=1)
+    def charge(label: str, *, dies: bool) -> None:
+        drain.psycopg_step_transaction.options(undo=_take_back)("charge", write, label)
+        if dies:
+            raise OSError
+
+    for dies, word in ((True, "finished"), (False, "superseded")):
+        charge.stage(connection, f"{dies}", dies=dies)
+        assert [each.state for each in staged.run() if each.job_name == "drain.undo"] == [word]
+    assert effects(connection) == ["True", "undo True", "False"]
+
+
+def test_jobs_wait_for_events_and_sleep_in_virtual_time(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    caught: list[str] = []
+
+    @job
+    def approve() -> None:
+        caught.append(drain.wait_for("approval", timeout=timedelta(days=3)))
+        drain.sleep(days=7)
+        try:
+            drain.wait_for("never", timeout=timedelta(days=1))
+        except drain.EventTimeoutError as error:
+            caught.append(str(error))
+
+    approve.stage(connection)
+    assert [ran.state for ran in staged.run()] == ["deferred"]
+    staged.advance(days=2)
+    assert staged.run() == []
+    drain.emit(connection, "approval", "yes")
+    assert [ran.state for ran in staged.run(check=True)] == ["deferred"]
+    staged.advance(days=6, hours=23)
+    assert staged.run() == []
+    staged.advance(hours=1)
+    assert [ran.state for ran in staged.run()] == ["deferred"]
+    staged.advance(days=1)
+    assert [ran.state for ran in staged.run()] == ["finished"]
+    assert caught == ["yes", "yes", "yes", "event 'never' did not come in time"]
+    assert staged.all() == []
 
 
 def test_retries_of_steps_do_not_wait(connection: psycopg.Connection[Any], staged: Staged) -> None:

@@ -70,13 +70,17 @@ def test_a_forged_address_is_refused(
         DEEP,
         *(json.dumps(values) for values in (["\0"], ["\ud800"], [at, "\0"], [at, "\ud800"], [2**62, 1])),
     ]
-    lists = ("/queues/mail/next", "/queues/mail/keys", "/cron", "/bulk", "/workers/running")
+    lists = ("/queues/mail/next", "/queues/mail/keys", "/cron", "/bulk", "/workers/running", "/flows")
     addresses = [
         "/queues/%00",
         "/queues/%00/next",
         "/queues/%00/keys",
         "/cron/schedule?name=%00",
         "/stream?page=/queues/%00",
+        "/flows/%00",
+        "/flows/99999999999999999999",
+        f"/flows/{'1' * 5000}",
+        "/flows/%ED%A0%80",
         f"/workers/stack/{'1' * 5000}",
         *(f"{each}?after={place(text)}" for each in lists for text in places),
     ]

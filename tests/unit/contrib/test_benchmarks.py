@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import __main__ as bench
-from benchmarks import figures, goals, parts, servers
+from benchmarks import __main__ as bench, figures, goals, parts, servers
 from benchmarks.peers import killed, peers, report, results, run, work
 from benchmarks.peers.delay import Delay
 from benchmarks.peers.rate import Run

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from drain.contrib.web.search import FILTERS, STATES, Query, parse
 from drain.contrib.web.templating import _quoted
