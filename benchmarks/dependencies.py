@@ -23,7 +23,7 @@ SIZES = {
     "rounds": (3, 1),
 }
 # Pairs of a parent and its child.
-_PER_SECOND = (500, 250)
+_PER_SECOND = (500, 100)
 _LEVELS = _WIDTH = 10
 _TOGETHER = 100
 _PLAIN = ("jobs a second", "bytes of WAL a job", "staged to started, p50 ms")

@@ -29,7 +29,7 @@ from benchmarks import alone, figures, rates
 from benchmarks.processes import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from drain.embedded import Services
 
@@ -86,6 +86,8 @@ class Fleet:
     started: Services
     stack: ExitStack
     chance: random.Random
+    jobs: str = _JOBS
+    queues: Sequence[str] = tuple(_QUEUES)
     runs: list[subprocess.Popen[bytes]] = field(default_factory=list)
     works: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -100,10 +102,17 @@ class Fleet:
         self._replace(self.works, self._work)
 
     def kill_a_worker(self) -> None:
+        self.signal_a_worker(signal.SIGKILL)
+
+    def signal_a_worker(self, number: signal.Signals) -> int | None:
+        """Send a signal to a worker process; return its id, or None if none runs."""
         parent = self.chance.choice(self.works).pid
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
-        if children:
-            os.kill(int(self.chance.choice(children)), signal.SIGKILL)
+        if not children:
+            return None
+        chosen = int(self.chance.choice(children))
+        os.kill(chosen, number)
+        return chosen
 
     def flush_redis(self) -> None:
         with redis.Redis.from_url(self.started.redis_url) as client:
@@ -121,10 +130,10 @@ class Fleet:
         return self._start("run", "--metrics-port", "0")
 
     def _work(self) -> subprocess.Popen[bytes]:
-        return self._start("work", *_QUEUES, "--processes", str(_PROCESSES_OF_A_SUPERVISOR))
+        return self._start("work", *self.queues, "--processes", str(_PROCESSES_OF_A_SUPERVISOR))
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
-        env = environment(self.started, _JOBS)
+        env = environment(self.started, self.jobs)
         process = subprocess.Popen([*_DRAIN, *words], env=env, stderr=subprocess.DEVNULL)
         self.stack.callback(process.wait)
         self.stack.callback(process.terminate)

@@ -16,7 +16,7 @@ from benchmarks.dependent_jobs import QUEUE, node
 from benchmarks.processes import command
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import edges
+from drain.tables import edge_looks
 from drain.tables.columns import FINISHED, FINISHED_VALUES
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ SELECT drain_after(array_agg(child.id), array_agg(parent.id), array_agg('cancel'
 FROM numbered AS child JOIN numbered AS parent ON parent.level = child.level - 1
 WHERE child.level %% %(levels)s > 0
 """
-_FINISH = f"""
+FINISH = f"""
 WITH done AS (DELETE FROM inflight_jobs WHERE id = ANY (%s) RETURNING *)
 INSERT INTO finished_jobs ({FINISHED})
 SELECT {FINISHED_VALUES.replace(" claimed_at", " coalesce(claimed_at, now())")} FROM done
@@ -92,12 +92,12 @@ def unblocked(services: Services, parents: int, children: int, together: int) ->
 
         def finish() -> None:
             for first in range(0, parents, together):
-                other.execute(_FINISH, (ids[first : first + together],))
+                other.execute(FINISH, (ids[first : first + together],))
             ended.append(perf_counter())
 
         thread = threading.Thread(target=finish)
         thread.start()
-        while not ended or edges.look(other, None).waits:
+        while not ended or edge_looks.look(other, None).waits:
             enqueuer.run_once()
         thread.join()
         took = perf_counter() - ended[0]
@@ -157,11 +157,11 @@ def look_seconds(services: Services) -> list[float]:
                 parents = connection.execute(_PARENTS, (1,)).fetchall()[0]
                 with connection.transaction():
                     connection.execute(_CHILDREN, (waiting, list(parents)))
-            last = edges.look(connection, None)
+            last = edge_looks.look(connection, None)
             taken = []
             for _ in range(LOOKS):
                 began = perf_counter()
-                last = edges.look(connection, last)
+                last = edge_looks.look(connection, last)
                 taken.append(perf_counter() - began)
             found.append(statistics.median(taken))
     return found

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from benchmarks import (
     admission,
     alone,
+    batches,
     bulk_report,
     check,
     dependencies,
     depths,
     drain_report,
     exactness,
+    fenced,
     figures,
     goals,
     machine,
@@ -31,7 +33,18 @@ from benchmarks import (
     unique,
     web_page,
 )
-from benchmarks.peers import killed, peers, plots, report, results, run
+from benchmarks.peers import (
+    canvas,
+    environments,
+    killed,
+    peers,
+    plots,
+    report,
+    results,
+    run,
+    stalled,
+    step_cost,
+)
 from benchmarks.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -216,6 +229,23 @@ def _dependencies(started: Services, place: Place) -> list[str]:
     ]
 
 
+def _batches(started: Services, place: Place) -> list[str]:
+    sizes = alone.sizes_of(batches.SIZES, quick=place.sizes.scale < 1)
+    return ["# Batches, waits and undo", machine.line(started, place.kind), batches.section(started, **sizes)]
+
+
+def _steps(started: Services, place: Place) -> list[str]:
+    return [
+        "# Steps and flows compared with the peers",
+        machine.line(started, place.kind),
+        f"{', '.join(peers.versions((*peers.ALL, *step_cost.PEERS)))}, bullmq {environments.BULLMQ}.",
+        *(
+            module.section(started, **alone.sizes_of(module.SIZES, quick=place.sizes.scale < 1))
+            for module in (step_cost, canvas, fenced, stalled)
+        ),
+    ]
+
+
 def _sight(started: Services, place: Place) -> list[str]:
     return [
         "# To see",
@@ -253,6 +283,8 @@ PARTS: dict[str, Part] = {
     "stock": Part(_stock, kinds=(servers.EMBEDDED,)),
     "plain": Part(_plain),
     "dependencies": Part(_dependencies),
+    "batches": Part(_batches),
+    "steps": Part(_steps),
     "admission": Part(_admission),
     # Jobs that sleep: servers make little difference.
     "sight": Part(_sight),

@@ -45,7 +45,10 @@ class DiscardingProducer(Producer):
 def refill(services: Services, rows: int) -> None:
     """Fill an empty database with this number of staged rows, and let the server finish its background work."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
-        connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, job_edges")
+        connection.execute(
+            "TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, job_edges, flows, job_waits, job_events, "
+            "job_steps"
+        )
         # As in a new database, or the empty Redis would count as one that has lost its data.
         connection.execute("SELECT setval('drain_last_delivery', 0), setval('drain_pushed_up_to', 0)")
         connection.execute(FILL, (rows,))

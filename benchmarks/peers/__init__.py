@@ -13,10 +13,14 @@
     delay         from commit to start
     disturbances  what other sessions do meanwhile
     killed        what becomes of a job whose worker is killed around its commit
+    stepped       program in a peer's environment: jobs of steps
+    stalled       their steps while processes are stopped and killed
+    step_cost     what a step costs
+    canvas        chains and fan-ins of jobs
     results       all figures as plain data, and the JSON file
     run           the rounds
     report, plots the figures for people
 
-`job_counter`, `work`, `apps`, `fill` and `produce` run in the environment of each peer: they import nothing else of
-ours.
+`job_counter`, `processes`, `work`, `stepped`, `apps`, `fill` and `produce` run in the environment of each peer: they
+import nothing else of ours.
 """

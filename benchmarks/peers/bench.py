@@ -60,7 +60,7 @@ class Bench:
         self.counter = JobCounter.create(directory / work.COUNTER)
 
     @cached_property
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         return os.environ | {
             "BENCH_DIRECTORY": str(self.directory),
             "BENCH_DATABASE_URL": self.database_url,
@@ -102,6 +102,10 @@ class Bench:
         """Commit single jobs at a steady rate."""
         self._in_its_environment(peer, "produce", peer.app, str(per_second), str(seconds), str(threads))
 
+    def cost(self, peer: Peer, steps: int) -> str:
+        """What its app prints of the cost of its steps."""
+        return self._in_its_environment(peer, "stepped", peer.app, "cost", str(steps))
+
     @contextmanager
     def running(self, programs: Sequence[Program]) -> Iterator[Running]:
         """Run them for as long as the block runs."""
@@ -111,7 +115,7 @@ class Bench:
                 for program in programs:
                     process = subprocess.Popen(
                         program.words,
-                        env=self._environment,
+                        env=self.environment,
                         cwd=self.directory,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
@@ -153,10 +157,10 @@ class Bench:
             "Redis": processes.cpu_seconds([services.redis.pid]),
         }
 
-    def _in_its_environment(self, peer: Peer, program: str, *words: str) -> None:
+    def _in_its_environment(self, peer: Peer, program: str, *words: str) -> str:
         ended = subprocess.run(
             [peer.python, "-m", f"benchmarks.peers.{program}", *words],
-            env=self._environment,
+            env=self.environment,
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -164,6 +168,7 @@ class Bench:
         )
         if ended.returncode:
             raise RuntimeError(f"{peer.name}, {program}: {ended.stderr.strip()[-500:]}")
+        return ended.stdout
 
     def _last_words(self) -> str:
         return (self.directory / "log").read_text(encoding="utf-8", errors="replace").strip()[-1000:]

@@ -61,12 +61,12 @@ def measure(bench: Bench, peer: Peer, per_second: int, seconds: float) -> Delay:
         committed = array("d", (bench.directory / work.COMMITS).read_bytes())
         wanted = sum(1 for at in committed if at)
         deadline = monotonic() + seconds
-        while len(starts := _starts(bench)) < wanted and monotonic() < deadline:
+        while len(started := starts(bench)) < wanted and monotonic() < deadline:
             sleep(0.1)
-    return _delay(committed, starts)
+    return _delay(committed, started)
 
 
-def _starts(bench: Bench) -> dict[int, float]:
+def starts(bench: Bench) -> dict[int, float]:
     path = bench.directory / work.STARTS
     if not path.exists():
         return {}

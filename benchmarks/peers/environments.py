@@ -11,12 +11,33 @@ from benchmarks import figures
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+BULLMQ, _IOREDIS = "6.7.0", "6.0.0"
 _PLACE = HERE / ".venvs"
 
 
 def python(environment: str) -> str:
     """Its interpreter; our own for ""."""
     return script(environment, "python") if environment else sys.executable
+
+
+def node_modules() -> Path:
+    """Install BullMQ by npm if it is not there; raise RuntimeError without npm."""
+    place = _PLACE / "bullmq"
+    if not (place / "node_modules" / "ioredis").exists():
+        words = [
+            "npm",
+            "install",
+            "--silent",
+            "--prefix",
+            str(place),
+            f"bullmq@{BULLMQ}",
+            f"ioredis@{_IOREDIS}",
+        ]
+        try:
+            subprocess.run(words, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise RuntimeError(f"BullMQ is not installed: {error}") from None
+    return place
 
 
 def script(environment: str, name: str) -> str:

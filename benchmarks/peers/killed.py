@@ -149,8 +149,8 @@ def _kill(place: Bench, system: System, moment: str, patience: float) -> Killed:
     died = place.directory / f"{work.DIED}{moment}"
     died.unlink(missing_ok=True)
     place.fill(peer, f"killed_{moment}{system.suffix}", 1)
-    with _kept_running(place, peer.programs(place.services.redis_url, 1)) as restart:
-        if not any(died.exists() for _ in _looks(_FIRST_SECONDS, restart)):
+    with kept_running(place, peer.programs(place.services.redis_url, 1)) as restart:
+        if not any(died.exists() for _ in looks(_FIRST_SECONDS, restart)):
             raise RuntimeError(f"{system.name}: no job has killed its worker")
         killed_at = monotonic()
         state = _final_state(place, system, patience, restart)
@@ -160,7 +160,7 @@ def _kill(place: Bench, system: System, moment: str, patience: float) -> Killed:
 def _final_state(place: Bench, system: System, patience: float, restart: Callable[[], None]) -> str:
     """Wait until the system holds the job for done, or for gone; other jobs pass through meanwhile."""
     killed_at = others_at = monotonic()
-    for _ in _looks(patience, restart):
+    for _ in looks(patience, restart):
         state = system.state(place)
         if state in _FINAL and monotonic() > killed_at + _SETTLE_SECONDS:
             break
@@ -171,7 +171,7 @@ def _final_state(place: Bench, system: System, patience: float, restart: Callabl
 
 
 @contextmanager
-def _kept_running(place: Bench, programs: Sequence[Program]) -> Iterator[Callable[[], None]]:
+def kept_running(place: Bench, programs: Sequence[Program]) -> Iterator[Callable[[], None]]:
     """Run programs while the block runs, which gets a function that starts those again that have exited."""
     with ExitStack() as stack:
 
@@ -188,7 +188,7 @@ def _kept_running(place: Bench, programs: Sequence[Program]) -> Iterator[Callabl
         yield restart
 
 
-def _looks(seconds: float, restart: Callable[[], None]) -> Iterator[None]:
+def looks(seconds: float, restart: Callable[[], None]) -> Iterator[None]:
     deadline = monotonic() + seconds
     while monotonic() < deadline:
         sleep(_LOOK_SECONDS)

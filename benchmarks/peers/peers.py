@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.peers.environments import python, script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 PROCESSES = 2
 AT_ONCE = 16
@@ -289,7 +289,8 @@ ALSO_UPDATING = (OURS_ON_PSYCOPG, OURS_FLUSHED, OURS_FLUSHED_ON_PSYCOPG)
 IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 
 
-def versions() -> list[str]:
+def versions(measured: Iterable[Peer] = ALL) -> list[str]:
     """What is measured, as pinned: the first line of each requirements file."""
-    files = sorted((Path(__file__).parent / "requirements").glob("*.txt"))
+    names = sorted({peer.environment for peer in measured} - {""})
+    files = [Path(__file__).parent / "requirements" / f"{name}.txt" for name in names]
     return [file.read_text(encoding="utf-8").split("\n", 1)[0].replace("==", " ") for file in files]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.peers import work
+import psycopg
+
+from benchmarks.peers import stepped, work
 
 
 def prepare() -> None:
@@ -11,6 +13,17 @@ def prepare() -> None:
 
 def fill(_name: str, _jobs: int) -> None:
     """Nothing to fill: the loops go on for as long as they are measured."""
+
+
+def cost(steps: int) -> None:
+    """Commit what a step writes, without a step."""
+    with psycopg.connect(work.database_url(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY)")
+        for title, statement in (
+            ("INSERT", "INSERT INTO bare DEFAULT VALUES"),
+            ("UPDATE", work.UPDATE.format(0)),
+        ):
+            stepped.time_each(f"bare commit, one {title}", steps, lambda _: connection.execute(statement))  # noqa: B023
 
 
 def main() -> None:

@@ -6,15 +6,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import psycopg
 from procrastinate import App, PsycopgConnector
 from psycopg_pool import AsyncConnectionPool
 
-from benchmarks.peers import work
+from benchmarks.peers import stepped, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TOGETHER = 1000
+_FIND = "SELECT result FROM own_steps WHERE job = 1 AND name = %s"
+_RECORD = "INSERT INTO own_steps VALUES (1, %s, '1')"
 
 app = App(connector=PsycopgConnector(conninfo=work.database_url(), min_size=1, max_size=20))
 _pools: list[AsyncConnectionPool] = []
@@ -57,6 +60,33 @@ async def killed_after() -> None:
 @app.task(name="started")
 async def started(number: int) -> None:
     work.started(number)
+
+
+@app.task(name="timed")
+def timed(steps: int) -> None:
+    """It has no steps: these are what its users write, with a table of their own."""
+    with psycopg.connect(work.database_url()) as connection:
+        connection.execute(
+            "CREATE TABLE own_steps (job integer, name text, result json, PRIMARY KEY (job, name))"
+        )
+        connection.commit()
+
+        def step(name: str, statement: str) -> None:
+            if not connection.execute(_FIND, (name,)).fetchone():
+                connection.execute(statement)
+                connection.execute(_RECORD, (name,))
+            connection.commit()
+
+        stepped.time_each("Procrastinate, own table", steps, lambda number: step(f"one {number}", "SELECT 1"))
+        update = work.UPDATE.format(0)
+        title = "Procrastinate, own table, one UPDATE"
+        stepped.time_each(title, steps, lambda number: step(f"two {number}", update))
+
+
+def cost(steps: int) -> None:
+    with app.open():
+        timed.defer(steps=steps)
+    app.run_worker(wait=False, install_signal_handlers=False)
 
 
 def prepare() -> None:
