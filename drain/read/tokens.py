@@ -2,6 +2,9 @@
 
 Each attempt takes a token, refilled at the rate: a bucket is full at the latest
 `begin + interval * (attempts from this one on)`. For a new leader, earlier attempts count as begun with its term.
+
+Attempts are read for twice the time in which an empty bucket fills. If as many tokens were taken as came in, a bucket
+counts as empty: how full it was before is unknown, but jobs wait only while the leader finds no token.
 """
 
 from __future__ import annotations
@@ -52,17 +55,21 @@ WITH leader AS (
              AND {CLAIMS_OF_FINISHED} > 0
          ORDER BY finished_at DESC LIMIT {_MOST})) AS job
 ), taken AS (
-    SELECT bucket.*, CASE WHEN of_key THEN key END AS whose, greatest(at, since) AS begun_at,
+    SELECT bucket.*, since, CASE WHEN of_key THEN key END AS whose, greatest(at, since) AS begun_at,
         sum(least(claims, burst)) OVER (
             PARTITION BY bucket.queue, of_key, CASE WHEN of_key THEN key END ORDER BY greatest(at, since) DESC) AS count
     FROM leader, unnest(%(queues)s::text[], %(of_keys)s::boolean[], %(intervals)s::float8[], %(bursts)s::bigint[])
         AS bucket (queue, of_key, seconds, burst)
     JOIN attempts ON attempts.queue = bucket.queue AND claims > 0 AND (key IS NOT NULL OR NOT of_key)
-    WHERE greatest(at, since) > now() - make_interval(secs => burst * seconds)
+    WHERE greatest(at, since) > now() - make_interval(secs => 2 * burst * seconds)
         AND (at > since OR at > since - make_interval(secs => burst * seconds))
 )
-SELECT queue, whose,
-    extract(epoch FROM {finite("max(begun_at + make_interval(secs => count * seconds))")} - clock_timestamp())::float8
+SELECT queue, whose, CASE
+    -- A token may be taken late; with a burst of 1, the last attempt says it all.
+    WHEN max(count) >= 2 * max(burst) - 1 AND max(burst) > 1
+        AND max(since) <= now() - make_interval(secs => 2 * max(burst * seconds)) THEN max(burst * seconds)
+    ELSE extract(epoch FROM {finite("max(begun_at + make_interval(secs => count * seconds))")} - clock_timestamp())
+    END::float8
 FROM taken GROUP BY queue, of_key, whose
 """
 

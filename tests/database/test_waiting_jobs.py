@@ -154,6 +154,16 @@ def test_jobs_wait_when_the_rate_is_used_up(system: System) -> None:
     assert of_mail(system) == {"rate": 1}
 
 
+def test_a_rate_with_a_burst_is_used_up_while_jobs_begin_as_fast_as_tokens_come_in(system: System) -> None:
+    system.rules(rate="6/min", burst=5)
+    system.stage()
+    system.finished(8, every="10 seconds")
+    assert of_mail(system) == {"due": 1}
+
+    system.finished(1, every="85 seconds")
+    assert of_mail(system) == {"rate": 1}
+
+
 def test_a_rate_is_used_up_by_jobs_that_still_run(system: System) -> None:
     system.rules(rate="1/h", burst=2, rate_per_key="1/h")
     system.stage(key="acme")
