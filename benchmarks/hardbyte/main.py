@@ -160,8 +160,9 @@ class Producer:
 
     def _from_harness(self, _connection: psycopg.Connection) -> int:
         line = sys.stdin.readline()
+        # The harness has ended, or has started another instance in place of this one.
         if not line:
-            self._stopping.wait()
+            self._stopping.set()
         word, _, count = line.partition(" ")
         return int(count) if word == "ENQUEUE" else 0
 

@@ -27,6 +27,8 @@ OF_THE_FIRST = {"queue_depth", "producer_target_rate"}
 LEFT = "SELECT (SELECT count(*) FROM staged_jobs) + (SELECT count(*) FROM inflight_jobs)"
 ENDED = "SELECT (SELECT count(*) FROM finished_jobs), (SELECT count(*) FROM dead_jobs)"
 MARK = "BENCH_MARK"
+# An instance starts five programs one after the other.
+START_SECONDS = 3 * PATIENCE_SECONDS
 
 
 class Instance:
@@ -36,7 +38,7 @@ class Instance:
         self.process, self.mark = process, mark
         self.records: list[dict[str, Any]] = []
         Thread(target=self._read, daemon=True).start()
-        wait_until(lambda: self.records)
+        wait_until(lambda: self.records, START_SECONDS)
         self.descriptor = self.records[0]
 
     def _read(self) -> None:
@@ -142,15 +144,17 @@ def test_another_instance_finishes_the_jobs_of_a_killed_one(
     # Its jobs take longer than the test.
     with instance(empty_database_url, redis_url, JOB_WORK_MS=str(5000 * PATIENCE_SECONDS)) as first:
         first.enqueue(*[20] * 20)
-        wait_until(lambda: query(empty_database_url, claimed))
+        wait_until(lambda: query(empty_database_url, claimed), START_SECONDS)
         with instance(empty_database_url, redis_url, BENCH_INSTANCE_ID="1") as second:
             first.process.kill()
             wait_until(lambda: not first.processes())
             with instance(empty_database_url, redis_url) as again:
                 again.enqueue(10)
-                wait_until(lambda: query(empty_database_url, LEFT) == [(0,)])
+                wait_until(lambda: query(empty_database_url, LEFT) == [(0,)], START_SECONDS)
                 assert {each["metric"] for each in second.samples} == OF_EACH
-                assert (stopped(again), stopped(second)) == (0, 0)
+                assert again.process.stdin
+                again.process.stdin.close()
+                assert (again.process.wait(PATIENCE_SECONDS), stopped(second)) == (0, 0)
     (last_id,) = query(empty_database_url, "SELECT last_value FROM staged_jobs_id_seq")[0]
     assert query(empty_database_url, ENDED) == [(last_id, 0)]
 
