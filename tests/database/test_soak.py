@@ -316,6 +316,10 @@ def test_jobs_that_hold_are_forgotten(books: Books) -> None:
     books.want(4, "send")
     books.execute(BURY, 4)
     books.execute("INSERT INTO once VALUES ('a', 1)")
+    books.execute(
+        "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VALUES (1, 1, 'a', 'dead')"
+    )
+    books.execute(tables.SCHEDULE, "a", 0)
     emit(books.connection, "an event", None)
     stage(books.connection, "soak.settle", idempotency_key="a")
     books.execute("DELETE FROM staged_jobs")

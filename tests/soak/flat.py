@@ -34,7 +34,7 @@ BOUNDS = {
     "disk": Bound(0.10, 32 * _MIB),
     "WAL a second": Bound(0.25, 64 * 1024),
     "dead rows": Bound(0.25, 500),
-    "numbers": Bound(0.10, 5),
+    "numbers": Bound(0.25, 10),
 }
 
 

@@ -34,6 +34,8 @@ _SETTINGS = CARELESS | {
     "wal_receiver_status_interval": "1s",
     "wal_receiver_timeout": "10s",
     "wal_sender_timeout": "10s",
+    # A crash loses the statistics that autovacuum goes by, and comes more often than its default of a minute.
+    "autovacuum_naptime": "1s",
 }
 _BLOCK_BYTES = 4096
 # Fills a disk.

@@ -172,17 +172,17 @@ class _Run:
         is_time = self._seconds() >= self._line_at
         if is_time and self._chaos.is_there(POSTGRES) and self._chaos.is_there(REDIS):
             self._left()
-            self._samples.take(self._seconds())
         sleep(_TICK_SECONDS)
 
     def _left(self) -> int:
-        """How many jobs are still to be worked; now and then shown as well."""
+        """How many jobs are still to be worked; now and then shows it, and takes a sample."""
         with closing(_connect(self._servers)) as connection:
             counts = tables.counts(connection)
         if self._seconds() >= self._line_at:
             self._line_at = self._seconds() + self._line_seconds
             where = ", ".join(f"{number:,} {name}" for name, number in counts.items())
             self._say(f"{self._seconds():6.1f} s: {where}; {sum(self._chaos.done.values())} faults")
+            self._samples.take(self._seconds())
         return counts["staged"] + counts["inflight"]
 
     def _look(self) -> None:
