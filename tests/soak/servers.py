@@ -23,7 +23,7 @@ from tests.replicas import Replica, follow_replica, socket_of
 from tests.soak.clock import Clock
 from tests.soak.plan import POSTGRES, REDIS
 
-_DISK_BYTES = {POSTGRES: 4 << 30, REDIS: 256 << 20}
+_DISK_BYTES = {POSTGRES: 2 << 30, REDIS: 256 << 20}
 _SETTINGS = CARELESS | {
     # The time of each commit is kept, so that it can be compared with that of the job's claim.
     "track_commit_timestamp": "on",
